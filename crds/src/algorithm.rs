@@ -1,0 +1,253 @@
+//! What is optimised, on which samples, and with which numerics.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is optimised. Exactly one of the fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("has(self.grpo) != has(self.sft)").message("set exactly one of grpo and sft"))]
+pub struct AlgorithmSpec {
+    /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's asymmetric clip and token-level loss (arXiv 2503.14476).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpo: Option<GrpoSpec>,
+    /// Supervised fine-tuning: cross entropy of the completion's tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sft: Option<SftSpec>,
+}
+
+/// Settings of `grpo`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GrpoSpec {
+    /// Samples of one prompt, whose rewards are normalised together. Default 8.
+    #[serde(default = "group_size")]
+    #[schemars(range(min = 2, max = 1024))]
+    pub group_size: u32,
+    /// The importance ratio is clipped below 1 − clipLow. Default 0.2.
+    #[serde(default = "clip")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub clip_low: f64,
+    /// The importance ratio is clipped above 1 + clipHigh. Default 0.2.
+    #[serde(default = "clip")]
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub clip_high: f64,
+}
+
+fn group_size() -> u32 {
+    8
+}
+
+fn clip() -> f64 {
+    0.2
+}
+
+/// Settings of `sft`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SftSpec {
+    /// Sequences a step. Default 64.
+    #[serde(default = "sft_batch_size")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub batch_size: u32,
+}
+
+fn sft_batch_size() -> u32 {
+    64
+}
+
+/// How a completion is scored, from 0 to 1. Exactly one of the fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("has(self.math) != has(self.exactMatch)").message("set exactly one of math and exactMatch"))]
+pub struct RewardSpec {
+    /// 1 if the completion's final number (after `####`, in `\boxed{}`, else the last number) equals the answer's by value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub math: Option<MathReward>,
+    /// 1 if the completion equals the answer, leading and trailing white space aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact_match: Option<ExactMatchReward>,
+}
+
+/// Settings of the `math` reward.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MathReward {}
+
+/// Settings of the `exactMatch` reward.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExactMatchReward {}
+
+/// How completions are sampled.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RolloutSpec {
+    /// Prompts a step; each is sampled `groupSize` times. Default 32.
+    #[serde(default = "rollout_batch_size")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub batch_size: u32,
+    /// Longest completion in tokens. Default 1024.
+    #[serde(default = "max_new_tokens")]
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub max_new_tokens: u32,
+    /// Sampling temperature; log-probabilities are of logits ÷ temperature on both sides. Default 1.
+    #[serde(default = "temperature")]
+    #[schemars(range(min = 0.01, max = 10.0))]
+    pub temperature: f64,
+}
+
+fn rollout_batch_size() -> u32 {
+    32
+}
+
+fn max_new_tokens() -> u32 {
+    1024
+}
+
+fn temperature() -> f64 {
+    1.0
+}
+
+impl Default for RolloutSpec {
+    fn default() -> Self {
+        Self { batch_size: rollout_batch_size(), max_new_tokens: max_new_tokens(), temperature: temperature() }
+    }
+}
+
+/// AdamW (Loshchilov and Hutter, arXiv 1711.05101) and its learning-rate schedule.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OptimizerSpec {
+    /// Learning rate after warm-up. Default 1e-6.
+    #[serde(default = "learning_rate")]
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub learning_rate: f64,
+    /// Steps over which the learning rate rises linearly from 0. Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub warmup_steps: u32,
+    /// Course of the learning rate after warm-up, to 0 at the last step unless Constant. Default Constant.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// Decoupled weight decay. Default 0.01.
+    #[serde(default = "weight_decay")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub weight_decay: f64,
+    /// Decay of the first moment. Default 0.9.
+    #[serde(default = "beta1")]
+    #[schemars(range(min = 0.0, max = 0.999_999))]
+    pub beta1: f64,
+    /// Decay of the second moment. Default 0.999.
+    #[serde(default = "beta2")]
+    #[schemars(range(min = 0.0, max = 0.999_999))]
+    pub beta2: f64,
+    /// Added to the denominator. Default 1e-8.
+    #[serde(default = "epsilon")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub epsilon: f64,
+    /// Largest L2 norm of the gradient over all parameters; 0 turns clipping off. Default 1.
+    #[serde(default = "gradient_clipping")]
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub gradient_clipping: f64,
+}
+
+fn learning_rate() -> f64 {
+    1e-6
+}
+
+fn weight_decay() -> f64 {
+    0.01
+}
+
+fn beta1() -> f64 {
+    0.9
+}
+
+fn beta2() -> f64 {
+    0.999
+}
+
+fn epsilon() -> f64 {
+    1e-8
+}
+
+fn gradient_clipping() -> f64 {
+    1.0
+}
+
+impl Default for OptimizerSpec {
+    fn default() -> Self {
+        Self {
+            learning_rate: learning_rate(),
+            warmup_steps: 0,
+            schedule: Schedule::default(),
+            weight_decay: weight_decay(),
+            beta1: beta1(),
+            beta2: beta2(),
+            epsilon: epsilon(),
+            gradient_clipping: gradient_clipping(),
+        }
+    }
+}
+
+/// Course of the learning rate after warm-up.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Schedule {
+    /// Stays.
+    #[default]
+    Constant,
+    /// Falls linearly to 0 at the last step.
+    Linear,
+    /// Falls along a half cosine to 0 at the last step.
+    Cosine,
+}
+
+/// Number of steps, batching and numerics.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TrainingSpec {
+    /// Steps to run; each consumes one batch.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub steps: u32,
+    /// Optimizer updates a step: the batch's groups are split into so many parts. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub minibatches: u32,
+    /// Tokens packed into one forward and backward pass of a rank; a longer sequence goes alone. Default 16384.
+    #[serde(default = "max_tokens_per_micro_batch")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens_per_micro_batch: u32,
+    /// Compute type of forward and backward; master weights and optimizer states are always fp32. Default FP32.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Seed of data order, sampling and random weights. Default 1.
+    #[serde(default = "seed")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
+    pub seed: u64,
+    /// Same bits after any crash: fixed shapes in the engines and seeds per sample, at some cost in speed. Default false.
+    #[serde(default)]
+    pub deterministic: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn max_tokens_per_micro_batch() -> u32 {
+    16384
+}
+
+fn seed() -> u64 {
+    1
+}
+
+/// Compute type of forward and backward.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// 32-bit floating point.
+    #[default]
+    FP32,
+    /// bfloat16.
+    BF16,
+}

@@ -1,0 +1,184 @@
+//! Where models, data and the run directory come from.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// The model to train. Exactly one of `path` and `exportOf`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("has(self.path) != has(self.exportOf)").message("set exactly one of path and exportOf"))]
+#[x_kube(validation = Rule::new("!has(self.exportOf) || self.weights == 'Pretrained'").message("exportOf names trained weights: weights must be Pretrained"))]
+pub struct ModelSpec {
+    /// A Hugging Face model folder (`config.json`, `tokenizer.json`, `*.safetensors`) as every role sees it. `rljob run` resolves a relative path against the job file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub path: Option<String>,
+    /// The name of another RLJob in this namespace and storage: its exported model is used as soon as it is complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 40))]
+    pub export_of: Option<String>,
+    /// `Pretrained` loads the folder's weights; `Random` draws them from `training.seed` for the shape in `config.json`. Default Pretrained.
+    #[serde(default)]
+    pub weights: InitialWeights,
+}
+
+/// Where the first weights come from.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum InitialWeights {
+    /// The folder's safetensors.
+    #[default]
+    Pretrained,
+    /// Drawn at random for the shape in `config.json`.
+    Random,
+}
+
+/// A volume mounted into every role. Exactly one source.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("[has(self.persistentVolumeClaim), has(self.hostPath), has(self.configMap)].filter(x, x).size() == 1").message("set exactly one of persistentVolumeClaim, hostPath and configMap"))]
+pub struct VolumeSpec {
+    /// The volume's name, a DNS label that is unique in the job.
+    #[schemars(length(min = 1, max = 50), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Absolute path in the containers.
+    #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
+    pub mount_path: String,
+    /// Mount without the right to write. Default true.
+    #[serde(default = "read_only")]
+    pub read_only: bool,
+    /// An existing claim in the job's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// A folder of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<HostPathSource>,
+    /// A ConfigMap's keys as files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<ConfigMapSource>,
+}
+
+fn read_only() -> bool {
+    true
+}
+
+/// An existing PersistentVolumeClaim.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimSource {
+    /// The claim's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: String,
+    /// A folder inside the volume. Default its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub sub_path: Option<String>,
+}
+
+/// A folder of the node.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HostPathSource {
+    /// Absolute path on the node.
+    #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
+    pub path: String,
+}
+
+/// A ConfigMap in the job's namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConfigMapSource {
+    /// The ConfigMap's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// The volume of run directories. It must be readable and writable by every pod of the job. Exactly one source.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("has(self.persistentVolumeClaim) != has(self.hostPath)").message("set exactly one of persistentVolumeClaim and hostPath"))]
+pub struct StorageSpec {
+    /// An existing claim with access mode ReadWriteMany (ReadWriteOnce suffices on one node).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// A folder that all nodes share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<HostPathSource>,
+}
+
+/// Training and evaluation data.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DatasetSpec {
+    /// What is trained on.
+    pub train: TrainDataset,
+    /// What accuracy is measured on, with the same reward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationDataset>,
+}
+
+/// A JSONL file and how its rows become prompts.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TrainDataset {
+    /// A JSONL file: one object a line. `rljob run` resolves a relative path against the job file.
+    #[schemars(length(min = 1, max = 4096))]
+    pub path: String,
+    /// Jinja template of the prompt over a row's fields, for example `{{question}}`.
+    #[schemars(length(min = 1, max = 65536))]
+    pub prompt: String,
+    /// Name of the field that holds the reference answer, which rewards compare with. Needed by `grpo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub answer: Option<String>,
+    /// Jinja template of the text to learn, for example `{{answer}}`. Needed by `sft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub completion: Option<String>,
+    /// `Chat` makes the prompt the user's turn of the tokenizer's chat template; `Text` takes it as it is. Default Chat.
+    #[serde(default)]
+    pub format: PromptFormat,
+}
+
+/// Evaluation data, sampled at `rollout.temperature` and greedily.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationDataset {
+    /// A JSONL file: one object a line. `rljob run` resolves a relative path against the job file.
+    #[schemars(length(min = 1, max = 4096))]
+    pub path: String,
+    /// Jinja template of the prompt over a row's fields.
+    #[schemars(length(min = 1, max = 65536))]
+    pub prompt: String,
+    /// Name of the field that holds the reference answer.
+    #[schemars(length(min = 1, max = 256))]
+    pub answer: String,
+    /// `Chat` or `Text`, as for training data. Default Chat.
+    #[serde(default)]
+    pub format: PromptFormat,
+    /// Steps between evaluations; also before the first step and after the last. Default 10.
+    #[serde(default = "evaluation_every_steps")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub every_steps: u32,
+    /// Prompts taken from the start of the file. Default 256.
+    #[serde(default = "evaluation_limit")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub limit: u32,
+}
+
+fn evaluation_every_steps() -> u32 {
+    10
+}
+
+fn evaluation_limit() -> u32 {
+    256
+}
+
+/// How a rendered prompt becomes tokens.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PromptFormat {
+    /// The user's turn in the tokenizer's chat template.
+    #[default]
+    Chat,
+    /// The text itself.
+    Text,
+}

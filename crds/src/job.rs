@@ -1,0 +1,211 @@
+//! The root of the RLJob object and the parts of its spec that belong to no role.
+
+use kube::CustomResource;
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{AlgorithmSpec, OptimizerSpec, RewardSpec, RolloutSpec, TrainingSpec};
+use crate::data::{DatasetSpec, ModelSpec, StorageSpec, VolumeSpec};
+use crate::roles::{CoordinatorSpec, InferenceSpec, TrainerSpec};
+use crate::status::RLJobStatus;
+
+/// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a coordinator and trainers, run until the last step is done.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "rljob.dev",
+    version = "v1alpha1",
+    kind = "RLJob",
+    plural = "rljobs",
+    namespaced,
+    derive = "PartialEq",
+    status = "RLJobStatus",
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Succeeded\")].reason"),
+    printcolumn(name = "Step", type_ = "integer", json_path = ".status.progress.step"),
+    printcolumn(name = "Steps", type_ = "integer", json_path = ".spec.training.steps"),
+    printcolumn(name = "Reward", type_ = "number", json_path = ".status.progress.reward"),
+    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").message("metadata.name must be a DNS label of at most 40 characters that starts with a letter")
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.reward)").message("algorithm.grpo needs a reward"))]
+#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
+pub struct RLJobSpec {
+    /// Stop the run at the end of its step, write a checkpoint and free every pod; false goes on at the same step. Default false.
+    #[serde(default)]
+    pub suspend: bool,
+
+    /// The controller that acts on this object; others leave it alone. Immutable. Default `rljob.dev/operator`.
+    #[serde(default = "managed_by")]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("spec.managedBy is immutable"))]
+    #[schemars(length(min = 1, max = 63))]
+    pub managed_by: String,
+
+    /// The model to train.
+    pub model: ModelSpec,
+
+    /// Volumes mounted into every role's pods, for models and data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub volumes: Vec<VolumeSpec>,
+
+    /// Where the run directory (`<namespace>/<name>`: journal, checkpoints, exports, metrics) is kept. `rljob run` uses its `--dir` instead.
+    pub storage: StorageSpec,
+
+    /// Training and evaluation data.
+    pub dataset: DatasetSpec,
+
+    /// How a completion is scored. Needed by `grpo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<RewardSpec>,
+
+    /// What is optimised. Exactly one algorithm.
+    pub algorithm: AlgorithmSpec,
+
+    /// How completions are sampled.
+    #[serde(default)]
+    pub rollout: RolloutSpec,
+
+    /// AdamW and its learning-rate schedule.
+    #[serde(default)]
+    pub optimizer: OptimizerSpec,
+
+    /// Number of steps, batching and numerics.
+    pub training: TrainingSpec,
+
+    /// The inference engines.
+    #[serde(default)]
+    pub inference: InferenceSpec,
+
+    /// The trainer pods and the learner processes in them.
+    #[serde(default)]
+    pub trainer: TrainerSpec,
+
+    /// The coordinator pod.
+    #[serde(default)]
+    pub coordinator: CoordinatorSpec,
+
+    /// How new weights reach the engines.
+    #[serde(default)]
+    pub weight_sync: WeightSyncSpec,
+
+    /// When checkpoints are written and how many are kept.
+    #[serde(default)]
+    pub checkpoint: CheckpointSpec,
+
+    /// How often learners are restarted before the job fails.
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+
+    /// Seconds that a suspended job may take to finish its step and write a checkpoint before its pods are removed. Default 300.
+    #[serde(default = "drain_timeout_seconds")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub drain_timeout_seconds: u32,
+}
+
+fn managed_by() -> String {
+    crate::names::MANAGED_BY.to_owned()
+}
+
+fn drain_timeout_seconds() -> u32 {
+    300
+}
+
+/// How new weights reach the engines.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WeightSyncSpec {
+    /// `Disk`: the learner writes a Hugging Face folder to the run directory and engines read it. `Distributed`: learners broadcast to each engine in a group of its own (Gloo on CPU). Default Disk.
+    #[serde(default)]
+    pub method: WeightSyncMethod,
+}
+
+/// How new weights reach the engines.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WeightSyncMethod {
+    /// Through the run directory.
+    #[default]
+    Disk,
+    /// By broadcast from a learner, one group per engine.
+    Distributed,
+}
+
+/// When checkpoints are written and how many are kept.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CheckpointSpec {
+    /// Steps between checkpoints; the last step always writes one. Default 20.
+    #[serde(default = "checkpoint_every_steps")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub every_steps: u32,
+    /// Complete checkpoints kept; older ones are removed. Default 3.
+    #[serde(default = "keep_last")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_last: u32,
+}
+
+fn checkpoint_every_steps() -> u32 {
+    20
+}
+
+fn keep_last() -> u32 {
+    3
+}
+
+impl Default for CheckpointSpec {
+    fn default() -> Self {
+        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last() }
+    }
+}
+
+/// How often learners are restarted before the job fails.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FailurePolicy {
+    /// Restarts of the learners after failures before the job fails with the first cause. Lost pods are replaced without being counted. Default 3.
+    #[serde(default = "max_restarts")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_restarts: u32,
+    /// Waiting time between restarts; doubles from `initialSeconds` to `maxSeconds`.
+    #[serde(default)]
+    pub backoff: Backoff,
+}
+
+fn max_restarts() -> u32 {
+    3
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self { max_restarts: max_restarts(), backoff: Backoff::default() }
+    }
+}
+
+/// Waiting time between restarts.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.initialSeconds <= self.maxSeconds").message("initialSeconds must not exceed maxSeconds"))]
+pub struct Backoff {
+    /// Seconds before the first restart. Default 1.
+    #[serde(default = "initial_seconds")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub initial_seconds: u32,
+    /// Longest wait in seconds. Default 300.
+    #[serde(default = "max_seconds")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub max_seconds: u32,
+}
+
+fn initial_seconds() -> u32 {
+    1
+}
+
+fn max_seconds() -> u32 {
+    300
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial_seconds: initial_seconds(), max_seconds: max_seconds() }
+    }
+}

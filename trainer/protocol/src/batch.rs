@@ -1,0 +1,182 @@
+//! One rank's part of a step's batch, as a safetensors file: tensors concatenated over micro-batches, with the layout in the metadata key `batch`.
+//!
+//! Names carry shape suffixes (`_T`), for which `non_snake_case` is allowed here.
+//!
+//! Worked example: a rank with two micro-batches, the first of two sequences of 3 and 2 tokens, the second of one of 4:
+//! `sequences = [{micro_batch: 0, tokens: 3}, {micro_batch: 0, tokens: 2}, {micro_batch: 1, tokens: 4}]`, and each tensor has 9 entries.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use std::collections::HashMap;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+
+/// One rank's part of a step's batch. `T` is the number of tokens of this rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankBatch {
+    /// Layout and the whole step's table.
+    pub header: BatchHeader,
+    /// `[T]` token ids.
+    pub tokens_T: Vec<i64>,
+    /// `[T]` 1 where the token is trained on (it is predicted from the tokens before it), else 0. The first token of a sequence is always 0.
+    pub loss_mask_T: Vec<u8>,
+    /// `[T]` the sampler's log-probability of the token (of logits ÷ temperature); 0 where the mask is 0, and everywhere for `sft`.
+    pub sampler_logprobs_T: Vec<f32>,
+}
+
+/// Layout of a rank's tensors and the whole step's table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BatchHeader {
+    /// The step.
+    pub step: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks in all.
+    pub world_size: u32,
+    /// Micro-batches of every rank (some may be empty on some ranks), in order of minibatch: entry `m` is micro-batch `m`'s minibatch.
+    pub micro_batch_minibatch: Vec<u32>,
+    /// This rank's sequences in the order of the tensors; indices into `samples`.
+    pub sequences: Vec<Sequence>,
+    /// Every sample of the step, over all ranks, in canonical order: (loader position, index in group).
+    pub samples: Vec<SampleRow>,
+}
+
+/// One packed sequence of this rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Sequence {
+    /// Index into `samples`.
+    pub sample: u32,
+    /// Micro-batch it is packed into.
+    pub micro_batch: u32,
+    /// Its length in tokens.
+    pub tokens: u32,
+}
+
+/// One sample of the step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SampleRow {
+    /// Samples of one prompt share it. Each sample is its own group for `sft`.
+    pub group: u32,
+    /// Reward; 0 for `sft`.
+    pub reward: f64,
+    /// Tokens that carry loss.
+    pub trainable_tokens: u32,
+    /// Rank that has it.
+    pub rank: u32,
+    /// Minibatch (optimizer update) it belongs to.
+    pub minibatch: u32,
+}
+
+/// A batch that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// Not a safetensors file.
+    #[error("failed to read the batch as safetensors")]
+    Container(#[from] safetensors::SafeTensorError),
+    /// The layout is missing or malformed.
+    #[error("failed to read the batch's layout")]
+    Header(#[from] serde_json::Error),
+    /// Layout and tensors disagree.
+    #[error("the batch is inconsistent: {0}")]
+    Inconsistent(String),
+}
+
+const KEY: &str = "batch";
+
+impl RankBatch {
+    /// The batch as bytes of a safetensors file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, BatchError> {
+        let tokens: Vec<u8> = self.tokens_T.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let logprobs: Vec<u8> = self.sampler_logprobs_T.iter().flat_map(|logprob| logprob.to_le_bytes()).collect();
+        let shape = vec![self.tokens_T.len()];
+        let views = [
+            ("tokens", TensorView::new(Dtype::I64, shape.clone(), &tokens)?),
+            ("loss_mask", TensorView::new(Dtype::U8, shape.clone(), &self.loss_mask_T)?),
+            ("sampler_logprobs", TensorView::new(Dtype::F32, shape, &logprobs)?),
+        ];
+        let metadata = HashMap::from([(KEY.to_owned(), serde_json::to_string(&self.header)?)]);
+        Ok(safetensors::serialize(views, Some(metadata))?)
+    }
+
+    /// Reads what [`Self::to_bytes`] wrote and checks that layout and tensors agree.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, BatchError> {
+        let (_, metadata) = SafeTensors::read_metadata(bytes)?;
+        let json = metadata.metadata().as_ref().and_then(|map| map.get(KEY));
+        let header: BatchHeader = serde_json::from_str(json.ok_or_else(|| BatchError::Inconsistent("no layout".to_owned()))?)?;
+        let file = SafeTensors::deserialize(bytes)?;
+        let batch = Self {
+            header,
+            tokens_T: column(&file, "tokens", Dtype::I64)?.chunks_exact(8).filter_map(|b| b.try_into().ok()).map(i64::from_le_bytes).collect(),
+            loss_mask_T: column(&file, "loss_mask", Dtype::U8)?.to_vec(),
+            sampler_logprobs_T: column(&file, "sampler_logprobs", Dtype::F32)?.chunks_exact(4).filter_map(|b| b.try_into().ok()).map(f32::from_le_bytes).collect(),
+        };
+        batch.check()?;
+        Ok(batch)
+    }
+
+    fn check(&self) -> Result<(), BatchError> {
+        let header = &self.header;
+        let tokens: u64 = header.sequences.iter().map(|sequence| u64::from(sequence.tokens)).sum();
+        let lengths = [self.tokens_T.len(), self.loss_mask_T.len(), self.sampler_logprobs_T.len()];
+        if lengths.iter().any(|&length| length as u64 != tokens) {
+            return Err(BatchError::Inconsistent(format!("tensors of {lengths:?} entries for {tokens} tokens")));
+        }
+        for sequence in &header.sequences {
+            let known = (sequence.sample as usize) < header.samples.len() && (sequence.micro_batch as usize) < header.micro_batch_minibatch.len();
+            if !known || sequence.tokens == 0 {
+                return Err(BatchError::Inconsistent(format!("sequence {sequence:?} names a sample or micro-batch that is not there, or is empty")));
+            }
+        }
+        if !header.sequences.is_sorted_by_key(|sequence| sequence.micro_batch) {
+            return Err(BatchError::Inconsistent("sequences are not in order of micro-batch".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn column<'a>(file: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<&'a [u8], BatchError> {
+    let view = file.tensor(name)?;
+    if view.dtype() != dtype {
+        return Err(BatchError::Inconsistent(format!("tensor `{name}` is {:?}, expected {dtype:?}", view.dtype())));
+    }
+    Ok(view.data())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BatchHeader, RankBatch, SampleRow, Sequence};
+
+    fn batch() -> RankBatch {
+        let row = |group, rank| SampleRow { group, reward: 0.5, trainable_tokens: 1, rank, minibatch: 0 };
+        RankBatch {
+            header: BatchHeader {
+                step: 7,
+                rank: 0,
+                world_size: 2,
+                micro_batch_minibatch: vec![0, 0],
+                sequences: vec![Sequence { sample: 1, micro_batch: 0, tokens: 3 }, Sequence { sample: 0, micro_batch: 1, tokens: 2 }],
+                samples: vec![row(0, 0), row(0, 0), row(1, 1)],
+            },
+            tokens_T: vec![5, 6, 7, 8, 9],
+            loss_mask_T: vec![0, 0, 1, 0, 1],
+            sampler_logprobs_T: vec![0.0, 0.0, -1.5, 0.0, -0.25],
+        }
+    }
+
+    #[test]
+    fn a_batch_survives_its_bytes() {
+        assert_eq!(RankBatch::from_bytes(&batch().to_bytes().unwrap()).unwrap(), batch());
+    }
+
+    #[test]
+    fn a_layout_that_does_not_fit_its_tensors_is_refused() {
+        let mut wrong = batch();
+        wrong.header.sequences[1].tokens = 4;
+        let error = RankBatch::from_bytes(&wrong.to_bytes().unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), "the batch is inconsistent: tensors of [5, 5, 5] entries for 7 tokens");
+    }
+}

@@ -1,0 +1,86 @@
+//! `POST /v1/supervisors/{name}`: a supervisor's report, twice a second and whenever something changed; the answer is its order.
+//!
+//! Both sides are levels: a lost report or a lost order is made good by the next one.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::version::Version;
+
+/// What a supervisor has and sees.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SupervisorReport {
+    /// Drawn when the supervisor process started; another one means that its learners are gone.
+    pub instance: String,
+    /// Address at which other ranks reach its learners.
+    pub address: String,
+    /// A free port for the rendezvous of the next attempt, in case rank 0 is here.
+    pub rendezvous_port: u16,
+    /// Learner processes it can run.
+    pub processes: u32,
+    /// Attempt of the learners it has; none before the first order.
+    pub attempt: Option<u32>,
+    /// State of each of them, by local index.
+    pub learners: Vec<LearnerState>,
+}
+
+/// State of a learner process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum LearnerState {
+    /// It runs.
+    Running,
+    /// It ended.
+    Exited {
+        /// Exit code; 128 + n for signal n.
+        code: i32,
+        /// The last lines it wrote to standard error.
+        log_tail: String,
+    },
+}
+
+/// What a supervisor is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Order {
+    /// Keep what runs; nothing to start.
+    Wait,
+    /// Have exactly these learners: those of an older attempt are killed first.
+    Run(Group),
+    /// Kill the learners, if any, and wait.
+    Stop,
+    /// The run is over: exit with code 0.
+    Exit,
+}
+
+/// One incarnation of the learner group, as one supervisor sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Group {
+    /// The epoch of the coordinator that orders.
+    pub epoch: u64,
+    /// The incarnation.
+    pub attempt: u32,
+    /// Rank of the supervisor's first learner; the others follow.
+    pub first_rank: u32,
+    /// Ranks in all.
+    pub world_size: u32,
+    /// Address of rank 0.
+    pub rendezvous_address: String,
+    /// Port of rank 0's TCPStore.
+    pub rendezvous_port: u16,
+    /// Checkpoint to start from; none starts from the model folder at step 0.
+    pub restore: Option<Restore>,
+}
+
+/// A complete checkpoint to start from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Restore {
+    /// What it holds.
+    pub version: Version,
+    /// Its folder, absolute.
+    pub path: PathBuf,
+}
