@@ -2,7 +2,7 @@
 //!
 //! Nothing here does IO. The crate depends on no other member of the workspace, on no client and on no tensor library, so that anything can read an RLJob.
 //!
-//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`roles`], [`status`], then [`run_config`].
+//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
 
 pub mod job;
 
@@ -18,6 +18,9 @@ pub mod names;
 
 pub mod run_config;
 
+pub mod crd;
+
+pub use crd::crd;
 pub use job::{RLJob, RLJobSpec};
 pub use run_config::RunConfig;
 pub use status::RLJobStatus;

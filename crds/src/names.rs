@@ -9,6 +9,79 @@ pub const LABEL_JOB: &str = "rljob.dev/job";
 /// Label: `inference`, `coordinator` or `trainer`.
 pub const LABEL_ROLE: &str = "rljob.dev/role";
 
+/// Label of Kubernetes's own conventions: the application.
+pub const LABEL_NAME: &str = "app.kubernetes.io/name";
+/// Label of Kubernetes's own conventions: the job's name again, for tools that know no other.
+pub const LABEL_INSTANCE: &str = "app.kubernetes.io/instance";
+/// Label of Kubernetes's own conventions: the role again.
+pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
+/// Label of Kubernetes's own conventions: who manages the object.
+pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`LABEL_NAME`] and [`LABEL_MANAGED_BY`].
+pub const APP: &str = "rljob";
+/// Annotation of a StatefulSet: hash of the spec its pod template was rendered from.
+pub const ANNOTATION_SPEC_HASH: &str = "rljob.dev/spec-hash";
+
+/// Condition: summary of the run. Its reason is the STATUS column.
+pub const CONDITION_SUCCEEDED: &str = "Succeeded";
+/// Condition for GitOps tools: nothing is being waited for and nothing is wrong.
+pub const CONDITION_READY: &str = "Ready";
+/// Condition for GitOps tools: on the way to what the spec says.
+pub const CONDITION_RECONCILING: &str = "Reconciling";
+/// Condition for GitOps tools: does not get further by itself.
+pub const CONDITION_STALLED: &str = "Stalled";
+/// Condition: suspended, and no pod is left.
+pub const CONDITION_SUSPENDED: &str = "Suspended";
+/// Condition: every engine is up.
+pub const CONDITION_INFERENCE_READY: &str = "InferenceReady";
+/// Condition: every trainer pod is up.
+pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
+/// Condition: some engine holds the current weights.
+pub const CONDITION_WEIGHTS_SYNCED: &str = "WeightsSynced";
+/// Condition: a complete checkpoint exists.
+pub const CONDITION_CHECKPOINT_AVAILABLE: &str = "CheckpointAvailable";
+
+/// Reason: processes are being started.
+pub const REASON_STARTING: &str = "Starting";
+/// Reason: learners are being started again.
+pub const REASON_RESTARTING: &str = "Restarting";
+/// Reason: steps are being made.
+pub const REASON_RUNNING: &str = "Running";
+/// Reason: suspended, the step in progress is being finished.
+pub const REASON_DRAINING: &str = "Draining";
+/// Reason: suspended, pods are being removed.
+pub const REASON_RELEASING: &str = "Releasing";
+/// Reason: suspended by the user.
+pub const REASON_SUSPENDED: &str = "Suspended";
+/// Reason: not suspended.
+pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
+/// Reason: the last step is done.
+pub const REASON_COMPLETED: &str = "Completed";
+/// Reason: the run failed for good.
+pub const REASON_FAILED: &str = "Failed";
+/// Reason: the spec cannot run; the message lists every problem.
+pub const REASON_INVALID_SPEC: &str = "InvalidSpec";
+/// Reason: an object that belongs to somebody else has the name of a child.
+pub const REASON_FOREIGN_OBJECT: &str = "ForeignObject";
+/// Reason: the API server refused a child.
+pub const REASON_CHILD_REJECTED: &str = "ChildRejected";
+/// Reason: as it should be.
+pub const REASON_AS_EXPECTED: &str = "AsExpected";
+/// Reason of a part's condition: all of its pods are ready.
+pub const REASON_PODS_READY: &str = "PodsReady";
+/// Reason of a part's condition: some of its pods are not ready.
+pub const REASON_PODS_NOT_READY: &str = "PodsNotReady";
+/// Reason of a part's condition: no pods are wanted.
+pub const REASON_NOT_WANTED: &str = "NotWanted";
+/// Reason: some engine holds the current weights.
+pub const REASON_SYNCED: &str = "Synced";
+/// Reason: nothing is known yet.
+pub const REASON_UNKNOWN: &str = "Unknown";
+/// Reason: a complete checkpoint exists.
+pub const REASON_CHECKPOINT_COMPLETE: &str = "CheckpointComplete";
+/// Reason: no checkpoint has been completed yet.
+pub const REASON_NO_CHECKPOINT: &str = "NoCheckpoint";
+
 /// Port of the coordinator's HTTP interface.
 pub const COORDINATOR_PORT: u16 = 8080;
 /// Port of an engine's HTTP interface.

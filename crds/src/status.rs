@@ -30,6 +30,9 @@ pub struct RLJobStatus {
     /// When the children were first created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
+    /// When the drain that `spec.suspend` asked for is cut short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_deadline: Option<Time>,
     /// When the run succeeded or failed for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,

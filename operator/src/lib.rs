@@ -1,1 +1,35 @@
-//! placeholder
+//! The RLJob controller and the `rljob` command.
+//!
+//! ```text
+//!  observe ──▶ validate ──▶ decide ──▶ status ──▶ desired ──▶ apply        one pass of the controller
+//!  client      pure         pure       pure       pure        client
+//! ```
+//!
+//! The four pure steps know no client, no clock and no randomness: time is a parameter. [`decide`] knows roles and facts, not pods, so that `rljob run` ([`local`])
+//! feeds it local processes as the controller feeds it cluster objects.
+//!
+//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], then the edges [`observe`], [`apply`], [`controller`], [`poll`] and [`server`].
+
+pub mod validate;
+
+pub mod decide;
+
+pub mod status;
+
+pub mod desired;
+
+pub mod observe;
+
+pub mod apply;
+
+pub mod poll;
+
+pub mod controller;
+
+pub mod server;
+
+pub mod install;
+
+pub mod cli;
+
+pub mod local;

@@ -1,1 +1,26 @@
-//! placeholder
+//! The harness of the integration tests: a real Kubernetes on this machine, made for one test run and gone with it.
+//!
+//! ```text
+//!  Cluster ─┬─ Enclosure      namespaces of its own; whatever happens, nothing is left behind
+//!           ├─ pki            certificates and kubeconfigs
+//!           ├─ Node           containerd and kubelet, as many as wanted
+//!           └─ Image          a folder of our binaries, given to each node's containerd without a registry
+//!  Namespace ── Kubectl       what a test does, as a user would; a failing test prints what it left
+//! ```
+//!
+//! It must not know what it tests: only tests name RLJobs. It stands in for nothing either: every program is the real one.
+
+pub mod cluster;
+pub mod enclosure;
+pub mod files;
+pub mod image;
+pub mod kubectl;
+pub mod namespace;
+pub mod node;
+pub mod pki;
+pub mod process;
+pub mod rootfs;
+
+pub use cluster::Cluster;
+pub use kubectl::Kubectl;
+pub use namespace::Namespace;

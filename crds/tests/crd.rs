@@ -1,0 +1,60 @@
+//! The committed `rljob.yaml` is what the types say, fits `kubectl apply`, and documents itself. `UPDATE=1 cargo test -p rljob-crds` writes it anew.
+
+use std::path::Path;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+use rljob_crds::crd;
+
+/// Bytes that all annotations of an object may have together; client-side apply keeps the whole object in one.
+const ANNOTATIONS_LIMIT: usize = 262_144;
+
+fn root() -> JSONSchemaProps {
+    crd().spec.versions.remove(0).schema.unwrap().open_api_v3_schema.unwrap()
+}
+
+#[test]
+fn the_committed_yaml_is_what_the_types_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rljob.yaml");
+    let yaml = serde_yaml::to_string(&crd()).unwrap();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &yaml).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), yaml, "run `UPDATE=1 cargo test -p rljob-crds` and review the difference");
+}
+
+#[test]
+fn the_crd_fits_client_side_apply() {
+    let size = serde_json::to_vec(&crd()).unwrap().len();
+    assert!(size < ANNOTATIONS_LIMIT, "{size} bytes do not fit the last-applied annotation");
+}
+
+#[test]
+fn an_unvisited_object_has_an_observed_generation_of_minus_one() {
+    let status = root().properties.unwrap().remove("status").unwrap();
+    assert_eq!(status.default.unwrap().0, serde_json::json!({ "observedGeneration": -1 }));
+}
+
+#[test]
+fn every_field_has_a_description() {
+    let mut missing = Vec::new();
+    walk("", &root(), &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+fn walk(path: &str, schema: &JSONSchemaProps, missing: &mut Vec<String>) {
+    for (name, property) in schema.properties.iter().flatten() {
+        let path = format!("{path}.{name}");
+        if property.description.as_deref().unwrap_or_default().is_empty() {
+            missing.push(path.clone());
+        }
+        walk(&path, property, missing);
+    }
+    match &schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => walk(&format!("{path}[]"), items, missing),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter().for_each(|items| walk(&format!("{path}[]"), items, missing)),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+        walk(&format!("{path}.*"), values, missing);
+    }
+}

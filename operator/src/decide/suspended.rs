@@ -1,0 +1,88 @@
+//! A suspended job drains, until its coordinator says that a checkpoint holds everything or the drain is overdue; then it is released; then it is suspended.
+//!
+//! A run that ends while it drains has ended: the later policies see it.
+
+use jiff::{SignedDuration, Timestamp};
+use rljob_protocol::status::Phase;
+
+use super::{Decision, Facts};
+use crate::validate::ValidatedJob;
+
+pub(super) fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Option<Decision> {
+    let report = facts.report();
+    let ended = report.is_some_and(|report| matches!(report.phase, Phase::Finished | Phase::Failed));
+    if !facts.suspend || ended {
+        return None;
+    }
+    let roles = [facts.roles.inference, facts.roles.coordinator, facts.roles.trainer];
+    if roles.iter().all(|role| role.wanted == 0 && role.existing == 0) {
+        return Some(Decision::Suspended);
+    }
+    let deadline = facts.recorded.drain_deadline.unwrap_or_else(|| now.saturating_add(timeout(job)).unwrap_or(Timestamp::MAX));
+    let drained = report.is_some_and(|report| report.phase == Phase::Drained && report.generation == Some(facts.generation));
+    let released = facts.roles.coordinator.wanted == 0;
+    if drained || released || !facts.recorded.started || now >= deadline {
+        return Some(Decision::Release);
+    }
+    Some(Decision::Drain { deadline })
+}
+
+fn timeout(job: &ValidatedJob) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(job.spec.drain_timeout_seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{at, facts};
+    use super::super::{RoleCounts, Roles};
+    use super::*;
+    use crate::validate::test_support::validated;
+
+    fn when(change: impl FnOnce(&mut Facts)) -> Option<Decision> {
+        let mut facts = facts();
+        facts.suspend = true;
+        change(&mut facts);
+        decide(&validated(), &facts, at(100))
+    }
+
+    fn phase(facts: &mut Facts, phase: Phase) {
+        facts.coordinator.as_mut().unwrap().phase = phase;
+    }
+
+    #[test]
+    fn a_suspended_job_drains_then_is_released_then_is_suspended() {
+        let drain = Some(Decision::Drain { deadline: at(400) });
+        for (case, got, expected) in [
+            ("not suspended", when(|f| f.suspend = false), None),
+            ("just suspended", when(|_| {}), drain.clone()),
+            ("draining", when(|f| phase(f, Phase::Draining)), drain.clone()),
+            ("the deadline does not move", when(|f| f.recorded.drain_deadline = Some(at(150))), Some(Decision::Drain { deadline: at(150) })),
+            ("overdue", when(|f| f.recorded.drain_deadline = Some(at(100))), Some(Decision::Release)),
+            ("coordinator silent", when(|f| f.coordinator = None), drain.clone()),
+            ("drained", when(|f| phase(f, Phase::Drained)), Some(Decision::Release)),
+            (
+                "drained for an older generation",
+                when(|f| {
+                    phase(f, Phase::Drained);
+                    f.generation = 5;
+                }),
+                drain.clone(),
+            ),
+            (
+                "drained says another epoch",
+                when(|f| {
+                    phase(f, Phase::Drained);
+                    f.recorded.epoch.number = 9;
+                }),
+                drain,
+            ),
+            ("pods are going", when(|f| f.roles.coordinator = RoleCounts { wanted: 0, existing: 1, ready: 1 }), Some(Decision::Release)),
+            ("never started", when(|f| f.recorded.started = false), Some(Decision::Release)),
+            ("nothing is left", when(|f| f.roles = Roles::default()), Some(Decision::Suspended)),
+            ("finished meanwhile", when(|f| phase(f, Phase::Finished)), None),
+            ("failed meanwhile", when(|f| phase(f, Phase::Failed)), None),
+        ] {
+            assert_eq!(got, expected, "{case}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The processes of a local run: started, watched, started again after a loss, and stopped. Decides nothing about the job.
+//!
+//! Each is in a process group of its own, so that Ctrl-C in a terminal reaches only `rljob run`, and each ends with this process, however it ends
+//! (`--exit-with-parent`). That follows the thread that started the process: call [`Processes::tend`] from the main thread only.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rljob_protocol::desired::EngineEndpoint;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::backoff::Losses;
+use super::commands::{Recipe, Role};
+use crate::decide::RoleCounts;
+
+/// A process that cannot be kept running.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The program does not start.
+    #[error("failed to start {program}; `rljob run` looks for it beside its own program file")]
+    Start {
+        /// The program's path.
+        program: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Its log cannot be written, or there is no free port.
+    #[error("failed to prepare the start of {name}")]
+    Prepare {
+        /// The process.
+        name: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It ends again and again.
+    #[error("{name} ended {losses} times in a row, the last time with {status}; see {log}")]
+    Lost {
+        /// The process.
+        name: String,
+        /// How often.
+        losses: u32,
+        /// How it ended.
+        status: String,
+        /// Its log.
+        log: PathBuf,
+    },
+}
+
+/// One process, running or about to be started.
+#[derive(Debug)]
+struct Process {
+    recipe: Recipe,
+    log: PathBuf,
+    child: Option<Child>,
+    port: Option<u16>,
+    starts: u32,
+    /// When it was started, or is to be started.
+    since: Instant,
+    losses: Losses,
+}
+
+/// All processes of a run.
+#[derive(Debug)]
+pub struct Processes {
+    programs: PathBuf,
+    all: Vec<Process>,
+}
+
+impl Processes {
+    /// Nothing is started before [`Self::tend`]. `programs` is the folder of the programs, `log` gives the log of a process.
+    pub fn new(programs: &Path, recipes: Vec<Recipe>, log: impl Fn(&str) -> PathBuf) -> Self {
+        let process = |recipe: Recipe| Process {
+            log: log(&recipe.name),
+            recipe,
+            child: None,
+            port: None,
+            starts: 0,
+            since: Instant::now(),
+            losses: Losses::default(),
+        };
+        Self { programs: programs.to_owned(), all: recipes.into_iter().map(process).collect() }
+    }
+
+    /// Starts what is due and takes note of what has ended; returns one line for each loss.
+    ///
+    /// # Errors
+    /// [`ProcessError`]: the run cannot go on.
+    pub fn tend(&mut self, now: Instant) -> Result<Vec<String>, ProcessError> {
+        let mut lines = Vec::new();
+        for process in &mut self.all {
+            lines.extend(process.reap(now)?);
+            if process.child.is_none() && now >= process.since {
+                process.start(&self.programs, now)?;
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Identity of the coordinator that runs, if one does: it differs from that of every other start.
+    pub fn coordinator(&self) -> Option<String> {
+        let process = self.all.iter().find(|process| process.recipe.role == Role::Coordinator)?;
+        Some(format!("{}-{}", process.child.as_ref()?.id()?, process.starts))
+    }
+
+    /// Engines that run.
+    pub fn engines(&self) -> Vec<EngineEndpoint> {
+        let running = self.all.iter().filter(|process| process.recipe.role == Role::Inference && process.child.is_some());
+        running.filter_map(|process| Some(EngineEndpoint { name: process.recipe.name.clone(), url: format!("http://127.0.0.1:{}", process.port?) })).collect()
+    }
+
+    /// Processes of a role.
+    pub fn counts(&self, role: Role) -> RoleCounts {
+        let of_role = || self.all.iter().filter(|process| process.recipe.role == role);
+        let running = of_role().filter(|process| process.child.is_some()).count() as i32;
+        RoleCounts { wanted: of_role().count() as i32, existing: running, ready: running }
+    }
+
+    /// Stops every process: supervisors may end by themselves first (the coordinator ordered it), then all are asked to, then killed. Bounded by twice `patience`.
+    pub async fn stop(mut self, patience: Duration) {
+        let is_trainer = |process: &Process| process.recipe.role == Role::Trainer;
+        self.wait(Instant::now() + patience, is_trainer).await;
+        self.signal(Signal::TERM);
+        self.wait(Instant::now() + patience, |_| true).await;
+        self.kill().await;
+    }
+
+    /// Kills every process at once.
+    pub async fn kill(mut self) {
+        self.signal(Signal::KILL);
+        for child in self.all.iter_mut().filter_map(|process| process.child.as_mut()) {
+            if let Err(error) = child.wait().await {
+                tracing::warn!(%error, "failed to wait for a killed process");
+            }
+        }
+    }
+
+    async fn wait(&mut self, deadline: Instant, selected: impl Fn(&Process) -> bool) {
+        for process in self.all.iter_mut().filter(|process| selected(process)) {
+            let Some(child) = &mut process.child else { continue };
+            if tokio::time::timeout_at(deadline, child.wait()).await.is_ok() {
+                process.child = None;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        for process in &self.all {
+            let Some(pid) = process.child.as_ref().and_then(Child::id).and_then(|pid| Pid::from_raw(pid as i32)) else { continue };
+            if let Err(error) = kill_process_group(pid, signal) {
+                tracing::warn!(name = process.recipe.name, %error, "failed to signal a process");
+            }
+        }
+    }
+}
+
+impl Process {
+    fn start(&mut self, programs: &Path, now: Instant) -> Result<(), ProcessError> {
+        let prepare = |source| ProcessError::Prepare { name: self.recipe.name.clone(), source };
+        let log = self.open_log().map_err(prepare)?;
+        let errors = log.try_clone().map_err(prepare)?;
+        let program = programs.join(self.recipe.program);
+        let mut command = Command::new(&program);
+        command.args(&self.recipe.arguments).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0).kill_on_drop(true);
+        if self.recipe.takes_port {
+            let port = free_port().map_err(prepare)?;
+            command.arg("--port").arg(port.to_string());
+            self.port = Some(port);
+        }
+        if std::env::var_os("OMP_NUM_THREADS").is_none() {
+            command.env("OMP_NUM_THREADS", "1");
+        }
+        self.child = Some(command.spawn().map_err(|source| ProcessError::Start { program, source })?);
+        self.starts += 1;
+        self.since = now;
+        Ok(())
+    }
+
+    fn open_log(&self) -> io::Result<File> {
+        let mut log = OpenOptions::new().create(true).append(true).open(&self.log)?;
+        writeln!(log, "--- {} is started at {}", self.recipe.name, jiff::Timestamp::now())?;
+        Ok(log)
+    }
+
+    fn reap(&mut self, now: Instant) -> Result<Option<String>, ProcessError> {
+        let status = match self.child.as_mut().map(Child::try_wait) {
+            Some(Ok(Some(status))) => status,
+            Some(Err(source)) => return Err(ProcessError::Prepare { name: self.recipe.name.clone(), source }),
+            Some(Ok(None)) | None => return Ok(None),
+        };
+        self.child = None;
+        let name = &self.recipe.name;
+        let Some(wait) = self.losses.count(now - self.since) else {
+            let log = self.log.clone();
+            return Err(ProcessError::Lost { name: name.clone(), losses: super::backoff::MAX_LOSSES, status: describe(status), log });
+        };
+        self.since = now + wait;
+        Ok(Some(format!("{name} ended with {}; it is started again in {:.1} s (log: {})", describe(status), wait.as_secs_f64(), self.log.display())))
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// A port that was free a moment ago.
+///
+/// # Errors
+/// None is free.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

@@ -1,0 +1,152 @@
+//! Text → RLJobs: several YAML (or JSON) documents a file, every problem with its path and line.
+
+use rljob_crds::{RLJob, names};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{InvalidSpec, Problem, locate::line_of, rules, schema};
+
+/// The API version that this program reads.
+const API_VERSION: &str = "rljob.dev/v1alpha1";
+
+/// Reads every RLJob of a file. Documents of other API groups are somebody else's and passed over.
+///
+/// # Errors
+/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, wrong types, ranges, and what [`super::validate`] checks; or that there is no RLJob.
+pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
+    let mut jobs = Vec::new();
+    let mut problems = Vec::new();
+    for (index, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
+        match read_value(document) {
+            // What follows a syntax error cannot be read.
+            Err(problem) => {
+                problems.push(problem);
+                break;
+            }
+            Ok(Value::Null) => {}
+            Ok(value) if is_foreign(&value) => {}
+            Ok(value) => match read_job(value) {
+                Ok(job) => jobs.push(job),
+                Err(found) => problems.extend(found.into_iter().map(|problem| Problem { line: line_of(text, index, &problem.path), ..problem })),
+            },
+        }
+    }
+    if problems.is_empty() && jobs.is_empty() {
+        problems.push(Problem::new("", format!("the file holds no object of apiVersion {API_VERSION} and kind RLJob")));
+    }
+    if problems.is_empty() { Ok(jobs) } else { Err(InvalidSpec { problems }) }
+}
+
+fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> {
+    let problem = |error: serde_yaml::Error| Problem { line: error.location().map(|at| at.line()), ..Problem::new("", error.to_string()) };
+    // serde_yaml's own value refuses duplicate keys, which serde_json's would drop.
+    let mut value = serde_yaml::Value::deserialize(document).map_err(problem)?;
+    value.apply_merge().map_err(problem)?;
+    serde_json::to_value(value).map_err(|error| Problem::new("", format!("the document is not JSON: {error}")))
+}
+
+fn is_foreign(value: &Value) -> bool {
+    let group = value.get("apiVersion").and_then(Value::as_str).map(|version| version.split_once('/').map_or("", |(group, _)| group));
+    group.is_some_and(|group| group != names::GROUP) && value.get("kind").is_some()
+}
+
+fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
+    let mut problems = Vec::new();
+    for (field, expected) in [("apiVersion", API_VERSION), ("kind", "RLJob")] {
+        match value.get(field) {
+            Some(found) if found == expected => {}
+            Some(found) => problems.push(Problem::new(field, format!("expected {expected}, found {found}"))),
+            None => problems.push(Problem::new(field, format!("is missing; expected {expected}"))),
+        }
+    }
+    problems.extend(schema::remove_problems(&mut value));
+    match serde_path_to_error::deserialize::<_, RLJob>(&value) {
+        Ok(job) => {
+            problems.extend(rules::problems(&job));
+            if problems.is_empty() { Ok(job) } else { Err(problems) }
+        }
+        Err(error) if problems.is_empty() => Err(vec![Problem::new(error.path().to_string(), error.inner().to_string())]),
+        Err(_) => Err(problems),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::MINIMAL;
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        parse_jobs(text).unwrap_err().problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_minimal_job_gets_its_defaults() {
+        let jobs = parse_jobs(MINIMAL).unwrap();
+        assert_eq!(jobs.len(), 1);
+        assert_eq!(jobs[0].spec.rollout.batch_size, 32);
+        assert_eq!(jobs[0].spec.managed_by, "rljob.dev/operator");
+    }
+
+    #[test]
+    fn every_problem_of_every_document_is_reported_with_path_and_line() {
+        let text = "\
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {name: a}
+spec:
+  model: {path: /m, weigths: Random}
+  storage: {hostPath: {path: /runs}}
+  dataset: {train: {path: /d, prompt: p}}
+  algorithm: {grpo: {groupSize: 1}}
+  rollout:
+    batchSize: many
+    temprature: 1
+  training: {minibatches: 3}
+---
+apiVersion: v1
+kind: ConfigMap
+data: {a: b}
+---
+apiVersion: rljob.dev/v1
+kind: RLJob
+metadata: {name: b}
+spec: 3
+";
+        assert_eq!(
+            problems(text),
+            [
+                "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
+                "line 5: spec.model.weigths: unknown field; expected one of exportOf, path, weights",
+                "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
+                "line 11: spec.rollout.temprature: unknown field; expected one of batchSize, maxNewTokens, temperature",
+                "line 12: spec.training.steps: is missing",
+                "line 18: apiVersion: expected rljob.dev/v1alpha1, found \"rljob.dev/v1\"",
+                "line 21: spec: expected object, found 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn rules_across_fields_are_checked_beside_unknown_fields() {
+        let text = MINIMAL.replace("reward: {math: {}}", "rewrad: {math: {}}");
+        assert_eq!(
+            problems(&text),
+            [
+                "line 10: spec.rewrad: unknown field; expected one of algorithm, checkpoint, coordinator, dataset, drainTimeoutSeconds, failurePolicy, inference, managedBy, model, optimizer, reward, rollout, storage, suspend, trainer, training, volumes, weightSync",
+                "line 11: spec.reward: is missing; algorithm.grpo needs a reward",
+            ]
+        );
+    }
+
+    #[test]
+    fn broken_yaml_says_where_and_duplicate_keys_are_refused() {
+        assert_eq!(problems("a: [1,\nb: 2"), ["line 2: did not find expected ',' or ']' at line 2 column 2, while parsing a flow sequence at line 1 column 4"]);
+        let twice = MINIMAL.replace("  training: {steps: 10}", "  training: {steps: 10}\n  training: {steps: 11}");
+        assert_eq!(problems(&twice), ["line 13: duplicate entry with key \"training\""]);
+    }
+
+    #[test]
+    fn a_file_without_an_rljob_is_refused() {
+        assert_eq!(problems("---\n"), ["the file holds no object of apiVersion rljob.dev/v1alpha1 and kind RLJob"]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Rules across fields: those that the API server checks by CEL, so that no cluster is needed to hear of them, and those that CEL cannot see.
+
+use rljob_crds::RLJob;
+use rljob_crds::algorithm::{AlgorithmSpec, RewardSpec};
+use rljob_crds::data::{InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
+use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
+use rljob_crds::roles::Resources;
+use rljob_crds::{RLJobSpec, data::DatasetSpec};
+
+use super::Problem;
+
+/// Longest name of a job; the longest suffix of a child still fits a pod's host name.
+const NAME_LIMIT: usize = 40;
+/// Paths of the containers that are not free for a user's volume.
+const TAKEN: [&str; 5] = [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, "/tmp", "/dev/shm"];
+
+/// Every problem of a job that its types do not rule out.
+pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
+    let spec = &job.spec;
+    let mut problems = Vec::new();
+    check_name(job.metadata.name.as_deref(), &mut problems);
+    check_model(&spec.model, job.metadata.name.as_deref(), &mut problems);
+    check_volumes(&spec.volumes, &mut problems);
+    check_storage(&spec.storage, &mut problems);
+    check_algorithm(&spec.algorithm, spec.reward.as_ref(), &spec.dataset, &mut problems);
+    check_engines(spec, &mut problems);
+    check_batches(spec, &mut problems);
+    check_policies(spec, &mut problems);
+    for (role, resources) in [("inference", &spec.inference.resources), ("trainer", &spec.trainer.resources), ("coordinator", &spec.coordinator.resources)] {
+        check_resources(role, resources, &mut problems);
+    }
+    problems
+}
+
+fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {
+    let name = name.unwrap_or_default();
+    let starts_well = name.starts_with(|first: char| first.is_ascii_lowercase());
+    if !starts_well || !is_dns_label(name) || name.len() > NAME_LIMIT {
+        problems.push(Problem::new("metadata.name", format!("must be a DNS label of at most {NAME_LIMIT} characters that starts with a letter, found \"{name}\"")));
+    }
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let inner = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    inner && !text.is_empty() && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn exactly_one(path: &str, fields: &[(&str, bool)], problems: &mut Vec<Problem>) {
+    let set: Vec<&str> = fields.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
+    if set.len() != 1 {
+        let all: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        let found = if set.is_empty() { "none".to_owned() } else { set.join(" and ") };
+        problems.push(Problem::new(path, format!("set exactly one of {}, found {found}", all.join(", "))));
+    }
+}
+
+fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
+    exactly_one("spec.model", &[("path", model.path.is_some()), ("exportOf", model.export_of.is_some())], problems);
+    if model.export_of.is_some() && model.weights != InitialWeights::Pretrained {
+        problems.push(Problem::new("spec.model.weights", "exportOf names trained weights: weights must be Pretrained"));
+    }
+    if model.export_of.is_some() && model.export_of.as_deref() == name {
+        problems.push(Problem::new("spec.model.exportOf", "names this job itself"));
+    }
+    if model.export_of.as_deref().is_some_and(|other| !is_dns_label(other)) {
+        problems.push(Problem::new("spec.model.exportOf", "must be the name of an RLJob"));
+    }
+}
+
+fn check_volumes(volumes: &[VolumeSpec], problems: &mut Vec<Problem>) {
+    for (index, volume) in volumes.iter().enumerate() {
+        let path = format!("spec.volumes[{index}]");
+        let sources =
+            [("persistentVolumeClaim", volume.persistent_volume_claim.is_some()), ("hostPath", volume.host_path.is_some()), ("configMap", volume.config_map.is_some())];
+        exactly_one(&path, &sources, problems);
+        let earlier = &volumes[..index];
+        if earlier.iter().any(|other| other.name == volume.name) {
+            problems.push(Problem::new(format!("{path}.name"), format!("`{}` is the name of an earlier volume", volume.name)));
+        }
+        let mount = volume.mount_path.trim_end_matches('/');
+        if earlier.iter().any(|other| other.mount_path.trim_end_matches('/') == mount) {
+            problems.push(Problem::new(format!("{path}.mountPath"), format!("`{mount}` is the mount path of an earlier volume")));
+        }
+        if mount.is_empty() || TAKEN.iter().any(|taken| mount == *taken || taken.starts_with(&format!("{mount}/")) || mount.starts_with(&format!("{taken}/"))) {
+            problems.push(Problem::new(format!("{path}.mountPath"), format!("`{}` covers a folder that rljob uses: {}", volume.mount_path, TAKEN.join(", "))));
+        }
+        if mount.contains(':') || mount.split('/').any(|part| part == "..") {
+            problems.push(Problem::new(format!("{path}.mountPath"), "must not contain `:` or `..`"));
+        }
+    }
+}
+
+fn check_storage(storage: &StorageSpec, problems: &mut Vec<Problem>) {
+    exactly_one(
+        "spec.storage",
+        &[("persistentVolumeClaim", storage.persistent_volume_claim.is_some()), ("hostPath", storage.host_path.is_some())],
+        problems,
+    );
+    let sub_path = storage.persistent_volume_claim.as_ref().and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
+    if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
+        problems.push(Problem::new("spec.storage.persistentVolumeClaim.subPath", "must be relative and must not contain `..`"));
+    }
+}
+
+fn check_algorithm(algorithm: &AlgorithmSpec, reward: Option<&RewardSpec>, dataset: &DatasetSpec, problems: &mut Vec<Problem>) {
+    exactly_one("spec.algorithm", &[("grpo", algorithm.grpo.is_some()), ("sft", algorithm.sft.is_some())], problems);
+    if let Some(reward) = reward {
+        exactly_one("spec.reward", &[("math", reward.math.is_some()), ("exactMatch", reward.exact_match.is_some())], problems);
+    }
+    if algorithm.grpo.is_some() {
+        if reward.is_none() {
+            problems.push(Problem::new("spec.reward", "is missing; algorithm.grpo needs a reward"));
+        }
+        if dataset.train.answer.is_none() {
+            problems.push(Problem::new("spec.dataset.train.answer", "is missing; algorithm.grpo compares with it"));
+        }
+        if dataset.train.completion.is_some() {
+            problems.push(Problem::new("spec.dataset.train.completion", "is not used by algorithm.grpo; remove it"));
+        }
+    }
+    if algorithm.sft.is_some() && dataset.train.completion.is_none() {
+        problems.push(Problem::new("spec.dataset.train.completion", "is missing; algorithm.sft learns it"));
+    }
+    if dataset.evaluation.is_some() && reward.is_none() && algorithm.grpo.is_none() {
+        problems.push(Problem::new("spec.reward", "is missing; dataset.evaluation is scored by it"));
+    }
+}
+
+fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if spec.inference.replicas >= 1 {
+        return;
+    }
+    for (needed, by) in [(spec.algorithm.grpo.is_some(), "algorithm.grpo"), (spec.dataset.evaluation.is_some(), "dataset.evaluation")] {
+        if needed {
+            problems.push(Problem::new("spec.inference.replicas", format!("must be at least 1: {by} samples from engines")));
+        }
+    }
+}
+
+fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let minibatches = spec.training.minibatches.max(1);
+    let mut divides = |path: &str, batch: u32, what: &str| {
+        if batch % minibatches != 0 {
+            problems.push(Problem::new(path, format!("{batch} {what} cannot be split into training.minibatches = {minibatches} equal parts")));
+        }
+    };
+    if spec.algorithm.grpo.is_some() {
+        divides("spec.rollout.batchSize", spec.rollout.batch_size, "groups");
+    }
+    if let Some(sft) = &spec.algorithm.sft {
+        divides("spec.algorithm.sft.batchSize", sft.batch_size, "sequences");
+    }
+}
+
+fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let backoff = &spec.failure_policy.backoff;
+    if backoff.initial_seconds > backoff.max_seconds {
+        problems.push(Problem::new("spec.failurePolicy.backoff.initialSeconds", format!("must not exceed maxSeconds = {}", backoff.max_seconds)));
+    }
+    if spec.optimizer.warmup_steps > spec.training.steps {
+        problems.push(Problem::new("spec.optimizer.warmupSteps", format!("must not exceed training.steps = {}", spec.training.steps)));
+    }
+    if spec.optimizer.epsilon <= 0.0 {
+        problems.push(Problem::new("spec.optimizer.epsilon", "must be above 0"));
+    }
+}
+
+fn check_resources(role: &str, resources: &Resources, problems: &mut Vec<Problem>) {
+    for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+        for (name, amount) in amounts {
+            if !is_quantity(&amount.0) {
+                problems.push(Problem::new(format!("spec.{role}.resources.{kind}.{name}"), format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0)));
+            }
+        }
+    }
+}
+
+/// Whether the text is a non-negative Kubernetes quantity: digits with at most one point, then a binary or decimal suffix or an exponent.
+fn is_quantity(text: &str) -> bool {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let digits = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let unit = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].contains(&suffix);
+    let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i8>().is_ok());
+    digits && (unit || exponent)
+}

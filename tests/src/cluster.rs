@@ -1,0 +1,164 @@
+//! A Kubernetes cluster: etcd, API server, controller manager, scheduler, and as many nodes as wanted.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::enclosure::Enclosure;
+use crate::image::Image;
+use crate::kubectl::Kubectl;
+use crate::node::Node;
+use crate::pki::Authority;
+use crate::process::wait_until;
+use crate::{files, image};
+
+/// Address of the Service `kubernetes`. It is an address of the enclosure itself, so that pods reach the API server without kube-proxy.
+pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+/// Address of the cluster's DNS server.
+pub const DNS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// A running cluster. Dropping it stops everything and leaves nothing behind.
+#[derive(Debug)]
+pub struct Cluster {
+    enclosure: Enclosure,
+    authority: Authority,
+    nodes: Vec<Node>,
+    kubeconfig: PathBuf,
+}
+
+impl Cluster {
+    /// Starts a control plane and `nodes` nodes, `node-1` and so on, and waits until they are ready.
+    pub fn start(nodes: u8) -> Result<Self> {
+        let enclosure = Enclosure::open()?;
+        let authority = Authority::create(&enclosure.state.join("pki"))?;
+        let kubeconfig = authority.kubeconfig("admin", "/O=system:masters/CN=admin", enclosure.address)?;
+        let mut cluster = Self { enclosure, authority, nodes: Vec::new(), kubeconfig };
+        match cluster.bring_up(nodes) {
+            Ok(()) => Ok(cluster),
+            Err(error) => Err(error.context(format!("the test cluster did not start\n{}", cluster.enclosure.logs()))),
+        }
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &PathBuf {
+        &self.kubeconfig
+    }
+
+    /// A kubectl with the administrator's rights, in the namespace `default`.
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(&self.kubeconfig)
+    }
+
+    /// Gives an image to every node.
+    pub fn import(&self, image: &Image) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.import(&self.enclosure, image))
+    }
+
+    /// A new folder that every node sees at the same path; any user may write to it. It goes with the cluster.
+    pub fn shared_folder(&self, name: &str) -> Result<PathBuf> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = self.enclosure.state.join("shared").join(name);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+        Ok(folder)
+    }
+
+    fn bring_up(&mut self, nodes: u8) -> Result<()> {
+        for address in [API_ADDRESS, DNS_ADDRESS] {
+            self.enclosure.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
+        }
+        self.start_store()?;
+        self.start_api_server()?;
+        let kubectl = self.kubectl();
+        wait_until("the API server", START_LIMIT, || Ok(kubectl.run(&["get", "--raw", "/readyz"])? == "ok"))?;
+        self.start_controllers()?;
+        wait_until("the default service account", START_LIMIT, || Ok(!kubectl.run(&["get", "serviceaccount", "default"])?.is_empty()))?;
+        if nodes == 0 {
+            return Ok(());
+        }
+        self.start_dns()?;
+        let pause = image::pause(&self.enclosure.state)?;
+        for number in 1..=nodes {
+            let node = Node::start(&mut self.enclosure, &self.authority, number)?;
+            node.import(&self.enclosure, &pause)?;
+            self.nodes.push(node);
+        }
+        let ready = |kubectl: &Kubectl| Ok(kubectl.run(&["get", "nodes", "--output=name"])?.lines().count() == usize::from(nodes));
+        wait_until("every node to register", START_LIMIT, || ready(&kubectl))?;
+        kubectl.run(&["wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s"]).map(drop)
+    }
+
+    fn start_store(&mut self) -> Result<()> {
+        let data = self.enclosure.state.join("etcd");
+        let arguments = [
+            format!("--data-dir={}", data.display()),
+            "--log-level=warn".into(),
+            "--unsafe-no-fsync".into(), // its data is thrown away with the test
+            "--listen-client-urls=http://127.0.0.1:2379".into(),
+            "--advertise-client-urls=http://127.0.0.1:2379".into(),
+            "--listen-peer-urls=http://127.0.0.1:2380".into(),
+        ];
+        self.enclosure.start("etcd", &files::kubernetes("etcd")?, &arguments)
+    }
+
+    fn start_api_server(&mut self) -> Result<()> {
+        let names = format!("IP:{API_ADDRESS},IP:{},IP:127.0.0.1,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local", self.enclosure.address);
+        let server = self.authority.issue("apiserver", "/CN=kube-apiserver", &names)?;
+        let client = self.authority.issue("apiserver-to-kubelet", "/O=system:masters/CN=kube-apiserver", "DNS:kube-apiserver")?;
+        let signing = self.authority.signing_key();
+        let arguments = [
+            "--etcd-servers=http://127.0.0.1:2379".into(),
+            "--bind-address=0.0.0.0".into(),
+            "--secure-port=443".into(),
+            format!("--tls-cert-file={}", server.certificate.display()),
+            format!("--tls-private-key-file={}", server.key.display()),
+            format!("--client-ca-file={}", self.authority.certificate().display()),
+            format!("--kubelet-client-certificate={}", client.certificate.display()),
+            format!("--kubelet-client-key={}", client.key.display()),
+            "--kubelet-preferred-address-types=InternalIP".into(),
+            format!("--service-account-key-file={}", signing.display()),
+            format!("--service-account-signing-key-file={}", signing.display()),
+            "--service-account-issuer=https://kubernetes.default.svc".into(),
+            "--service-cluster-ip-range=10.96.0.0/16".into(),
+            "--endpoint-reconciler-type=none".into(),
+            "--authorization-mode=Node,RBAC".into(),
+            "--enable-admission-plugins=NodeRestriction".into(),
+        ];
+        self.enclosure.start("kube-apiserver", &files::kubernetes("kube-apiserver")?, &arguments)
+    }
+
+    fn start_controllers(&mut self) -> Result<()> {
+        let common = |kubeconfig: PathBuf| {
+            // The defaults of 20 and 50 requests a second would make many pods trickle in.
+            let limits = ["--kube-api-qps=500".into(), "--kube-api-burst=1000".into(), "--leader-elect=false".into(), "--bind-address=127.0.0.1".into()];
+            [format!("--kubeconfig={}", kubeconfig.display())].into_iter().chain(limits)
+        };
+        let kubeconfig = self.authority.kubeconfig("controller-manager", "/CN=system:kube-controller-manager", API_ADDRESS)?;
+        let own = [
+            format!("--service-account-private-key-file={}", self.authority.signing_key().display()),
+            format!("--root-ca-file={}", self.authority.certificate().display()),
+            "--use-service-account-credentials".into(),
+            "--allocate-node-cidrs".into(),
+            "--cluster-cidr=10.244.0.0/16".into(),
+        ];
+        let arguments: Vec<String> = common(kubeconfig).chain(own).collect();
+        self.enclosure.start("kube-controller-manager", &files::kubernetes("kube-controller-manager")?, &arguments)?;
+        let kubeconfig = self.authority.kubeconfig("scheduler", "/CN=system:kube-scheduler", API_ADDRESS)?;
+        let arguments: Vec<String> = common(kubeconfig).collect();
+        self.enclosure.start("kube-scheduler", &files::kubernetes("kube-scheduler")?, &arguments)
+    }
+
+    /// DNS runs beside the nodes; pods reach it through their gateway.
+    fn start_dns(&mut self) -> Result<()> {
+        let kubeconfig = self.authority.kubeconfig("dns", "/O=system:masters/CN=dns", API_ADDRESS)?;
+        let path = self.enclosure.state.join("Corefile");
+        let zone = format!("kubernetes cluster.local {{\n  kubeconfig {}\n  ttl 1\n }}", kubeconfig.display());
+        fs::write(&path, format!(".:53 {{\n bind {DNS_ADDRESS}\n errors\n cache 1\n {zone}\n}}\n"))?;
+        self.enclosure.start("coredns", &files::kubernetes("coredns")?, &["-conf".into(), path.display().to_string()])
+    }
+}

@@ -1,0 +1,38 @@
+//! Where things are: the checkout, what was built, and the caches that `make setup` fills.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The root of the checkout.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// A binary of the workspace, of the profile that the running test was built with.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe().context("cannot find the running program")?;
+    // target/PROFILE/deps/integration-HASH, or target/PROFILE/rljob-test-cluster
+    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.with_context(|| format!("{name} is not built beside {}: run `cargo build --workspace`", own.display()))
+}
+
+/// A program of Kubernetes: from `KUBEBUILDER_ASSETS` where that has it, else from the cache that tests/kube/build.sh fills.
+pub fn kubernetes(program: &str) -> Result<PathBuf> {
+    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    let folders = [assets, Some(cache()?.join("kube-1.37.0"))];
+    for folder in folders.into_iter().flatten() {
+        let path = folder.join(program);
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    bail!("{program} is neither in KUBEBUILDER_ASSETS nor in the cache: run `make setup`")
+}
+
+/// The project's folder in the user's cache.
+fn cache() -> Result<PathBuf> {
+    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cache")));
+    Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("rljob"))
+}

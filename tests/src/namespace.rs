@@ -1,0 +1,60 @@
+//! A namespace for one test. A test that fails prints what is in it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Result;
+
+use crate::{Cluster, Kubectl};
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A namespace that is removed when the test is through.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+    /// A kubectl in it.
+    pub kubectl: Kubectl,
+}
+
+impl Namespace {
+    /// Makes a namespace whose name starts with `prefix`.
+    pub fn create(cluster: &Cluster, prefix: &str) -> Result<Self> {
+        let name = format!("{prefix}-{}", MADE.fetch_add(1, Ordering::Relaxed));
+        cluster.kubectl().run(&["create", "namespace", &name])?;
+        Ok(Self { kubectl: cluster.kubectl().in_namespace(&name), name })
+    }
+
+    /// Everything a person needs to see why a test failed: objects, events and the pods' last words. Secrets are left out.
+    pub fn report(&self) -> String {
+        report(&self.kubectl)
+    }
+}
+
+/// [`Namespace::report`] for any namespace.
+pub fn report(kubectl: &Kubectl) -> String {
+    let show = |arguments: &[&str]| {
+        let text = kubectl.run(arguments).unwrap_or_else(|error| format!("{error:#}\n"));
+        format!("── kubectl {}\n{text}", arguments.join(" "))
+    };
+    let mut text = show(&["get", "rljobs", "--output=yaml"]);
+    text += &show(&["get", "statefulsets,deployments,pods,services", "--output=wide"]);
+    text += &show(&["describe", "pods"]);
+    text += &show(&["get", "events", "--sort-by=.lastTimestamp"]);
+    for pod in kubectl.run(&["get", "pods", "--output=name"]).unwrap_or_default().lines() {
+        text += &show(&["logs", pod, "--all-containers", "--tail=60"]);
+        text += &show(&["logs", pod, "--all-containers", "--tail=40", "--previous"]);
+    }
+    text
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.report());
+        }
+        if let Err(error) = self.kubectl.run(&["delete", "namespace", &self.name, "--wait=false"]) {
+            eprintln!("cannot remove namespace {}: {error:#}", self.name);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A node: containerd and kubelet of its own, with a bridge for its pods.
+//!
+//! Several kubelets on one machine must share nothing that they think is theirs: each has its own address, cgroup subtree, folders and bridge.
+//! With one cgroup tree, each would kill the other's pods as strangers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::cluster::{API_ADDRESS, DNS_ADDRESS};
+use crate::enclosure::Enclosure;
+use crate::files;
+use crate::image::Image;
+use crate::pki::Authority;
+use crate::process::{run, wait_until};
+
+/// Where Debian's package containernetworking-plugins has its programs.
+const CNI_PLUGINS: &str = "/usr/lib/cni";
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    socket: PathBuf,
+}
+
+impl Node {
+    /// Starts `node-NUMBER`; it is ready a moment later.
+    pub fn start(enclosure: &mut Enclosure, authority: &Authority, number: u8) -> Result<Self> {
+        let name = format!("node-{number}");
+        let folder = enclosure.state.join(&name);
+        for part in ["cni", "pods", "plugins"] {
+            fs::create_dir_all(folder.join(part)).with_context(|| format!("cannot create the folders of {name}"))?;
+        }
+        let address = format!("10.100.0.{number}");
+        enclosure.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
+        let cgroup = format!("{}/{name}", enclosure.name);
+        create_cgroups(&cgroup)?;
+
+        let node = Self { socket: folder.join("containerd.sock"), name };
+        fs::write(folder.join("cni/10-bridge.conflist"), network(&folder, number).to_string())?;
+        fs::write(folder.join("containerd.toml"), containerd(&folder, &node.socket))?;
+        let configuration = folder.join("containerd.toml").display().to_string();
+        enclosure.start(&format!("{}-containerd", node.name), Path::new("containerd"), &["--config".into(), configuration])?;
+        wait_until("containerd", Duration::from_secs(60), || Ok(!node.ctr(&["version"])?.is_empty()))?;
+
+        fs::write(folder.join("resolv.conf"), "")?;
+        fs::write(folder.join("kubelet.json"), kubelet(&folder, authority, &node.socket, &cgroup, &address).to_string())?;
+        let kubeconfig = authority.kubeconfig(&node.name, &format!("/O=system:nodes/CN=system:node:{}", node.name), API_ADDRESS)?;
+        let arguments = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--config={}", folder.join("kubelet.json").display()),
+            format!("--hostname-override={}", node.name),
+            format!("--node-ip={address}"),
+            format!("--root-dir={}", folder.join("kubelet").display()),
+        ];
+        enclosure.start(&format!("{}-kubelet", node.name), &files::kubernetes("kubelet")?, &arguments)?;
+        Ok(node)
+    }
+
+    /// Gives an image to this node.
+    pub fn import(&self, enclosure: &Enclosure, image: &Image) -> Result<()> {
+        let socket = self.socket.display().to_string();
+        let archive = image.archive.display().to_string();
+        let arguments = ["--address", &socket, "--namespace", "k8s.io", "images", "import", &archive];
+        enclosure.run("ctr", &arguments).map(drop).with_context(|| format!("cannot give {} to {}", image.reference, self.name))
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> Result<String> {
+        run(Command::new("ctr").arg("--address").arg(&self.socket).args(arguments))
+    }
+}
+
+/// A subtree for this kubelet in every controller of cgroup v1, or in the one tree of v2.
+fn create_cgroups(path: &str) -> Result<()> {
+    let root = Path::new("/sys/fs/cgroup");
+    if root.join("cgroup.controllers").exists() {
+        return fs::create_dir_all(root.join(path)).with_context(|| format!("cannot create cgroup {path}"));
+    }
+    for controller in fs::read_dir(root).context("no cgroups are mounted at /sys/fs/cgroup")?.flatten() {
+        if !controller.path().join("cgroup.procs").exists() {
+            continue;
+        }
+        let mut cgroup = controller.path();
+        for part in Path::new(path) {
+            let parent = cgroup.clone();
+            cgroup.push(part);
+            fs::create_dir_all(&cgroup).with_context(|| format!("cannot create cgroup {}", cgroup.display()))?;
+            // A new cpuset of v1 is empty, and no process may enter an empty one.
+            for file in ["cpuset.cpus", "cpuset.mems"].iter().filter(|file| parent.join(file).exists()) {
+                fs::copy(parent.join(file), cgroup.join(file)).with_context(|| format!("cannot set {file} of {}", cgroup.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn network(folder: &Path, number: u8) -> serde_json::Value {
+    let subnet = format!("10.244.{number}.0/24");
+    let addresses = json!({"type": "host-local", "dataDir": folder.join("ipam"), "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]});
+    let bridge = json!({"type": "bridge", "bridge": format!("pods{number}"), "isGateway": true, "hairpinMode": true, "ipam": addresses});
+    json!({"cniVersion": "1.0.0", "name": format!("node-{number}"), "plugins": [bridge]})
+}
+
+fn containerd(folder: &Path, socket: &Path) -> String {
+    let (folder, socket) = (folder.display(), socket.display());
+    // restrict_oom_score_adj: where CAP_SYS_RESOURCE is missing, runc dies at "can't get final child's PID" without it.
+    format!(
+        r#"version = 2
+root = "{folder}/containerd"
+state = "{folder}/containerd-state"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "rljob.local/pause:test"
+  restrict_oom_score_adj = true
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{CNI_PLUGINS}"
+    conf_dir = "{folder}/cni"
+"#
+    )
+}
+
+fn kubelet(folder: &Path, authority: &Authority, socket: &Path, cgroup: &str, address: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": authority.certificate()}, "webhook": {"enabled": true}},
+        "authorization": {"mode": "Webhook"},
+        "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{cgroup}"),
+        "failCgroupV1": false, // kubelet refuses cgroup v1 unless told
+        "failSwapOn": false,
+        "enforceNodeAllocatable": [],
+        "evictionHard": {"memory.available": "1Mi"}, // a full disk of the developer's machine is no reason to evict
+        "address": address,
+        "healthzBindAddress": address,
+        "podLogsDir": folder.join("pods"),
+        "volumePluginDir": folder.join("plugins"),
+        "resolvConf": folder.join("resolv.conf"),
+        "clusterDNS": [DNS_ADDRESS],
+        "clusterDomain": "cluster.local",
+    })
+}

@@ -1,0 +1,65 @@
+//! The folder that the project's image is made of: our binaries, the libraries they load, and the few files that Linux programs expect.
+//! The Containerfile makes the same for users.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::files;
+use crate::process::run;
+
+/// The binaries of the image; each pod names the one it wants.
+pub const BINARIES: [&str; 5] = ["rljob-operator", "rljob-coordinator", "rljob-supervisor", "rljob-learner", "rljob-engine"];
+
+/// Lays the image's files out under `root`.
+pub fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
+    for folder in ["usr/local/bin", "usr/local/lib", "etc/ssl/certs", "tmp"] {
+        fs::create_dir_all(root.join(folder)).with_context(|| format!("cannot create {folder} in the image's folder"))?;
+    }
+    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
+    // Debian's layout: the loader is asked for as /lib64/…, libraries as /lib/…
+    for (link, target) in [("lib", "usr/lib"), ("lib64", "usr/lib64"), ("bin", "usr/local/bin")] {
+        fs::create_dir_all(root.join(target))?;
+        symlink(target, root.join(link))?;
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\nrljob:x:65532:65532:rljob:/tmp:/sbin/nologin\n")?;
+    fs::write(root.join("etc/group"), "root:x:0:\nrljob:x:65532:\n")?;
+    fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
+    let certificates = Path::new("/etc/ssl/certs/ca-certificates.crt");
+    if certificates.exists() {
+        fs::copy(certificates, root.join("etc/ssl/certs/ca-certificates.crt"))?;
+    }
+
+    let mut libraries = BTreeSet::new();
+    for name in binaries {
+        let source = files::binary(name)?;
+        let target = root.join("usr/local/bin").join(name);
+        run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&target).arg(&source))?;
+        libraries.extend(loaded_libraries(&source)?);
+    }
+    libraries.iter().try_for_each(|library| copy_library(root, library))
+}
+
+/// What the loader loads for a binary, the loader itself included.
+fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
+    let text = run(Command::new("ldd").arg(binary))?;
+    ensure!(!text.contains("not found"), "{} lacks libraries:\n{text}", binary.display());
+    // "libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x…)" or "/lib64/ld-linux-x86-64.so.2 (0x…)"
+    let words = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    Ok(words.map(PathBuf::from).collect())
+}
+
+/// System libraries keep their place; those of libtorch go beside our binaries, where the binaries' run path looks for them.
+fn copy_library(root: &Path, library: &Path) -> Result<()> {
+    let is_system = ["/lib", "/usr/lib"].iter().any(|folder| library.starts_with(folder)) || library.starts_with("/lib64");
+    let name = library.file_name().with_context(|| format!("{} has no name", library.display()))?;
+    let target = if is_system { root.join(library.strip_prefix("/")?) } else { root.join("usr/local/lib").join(name) };
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::copy(library, &target).map(drop).with_context(|| format!("cannot copy {} into the image's folder", library.display()))
+}

@@ -1,0 +1,24 @@
+//! Compiles the C++ shim against the libtorch that `LIBTORCH` names.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/shim.cpp");
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
+        println!("cargo:error=LIBTORCH is not set: run `make setup`, which lays .libtorch");
+        return;
+    };
+    cc::Build::new()
+        .cpp(true)
+        .std("c++20")
+        .flag("-w") // libtorch's headers warn
+        .define("USE_C10D_GLOO", None)
+        .include(libtorch.join("include"))
+        .include(libtorch.join("include/torch/csrc/api/include"))
+        .file("src/shim.cpp")
+        .compile("rljob_collective_shim");
+    println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());
+    println!("cargo:rustc-link-lib=dylib=torch_cpu");
+    println!("cargo:rustc-link-lib=dylib=c10");
+}

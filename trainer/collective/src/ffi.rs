@@ -1,0 +1,175 @@
+//! The C++ shim's functions, each wrapped so that the rest of the crate is safe code. Nothing else is done here.
+
+#![expect(unsafe_code, reason = "this module is the border to C++; every pointer below is owned by a handle of this module or by a live tch tensor")]
+
+use std::ffi::{CStr, CString, NulError, c_char, c_double, c_int, c_void};
+use std::ptr::{NonNull, null_mut};
+
+use tch::Tensor;
+
+mod raw {
+    use super::{c_char, c_double, c_int, c_void};
+
+    unsafe extern "C" {
+        pub fn rljob_message_free(message: *mut c_char);
+        pub fn rljob_store_new(host: *const c_char, port: u16, server: bool, timeout_ms: i64, out: *mut *mut c_void, chosen: *mut u16) -> *mut c_char;
+        pub fn rljob_store_free(store: *mut c_void);
+        pub fn rljob_group_new(
+            store: *mut c_void,
+            prefixes: *const *const c_char,
+            num_prefixes: usize,
+            rank: c_int,
+            world: c_int,
+            address: *const c_char,
+            timeout_ms: i64,
+            out: *mut *mut c_void,
+        ) -> *mut c_char;
+        pub fn rljob_group_free(group: *mut c_void);
+        pub fn rljob_group_all_reduce(group: *mut c_void, tensor: *mut c_void) -> *mut c_char;
+        pub fn rljob_group_all_gather(group: *mut c_void, out: *mut c_void, input: *mut c_void) -> *mut c_char;
+        pub fn rljob_group_reduce_scatter(group: *mut c_void, out: *mut c_void, input: *mut c_void) -> *mut c_char;
+        pub fn rljob_group_broadcast(group: *mut c_void, tensor: *mut c_void, root: c_int) -> *mut c_char;
+        pub fn rljob_group_barrier(group: *mut c_void) -> *mut c_char;
+        pub fn rljob_fused_adamw(
+            parameter: *mut c_void,
+            gradient: *mut c_void,
+            exp_avg: *mut c_void,
+            exp_avg_sq: *mut c_void,
+            step: c_double,
+            learning_rate: c_double,
+            beta1: c_double,
+            beta2: c_double,
+            weight_decay: c_double,
+            epsilon: c_double,
+        ) -> *mut c_char;
+        pub fn rljob_set_deterministic(on: bool) -> *mut c_char;
+    }
+}
+
+/// The shim's answer as a result; frees the message.
+fn check(message: *mut c_char) -> Result<(), String> {
+    let Some(message) = NonNull::new(message) else { return Ok(()) };
+    // SAFETY: the shim returns a NUL-terminated string from strdup, which is read once and freed once, here.
+    let text = unsafe { CStr::from_ptr(message.as_ptr()) }.to_string_lossy().into_owned();
+    // SAFETY: as above.
+    unsafe { raw::rljob_message_free(message.as_ptr()) };
+    Err(text)
+}
+
+fn c_string(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|error: NulError| format!("`{}` contains a zero byte: {error}", text.escape_debug()))
+}
+
+fn owned(pointer: *mut c_void) -> Result<NonNull<c_void>, String> {
+    NonNull::new(pointer).ok_or_else(|| "the shim returned no object".to_owned())
+}
+
+fn tensor(tensor: &Tensor) -> *mut c_void {
+    tensor.as_ptr().cast_mut().cast()
+}
+
+/// An owned `c10d::TCPStore`.
+#[derive(Debug)]
+pub struct StoreHandle(NonNull<c_void>);
+
+// SAFETY: TCPStore has no thread affinity; its operations take its own lock.
+unsafe impl Send for StoreHandle {}
+// SAFETY: as above.
+unsafe impl Sync for StoreHandle {}
+
+impl StoreHandle {
+    /// The store and its port.
+    pub fn new(host: &str, port: u16, server: bool, timeout_ms: i64) -> Result<(Self, u16), String> {
+        let host = c_string(host)?;
+        let (mut out, mut chosen) = (null_mut(), 0);
+        // SAFETY: `host` outlives the call; `out` and `chosen` are valid places to write to.
+        check(unsafe { raw::rljob_store_new(host.as_ptr(), port, server, timeout_ms, &raw mut out, &raw mut chosen) })?;
+        Ok((Self(owned(out)?), chosen))
+    }
+}
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from rljob_store_new and is freed once.
+        unsafe { raw::rljob_store_free(self.0.as_ptr()) };
+    }
+}
+
+/// An owned `c10d::ProcessGroupGloo`. It holds its own reference to the store.
+#[derive(Debug)]
+pub struct GroupHandle(NonNull<c_void>);
+
+// SAFETY: ProcessGroupGloo runs its operations on its own threads and may be moved between the caller's; it is not Sync, so calls never overlap.
+unsafe impl Send for GroupHandle {}
+
+impl GroupHandle {
+    /// Joins the group whose store is seen under `prefixes`, outermost first.
+    pub fn new(store: &StoreHandle, prefixes: &[String], rank: c_int, world: c_int, address: &str, timeout_ms: i64) -> Result<Self, String> {
+        let prefixes = prefixes.iter().map(|prefix| c_string(prefix)).collect::<Result<Vec<_>, _>>()?;
+        let pointers: Vec<*const c_char> = prefixes.iter().map(|prefix| prefix.as_ptr()).collect();
+        let address = c_string(address)?;
+        let mut out = null_mut();
+        // SAFETY: the store is alive, the strings outlive the call, `out` is a valid place to write to.
+        check(unsafe {
+            raw::rljob_group_new(store.0.as_ptr(), pointers.as_ptr(), pointers.len(), rank, world, address.as_ptr(), timeout_ms, &raw mut out)
+        })?;
+        Ok(Self(owned(out)?))
+    }
+
+    pub fn all_reduce(&self, t: &Tensor) -> Result<(), String> {
+        // SAFETY: group and tensor are alive for the call, which returns when the operation has ended.
+        check(unsafe { raw::rljob_group_all_reduce(self.0.as_ptr(), tensor(t)) })
+    }
+
+    pub fn all_gather(&self, out: &Tensor, input: &Tensor) -> Result<(), String> {
+        // SAFETY: as for all_reduce.
+        check(unsafe { raw::rljob_group_all_gather(self.0.as_ptr(), tensor(out), tensor(input)) })
+    }
+
+    pub fn reduce_scatter(&self, out: &Tensor, input: &Tensor) -> Result<(), String> {
+        // SAFETY: as for all_reduce.
+        check(unsafe { raw::rljob_group_reduce_scatter(self.0.as_ptr(), tensor(out), tensor(input)) })
+    }
+
+    pub fn broadcast(&self, t: &Tensor, root: c_int) -> Result<(), String> {
+        // SAFETY: as for all_reduce.
+        check(unsafe { raw::rljob_group_broadcast(self.0.as_ptr(), tensor(t), root) })
+    }
+
+    pub fn barrier(&self) -> Result<(), String> {
+        // SAFETY: the group is alive for the call.
+        check(unsafe { raw::rljob_group_barrier(self.0.as_ptr()) })
+    }
+}
+
+impl Drop for GroupHandle {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from rljob_group_new and is freed once.
+        unsafe { raw::rljob_group_free(self.0.as_ptr()) };
+    }
+}
+
+/// `at::_fused_adamw_` on one parameter, in place.
+pub fn fused_adamw([parameter, gradient, exp_avg, exp_avg_sq]: [&Tensor; 4], step: f64, settings: &crate::AdamW) -> Result<(), String> {
+    // SAFETY: the tensors are alive for the call.
+    check(unsafe {
+        raw::rljob_fused_adamw(
+            tensor(parameter),
+            tensor(gradient),
+            tensor(exp_avg),
+            tensor(exp_avg_sq),
+            step,
+            settings.learning_rate,
+            settings.beta1,
+            settings.beta2,
+            settings.weight_decay,
+            settings.epsilon,
+        )
+    })
+}
+
+/// `torch.use_deterministic_algorithms`.
+pub fn set_deterministic(on: bool) -> Result<(), String> {
+    // SAFETY: sets flags of libtorch's global context.
+    check(unsafe { raw::rljob_set_deterministic(on) })
+}

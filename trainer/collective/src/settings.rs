@@ -1,0 +1,14 @@
+//! Process-wide settings of libtorch.
+
+use crate::{CollectiveError, ffi};
+
+/// Makes libtorch choose deterministic kernels, and fail where there is none.
+pub fn set_deterministic(on: bool) -> Result<(), CollectiveError> {
+    let failed = |message| CollectiveError { operation: "set deterministic algorithms".to_owned(), place: "libtorch".to_owned(), message };
+    ffi::set_deterministic(on).map_err(failed)
+}
+
+/// Threads of one operation. One where several processes share a machine, so that they do not fight for cores.
+pub fn set_num_threads(threads: u32) {
+    tch::set_num_threads(threads.max(1) as i32);
+}

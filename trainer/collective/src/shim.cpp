@@ -1,0 +1,132 @@
+// What tch lacks, over tch's own tensor pointers: c10d's TCPStore and Gloo collectives, fused AdamW, the deterministic switch.
+// Every function returns null, or a message that the caller frees with rljob_message_free; no exception leaves this file.
+#include <ATen/Context.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Store {
+  c10::intrusive_ptr<c10d::TCPStore> tcp;
+};
+
+struct Group {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  milliseconds timeout;
+};
+
+template <class F>
+char* guarded(F body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    return strdup(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return strdup(error.what());
+  } catch (...) {
+    return strdup("unknown C++ exception");
+  }
+}
+
+void finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  // The deadline is Gloo's own, from the group's options: it closes the connections, so that the peers fail too.
+  if (!work->wait()) throw std::runtime_error("the operation was not completed");
+}
+
+}  // namespace
+
+extern "C" {
+
+void rljob_message_free(char* message) { free(message); }
+
+// `server`: host the store on every interface (port 0 = chosen) and connect to it at `host`; else connect only.
+// numWorkers stays unset and waitWorkers off: one store serves many groups, whose members come when they come.
+char* rljob_store_new(const char* host, uint16_t port, bool server, int64_t timeout_ms, Store** out, uint16_t* chosen) {
+  return guarded([&] {
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = server;
+    options.waitWorkers = false;
+    options.timeout = milliseconds(timeout_ms);
+    auto tcp = c10::make_intrusive<c10d::TCPStore>(host, options);
+    *chosen = tcp->getPort();
+    *out = new Store{std::move(tcp)};
+  });
+}
+
+void rljob_store_free(Store* store) {
+  char* message = guarded([&] { delete store; });
+  free(message);
+}
+
+// Joins through the store seen under `prefixes` (outermost first), listening on `address`, which the peers must reach.
+char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_prefixes, int rank, int world, const char* address, int64_t timeout_ms,
+                      Group** out) {
+  return guarded([&] {
+    c10::intrusive_ptr<c10d::Store> seen = store->tcp;
+    for (size_t i = 0; i < num_prefixes; i++) seen = c10::make_intrusive<c10d::PrefixStore>(prefixes[i], seen);
+    auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(seen, rank, world, options);
+    *out = new Group{std::move(gloo), milliseconds(timeout_ms)};
+  });
+}
+
+void rljob_group_free(Group* group) {
+  char* message = guarded([&] { delete group; });
+  free(message);
+}
+
+char* rljob_group_all_reduce(Group* group, at::Tensor* tensor) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->gloo->allreduce(tensors));
+  });
+}
+
+char* rljob_group_all_gather(Group* group, at::Tensor* out, at::Tensor* in) {
+  return guarded([&] { finish(group->gloo->_allgather_base(*out, *in)); });
+}
+
+char* rljob_group_reduce_scatter(Group* group, at::Tensor* out, at::Tensor* in) {
+  return guarded([&] { finish(group->gloo->_reduce_scatter_base(*out, *in)); });
+}
+
+char* rljob_group_broadcast(Group* group, at::Tensor* tensor, int root) {
+  return guarded([&] {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->gloo->broadcast(tensors, options));
+  });
+}
+
+char* rljob_group_barrier(Group* group) {
+  return guarded([&] { finish(group->gloo->barrier()); });
+}
+
+char* rljob_fused_adamw(at::Tensor* parameter, at::Tensor* gradient, at::Tensor* exp_avg, at::Tensor* exp_avg_sq, double step, double learning_rate,
+                        double beta1, double beta2, double weight_decay, double epsilon) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_fused_adamw_({*parameter}, {*gradient}, {*exp_avg}, {*exp_avg_sq}, {}, {at::scalar_tensor(step, at::kFloat)}, learning_rate, beta1, beta2,
+                      weight_decay, epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  });
+}
+
+char* rljob_set_deterministic(bool on) {
+  return guarded([&] {
+    at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  });
+}
+
+}  // extern "C"

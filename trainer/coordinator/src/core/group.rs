@@ -1,0 +1,211 @@
+//! Life of the learner group: forming, running, stopping, the verdict on why it stopped, and the order that each supervisor gets.
+//!
+//! ```text
+//!  Forming ──enough supervisors──▶ Running ──a learner failed, a supervisor lost──▶ Stopping ──all gone──▶ verdict
+//!     ▲                              │ all exited with 0                                                    │
+//!     └──── attempt + 1, backoff ────┼──────────────────────────────────────────────────────────────────────┤
+//!                                    └──▶ Finished / Drained                               Failed / Drained ◀┘
+//! ```
+//!
+//! The verdict waits until everybody is gone, because a learner that lost its peer reports earlier than the silence of the lost pod is noticed;
+//! if a supervisor turns out to be lost, the exits around it are not counted.
+
+use rljob_protocol::status::LearnerFailure;
+use rljob_protocol::supervisor::{Group, Order, Restore, SupervisorReport};
+use rljob_protocol::version::Version;
+
+use super::record::{Layout, Member};
+use super::supervisors::{self, Standing};
+use super::{Now, Run, Stage};
+
+impl Run {
+    /// Takes a supervisor's report and answers its order.
+    pub fn supervisor(&mut self, name: &str, report: SupervisorReport, now: Now) -> Order {
+        let failure = failure_of(name, &report).filter(|_| report.attempt == Some(self.record.attempt));
+        self.supervisors.report(name, report, now);
+        if let Some(failure) = failure {
+            self.learner_failed(name, failure);
+        }
+        self.tick(now);
+        self.order(name)
+    }
+
+    /// Moves the group on as time passes.
+    pub fn tick(&mut self, now: Now) {
+        self.supervisors.forget(now);
+        match self.record.stage.clone() {
+            Stage::Forming { .. } => self.form(now),
+            Stage::Running(layout) => self.watch(layout, now),
+            Stage::Stopping { layout, lost, .. } => self.settle(&layout, lost, now),
+            Stage::Drained if !self.draining() && self.desired.is_some() => self.begin_anew(false),
+            Stage::Drained | Stage::Finished | Stage::Failed => {}
+        }
+    }
+
+    /// Ends the run for a reason that no restart can mend.
+    pub fn fail(&mut self, failure: LearnerFailure) {
+        self.record.last_failure = Some(failure.clone());
+        match self.record.stage.clone() {
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: true },
+            Stage::Forming { .. } | Stage::Drained => self.record.stage = Stage::Failed,
+            Stage::Finished | Stage::Failed => {}
+        }
+    }
+
+    /// The order for a supervisor in the present state.
+    pub fn order(&self, name: &str) -> Order {
+        let Some(desired) = &self.desired else { return Order::Wait };
+        match &self.record.stage {
+            Stage::Running(layout) => match layout.members.iter().find(|member| member.name == name) {
+                Some(member) => Order::Run(Group {
+                    epoch: desired.epoch,
+                    attempt: self.record.attempt,
+                    first_rank: member.first_rank,
+                    world_size: layout.world_size,
+                    rendezvous_address: layout.rendezvous_address.clone(),
+                    rendezvous_port: layout.rendezvous_port,
+                    restore: layout.restore.clone(),
+                }),
+                None => Order::Stop,
+            },
+            Stage::Forming { .. } | Stage::Stopping { .. } | Stage::Drained => Order::Stop,
+            Stage::Finished | Stage::Failed => Order::Exit,
+        }
+    }
+
+    fn learner_failed(&mut self, name: &str, failure: LearnerFailure) {
+        match &mut self.record.stage {
+            Stage::Running(layout) if !self.record.exported && layout.members.iter().any(|member| member.name == name) => {
+                let layout = layout.clone();
+                self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };
+            }
+            Stage::Stopping { failure: first @ None, .. } => *first = Some(failure),
+            _ => {}
+        }
+    }
+
+    fn form(&mut self, now: Now) {
+        if self.draining() {
+            self.record.stage = Stage::Drained;
+            return;
+        }
+        if self.desired.is_none() || self.backoff_until.is_some_and(|until| now < until) {
+            return;
+        }
+        let Some(layout) = self.layout(now) else { return };
+        self.backoff_until = None;
+        self.position = None;
+        self.checkpoint_ordered = None;
+        self.publication = None;
+        self.since = now;
+        self.record.stage = Stage::Running(layout);
+    }
+
+    /// Ranks by order of name over the first supervisors that are alive, if there are enough of them and each can run its share.
+    fn layout(&self, now: Now) -> Option<Layout> {
+        let alive = self.supervisors.all(now).into_iter().filter(|(_, alive, report)| *alive && report.processes >= self.settings.processes);
+        let chosen: Vec<_> = alive.take(self.settings.supervisors as usize).collect();
+        let (_, _, first) = chosen.first().filter(|_| chosen.len() == self.settings.supervisors as usize)?;
+        let member = |(index, (name, _, report)): (usize, &(&str, bool, &SupervisorReport))| Member {
+            name: (*name).to_owned(),
+            instance: report.instance.clone(),
+            first_rank: index as u32 * self.settings.processes,
+        };
+        Some(Layout {
+            members: chosen.iter().enumerate().map(member).collect(),
+            world_size: self.settings.supervisors * self.settings.processes,
+            rendezvous_address: first.address.clone(),
+            rendezvous_port: first.rendezvous_port,
+            restore: self.newest_checkpoint().map(|version| Restore { version, path: self.checkpoint_path(version) }),
+        })
+    }
+
+    fn watch(&mut self, layout: Layout, now: Now) {
+        let standings = self.standings(&layout, now);
+        let finished = |run: &Self, member: &Member| run.supervisors.get(&member.name).is_some_and(|r| r.attempt == Some(run.record.attempt) && !r.learners.is_empty());
+        let exited = layout.members.iter().zip(&standings).all(|(member, standing)| match standing {
+            Standing::Lost => true,
+            Standing::Alive { running } => *running == 0 && finished(self, member),
+            Standing::Quiet => false,
+        });
+        let lost = standings.contains(&Standing::Lost);
+        if exited && self.record.exported {
+            self.record.stage = Stage::Finished;
+        } else if self.record.exported {
+            // The model is out: whoever is lost now takes nothing along.
+        } else if lost {
+            self.record.stage = Stage::Stopping { layout, failure: None, lost: true, fatal: false };
+        } else if exited && self.draining() {
+            self.record.stage = Stage::Drained;
+        } else if exited {
+            self.begin_anew(false);
+        }
+    }
+
+    fn settle(&mut self, layout: &Layout, lost_before: bool, now: Now) {
+        let standings = self.standings(layout, now);
+        let lost_now = lost_before || standings.contains(&Standing::Lost);
+        if let Stage::Stopping { lost, .. } = &mut self.record.stage {
+            *lost = lost_now;
+        }
+        let gone = standings.iter().all(|standing| matches!(standing, Standing::Lost | Standing::Alive { running: 0 }));
+        if gone {
+            self.verdict(now);
+        }
+    }
+
+    fn verdict(&mut self, now: Now) {
+        let Stage::Stopping { failure, lost, fatal, .. } = self.record.stage.clone() else { return };
+        if fatal {
+            self.record.stage = Stage::Failed;
+            return;
+        }
+        let counted = failure.filter(|_| !lost);
+        if let Some(failure) = &counted {
+            self.record.last_failure = Some(failure.clone());
+            if self.record.restarts >= self.desired.as_ref().map_or(0, |desired| desired.restart.max_restarts) {
+                self.record.stage = Stage::Failed;
+                return;
+            }
+            self.record.restarts += 1;
+            self.backoff_until = Some(now + self.backoff());
+        }
+        self.begin_anew(true);
+    }
+
+    fn begin_anew(&mut self, restarting: bool) {
+        self.record.attempt += 1;
+        self.record.stage = if self.draining() { Stage::Drained } else { Stage::Forming { restarting } };
+        self.position = None;
+        self.publication = None;
+    }
+
+    /// Doubles from the first wait to the longest.
+    fn backoff(&self) -> Now {
+        let Some(desired) = &self.desired else { return Now::ZERO };
+        let doubled = u64::from(desired.restart.backoff_initial_seconds) << self.record.restarts.saturating_sub(1).min(31);
+        Now::from_secs(doubled.min(desired.restart.backoff_max_seconds.into()))
+    }
+
+    fn standings(&self, layout: &Layout, now: Now) -> Vec<Standing> {
+        layout.members.iter().map(|member| self.supervisors.standing(member, self.since, now)).collect()
+    }
+
+    /// The newest complete checkpoint.
+    pub fn newest_checkpoint(&self) -> Option<Version> {
+        self.facts.checkpoints.last().copied()
+    }
+
+    /// Folder of a checkpoint.
+    pub fn checkpoint_path(&self, version: Version) -> std::path::PathBuf {
+        self.settings.run_directory.join(rljob_crds::names::CHECKPOINTS_DIR).join(version.to_string())
+    }
+}
+
+fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
+    let (code, log_tail) = supervisors::failed(report)?;
+    let (reason, how) = if code >= 128 { ("LearnerKilled", format!("was killed by signal {}", code - 128)) } else { ("LearnerExited", format!("exited with code {code}")) };
+    let tail = log_tail.trim().replace('\n', " | ");
+    let message = if tail.is_empty() { format!("a learner of {name} {how}") } else { format!("a learner of {name} {how}: {tail}") };
+    Some(LearnerFailure { reason: reason.to_owned(), message, supervisor: Some(name.to_owned()), exit_code: Some(code) })
+}

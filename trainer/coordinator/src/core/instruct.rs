@@ -1,0 +1,151 @@
+//! What the learners are to do next: a pure function of where they stand, so that a lost answer is made good by the next question.
+//!
+//! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · evaluation or rollouts need weights that engines lack (publish)
+//! · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
+
+use std::collections::BTreeSet;
+
+use rljob_crds::job::WeightSyncMethod;
+use rljob_crds::names::{EXPORT_DIR, WEIGHTS_DIR};
+use rljob_protocol::learner::{Instruction, Transfer};
+use rljob_protocol::version::Version;
+
+use super::work::Work;
+use super::{Now, Publication, Refusal, Route, Run, Stage};
+
+/// A publication whose senders say nothing for so long is asked for again: the answer that asked for it was lost.
+const PUBLICATION_PATIENCE: Now = Now::from_secs(30);
+/// The same for a checkpoint that the end of the run or a drain waits for.
+const CHECKPOINT_PATIENCE: Now = Now::from_secs(600);
+
+/// An engine as far as instructions depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineView {
+    /// Its name.
+    pub name: String,
+    /// Its place among all engines of the desired state.
+    pub index: u32,
+    /// Whether an update can be tried now.
+    pub usable: bool,
+    /// The weights it holds, if they are trusted.
+    pub version: Option<Version>,
+}
+
+impl Run {
+    /// The answer to rank 0 of `attempt`, which has done `steps`.
+    pub fn instruct(&mut self, attempt: u32, steps: u32, engines: &[EngineView], now: Now) -> Result<Instruction, Refusal> {
+        self.fence(attempt)?;
+        if steps > self.settings.total_steps {
+            return Err(Refusal::Invalid(format!("{steps} steps done of {}", self.settings.total_steps)));
+        }
+        let world = match (&self.record.stage, &self.desired) {
+            (Stage::Running(layout), Some(_)) => layout.world_size,
+            _ => return Ok(Instruction::Wait),
+        };
+        self.position = Some(steps);
+        if self.draining() {
+            return Ok(if steps == 0 || self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) });
+        }
+        if steps > 0 && self.checkpoint_due(steps) {
+            return Ok(self.checkpoint(steps, now));
+        }
+        Ok(match self.work_at(steps) {
+            Work::Evaluate(version) | Work::Rollout(version) => self.publish(version, world, engines, now),
+            Work::Prepare { .. } => Instruction::Wait,
+            Work::None if steps == self.settings.total_steps => self.finish(steps, now),
+            Work::None => Instruction::Train { step: steps + 1 },
+        })
+    }
+
+    fn has_checkpoint(&self, steps: u32) -> bool {
+        self.facts.checkpoints.iter().any(|version| version.step == steps)
+    }
+
+    /// Every n steps and at the last; not again where a complete one is, nor while one is being written.
+    fn checkpoint_due(&self, steps: u32) -> bool {
+        let every = self.desired.as_ref().map_or(1, |desired| desired.checkpoint.every_steps.max(1));
+        let ordered = self.checkpoint_ordered.is_some_and(|(version, _)| version.step == steps);
+        (steps == self.settings.total_steps || steps.is_multiple_of(every)) && !ordered && !self.has_checkpoint(steps)
+    }
+
+    /// Orders the checkpoint once and then waits for it.
+    fn checkpoint(&mut self, steps: u32, now: Now) -> Instruction {
+        let version = Version { step: steps, attempt: self.record.attempt };
+        if self.checkpoint_ordered.is_some_and(|(ordered, at)| ordered == version && now.saturating_sub(at) < CHECKPOINT_PATIENCE) {
+            return Instruction::Wait;
+        }
+        self.checkpoint_ordered = Some((version, now));
+        Instruction::Checkpoint { version, path: self.checkpoint_path(version) }
+    }
+
+    fn finish(&mut self, steps: u32, now: Now) -> Instruction {
+        if !self.record.exported {
+            return Instruction::Export { version: Version { step: steps, attempt: self.record.attempt }, path: self.settings.run_directory.join(EXPORT_DIR) };
+        }
+        if self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) }
+    }
+
+    fn publish(&mut self, version: Version, world: u32, engines: &[EngineView], now: Now) -> Instruction {
+        if self.publication.as_ref().is_some_and(|publication| publication.in_progress(version, now)) {
+            return Instruction::Wait;
+        }
+        match self.settings.method {
+            WeightSyncMethod::Disk if self.folder_of(version).is_some() => Instruction::Wait,
+            WeightSyncMethod::Disk => {
+                let path = self.settings.run_directory.join(WEIGHTS_DIR).join(format!("{version}.{}", self.unique()));
+                self.publication = Some(Publication { version, issued: now, route: Route::Disk(path.clone()) });
+                Instruction::PublishToDisk { version, path }
+            }
+            WeightSyncMethod::Distributed => {
+                self.serial += 1;
+                let transfers: Vec<_> = engines.iter().filter(|e| e.usable && e.version != Some(version)).map(|e| self.transfer(version, e, world)).collect();
+                if transfers.is_empty() {
+                    return Instruction::Wait;
+                }
+                let waiting = transfers.iter().map(|transfer| transfer.sender).collect();
+                let outstanding = transfers.iter().map(|transfer| transfer.engine.clone()).collect();
+                self.publication = Some(Publication { version, issued: now, route: Route::Broadcast { transfers: transfers.clone(), waiting, outstanding } });
+                Instruction::PublishByBroadcast { version, transfers }
+            }
+        }
+    }
+
+    fn transfer(&self, version: Version, engine: &EngineView, world: u32) -> Transfer {
+        Transfer {
+            engine: engine.name.clone(),
+            sender: engine.index % world.max(1),
+            group: format!("{version}.{:x}-{}.{}", self.incarnation, self.serial, engine.index),
+            world_size: 1 + self.settings.engine_ranks,
+        }
+    }
+
+    /// The complete folder that holds `version`, if it was published to disk.
+    pub fn folder_of(&self, version: Version) -> Option<&std::path::Path> {
+        self.record.published.as_ref().filter(|published| published.version == version)?.folder.as_deref()
+    }
+
+    /// Engines that are being updated by broadcast.
+    pub fn outstanding(&self) -> BTreeSet<String> {
+        match &self.publication {
+            Some(Publication { route: Route::Broadcast { outstanding, .. }, .. }) => outstanding.clone(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// When the publication in progress (or the newest one) was asked for.
+    pub fn publication_issued(&self, version: Version) -> Option<Now> {
+        self.publication.as_ref().filter(|publication| publication.version == version).map(|publication| publication.issued)
+    }
+}
+
+impl Publication {
+    /// Whether `version` is still on its way.
+    fn in_progress(&self, version: Version, now: Now) -> bool {
+        let patient = now.saturating_sub(self.issued) < PUBLICATION_PATIENCE;
+        self.version == version
+            && match &self.route {
+                Route::Disk(_) => patient,
+                Route::Broadcast { waiting, outstanding, .. } => !outstanding.is_empty() && (waiting.is_empty() || patient),
+            }
+    }
+}

@@ -1,0 +1,187 @@
+//! The run as a state machine: who runs, what is next, what failed. Pure: no IO, no clock, no randomness; time and names come in as parameters.
+//!
+//! ```text
+//!   desired ──▶┌───────────────────────────────┐──▶ orders to supervisors      (group)
+//!   reports ──▶│ Run = Settings + Record + facts│──▶ instructions to learners   (instruct)
+//!   time    ──▶└───────────────────────────────┘──▶ work for the driver, status (work, status)
+//! ```
+//!
+//! `Record` is the part that outlives the process; the caller writes it to the journal before it answers anybody.
+
+pub mod group;
+pub mod instruct;
+pub mod record;
+pub mod reports;
+pub mod settings;
+pub mod status;
+pub mod supervisors;
+#[cfg(test)]
+mod tests;
+pub mod work;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rljob_protocol::desired::{Desired, Mode};
+use rljob_protocol::learner::Transfer;
+use rljob_protocol::version::Version;
+
+pub use record::{Record, Stage};
+pub use settings::Settings;
+use supervisors::Supervisors;
+
+/// Time since the coordinator process started. Monotonic.
+pub type Now = Duration;
+
+/// A request that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The sender was replaced: HTTP 409.
+    #[error("{what} {sent} is not the current one ({current}): the sender was replaced and must stop")]
+    Fenced {
+        /// `attempt` or `epoch`.
+        what: &'static str,
+        /// The sender's number.
+        sent: u64,
+        /// The number in force.
+        current: u64,
+    },
+    /// The request makes no sense in this state: HTTP 400.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// What is known at start besides the record; read from the journal and the run directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Newest step that learners reported.
+    pub last_step: u32,
+    /// Newest step whose batch is fixed.
+    pub fixed_step: u32,
+    /// Steps at which an evaluation is recorded.
+    pub evaluated: BTreeSet<u32>,
+    /// Complete checkpoints.
+    pub checkpoints: BTreeSet<Version>,
+}
+
+/// Weights on their way from the learners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    version: Version,
+    issued: Now,
+    route: Route,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Route {
+    Disk(PathBuf),
+    Broadcast {
+        transfers: Vec<Transfer>,
+        /// Senders that have not reported yet.
+        waiting: BTreeSet<u32>,
+        /// Engines whose transfer has not ended.
+        outstanding: BTreeSet<String>,
+    },
+}
+
+/// The run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    settings: Settings,
+    record: Record,
+    facts: Facts,
+    desired: Option<Desired>,
+    supervisors: Supervisors,
+    /// When the group last changed hands, for members that have not reported yet.
+    since: Now,
+    backoff_until: Option<Now>,
+    /// Steps done when rank 0 of the current attempt last asked; none before it did.
+    position: Option<u32>,
+    checkpoint_ordered: Option<(Version, Now)>,
+    publication: Option<Publication>,
+    incarnation: u64,
+    serial: u64,
+}
+
+impl Run {
+    /// A run as the journal left it. `incarnation` is drawn anew by every coordinator process: names of folders and groups carry it, so that none is used twice.
+    pub fn new(settings: Settings, record: Record, facts: Facts, incarnation: u64, now: Now) -> Self {
+        Self {
+            settings,
+            record,
+            facts,
+            desired: None,
+            supervisors: Supervisors::default(),
+            since: now,
+            backoff_until: None,
+            position: None,
+            checkpoint_ordered: None,
+            publication: None,
+            incarnation,
+            serial: 0,
+        }
+    }
+
+    /// The part that must be durable before anything that follows from it is told to anybody.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// What the operator wants, once it said so.
+    pub fn desired(&self) -> Option<&Desired> {
+        self.desired.as_ref()
+    }
+
+    /// Takes the operator's wish. A lower epoch than any seen is refused; so is a lower generation within an epoch.
+    pub fn desire(&mut self, desired: Desired) -> Result<(), Refusal> {
+        let epoch = self.record.epoch.unwrap_or(0);
+        if desired.epoch < epoch {
+            return Err(Refusal::Fenced { what: "epoch", sent: desired.epoch, current: epoch });
+        }
+        if let Some(old) = self.desired.as_ref().filter(|old| old.epoch == desired.epoch && old.generation > desired.generation) {
+            return Err(Refusal::Invalid(format!("generation {} is older than {}, which is applied", desired.generation, old.generation)));
+        }
+        self.record.epoch = Some(desired.epoch);
+        self.desired = Some(desired);
+        Ok(())
+    }
+
+    /// Refuses an attempt that is not the current one.
+    pub fn fence(&self, attempt: u32) -> Result<(), Refusal> {
+        let current = self.record.attempt;
+        if attempt == current && matches!(self.record.stage, Stage::Running(_) | Stage::Stopping { .. }) {
+            return Ok(());
+        }
+        Err(Refusal::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
+    }
+
+    /// Newest reported step.
+    pub fn last_step(&self) -> u32 {
+        self.facts.last_step
+    }
+
+    /// Replaces the set of complete checkpoints by what the run directory holds.
+    pub fn set_checkpoints(&mut self, complete: BTreeSet<Version>) {
+        self.facts.checkpoints = complete;
+    }
+
+    /// Complete checkpoints.
+    pub fn checkpoints(&self) -> &BTreeSet<Version> {
+        &self.facts.checkpoints
+    }
+
+    /// Whether no process will run any more under this coordinator.
+    pub fn is_over(&self) -> bool {
+        matches!(self.record.stage, Stage::Drained | Stage::Finished | Stage::Failed)
+    }
+
+    fn draining(&self) -> bool {
+        self.desired.as_ref().is_some_and(|desired| desired.mode == Mode::Drain)
+    }
+
+    fn unique(&mut self) -> String {
+        self.serial += 1;
+        format!("{:x}-{}", self.incarnation, self.serial)
+    }
+}

@@ -1,0 +1,105 @@
+//! What must survive the coordinator process, as one JSON document in the journal.
+
+use std::path::PathBuf;
+
+use rljob_protocol::status::LearnerFailure;
+use rljob_protocol::supervisor::Restore;
+use rljob_protocol::version::Version;
+use serde::{Deserialize, Serialize};
+
+/// Key of the document in the journal.
+pub const KEY: &str = "run";
+
+/// The durable part of the run's state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Record {
+    /// Highest epoch seen.
+    pub epoch: Option<u64>,
+    /// Incarnation of the learner group.
+    pub attempt: u32,
+    /// Counted restarts.
+    pub restarts: u32,
+    /// First cause of the newest failure.
+    pub last_failure: Option<LearnerFailure>,
+    /// Where the group is in its life.
+    pub stage: Stage,
+    /// The newest weights that left the learners.
+    pub published: Option<Published>,
+    /// Whether the model is exported.
+    pub exported: bool,
+}
+
+/// Life of the learner group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Stage {
+    /// Waiting for enough supervisors (and, after a failure, for the backoff to pass).
+    Forming {
+        /// Whether a group ran before.
+        restarting: bool,
+    },
+    /// Learners are ordered to run.
+    Running(Layout),
+    /// Learners are ordered to stop.
+    Stopping {
+        /// What ran.
+        layout: Layout,
+        /// The first failure reported, if any.
+        failure: Option<LearnerFailure>,
+        /// Whether a supervisor was lost: then nothing is counted.
+        lost: bool,
+        /// Whether the run ends here.
+        fatal: bool,
+    },
+    /// Everything is in a checkpoint and the learners are gone.
+    Drained,
+    /// The model is exported and the learners are gone.
+    Finished,
+    /// Failed for good.
+    Failed,
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self::Forming { restarting: false }
+    }
+}
+
+/// One incarnation of the learner group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Layout {
+    /// Supervisors in order of rank.
+    pub members: Vec<Member>,
+    /// Ranks in all.
+    pub world_size: u32,
+    /// Address of rank 0.
+    pub rendezvous_address: String,
+    /// Port of rank 0's store.
+    pub rendezvous_port: u16,
+    /// Checkpoint the group started from.
+    pub restore: Option<Restore>,
+}
+
+/// A supervisor in a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// The supervisor process; another one has no learners.
+    pub instance: String,
+    /// Rank of its first learner.
+    pub first_rank: u32,
+}
+
+/// Weights that left the learners.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Published {
+    /// Their version.
+    pub version: Version,
+    /// The complete folder; none if they were broadcast.
+    pub folder: Option<PathBuf>,
+}

@@ -1,0 +1,86 @@
+//! What learners report: steps, checkpoints, weights that are ready.
+
+use std::path::Path;
+
+use rljob_crds::names::EXPORT_DIR;
+use rljob_protocol::learner::Transfer;
+use rljob_protocol::version::Version;
+
+use super::record::Published;
+use super::{Refusal, Route, Run};
+
+/// What a folder of weights is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folder {
+    /// For the engines.
+    Published,
+    /// The exported model.
+    Exported,
+    /// Of a publication that was given up; nobody reads it.
+    Superseded,
+}
+
+impl Run {
+    /// A step is done. Repeating a report changes nothing; reported progress never falls, whatever a replay repeats.
+    pub fn step_done(&mut self, attempt: u32, step: u32) -> Result<(), Refusal> {
+        self.fence(attempt)?;
+        if !self.is_fixed(step) {
+            return Err(Refusal::Invalid(format!("step {step} was never handed out")));
+        }
+        self.facts.last_step = self.facts.last_step.max(step);
+        Ok(())
+    }
+
+    /// A checkpoint is complete.
+    pub fn checkpoint_done(&mut self, attempt: u32, version: Version, path: &Path) -> Result<(), Refusal> {
+        self.fence(attempt)?;
+        if version.attempt != attempt || path != self.checkpoint_path(version) {
+            return Err(Refusal::Invalid(format!("checkpoint {version} of attempt {attempt} at {} was not asked for", path.display())));
+        }
+        self.facts.checkpoints.insert(version);
+        Ok(())
+    }
+
+    /// A folder of weights is complete.
+    pub fn folder_ready(&mut self, attempt: u32, version: Version, path: &Path) -> Result<Folder, Refusal> {
+        self.fence(attempt)?;
+        if path == self.settings.run_directory.join(EXPORT_DIR) {
+            if version.step != self.settings.total_steps {
+                return Err(Refusal::Invalid(format!("an export of {version}, but the run has {} steps", self.settings.total_steps)));
+            }
+            self.record.exported = true;
+            return Ok(Folder::Exported);
+        }
+        match &self.publication {
+            Some(publication) if publication.version == version && publication.route == Route::Disk(path.to_owned()) => {
+                self.record.published = Some(Published { version, folder: Some(path.to_owned()) });
+                Ok(Folder::Published)
+            }
+            _ => Ok(Folder::Superseded),
+        }
+    }
+
+    /// A sender is about to broadcast: answers its transfers, in the order in which it makes them.
+    pub fn sender_ready(&mut self, attempt: u32, version: Version, rank: u32) -> Result<Vec<Transfer>, Refusal> {
+        self.fence(attempt)?;
+        match &mut self.publication {
+            Some(publication) if publication.version == version => match &mut publication.route {
+                Route::Broadcast { transfers, waiting, .. } if waiting.remove(&rank) => {
+                    self.record.published = Some(Published { version, folder: None });
+                    Ok(transfers.iter().filter(|transfer| transfer.sender == rank).cloned().collect())
+                }
+                _ => Ok(Vec::new()),
+            },
+            _ => Err(Refusal::Invalid(format!("no broadcast of {version} was asked for"))),
+        }
+    }
+
+    /// A transfer ended, well or not; the engine's version tells which.
+    pub fn transfer_over(&mut self, transfer: &Transfer) {
+        if let Some(Route::Broadcast { transfers, outstanding, .. }) = self.publication.as_mut().map(|publication| &mut publication.route) {
+            if transfers.contains(transfer) {
+                outstanding.remove(&transfer.engine);
+            }
+        }
+    }
+}

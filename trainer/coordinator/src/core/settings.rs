@@ -1,0 +1,44 @@
+//! What the state machine needs of the run configuration.
+
+use std::path::PathBuf;
+
+use rljob_crds::RunConfig;
+use rljob_crds::job::WeightSyncMethod;
+
+/// The fixed part of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Steps in all.
+    pub total_steps: u32,
+    /// Supervisors of a whole group.
+    pub supervisors: u32,
+    /// Learners under each.
+    pub processes: u32,
+    /// Whether batches come from engines (`grpo`) or from the data set (`sft`).
+    pub rollouts: bool,
+    /// Steps between evaluations; none without evaluation data.
+    pub evaluation_every: Option<u32>,
+    /// How weights reach the engines.
+    pub method: WeightSyncMethod,
+    /// Ranks of one engine.
+    pub engine_ranks: u32,
+    /// The run directory.
+    pub run_directory: PathBuf,
+}
+
+impl Settings {
+    /// The settings of a configured run.
+    pub fn from_config(config: &RunConfig) -> Self {
+        let spec = &config.spec;
+        Self {
+            total_steps: spec.training.steps,
+            supervisors: spec.trainer.replicas.max(0).unsigned_abs(),
+            processes: spec.trainer.processes_per_replica.max(0).unsigned_abs(),
+            rollouts: spec.algorithm.grpo.is_some(),
+            evaluation_every: spec.dataset.evaluation.as_ref().map(|evaluation| evaluation.every_steps),
+            method: spec.weight_sync.method,
+            engine_ranks: 1,
+            run_directory: config.run_directory.clone(),
+        }
+    }
+}

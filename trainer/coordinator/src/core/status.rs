@@ -1,0 +1,51 @@
+//! The run as the operator sees it.
+
+use rljob_protocol::status::{CoordinatorStatus, EngineState, EvaluationMetrics, Phase, StepMetrics, SupervisorState};
+
+use super::supervisors::running;
+use super::{Now, Run, Stage};
+
+impl Run {
+    /// What the run is doing.
+    pub fn phase(&self) -> Phase {
+        match &self.record.stage {
+            Stage::Drained => Phase::Drained,
+            Stage::Finished => Phase::Finished,
+            Stage::Failed => Phase::Failed,
+            _ if self.draining() => Phase::Draining,
+            Stage::Forming { restarting: true } | Stage::Stopping { .. } => Phase::Restarting,
+            Stage::Running(_) if self.position.is_some() => Phase::Running,
+            Stage::Running(layout) if layout.restore.is_some() && self.record.restarts > 0 => Phase::Restarting,
+            Stage::Forming { .. } | Stage::Running(_) => Phase::Starting,
+        }
+    }
+
+    /// The whole status.
+    pub fn status(&self, metrics: Option<StepMetrics>, evaluation: Option<EvaluationMetrics>, engines: Vec<EngineState>, now: Now) -> CoordinatorStatus {
+        CoordinatorStatus {
+            epoch: self.desired.as_ref().map(|desired| desired.epoch),
+            generation: self.desired.as_ref().map(|desired| desired.generation),
+            phase: self.phase(),
+            attempt: self.record.attempt,
+            restarts: self.record.restarts,
+            last_failure: self.record.last_failure.clone(),
+            step: self.facts.last_step,
+            total_steps: self.settings.total_steps,
+            metrics,
+            evaluation,
+            supervisors: self.supervisor_states(now),
+            engines,
+            checkpoint: self.newest_checkpoint(),
+        }
+    }
+
+    fn supervisor_states(&self, now: Now) -> Vec<SupervisorState> {
+        let current = Some(self.record.attempt);
+        let state = |(name, alive, report): (&str, bool, &rljob_protocol::supervisor::SupervisorReport)| SupervisorState {
+            name: name.to_owned(),
+            alive,
+            learners: if report.attempt == current { running(report) } else { 0 },
+        };
+        self.supervisors.all(now).into_iter().map(state).collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! The supervisors that report, and what their newest report says.
+
+use std::collections::BTreeMap;
+
+use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
+
+use super::Now;
+use super::record::Member;
+
+/// A supervisor that is silent for longer is lost.
+pub const SILENCE: Now = Now::from_secs(10);
+/// How long members of a running group may take to find a coordinator that has just started.
+pub const GRACE: Now = Now::from_secs(60);
+/// A silent supervisor that belongs to no group is forgotten after this time.
+const FORGET: Now = Now::from_secs(600);
+
+/// Newest report of each supervisor.
+#[derive(Clone, Debug, Default)]
+pub struct Supervisors {
+    seen: BTreeMap<String, Seen>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    report: SupervisorReport,
+    at: Now,
+}
+
+/// How a member of a group stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It reports; so many of its learners run.
+    Alive {
+        /// Learners running.
+        running: u32,
+    },
+    /// Silent, but not for long.
+    Quiet,
+    /// Silent for too long, or replaced: its learners are gone.
+    Lost,
+}
+
+impl Supervisors {
+    /// Takes a report.
+    pub fn report(&mut self, name: &str, report: SupervisorReport, now: Now) {
+        self.seen.insert(name.to_owned(), Seen { report, at: now });
+    }
+
+    /// Forgets who has been silent for long.
+    pub fn forget(&mut self, now: Now) {
+        self.seen.retain(|_, seen| now.saturating_sub(seen.at) < FORGET);
+    }
+
+    /// How a member stands; `since` is when the coordinator started.
+    pub fn standing(&self, member: &Member, since: Now, now: Now) -> Standing {
+        match self.seen.get(&member.name) {
+            None if now.saturating_sub(since) > GRACE => Standing::Lost,
+            None => Standing::Quiet,
+            Some(seen) if seen.report.instance != member.instance || now.saturating_sub(seen.at) > SILENCE => Standing::Lost,
+            Some(seen) => Standing::Alive { running: running(&seen.report) },
+        }
+    }
+
+    /// The newest report.
+    pub fn get(&self, name: &str) -> Option<&SupervisorReport> {
+        self.seen.get(name).map(|seen| &seen.report)
+    }
+
+    /// Names, whether each reported lately, and its report; in order of name, numbers in names by value.
+    pub fn all(&self, now: Now) -> Vec<(&str, bool, &SupervisorReport)> {
+        let mut all: Vec<_> = self.seen.iter().map(|(name, seen)| (name.as_str(), now.saturating_sub(seen.at) <= SILENCE, &seen.report)).collect();
+        all.sort_by_key(|(name, ..)| ordinal(name));
+        all
+    }
+}
+
+/// Learners that run according to a report.
+pub fn running(report: &SupervisorReport) -> u32 {
+    report.learners.iter().filter(|learner| **learner == LearnerState::Running).count() as u32
+}
+
+/// The failed learner of a report that is most likely the cause: one ended by a signal before one that merely lost its peer.
+pub fn failed(report: &SupervisorReport) -> Option<(i32, &str)> {
+    let exits = report.learners.iter().filter_map(|learner| match learner {
+        LearnerState::Exited { code, log_tail } if *code != 0 => Some((*code, log_tail.as_str())),
+        _ => None,
+    });
+    exits.min_by_key(|(code, _)| *code < 128)
+}
+
+/// `trainer-10` comes after `trainer-9`.
+fn ordinal(name: &str) -> (&str, u64, &str) {
+    match name.rsplit_once('-').and_then(|(prefix, number)| Some((prefix, number.parse().ok()?))) {
+        Some((prefix, number)) => (prefix, number, name),
+        None => (name, 0, name),
+    }
+}

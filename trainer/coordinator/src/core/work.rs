@@ -1,0 +1,77 @@
+//! What the driver has to do for the learners where they stand.
+
+use rljob_protocol::version::Version;
+
+use super::{Run, Stage};
+
+/// The one piece of work that the learners wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Nothing: they train, wait for the operator, or are not there.
+    None,
+    /// Evaluate `version`; the next batch waits for it, so that a replay never finds an evaluation missing.
+    Evaluate(Version),
+    /// Sample the batch of step `version.step + 1` from engines that hold `version`.
+    Rollout(Version),
+    /// Make the batch of this step from the data set.
+    Prepare {
+        /// The step.
+        step: u32,
+    },
+}
+
+impl Work {
+    /// The weights that engines must hold for it.
+    pub fn version(self) -> Option<Version> {
+        match self {
+            Self::Evaluate(version) | Self::Rollout(version) => Some(version),
+            Self::None | Self::Prepare { .. } => None,
+        }
+    }
+}
+
+impl Run {
+    /// The work wanted now.
+    pub fn work(&self) -> Work {
+        match self.position {
+            Some(steps) if matches!(self.record.stage, Stage::Running(_)) && self.desired.is_some() && !self.draining() => self.work_at(steps),
+            _ => Work::None,
+        }
+    }
+
+    /// The work wanted of learners that have done `steps`. It starts when they ask, so that a replayed step asks for nothing.
+    pub(super) fn work_at(&self, steps: u32) -> Work {
+        let version = Version { step: steps, attempt: self.record.attempt };
+        if self.evaluation_due(steps) {
+            Work::Evaluate(version)
+        } else if steps >= self.settings.total_steps || steps < self.facts.fixed_step {
+            Work::None
+        } else if self.settings.rollouts {
+            Work::Rollout(version)
+        } else {
+            Work::Prepare { step: steps + 1 }
+        }
+    }
+
+    /// Before the first step, every n steps and after the last, once each.
+    fn evaluation_due(&self, steps: u32) -> bool {
+        let Some(every) = self.settings.evaluation_every else { return false };
+        let scheduled = steps == self.settings.total_steps || steps.is_multiple_of(every.max(1));
+        scheduled && !self.record.exported && !self.facts.evaluated.contains(&steps)
+    }
+
+    /// The batch of `step` is in the journal for good.
+    pub fn batch_fixed(&mut self, step: u32) {
+        self.facts.fixed_step = self.facts.fixed_step.max(step);
+    }
+
+    /// The evaluation at `step` is in the journal.
+    pub fn evaluated(&mut self, step: u32) {
+        self.facts.evaluated.insert(step);
+    }
+
+    /// Whether the batch of `step` is fixed.
+    pub fn is_fixed(&self, step: u32) -> bool {
+        step >= 1 && step <= self.facts.fixed_step
+    }
+}

@@ -1,0 +1,323 @@
+//! What each engine is good for, as a table; pure, time is a parameter.
+//!
+//! An engine is routed to only if it holds exactly the version asked for, by its own word and by ours: no update of it failed since, it is not being
+//! updated, and this process has told it to continue (a coordinator that died during an update leaves engines paused).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::status::{EngineCondition, EngineState};
+use rljob_protocol::version::Version;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::instruct::EngineView;
+
+/// Most requests in flight at one engine.
+pub const MAX_REQUESTS: u32 = 256;
+/// So many polls in a row fail before an engine counts as lost; then what is in flight there is given up.
+const POLLS: u32 = 3;
+/// First and longest time for which an engine that failed is left alone.
+const COOLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// One engine.
+#[derive(Debug)]
+pub struct Slot {
+    /// Base URL.
+    pub url: String,
+    index: u32,
+    missed: u32,
+    answers: bool,
+    label: Option<String>,
+    /// This process has told it to continue since it last came back.
+    pub resumed: bool,
+    /// Its weights are being updated.
+    pub syncing: bool,
+    /// An update failed half-way: the label proves nothing.
+    tainted: bool,
+    /// Grows when an update begins or ends: what was asked before is old news.
+    pub updates: u64,
+    failures: u32,
+    cooling_until: Duration,
+    requests: u32,
+    tokens: u64,
+    /// Cancelled when the engine is lost: requests in flight end at once.
+    pub lost: CancellationToken,
+}
+
+/// All engines, by name.
+#[derive(Debug, Default)]
+pub struct Slots {
+    table: BTreeMap<String, Slot>,
+}
+
+impl Slots {
+    /// Takes the list of engines that exist. One under a new URL is another engine.
+    pub fn set(&mut self, engines: &[EngineEndpoint]) {
+        let keep = |name: &str, slot: &Slot| engines.iter().any(|engine| engine.name == name && engine.url == slot.url);
+        self.table.retain(|name, slot| {
+            let kept = keep(name, slot);
+            if !kept {
+                slot.lost.cancel();
+            }
+            kept
+        });
+        for (index, engine) in engines.iter().enumerate() {
+            let slot = self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(&engine.url));
+            slot.index = index as u32;
+        }
+    }
+
+    /// Names and URLs.
+    pub fn endpoints(&self) -> Vec<(String, String)> {
+        self.table.iter().map(|(name, slot)| (name.clone(), slot.url.clone())).collect()
+    }
+
+    /// An engine.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Slot> {
+        self.table.get_mut(name)
+    }
+
+    /// The engines as instructions see them.
+    pub fn views(&self, now: Duration) -> Vec<EngineView> {
+        let view = |(name, slot): (&String, &Slot)| EngineView { name: name.clone(), index: slot.index, usable: slot.usable(now), version: slot.version() };
+        self.table.iter().map(view).collect()
+    }
+
+    /// The engines as the operator sees them, given the current weights.
+    pub fn states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
+        let state = |(name, slot): (&String, &Slot)| EngineState { name: name.clone(), state: slot.condition(current, now), version: slot.version() };
+        self.table.iter().map(state).collect()
+    }
+
+    /// Reserves the least loaded engine that holds `version` for `requests` requests of `tokens` tokens in all. Ties go to the first by name.
+    pub fn lease(&mut self, version: Version, requests: u32, tokens: u64, now: Duration) -> Option<(String, String, CancellationToken)> {
+        let free = |slot: &Slot| slot.requests == 0 || slot.requests + requests <= MAX_REQUESTS;
+        let ready = self.table.iter_mut().filter(|(_, slot)| slot.routable(now) && slot.version() == Some(version) && free(slot));
+        let (name, slot) = ready.min_by_key(|(_, slot)| slot.tokens)?;
+        slot.requests += requests;
+        slot.tokens += tokens;
+        Some((name.clone(), slot.url.clone(), slot.lost.clone()))
+    }
+
+    /// Gives back a part of a reservation.
+    pub fn release(&mut self, name: &str, url: &str, requests: u32, tokens: u64) {
+        if let Some(slot) = self.table.get_mut(name).filter(|slot| slot.url == url) {
+            slot.requests = slot.requests.saturating_sub(requests);
+            slot.tokens = slot.tokens.saturating_sub(tokens);
+        }
+    }
+
+    /// Tokens in flight at all engines.
+    pub fn tokens_in_flight(&self) -> u64 {
+        self.table.values().map(|slot| slot.tokens).sum()
+    }
+}
+
+impl Slot {
+    fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            index: 0,
+            missed: 0,
+            answers: false,
+            label: None,
+            resumed: false,
+            syncing: false,
+            tainted: false,
+            updates: 0,
+            failures: 0,
+            cooling_until: Duration::ZERO,
+            requests: 0,
+            tokens: 0,
+            lost: CancellationToken::new(),
+        }
+    }
+
+    /// `/model_info` answered. Another label than before, that nobody here set, is a restarted process.
+    pub fn answered(&mut self, label: String) {
+        if !self.answers || self.label.as_ref() != Some(&label) {
+            self.resumed &= self.answers && self.syncing;
+        }
+        self.missed = 0;
+        self.answers = true;
+        self.label = Some(label);
+    }
+
+    /// `/model_info` did not answer.
+    pub fn missed(&mut self) {
+        self.missed += 1;
+        if self.missed >= POLLS {
+            self.gone();
+        }
+    }
+
+    /// It does not answer at all: forget what it held, end what is in flight.
+    fn gone(&mut self) {
+        self.answers = false;
+        self.label = None;
+        self.resumed = false;
+        self.lost.cancel();
+        self.lost = CancellationToken::new();
+    }
+
+    /// A call failed: leave the engine alone for a while, longer each time. Requests that fail together count once.
+    pub fn failed(&mut self, now: Duration) {
+        if now < self.cooling_until {
+            return;
+        }
+        let wait = COOLING.0 * 2u32.saturating_pow(self.failures.min(16));
+        self.failures += 1;
+        self.cooling_until = now + wait.min(COOLING.1);
+    }
+
+    /// A call worked.
+    pub fn worked(&mut self) {
+        self.failures = 0;
+        self.cooling_until = Duration::ZERO;
+    }
+
+    /// An update began: until it ends well, the label proves nothing.
+    pub fn update_begins(&mut self) {
+        self.syncing = true;
+        self.tainted = true;
+        self.updates += 1;
+    }
+
+    /// The update ended; `version` if it was verified.
+    pub fn update_ends(&mut self, version: Option<Version>, now: Duration) {
+        self.syncing = false;
+        self.updates += 1;
+        match version {
+            Some(version) => {
+                self.label = Some(version.to_string());
+                self.resumed = true;
+                self.tainted = false;
+                self.worked();
+            }
+            None => self.failed(now),
+        }
+    }
+
+    /// The weights it is trusted to hold.
+    pub fn version(&self) -> Option<Version> {
+        self.label.as_deref().filter(|_| !self.tainted).and_then(|label| label.parse().ok())
+    }
+
+    /// Whether an update can be tried.
+    pub fn usable(&self, now: Duration) -> bool {
+        self.answers && !self.syncing && now >= self.cooling_until
+    }
+
+    fn routable(&self, now: Duration) -> bool {
+        self.usable(now) && self.resumed && self.missed == 0
+    }
+
+    fn condition(&self, current: Option<Version>, now: Duration) -> EngineCondition {
+        if !self.answers || now < self.cooling_until {
+            EngineCondition::Unreachable
+        } else if self.syncing {
+            EngineCondition::Syncing
+        } else if current.is_some() && self.version() == current {
+            EngineCondition::Ready
+        } else {
+            EngineCondition::Stale
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rljob_protocol::desired::EngineEndpoint;
+    use rljob_protocol::status::EngineCondition;
+    use rljob_protocol::version::Version;
+
+    use super::{MAX_REQUESTS, Slots};
+
+    const NOW: Duration = Duration::from_secs(100);
+    const CURRENT: Version = Version { step: 3, attempt: 0 };
+
+    fn two() -> Slots {
+        let endpoint = |name: &str| EngineEndpoint { name: name.to_owned(), url: format!("http://{name}") };
+        let mut slots = Slots::default();
+        slots.set(&[endpoint("engine-0"), endpoint("engine-1")]);
+        slots
+    }
+
+    fn synced(slots: &mut Slots, name: &str) {
+        let slot = slots.get_mut(name).unwrap();
+        slot.answered("default".to_owned());
+        slot.update_begins();
+        slot.update_ends(Some(CURRENT), NOW);
+    }
+
+    fn leased(slots: &mut Slots, tokens: u64) -> Option<String> {
+        slots.lease(CURRENT, 8, tokens, NOW).map(|(name, ..)| name)
+    }
+
+    #[test]
+    fn the_least_loaded_engine_takes_the_next_group() {
+        let mut slots = two();
+        synced(&mut slots, "engine-0");
+        synced(&mut slots, "engine-1");
+        let order: Vec<_> = [30, 10, 10, 20].map(|tokens| leased(&mut slots, tokens).unwrap()).to_vec();
+        assert_eq!(order, ["engine-0", "engine-1", "engine-1", "engine-1"]);
+    }
+
+    #[test]
+    fn only_engines_at_exactly_the_version_are_routed_to() {
+        let mut slots = two();
+        slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+        synced(&mut slots, "engine-1");
+        assert_eq!(leased(&mut slots, 1), Some("engine-1".to_owned()));
+        let other = Version { step: 3, attempt: 1 };
+        assert!(slots.lease(other, 8, 1, NOW).is_none());
+    }
+
+    #[test]
+    fn an_engine_takes_no_more_requests_than_its_bound() {
+        let mut slots = two();
+        synced(&mut slots, "engine-0");
+        for _ in 0..MAX_REQUESTS / 8 {
+            assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+        }
+        assert_eq!(leased(&mut slots, 1), None);
+        slots.release("engine-0", "http://engine-0", 8, 1);
+        assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+    }
+
+    #[test]
+    fn an_update_that_failed_takes_the_engine_out_whatever_its_label_says() {
+        let mut slots = two();
+        synced(&mut slots, "engine-0");
+        let slot = slots.get_mut("engine-0").unwrap();
+        slot.update_begins();
+        slot.update_ends(None, NOW);
+        slot.answered(CURRENT.to_string());
+        let later = NOW + Duration::from_secs(60);
+        assert!(slots.lease(CURRENT, 1, 1, later).is_none());
+        assert_eq!(slots.states(Some(CURRENT), later)[0].state, EngineCondition::Stale);
+    }
+
+    #[test]
+    fn a_label_alone_is_not_enough_before_this_process_has_resumed_the_engine() {
+        let mut slots = two();
+        slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
+        assert_eq!(leased(&mut slots, 1), None);
+        slots.get_mut("engine-0").unwrap().resumed = true;
+        assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+    }
+
+    #[test]
+    fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
+        let mut slots = two();
+        synced(&mut slots, "engine-0");
+        let (.., lost) = slots.lease(CURRENT, 1, 1, NOW).unwrap();
+        (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed());
+        assert!(lost.is_cancelled());
+        slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+        assert_eq!(slots.states(Some(CURRENT), NOW)[0].state, EngineCondition::Stale);
+    }
+}

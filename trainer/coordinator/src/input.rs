@@ -1,0 +1,146 @@
+//! What a run reads before it starts: tokenizer, data, verifier and the model's limits. Anything wrong here ends the run; no restart would mend it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rljob_crds::RunConfig;
+use rljob_crds::names::EXPORT_COMPLETE_FILE;
+use serde::Deserialize;
+
+use crate::data::{DataError, Dataset};
+use crate::reward::Verifier;
+use crate::text::{TextError, TextTokenizer};
+
+/// How long another job's export is waited for.
+const EXPORT_PATIENCE: Duration = Duration::from_secs(600);
+const EXPORT_POLL: Duration = Duration::from_secs(1);
+/// Looks between two log lines about the wait.
+const EXPORT_LOG_EVERY: u32 = 30;
+
+/// Input that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The tokenizer or chat template.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A data file.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// `config.json`.
+    #[error("failed to read `max_position_embeddings` and `vocab_size` from {}", path.display())]
+    ModelConfig {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A prompt, or a prompt with its completion, does not fit.
+    #[error("row {row} of the {dataset} data has {tokens} tokens; the model's context (max_position_embeddings) is {context}: remove the row or shorten it")]
+    TooLong {
+        /// `training` or `evaluation`.
+        dataset: &'static str,
+        /// The row, from 0.
+        row: u64,
+        /// Its tokens.
+        tokens: usize,
+        /// The context.
+        context: u32,
+    },
+    /// A prompt without tokens.
+    #[error("row {row} of the {dataset} data has an empty prompt")]
+    EmptyPrompt {
+        /// `training` or `evaluation`.
+        dataset: &'static str,
+        /// The row, from 0.
+        row: u64,
+    },
+    /// The other job did not export in time.
+    #[error("no complete export appeared in {} within {} s: is the job that model.exportOf names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
+    NoExport(PathBuf),
+    /// Engines refuse a prompt.
+    #[error("several engines refuse the prompt at row {row}: {message}")]
+    Refused {
+        /// The row, from 0.
+        row: u64,
+        /// The engine's words.
+        message: String,
+    },
+}
+
+/// A run's input, checked.
+pub struct Input {
+    /// The tokenizer.
+    pub tokenizer: TextTokenizer,
+    /// Training data.
+    pub train: Dataset,
+    /// Evaluation data.
+    pub evaluation: Option<Dataset>,
+    /// The reward; none for `sft` without a reward.
+    pub verifier: Option<Verifier>,
+    /// Token ids are below this.
+    pub vocabulary: i64,
+    /// Longest sequence in tokens.
+    pub context: u32,
+}
+
+#[derive(Deserialize)]
+struct ModelConfig {
+    max_position_embeddings: u32,
+    vocab_size: i64,
+}
+
+impl Input {
+    /// Reads and checks everything. Blocks.
+    pub fn open(config: &RunConfig) -> Result<Self, InputError> {
+        let spec = &config.spec;
+        let tokenizer = TextTokenizer::open(&config.model_directory)?;
+        let model = model_config(&config.model_directory)?;
+        let verifier = spec.reward.as_ref().map(Verifier::new);
+        let train = Dataset::open_train(&spec.dataset.train, &tokenizer, spec.training.seed)?;
+        let evaluation = spec.dataset.evaluation.as_ref().map(|evaluation| Dataset::open_evaluation(evaluation, &tokenizer)).transpose()?;
+        if let Some(verifier) = &verifier {
+            if spec.algorithm.grpo.is_some() {
+                train.check_answers(verifier)?;
+            }
+            evaluation.as_ref().map_or(Ok(()), |evaluation| evaluation.check_answers(verifier))?;
+        }
+        Ok(Self { tokenizer, train, evaluation, verifier, vocabulary: model.vocab_size, context: model.max_position_embeddings })
+    }
+
+    /// Longest completion that fits behind a prompt of so many tokens, at most `wanted`.
+    pub fn room(&self, dataset: &'static str, row: u64, prompt: usize, wanted: u32) -> Result<u32, InputError> {
+        let room = usize::try_from(self.context).unwrap_or(usize::MAX).saturating_sub(prompt);
+        match (prompt, u32::try_from(room).unwrap_or(u32::MAX)) {
+            (0, _) => Err(InputError::EmptyPrompt { dataset, row }),
+            (_, 0) => Err(InputError::TooLong { dataset, row, tokens: prompt, context: self.context }),
+            (_, room) => Ok(room.min(wanted)),
+        }
+    }
+}
+
+fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
+    let path = folder.join("config.json");
+    let read = || serde_json::from_slice(&std::fs::read(&path)?).map_err(std::io::Error::from);
+    read().map_err(|source| InputError::ModelConfig { path: path.clone(), source })
+}
+
+/// Waits until another job's export is complete; a model folder of its own is not waited for.
+pub async fn wait_for_model(config: &RunConfig) -> Result<(), InputError> {
+    if config.spec.model.export_of.is_none() {
+        return Ok(());
+    }
+    let complete = config.model_directory.join(EXPORT_COMPLETE_FILE);
+    let started = tokio::time::Instant::now();
+    let mut looks = 0;
+    while !complete.is_file() {
+        if started.elapsed() > EXPORT_PATIENCE {
+            return Err(InputError::NoExport(config.model_directory.clone()));
+        }
+        if looks % EXPORT_LOG_EVERY == 0 {
+            tracing::info!(folder = %config.model_directory.display(), "waiting for another job's export");
+        }
+        looks += 1;
+        tokio::time::sleep(EXPORT_POLL).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! What can go wrong with a journal.
+
+use std::path::PathBuf;
+
+/// A journal that cannot be used, or a call that would break a promise.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Another coordinator has the file open.
+    #[error("the journal {} is held by another process: a run directory has one coordinator at a time", path.display())]
+    Held {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be opened.
+    #[error("failed to open the journal {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// The file is a database of something else.
+    #[error("{} is a database, but not a journal of rljob (application id {application_id})", path.display())]
+    NotAJournal {
+        /// The file.
+        path: PathBuf,
+        /// What it says it is.
+        application_id: i32,
+    },
+    /// The file is of another release.
+    #[error("the journal {} has schema version {found}, this release reads {expected}: go on with the release that wrote it", path.display())]
+    SchemaVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i32,
+        /// The version that is understood.
+        expected: i32,
+    },
+    /// A step's batch is fixed and this sample is not in it.
+    #[error("the batch of step {step} is fixed: sample {index} of position {position} comes too late")]
+    Fixed {
+        /// The step.
+        step: u32,
+        /// The sample's loader position.
+        position: u64,
+        /// Its index in the group.
+        index: u32,
+    },
+    /// Batches are fixed in order, without gaps.
+    #[error("the batch of step {step} cannot be fixed: the newest fixed one is of step {last}")]
+    OutOfOrder {
+        /// The step.
+        step: u32,
+        /// The newest fixed step.
+        last: u32,
+    },
+    /// A fixed batch is not whole any more.
+    #[error("the journal holds {found} of the {expected} samples of step {step}: they were pruned, since a newer checkpoint was kept")]
+    Pruned {
+        /// The step.
+        step: u32,
+        /// Samples there.
+        found: u64,
+        /// Samples that made up the batch.
+        expected: u64,
+    },
+    /// A stored value cannot be read back.
+    #[error("failed to read `{what}` from the journal")]
+    Malformed {
+        /// Table and column.
+        what: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// SQLite failed.
+    #[error("failed to {action} in the journal")]
+    Sqlite {
+        /// What was being done.
+        action: &'static str,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+impl JournalError {
+    /// For `map_err` on SQLite's errors.
+    pub(super) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
+        move |source| Self::Sqlite { action, source }
+    }
+
+    /// For `map_err` on whatever a stored value fails to parse with.
+    pub(super) fn malformed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Malformed { what, source: source.into() }
+    }
+}

@@ -1,0 +1,98 @@
+//! What an engine is asked for one sample: a pure function of what is sampled, so that a retry asks for the same thing anywhere.
+
+use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
+use sha2::{Digest, Sha256};
+
+/// Seeds stay below 2^53: exact in every JSON reader, and positive in torch's.
+const SEED_BITS: u32 = 53;
+
+/// What a sample is for; part of its seed and of its request id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A step's batch.
+    Rollout,
+    /// An evaluation.
+    Evaluation,
+}
+
+/// Which sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The step.
+    pub step: u32,
+    /// Loader position (or row of the evaluation data).
+    pub position: u64,
+    /// Index in its group.
+    pub index: u32,
+}
+
+impl Key {
+    /// The sample's seed.
+    pub fn seed(self, run_seed: u64) -> u64 {
+        let mut digest = Sha256::new();
+        digest.update(run_seed.to_le_bytes());
+        digest.update([self.purpose as u8]);
+        digest.update(self.step.to_le_bytes());
+        digest.update(self.position.to_le_bytes());
+        digest.update(self.index.to_le_bytes());
+        let bytes = digest.finalize();
+        bytes.iter().take(8).fold(0, |seed, byte| (seed << 8) | u64::from(*byte)) >> (u64::BITS - SEED_BITS)
+    }
+
+    /// The request id: fixed width and ended by a delimiter, because engines abort by prefix.
+    fn rid(self, nonce: u64) -> String {
+        let kind = match self.purpose {
+            Purpose::Rollout => 'r',
+            Purpose::Evaluation => 'e',
+        };
+        format!("{kind}.{:010}.{:020}.{:010}.{nonce:016x}.", self.step, self.position, self.index)
+    }
+}
+
+/// The request for a sample of at most `max_new_tokens` tokens; `temperature` 0 is greedy. `nonce` tells apart tries of the same sample.
+pub fn generate(key: Key, nonce: u64, run_seed: u64, prompt: &[i64], stop_token_ids: &[i64], temperature: f64, max_new_tokens: u32) -> GenerateRequest {
+    GenerateRequest {
+        rid: key.rid(nonce),
+        input_ids: prompt.to_vec(),
+        sampling_params: SamplingParams {
+            max_new_tokens,
+            temperature,
+            top_p: 1.0,
+            top_k: -1,
+            stop_token_ids: stop_token_ids.to_vec(),
+            ignore_eos: false,
+            skip_special_tokens: true,
+            sampling_seed: Some(key.seed(run_seed)),
+        },
+        return_logprob: true,
+        stream: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Key, Purpose};
+
+    const KEY: Key = Key { purpose: Purpose::Rollout, step: 1, position: 2, index: 3 };
+
+    #[test]
+    fn every_part_of_the_key_changes_the_seed_and_nothing_else_does() {
+        let keys = [KEY, Key { purpose: Purpose::Evaluation, ..KEY }, Key { step: 2, ..KEY }, Key { position: 1, ..KEY }, Key { index: 2, ..KEY }];
+        let mut seeds: BTreeSet<u64> = keys.iter().map(|key| key.seed(1)).collect();
+        seeds.insert(KEY.seed(2));
+        assert_eq!(seeds.len(), 6);
+        assert_eq!(KEY.seed(1), KEY.seed(1));
+        assert!(seeds.iter().all(|seed| *seed < 1 << 53));
+    }
+
+    #[test]
+    fn no_request_id_is_a_prefix_of_another() {
+        let ids = [KEY.rid(1), Key { index: 30, ..KEY }.rid(1), Key { position: 20, ..KEY }.rid(1), KEY.rid(16)];
+        assert_eq!(ids[0], "r.0000000001.00000000000000000002.0000000003.0000000000000001.");
+        assert!(ids.iter().all(|id| id.len() == ids[0].len()));
+    }
+}

@@ -1,0 +1,50 @@
+//! Weights into engines: pause (abort) → update → verify → continue, each engine by itself, every call with a deadline.
+//!
+//! An engine whose update fails stays out of routing, whatever it says it holds, until a later update succeeds: from the newest folder, or by the
+//! next broadcast, which the learners are asked for when it can be reached again.
+
+pub mod disk;
+pub mod distributed;
+pub mod folders;
+
+use rljob_protocol::version::Version;
+
+use crate::coordinator::Coordinator;
+use crate::engines::EngineError;
+
+/// A step of the sequence that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to update {engine} to {version}")]
+pub struct SyncError {
+    engine: String,
+    version: Version,
+    source: EngineError,
+}
+
+/// Checks that the engine says it holds `version`, and lets it go on.
+async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Version) -> Result<(), EngineError> {
+    let client = &coordinator.fleet.client;
+    let found = client.model_info(url).await?.weight_version;
+    if found != version.to_string() {
+        return Err(EngineError::OtherWeights { found, expected: version.to_string() });
+    }
+    client.resume(url).await
+}
+
+/// Books the end of an update.
+async fn book(coordinator: &Coordinator, engine: &str, version: Version, result: Result<(), EngineError>) {
+    let now = coordinator.clock.now();
+    let held = result.is_ok().then_some(version);
+    coordinator.fleet.update(engine, |slot| slot.update_ends(held, now));
+    match result {
+        Ok(()) => {
+            tracing::info!(engine, %version, "updated an engine's weights");
+            coordinator.weights_arrived(version).await;
+        }
+        Err(source) => {
+            let error = SyncError { engine: engine.to_owned(), version, source };
+            tracing::warn!(error = %crate::error_line(&error), "an engine stays out of routing");
+            coordinator.event("EngineUpdateFailed", serde_json::json!({"engine": engine, "version": version, "error": crate::error_line(&error)})).await;
+        }
+    }
+}

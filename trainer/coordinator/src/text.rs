@@ -1,0 +1,172 @@
+//! Text to tokens and back, as the model's own Hugging Face folder says: its tokenizer, its chat template, its end-of-sequence tokens.
+//!
+//! ```text
+//!  tokenizer.json ──────────────────────────────▶ encode, decode
+//!  chat_template.jinja | tokenizer_config.json ─▶ ChatTemplate ─▶ encode_prompt
+//!  generation_config.json | config.json ────────▶ stop tokens
+//! ```
+//!
+//! It must not depend on the day, the machine or anything outside the folder: a prompt is the same tokens in every attempt.
+
+mod chat_template;
+mod folder;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rljob_crds::data::PromptFormat;
+use tokenizers::Tokenizer;
+
+use chat_template::ChatTemplate;
+
+/// A tokenizer with its chat template. Clones share one.
+#[derive(Clone)]
+pub struct TextTokenizer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    folder: PathBuf,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    stop_token_ids: Vec<i64>,
+    eos_token_id: Option<i64>,
+}
+
+/// A model folder whose tokenizer cannot be used, or text that it cannot take.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// A file of the folder cannot be read.
+    #[error("failed to read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file of the folder is not the JSON it should be.
+    #[error("failed to parse {}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// `tokenizer.json` is not one that the library understands.
+    #[error("failed to load the tokenizer {}: {message}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// The chat template is not valid Jinja, or refused the message.
+    #[error("failed to apply the chat template of {}", folder.display())]
+    Template {
+        /// The model folder.
+        folder: PathBuf,
+        /// Why.
+        source: minijinja::Error,
+    },
+    /// Prompts of format `Chat` need a template.
+    #[error("{} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); set the dataset's format to Text", folder.display())]
+    NoChatTemplate {
+        /// The model folder.
+        folder: PathBuf,
+    },
+    /// The tokenizer failed on a text.
+    #[error("failed to encode a text of {bytes} bytes: {message}")]
+    Encode {
+        /// Its length.
+        bytes: usize,
+        /// Why.
+        message: String,
+    },
+    /// The tokenizer failed on token ids.
+    #[error("failed to decode {tokens} tokens: {message}")]
+    Decode {
+        /// How many.
+        tokens: usize,
+        /// Why.
+        message: String,
+    },
+    /// Token ids are not negative and below 2³².
+    #[error("{0} is not a token id")]
+    NotATokenId(i64),
+}
+
+impl TextTokenizer {
+    /// Reads `tokenizer.json` (required), `tokenizer_config.json`, `chat_template.jinja`, `generation_config.json` and `config.json` of a model folder.
+    pub fn open(model_dir: &Path) -> Result<Self, TextError> {
+        let path = model_dir.join("tokenizer.json");
+        let text = folder::read(&path)?;
+        let failed = |error: tokenizers::Error| TextError::Tokenizer { path: path.clone(), message: error.to_string() };
+        let mut tokenizer = text.parse::<Tokenizer>().map_err(failed)?;
+        // The file may ask for truncation and padding, which are a caller's choice and would cut prompts in silence.
+        tokenizer.with_truncation(None).map_err(failed)?;
+        tokenizer.with_padding(None);
+
+        let config = folder::TokenizerConfig::read(model_dir)?;
+        let stop_token_ids = folder::stop_token_ids(model_dir)?;
+        let token_id = |token: &String| tokenizer.token_to_id(token).map(i64::from);
+        let own_eos = config.eos_token.as_ref().and_then(token_id);
+        let stop_token_ids = if stop_token_ids.is_empty() { own_eos.into_iter().collect() } else { stop_token_ids };
+        let eos_token_id = own_eos.filter(|id| stop_token_ids.contains(id)).or_else(|| stop_token_ids.first().copied());
+        let template = match config.chat_template {
+            None => None,
+            Some(source) => Some(ChatTemplate::new(source, config.bos_token, config.eos_token).map_err(|source| template_error(model_dir, source))?),
+        };
+        Ok(Self { inner: Arc::new(Inner { folder: model_dir.to_owned(), tokenizer, template, stop_token_ids, eos_token_id }) })
+    }
+
+    /// Tokens of a prompt: `Chat` makes `text` the user's turn and opens the assistant's; `Text` takes it as it is, without special tokens.
+    pub fn encode_prompt(&self, text: &str, format: PromptFormat) -> Result<Vec<i64>, TextError> {
+        match format {
+            PromptFormat::Text => self.encode(text),
+            PromptFormat::Chat => self.encode(&self.render_chat(text)?),
+        }
+    }
+
+    /// The chat template's text for one user's turn, up to where the assistant's answer begins.
+    pub fn render_chat(&self, user: &str) -> Result<String, TextError> {
+        let folder = &self.inner.folder;
+        let template = self.inner.template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        template.render(user).map_err(|source| template_error(folder, source))
+    }
+
+    /// Tokens of a text; none are added in front or behind. Special tokens written out in it are recognised.
+    pub fn encode(&self, text: &str) -> Result<Vec<i64>, TextError> {
+        let failed = |error: tokenizers::Error| TextError::Encode { bytes: text.len(), message: error.to_string() };
+        let encoding = self.inner.tokenizer.encode_fast(text, false).map_err(failed)?;
+        Ok(encoding.get_ids().iter().map(|&id| i64::from(id)).collect())
+    }
+
+    /// Text of tokens, special ones skipped.
+    pub fn decode(&self, ids: &[i64]) -> Result<String, TextError> {
+        let ids: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).map_err(|_| TextError::NotATokenId(id))).collect::<Result<_, _>>()?;
+        let failed = |error: tokenizers::Error| TextError::Decode { tokens: ids.len(), message: error.to_string() };
+        self.inner.tokenizer.decode(&ids, true).map_err(failed)
+    }
+
+    /// Tokens that end a completion: `eos_token_id` of `generation_config.json`, else of `config.json`, else the tokenizer's own.
+    pub fn stop_token_ids(&self) -> &[i64] {
+        &self.inner.stop_token_ids
+    }
+
+    /// The token that ends a text to learn: the tokenizer's own end-of-sequence token if it is one of [`Self::stop_token_ids`], else the first of these.
+    pub fn eos_token_id(&self) -> Option<i64> {
+        self.inner.eos_token_id
+    }
+
+    /// Tokens of the tokenizer, added ones included. The model's may be more (padding), never fewer.
+    pub fn vocabulary_size(&self) -> usize {
+        self.inner.tokenizer.get_vocab_size(true)
+    }
+}
+
+fn template_error(folder: &Path, source: minijinja::Error) -> TextError {
+    TextError::Template { folder: folder.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! What a model folder says beside `tokenizer.json`: special tokens, chat template, stop tokens. Reading only.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::TextError;
+
+/// What is used of `tokenizer_config.json` and `chat_template.jinja`. All may be missing; other fields are transformers' business.
+#[derive(Default)]
+pub struct TokenizerConfig {
+    /// Begin-of-sequence token, for templates.
+    pub bos_token: Option<String>,
+    /// End-of-sequence token.
+    pub eos_token: Option<String>,
+    /// Source of the chat template; the file of its own wins, as in transformers.
+    pub chat_template: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct RawTokenizerConfig {
+    bos_token: Option<SpecialToken>,
+    eos_token: Option<SpecialToken>,
+    chat_template: Option<RawTemplate>,
+}
+
+/// A special token is its text, or an object with its text and matching rules.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SpecialToken {
+    Text(String),
+    Object { content: String },
+}
+
+impl From<SpecialToken> for String {
+    fn from(token: SpecialToken) -> Self {
+        match token {
+            SpecialToken::Text(text) | SpecialToken::Object { content: text } => text,
+        }
+    }
+}
+
+/// A chat template is its source, or a list of named ones of which `default` is used.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawTemplate {
+    Source(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+impl RawTemplate {
+    fn default_source(self) -> Option<String> {
+        match self {
+            Self::Source(source) => Some(source),
+            Self::Named(list) => list.into_iter().find(|named| named.name == "default").map(|named| named.template),
+        }
+    }
+}
+
+impl TokenizerConfig {
+    /// Reads both files of a model folder.
+    pub fn read(folder: &Path) -> Result<Self, TextError> {
+        let raw: RawTokenizerConfig = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let chat_template = read_optional(&folder.join("chat_template.jinja"))?.or_else(|| raw.chat_template.and_then(RawTemplate::default_source));
+        Ok(Self { bos_token: raw.bos_token.map(String::from), eos_token: raw.eos_token.map(String::from), chat_template })
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct StopTokens {
+    eos_token_id: Option<OneOrMany>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(i64),
+    Many(Vec<i64>),
+}
+
+/// `eos_token_id` of `generation_config.json`, else of `config.json`; empty if neither has it.
+pub fn stop_token_ids(folder: &Path) -> Result<Vec<i64>, TextError> {
+    for name in ["generation_config.json", "config.json"] {
+        let tokens: StopTokens = read_json(&folder.join(name))?.unwrap_or_default();
+        match tokens.eos_token_id {
+            Some(OneOrMany::One(id)) => return Ok(vec![id]),
+            Some(OneOrMany::Many(ids)) if !ids.is_empty() => return Ok(ids),
+            Some(OneOrMany::Many(_)) | None => {}
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// A file's text.
+pub fn read(path: &Path) -> Result<String, TextError> {
+    std::fs::read_to_string(path).map_err(|source| TextError::Read { path: path.to_owned(), source })
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, TextError> {
+    match read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, TextError> {
+    let Some(text) = read_optional(path)? else { return Ok(None) };
+    serde_json::from_str(&text).map(Some).map_err(|source| TextError::Json { path: path.to_owned(), source })
+}

@@ -1,0 +1,67 @@
+//! Bearer tokens: one file each, read anew now and then, because they may be rotated. Their text is never logged.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+/// How long a token is used before its file is read again.
+const REREAD: Duration = Duration::from_secs(10);
+
+/// A token file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It cannot be read.
+    #[error("failed to read the token `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Nothing is in it.
+    #[error("the token `{}` is empty", .0.display())]
+    Empty(PathBuf),
+}
+
+/// A token in a file. Clones share what was read.
+#[derive(Clone)]
+pub struct Token {
+    path: Arc<PathBuf>,
+    read: Arc<Mutex<(Instant, String)>>,
+}
+
+impl Token {
+    /// Reads the token `name` of a folder of tokens.
+    pub fn open(folder: &Path, name: &str) -> Result<Self, TokenError> {
+        let path = folder.join(name);
+        let text = read(&path)?;
+        Ok(Self { path: Arc::new(path), read: Arc::new(Mutex::new((Instant::now(), text))) })
+    }
+
+    /// The token's text. A file that cannot be read again leaves the text as it was.
+    pub fn text(&self) -> String {
+        let mut guard = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if guard.0.elapsed() > REREAD {
+            guard.0 = Instant::now();
+            match read(&self.path) {
+                Ok(text) => guard.1 = text,
+                Err(error) => tracing::warn!(%error, "a token is used as it was read before"),
+            }
+        }
+        guard.1.clone()
+    }
+
+    /// Whether `presented` is the token. Takes the same time wherever the two differ: digests are compared, and all of their bytes.
+    pub fn matches(&self, presented: &str) -> bool {
+        let (own, other) = (Sha256::digest(self.text()), Sha256::digest(presented));
+        own.iter().zip(other.iter()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    }
+}
+
+fn read(path: &Path) -> Result<String, TokenError> {
+    let text = std::fs::read_to_string(path).map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
+    let text = text.trim();
+    if text.is_empty() { Err(TokenError::Empty(path.to_owned())) } else { Ok(text.to_owned()) }
+}

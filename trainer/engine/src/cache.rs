@@ -1,0 +1,163 @@
+//! The KV cache of the running requests: one slot each, slots compact from 0, grown on demand up to a budget of token positions.
+//!
+//! ```text
+//!  storage [layers, 2 (keys, values), slots, length, kv_heads, head_dim]
+//!           a request = one slot; when it ends, the last slot moves into the hole, in one copy for all layers
+//! ```
+//! Slots are padded to a multiple of [`ROWS`], lengths to a [`bucket`]: the spare rows and positions are what deterministic mode computes on.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes: S slots, L length, K key-value heads, D head dimension, T tokens")]
+
+use tch::{Device, Kind, TchError, Tensor};
+
+/// Slots come in multiples of this.
+pub const ROWS: usize = 8;
+
+/// Attention length for a row that attends to `tokens` positions: a pure function, so that a row's shapes never depend on its neighbours.
+pub fn bucket(tokens: usize) -> usize {
+    let grain = if tokens <= 512 { 64 } else { 256 };
+    tokens.next_multiple_of(grain)
+}
+
+/// Keys and values of one position over all layers are `2 × layers × heads × dimension` numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Layers.
+    pub layers: i64,
+    /// Key-value heads.
+    pub kv_heads: i64,
+    /// Dimension of a head.
+    pub head_dim: i64,
+    /// Type of the entries.
+    pub kind: Kind,
+}
+
+impl CacheShape {
+    /// Bytes of one token position.
+    pub fn bytes_per_token(&self) -> u64 {
+        let numbers = 2 * self.layers * self.kv_heads * self.head_dim;
+        numbers as u64 * if self.kind == Kind::BFloat16 { 2 } else { 4 }
+    }
+}
+
+/// Keys or values of one layer, as two views of the same memory.
+#[derive(Debug)]
+pub struct LayerCache {
+    /// `[slots × length, kv_heads, head_dim]`, to write at `slot × length + position`.
+    pub cells: Tensor,
+    /// `[slots, length, kv_heads, head_dim]`, to read.
+    pub rows_SLKD: Tensor,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct KvCache {
+    shape: CacheShape,
+    budget: usize,
+    slots: usize,
+    length: usize,
+    storage: Tensor,
+    layers: Vec<[LayerCache; 2]>,
+}
+
+impl KvCache {
+    /// An empty cache that will not grow beyond `budget` token positions, but for one request alone.
+    pub fn new(shape: CacheShape, budget: usize) -> Result<Self, TchError> {
+        let storage = Tensor::f_zeros([0], (shape.kind, Device::Cpu))?;
+        Ok(Self { shape, budget, slots: 0, length: 0, storage, layers: Vec::new() })
+    }
+
+    /// Whether `requests`, the longest of which may come to `tokens`, fit into the budget together.
+    pub fn admits(&self, requests: usize, tokens: usize) -> bool {
+        requests.next_multiple_of(ROWS) * bucket(tokens) <= self.budget
+    }
+
+    /// Positions of a slot.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Keys and values of a layer.
+    pub fn layer(&self, layer: usize) -> &[LayerCache; 2] {
+        &self.layers[layer]
+    }
+
+    /// Makes room for `requests` slots of `tokens` positions; the first `keep` slots keep their contents.
+    pub fn reserve(&mut self, requests: usize, tokens: usize, keep: usize) -> Result<(), TchError> {
+        let need = (requests.next_multiple_of(ROWS), bucket(tokens));
+        if need.0 <= self.slots && need.1 <= self.length {
+            return Ok(());
+        }
+        // A half more than now, so that growth is rare; within the budget, else exactly what is needed.
+        let grown = |need: usize, now: usize, multiple: usize| if need <= now { now } else { need.max((now + now / 2).next_multiple_of(multiple)) };
+        let roomy = (grown(need.0, self.slots, ROWS), bucket(grown(need.1, self.length, 64)));
+        let (slots, length) = [roomy, (need.0, roomy.1), need].into_iter().find(|(slots, length)| slots * length <= self.budget).unwrap_or(need);
+        self.resize(slots, length, keep)
+    }
+
+    fn resize(&mut self, slots: usize, length: usize, keep: usize) -> Result<(), TchError> {
+        let CacheShape { layers, kv_heads, head_dim, kind } = self.shape;
+        let storage = Tensor::f_zeros([layers, 2, slots as i64, length as i64, kv_heads, head_dim], (kind, Device::Cpu))?;
+        if keep > 0 {
+            let shared = length.min(self.length) as i64;
+            let old = self.storage.f_narrow(2, 0, keep as i64)?.f_narrow(3, 0, shared)?;
+            storage.f_narrow(2, 0, keep as i64)?.f_narrow(3, 0, shared)?.f_copy_(&old)?;
+        }
+        let view = |layer: i64, which: i64| -> Result<LayerCache, TchError> {
+            let rows_SLKD = storage.f_select(0, layer)?.f_select(0, which)?;
+            Ok(LayerCache { cells: rows_SLKD.f_view([-1, kv_heads, head_dim])?, rows_SLKD })
+        };
+        self.layers = (0..layers).map(|layer| Ok([view(layer, 0)?, view(layer, 1)?])).collect::<Result<_, TchError>>()?;
+        (self.slots, self.length, self.storage) = (slots, length, storage);
+        Ok(())
+    }
+
+    /// Puts a prompt's keys and values `[layers, 2, T, kv_heads, head_dim]` at the start of `slot`.
+    pub fn store(&mut self, slot: usize, kv: &Tensor) -> Result<(), TchError> {
+        let tokens = kv.size()[2];
+        self.storage.f_select(2, slot as i64)?.f_narrow(2, 0, tokens)?.f_copy_(kv).map(drop)
+    }
+
+    /// Moves the first `tokens` positions of slot `from` to slot `to`.
+    pub fn relocate(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), TchError> {
+        let source = self.storage.f_select(2, from as i64)?.f_narrow(2, 0, tokens as i64)?;
+        self.storage.f_select(2, to as i64)?.f_narrow(2, 0, tokens as i64)?.f_copy_(&source).map(drop)
+    }
+
+    /// Gives the memory back.
+    pub fn clear(&mut self) -> Result<(), TchError> {
+        *self = Self::new(self.shape, self.budget)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CacheShape, KvCache, bucket};
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn contents_survive_growth_and_relocation() {
+        let shape = CacheShape { layers: 2, kv_heads: 1, head_dim: 4, kind: Kind::Float };
+        let mut cache = KvCache::new(shape, 1 << 20).unwrap();
+        cache.reserve(2, 10, 0).unwrap();
+        let kv = Tensor::randn([2, 2, 10, 1, 4], (Kind::Float, Device::Cpu));
+        cache.store(1, &kv).unwrap();
+        cache.reserve(20, 100, 2).unwrap();
+        cache.relocate(1, 0, 10).unwrap();
+        for layer in 0..2 {
+            for which in 0..2 {
+                let kept = cache.layer(layer)[which].rows_SLKD.get(0).narrow(0, 0, 10);
+                assert_eq!(kept, kv.get(layer as i64).get(which as i64));
+            }
+        }
+    }
+
+    #[test]
+    fn the_budget_counts_padded_slots_times_bucketed_lengths() {
+        let shape = CacheShape { layers: 1, kv_heads: 1, head_dim: 4, kind: Kind::Float };
+        let cache = KvCache::new(shape, 1024).unwrap();
+        assert_eq!([bucket(1), bucket(64), bucket(65), bucket(513)], [64, 64, 128, 768]);
+        assert_eq!([cache.admits(8, 128), cache.admits(9, 64), cache.admits(17, 64), cache.admits(8, 129)], [true, true, false, false]);
+    }
+}

@@ -1,0 +1,83 @@
+//! Prompts already computed under the current weights, by their exact token ids: the samples of one group share one prefill.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tch::Tensor;
+
+/// What a prefill leaves behind.
+#[derive(Debug)]
+pub struct Prefilled {
+    /// Keys and values `[layers, 2, tokens, kv_heads, head_dim]`.
+    pub kv: Tensor,
+    /// Logits of the token after the prompt, `[vocabulary]`, fp32.
+    pub logits: Tensor,
+}
+
+/// Least recently used prompts go when there are more than `budget` tokens in it.
+#[derive(Debug)]
+pub struct PromptCache {
+    budget: usize,
+    tokens: usize,
+    clock: u64,
+    entries: HashMap<Vec<i64>, (u64, Rc<Prefilled>)>,
+}
+
+impl PromptCache {
+    /// An empty cache of at most `budget` tokens.
+    pub fn new(budget: usize) -> Self {
+        Self { budget, tokens: 0, clock: 0, entries: HashMap::new() }
+    }
+
+    /// The prompt's prefill, if it is here.
+    pub fn get(&mut self, prompt: &[i64]) -> Option<Rc<Prefilled>> {
+        self.clock += 1;
+        let (used, prefilled) = self.entries.get_mut(prompt)?;
+        *used = self.clock;
+        Some(Rc::clone(prefilled))
+    }
+
+    /// Keeps a prefill, unless it alone is beyond the budget.
+    pub fn insert(&mut self, prompt: &[i64], prefilled: Rc<Prefilled>) {
+        if prompt.len() > self.budget {
+            return;
+        }
+        while self.tokens + prompt.len() > self.budget {
+            let Some(oldest) = self.entries.iter().min_by_key(|(_, (used, _))| *used).map(|(prompt, _)| prompt.clone()) else { break };
+            self.entries.remove(&oldest);
+            self.tokens -= oldest.len();
+        }
+        self.clock += 1;
+        if self.entries.insert(prompt.to_vec(), (self.clock, prefilled)).is_none() {
+            self.tokens += prompt.len();
+        }
+    }
+
+    /// Forgets all; weights are about to change.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.tokens = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::{Prefilled, PromptCache};
+    use tch::Tensor;
+
+    #[test]
+    fn the_least_recently_used_prompt_goes_first() {
+        let prefilled = || Rc::new(Prefilled { kv: Tensor::from(0.0), logits: Tensor::from(0.0) });
+        let mut cache = PromptCache::new(4);
+        cache.insert(&[1, 1], prefilled());
+        cache.insert(&[2, 2], prefilled());
+        assert!(cache.get(&[1, 1]).is_some());
+        cache.insert(&[3, 3], prefilled());
+        let present = [[1, 1], [2, 2], [3, 3]].map(|prompt| cache.get(&prompt).is_some());
+        assert_eq!(present, [true, false, true]);
+        cache.clear();
+        assert!(cache.get(&[1, 1]).is_none());
+    }
+}

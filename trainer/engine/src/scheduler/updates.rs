@@ -1,0 +1,178 @@
+//! Weight updates: from a folder, or broadcast by a learner through a group of its own. Only while idle, copied in place.
+//!
+//! From the first byte that changes until the last one the version is `default`; an update that fails midway leaves it so, and
+//! the engine is never taken for one that holds a published version. What can be refused is refused before anything changes.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use rljob_collective::Group;
+use rljob_learner::model::hugging_face;
+use rljob_protocol::sglang::{GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer};
+use tch::{Device, Kind, Tensor};
+
+use super::{DEFAULT_VERSION, Scheduler};
+
+/// Rank of the sender in every group.
+const SENDER: u32 = 0;
+
+const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation with mode `abort` first.";
+
+/// The rest of SGLang's message for an update that failed midway.
+const PARTIAL: &str = "The full weights of the ModelRunner are partially updated. Please discard the whole weights.";
+
+/// One broadcast to come.
+struct Incoming {
+    view: Tensor,
+    kind: Kind,
+}
+
+impl Scheduler {
+    /// Drops cached prompts and gives the KV cache's memory back, if idle.
+    pub(super) fn flush(&mut self) -> bool {
+        let idle = self.is_idle();
+        if idle {
+            self.drop_caches();
+        }
+        idle
+    }
+
+    fn drop_caches(&mut self) {
+        self.prompts.clear();
+        if let Err(error) = self.cache.clear() {
+            tracing::error!(%error, "failed to give the KV cache back");
+        }
+    }
+
+    pub(super) fn update_from_disk(&mut self, update: &UpdateWeightsFromDisk) -> WeightsAnswer {
+        if !self.is_idle() {
+            return failure(BUSY);
+        }
+        let tensors = match hugging_face::read_tensors(Path::new(&update.model_path)) {
+            Ok(tensors) => tensors,
+            Err(error) => return failure(&format!("Failed to get weights iterator: {}.", causes(&error))),
+        };
+        let tensors: HashMap<String, Tensor> = tensors.into_iter().collect();
+        if let Err(error) = self.model.weights().check_complete(&tensors) {
+            return failure(&format!("Failed to update weights: {error}. Nothing was changed."));
+        }
+        self.begin();
+        if let Err(error) = self.model.weights().copy_from(&tensors) {
+            return failure(&format!("Failed to update weights: {error}. {PARTIAL}"));
+        }
+        self.commit(&update.weight_version, Some(&update.model_path));
+        success(&format!("Succeeded to update model weights. Weight version updated to {}.", update.weight_version))
+    }
+
+    pub(super) fn add_group(&mut self, name: String, group: Group) -> WeightsAnswer {
+        if self.groups.contains_key(&name) {
+            return failure(&format!("Failed to initialize custom process group: group `{name}` exists; destroy it or use a new name."));
+        }
+        self.groups.insert(name, group);
+        success("Succeeded to initialize custom process group.")
+    }
+
+    pub(super) fn destroy_group(&mut self, name: &str) -> WeightsAnswer {
+        match self.groups.remove(name) {
+            Some(_) => success("Succeeded to destroy custom process group."),
+            None => failure("The group to be destroyed does not exist."),
+        }
+    }
+
+    pub(super) fn update_from_distributed(&mut self, update: &UpdateWeightsFromDistributed) -> WeightsAnswer {
+        if !self.is_idle() {
+            return failure(BUSY);
+        }
+        let Some(group) = self.groups.get(&update.group_name) else {
+            return failure(&format!("Failed to update parameter online: group `{}` does not exist; initialize it first.", update.group_name));
+        };
+        let incoming = match self.incoming(update) {
+            Ok(incoming) => incoming,
+            Err(message) => return failure(&format!("Failed to update parameter online: {message}. Nothing was changed.")),
+        };
+        self.info.send_modify(|info| DEFAULT_VERSION.clone_into(&mut info.weight_version));
+        let received = incoming.iter().zip(&update.names).try_for_each(|(incoming, name)| {
+            receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}"))
+        });
+        self.drop_caches();
+        if let Err(message) = received {
+            // The members of a group that failed are no longer in step.
+            self.groups.remove(&update.group_name);
+            return failure(&format!("Failed to update parameter online: {message}. {PARTIAL}"));
+        }
+        self.commit(&update.weight_version, None);
+        success(&format!("Succeeded to update parameter online. Weight version updated to {}.", update.weight_version))
+    }
+
+    /// Where each announced tensor goes, or why the announcement does not fit the model.
+    fn incoming(&self, update: &UpdateWeightsFromDistributed) -> Result<Vec<Incoming>, String> {
+        let (names, dtypes, shapes) = (&update.names, &update.dtypes, &update.shapes);
+        if names.len() != dtypes.len() || names.len() != shapes.len() {
+            return Err(format!("{} names, {} dtypes and {} shapes", names.len(), dtypes.len(), shapes.len()));
+        }
+        let one = |((name, dtype), shape): ((&String, &String), &Vec<i64>)| {
+            let kind = match dtype.as_str() {
+                "float32" => Kind::Float,
+                "bfloat16" => Kind::BFloat16,
+                _ => return Err(format!("tensor `{name}` has dtype `{dtype}`, known are float32 and bfloat16")),
+            };
+            let view = self.model.weights().view_of_shape(name, shape).map_err(|error| error.to_string())?;
+            Ok(Incoming { view: view.shallow_clone(), kind })
+        };
+        names.iter().zip(dtypes).zip(shapes).map(one).collect()
+    }
+
+    /// What is cached belongs to weights that are about to change, and the version is no longer true.
+    fn begin(&mut self) {
+        self.info.send_modify(|info| DEFAULT_VERSION.clone_into(&mut info.weight_version));
+        self.drop_caches();
+    }
+
+    fn commit(&mut self, version: &str, model_path: Option<&str>) {
+        tracing::info!(version, model_path, "weights updated");
+        self.info.send_modify(|info| {
+            version.clone_into(&mut info.weight_version);
+            if let Some(path) = model_path {
+                path.clone_into(&mut info.model_path);
+            }
+        });
+    }
+
+    /// The first numbers of a weight, nested as its dimensions are: a matrix is cut in both.
+    pub(super) fn read_weight(&self, wanted: &GetWeightsByName) -> Option<serde_json::Value> {
+        let view = self.model.weights().view(&wanted.name).ok()?;
+        let rows = view.size()[0].min(wanted.truncate_size as i64);
+        let numbers = |row: &Tensor| -> Option<Vec<f32>> { row.f_to_kind(Kind::Float).ok()?.f_reshape([-1]).ok()?.try_into().ok() };
+        let cut = view.f_narrow(0, 0, rows).ok()?;
+        if view.dim() == 1 {
+            return serde_json::to_value(numbers(&cut)?).ok();
+        }
+        let matrix: Option<Vec<Vec<f32>>> = (0..rows).map(|row| numbers(&cut.f_get(row).ok()?)).collect();
+        serde_json::to_value(matrix?).ok()
+    }
+}
+
+/// Receives straight into the weights, or through a copy if they have another type.
+fn receive(group: &Group, incoming: &Incoming) -> Result<(), String> {
+    let Incoming { view, kind } = incoming;
+    if view.kind() == *kind {
+        return group.broadcast(view, SENDER).map_err(|error| error.to_string());
+    }
+    let staging = Tensor::f_zeros(view.size(), (*kind, Device::Cpu)).map_err(|error| error.to_string())?;
+    group.broadcast(&staging, SENDER).map_err(|error| error.to_string())?;
+    view.shallow_clone().f_copy_(&staging).map(drop).map_err(|error| error.to_string())
+}
+
+/// An error with its causes.
+fn causes(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn success(message: &str) -> WeightsAnswer {
+    WeightsAnswer { success: true, message: message.to_owned() }
+}
+
+fn failure(message: &str) -> WeightsAnswer {
+    tracing::warn!("{message}");
+    WeightsAnswer { success: false, message: message.to_owned() }
+}

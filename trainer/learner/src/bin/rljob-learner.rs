@@ -1,0 +1,96 @@
+//! `rljob-learner`: one rank of the learner group, started by a supervisor. See the library's `learner` module.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use rljob_crds::RunConfig;
+use rljob_learner::coordinator_client::ClientError;
+use rljob_learner::learner::LearnerError;
+use rljob_learner::parent::die_with_supervisor;
+use rljob_learner::startup::{Place, start};
+use rljob_protocol::supervisor::Restore;
+use rljob_protocol::version::Version;
+
+/// Exit code of a learner that was replaced by a newer incarnation (EX_TEMPFAIL of sysexits.h).
+const FENCED: u8 = 75;
+
+/// One rank of the learner group: model, optimizer, checkpoints, weight publication.
+#[derive(Parser)]
+#[command(name = "rljob-learner", version)]
+struct Arguments {
+    /// The run configuration, `run.json`.
+    #[arg(long)]
+    config: PathBuf,
+    /// Folder of tokens, one file each.
+    #[arg(long)]
+    tokens: PathBuf,
+    /// Base URL of the coordinator.
+    #[arg(long)]
+    coordinator: String,
+    /// Address at which other ranks and engines reach this process.
+    #[arg(long)]
+    address: String,
+    /// This rank.
+    #[arg(long)]
+    rank: u32,
+    /// Ranks in all.
+    #[arg(long)]
+    world_size: u32,
+    /// The incarnation of the group.
+    #[arg(long)]
+    attempt: u32,
+    /// HOST:PORT at which rank 0 hosts the group's store.
+    #[arg(long, value_parser = host_and_port)]
+    rendezvous: (String, u16),
+    /// Folder of the checkpoint to start from.
+    #[arg(long, requires = "restore_version")]
+    restore: Option<PathBuf>,
+    /// Its name, `step-N.attempt-K`.
+    #[arg(long, requires = "restore")]
+    restore_version: Option<Version>,
+}
+
+fn main() -> ExitCode {
+    rljob_learner::log_to_stderr();
+    let Err(error) = run(Arguments::parse()) else { return ExitCode::SUCCESS };
+    eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+    let fenced = matches!(error.downcast_ref(), Some(LearnerError::Coordinator(ClientError::Fenced(_))));
+    if fenced { ExitCode::from(FENCED) } else { ExitCode::FAILURE }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    die_with_supervisor()?;
+    let config = read_config(&arguments.config)?;
+    anyhow::ensure!(arguments.rank < arguments.world_size, "rank {} is not below the world size {}", arguments.rank, arguments.world_size);
+    let place = Place {
+        tokens: arguments.tokens,
+        coordinator: arguments.coordinator,
+        address: arguments.address,
+        rank: arguments.rank,
+        world_size: arguments.world_size,
+        attempt: arguments.attempt,
+        rendezvous: arguments.rendezvous,
+        restore: arguments.restore.zip(arguments.restore_version).map(|(path, version)| Restore { version, path }),
+    };
+    Ok(start(config, &place, threads()?)?.run()?)
+}
+
+fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
+    let json = std::fs::read_to_string(path).with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
+    serde_json::from_str(&json).with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
+}
+
+/// One, since several processes share a machine, unless `OMP_NUM_THREADS` says otherwise.
+fn threads() -> anyhow::Result<u32> {
+    match std::env::var("OMP_NUM_THREADS") {
+        Ok(text) => text.parse().with_context(|| format!("OMP_NUM_THREADS is `{text}`, expected a number")),
+        Err(_) => Ok(1),
+    }
+}
+
+fn host_and_port(text: &str) -> Result<(String, u16), String> {
+    let (host, port) = text.rsplit_once(':').ok_or("expected HOST:PORT")?;
+    Ok((host.trim_matches(['[', ']']).to_owned(), port.parse().map_err(|_| format!("`{port}` is not a port"))?))
+}

@@ -1,0 +1,95 @@
+//! `rljob-supervisor`: PID 1 of a trainer pod, or a process of a local run. See the library's `supervisor` module.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use rand::RngCore;
+use rljob_crds::RunConfig;
+use rljob_learner::supervisor::{Settings, Supervisor, health};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Starts and ends the learners of one trainer pod on the coordinator's orders.
+#[derive(Parser)]
+#[command(name = "rljob-supervisor", version)]
+struct Arguments {
+    /// The run configuration, `run.json`.
+    #[arg(long)]
+    config: PathBuf,
+    /// Folder of tokens, one file each.
+    #[arg(long)]
+    tokens: PathBuf,
+    /// Base URL of the coordinator.
+    #[arg(long)]
+    coordinator: String,
+    /// Name of this trainer pod or process.
+    #[arg(long)]
+    name: String,
+    /// Address at which other ranks reach this one's learners.
+    #[arg(long)]
+    address: String,
+    /// The learner's executable. Default: `rljob-learner` beside this one.
+    #[arg(long)]
+    learner: Option<PathBuf>,
+    /// Port of `/healthz`. Default: none is served.
+    #[arg(long)]
+    health_port: Option<u16>,
+}
+
+/// One thread: a learner dies with the thread that started it, which must therefore live as long as the process.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    rljob_learner::log_to_stderr();
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let settings = settings(&arguments)?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
+    let shutdown = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let (beat, last_beat) = watch::channel(Instant::now());
+    let supervisor = Supervisor::new(settings, beat)?.run(shutdown);
+    let Some(port) = arguments.health_port else { return Ok(supervisor.await?) };
+    tokio::select! {
+        ended = supervisor => Ok(ended?),
+        served = health::serve(port, last_beat) => served.with_context(|| format!("failed to serve /healthz on port {port}")),
+    }
+}
+
+fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
+    let config = read_config(&arguments.config)?;
+    let learner = match &arguments.learner {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("failed to find the path of this executable; pass --learner")?.with_file_name("rljob-learner"),
+    };
+    Ok(Settings {
+        config: arguments.config.clone(),
+        tokens: arguments.tokens.clone(),
+        coordinator: arguments.coordinator.trim_end_matches('/').to_owned(),
+        name: arguments.name.clone(),
+        address: arguments.address.clone(),
+        learner,
+        processes: config.spec.trainer.processes_per_replica.max(1).unsigned_abs(),
+        instance: format!("{:016x}", rand::rng().next_u64()),
+    })
+}
+
+fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
+    let json = std::fs::read_to_string(path).with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
+    serde_json::from_str(&json).with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
+}

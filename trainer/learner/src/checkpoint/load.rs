@@ -1,0 +1,125 @@
+//! Reads a checkpoint back, after checking that it is complete, unaltered and of this model; also for another number of ranks than wrote it.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use rljob_protocol::version::Version;
+use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
+use tch::{Kind, Tensor};
+
+use super::CheckpointError;
+use super::manifest::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, hex, read_json, shard_file};
+use super::shard::{PARTS, tensor_name};
+use crate::fsdp::shard_numel;
+
+/// A rank's part of a checkpoint.
+#[derive(Debug)]
+pub struct Restored {
+    /// By block: fp32 shards of master weights, first and second moment.
+    pub blocks: Vec<[Tensor; 3]>,
+    /// What the optimizer counted.
+    pub optimizer: OptimizerProgress,
+}
+
+/// Reads rank `rank` of `world_size`'s part of checkpoint `version` in `folder`.
+///
+/// # Errors
+/// [`CheckpointError::Torn`] if a file is missing, cut off or altered; [`CheckpointError::Other`] if it is another checkpoint or of another model.
+pub fn load(folder: &Path, version: Version, model: &ModelShape, rank: u32, world_size: u32) -> Result<Restored, CheckpointError> {
+    let manifest: Manifest = read_json(&folder.join(MANIFEST_FILE))?;
+    check_identity(folder, &manifest, version, model)?;
+    check_files(folder, &manifest)?;
+    let wanted: Vec<Range<i64>> = model.block_numels.iter().map(|&numel| part_of(numel, rank, world_size)).collect();
+    let shard = |&numel: &i64| [(); 3].map(|()| Tensor::zeros([shard_numel(numel, world_size)], (Kind::Float, tch::Device::Cpu)));
+    let mut blocks: Vec<[Tensor; 3]> = model.block_numels.iter().map(shard).collect();
+    for source in 0..manifest.world_size {
+        let held: Vec<Range<i64>> = model.block_numels.iter().map(|&numel| part_of(numel, source, manifest.world_size)).collect();
+        if held.iter().zip(&wanted).all(|(held, wanted)| overlap(held, wanted).is_empty()) {
+            continue;
+        }
+        let path = folder.join(shard_file(source, manifest.world_size));
+        let bytes = read_checked(&path, &manifest.files[source as usize])?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| torn(&path, format!("is not a safetensors file: {error}")))?;
+        for (block, parts) in blocks.iter_mut().enumerate() {
+            let shared = overlap(&held[block], &wanted[block]);
+            copy_block(&file, &path, block, parts, &shared, held[block].start, wanted[block].start)?;
+        }
+    }
+    Ok(Restored { blocks, optimizer: manifest.optimizer })
+}
+
+/// Elements of a block of `numel` that rank `rank` holds, padding left out.
+fn part_of(numel: i64, rank: u32, world_size: u32) -> Range<i64> {
+    let shard = shard_numel(numel, world_size);
+    (shard * i64::from(rank)).min(numel)..(shard * (i64::from(rank) + 1)).min(numel)
+}
+
+fn overlap(a: &Range<i64>, b: &Range<i64>) -> Range<i64> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+fn copy_block(
+    file: &SafeTensors<'_>,
+    path: &Path,
+    block: usize,
+    parts: &[Tensor; 3],
+    shared: &Range<i64>,
+    source_start: i64,
+    target_start: i64,
+) -> Result<(), CheckpointError> {
+    if shared.is_empty() {
+        return Ok(());
+    }
+    for (part, target) in PARTS.iter().zip(parts) {
+        let name = tensor_name(block, part);
+        let view = file.tensor(&name).map_err(|error| torn(path, format!("lacks `{name}`: {error}")))?;
+        let bytes = ((shared.start - source_start) as usize * 4)..((shared.end - source_start) as usize * 4);
+        let data = view.data().get(bytes).ok_or_else(|| torn(path, format!("holds too few elements of `{name}`")))?;
+        let source = Tensor::f_from_data_size(data, &[shared.end - shared.start], Kind::Float)?;
+        target.f_narrow(0, shared.start - target_start, shared.end - shared.start)?.f_copy_(&source)?;
+    }
+    Ok(())
+}
+
+fn check_identity(folder: &Path, manifest: &Manifest, version: Version, model: &ModelShape) -> Result<(), CheckpointError> {
+    let other = |found: String, expected: String| Err(CheckpointError::Other { path: folder.to_owned(), found, expected });
+    if manifest.format != FORMAT {
+        return other(format!("of format {}", manifest.format), format!("format {FORMAT}"));
+    }
+    if manifest.version != version {
+        return other(manifest.version.to_string(), version.to_string());
+    }
+    if manifest.model != *model {
+        let describe = |model: &ModelShape| format!("a model of {} parameters with layout {:.12}", model.block_numels.iter().sum::<i64>(), model.sha256);
+        return other(describe(&manifest.model), describe(model));
+    }
+    Ok(())
+}
+
+/// Every file is listed and has its size; checksums follow for those that are read.
+fn check_files(folder: &Path, manifest: &Manifest) -> Result<(), CheckpointError> {
+    let expected: Vec<String> = (0..manifest.world_size).map(|rank| shard_file(rank, manifest.world_size)).collect();
+    if !manifest.files.iter().map(|entry| &entry.name).eq(&expected) {
+        return Err(torn(&folder.join(MANIFEST_FILE), format!("does not list the files {expected:?}")));
+    }
+    for entry in &manifest.files {
+        let path = folder.join(&entry.name);
+        let size = fs::metadata(&path).map_err(|error| torn(&path, format!("cannot be read: {error}")))?.len();
+        if size != entry.size {
+            return Err(torn(&path, format!("has {size} bytes, expected {}", entry.size)));
+        }
+    }
+    Ok(())
+}
+
+fn read_checked(path: &Path, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
+    let bytes = fs::read(path).map_err(|error| CheckpointError::io("read", path, error))?;
+    let sha256 = hex(&Sha256::digest(&bytes));
+    if sha256 == entry.sha256 { Ok(bytes) } else { Err(torn(path, format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256))) }
+}
+
+fn torn(path: &Path, detail: String) -> CheckpointError {
+    CheckpointError::Torn { path: path.to_owned(), detail }
+}

@@ -1,0 +1,123 @@
+//! Writes snapshots behind the training loop's back, one at a time.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rljob_protocol::learner::CheckpointReport;
+use rljob_protocol::version::Version;
+
+use super::manifest::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json, receipt_file, write_json};
+use super::{CheckpointError, Snapshot};
+use crate::coordinator_client::CoordinatorClient;
+
+/// How long rank 0 waits for the other ranks' parts.
+const PEERS_TIMEOUT: Duration = Duration::from_secs(600);
+/// Between two looks at the folder.
+const PEERS_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A checkpoint's place and name.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its name.
+    pub version: Version,
+    /// The rank that writes.
+    pub rank: u32,
+    /// Ranks in all.
+    pub world_size: u32,
+}
+
+/// Writes checkpoints in the background; at most one is in flight.
+#[derive(Debug)]
+pub struct CheckpointWriter {
+    /// Tells the coordinator; only rank 0 does.
+    client: Option<CoordinatorClient>,
+    model: ModelShape,
+    in_flight: Option<JoinHandle<Result<(), CheckpointError>>>,
+    newest: Option<Version>,
+}
+
+impl CheckpointWriter {
+    /// A writer for checkpoints of `model`; completed ones are reported through `client`, if there is one.
+    pub fn new(client: Option<CoordinatorClient>, model: ModelShape) -> Self {
+        Self { client, model, in_flight: None, newest: None }
+    }
+
+    /// Whether a checkpoint of this name was begun here before.
+    pub fn knows(&self, version: Version) -> bool {
+        self.newest == Some(version)
+    }
+
+    /// Begins to write `snapshot`, once the one before is written. Returns that one's failure, if it failed.
+    pub fn begin(&mut self, place: Place, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
+        self.wait()?;
+        self.newest = Some(place.version);
+        let (client, model) = (self.client.clone(), self.model.clone());
+        let job = move || {
+            write(&place, &model, optimizer, &snapshot)?;
+            report(client.as_ref(), &place.path, place.version)
+        };
+        let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(job);
+        self.in_flight = Some(thread.map_err(|error| CheckpointError::Thread(error.to_string()))?);
+        Ok(())
+    }
+
+    /// Reports a checkpoint that was written before once more, after it is complete.
+    pub fn repeat_report(&mut self, path: &std::path::Path, version: Version) -> Result<(), CheckpointError> {
+        self.wait()?;
+        report(self.client.as_ref(), path, version)
+    }
+
+    /// The failure of a checkpoint that has ended meanwhile; returns at once.
+    pub fn check(&mut self) -> Result<(), CheckpointError> {
+        if self.in_flight.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(()) }
+    }
+
+    /// Waits for the checkpoint in flight. Every wait inside it has a deadline.
+    pub fn wait(&mut self) -> Result<(), CheckpointError> {
+        match self.in_flight.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(CheckpointError::Thread("it panicked".to_owned())),
+        }
+    }
+}
+
+fn report(client: Option<&CoordinatorClient>, path: &std::path::Path, version: Version) -> Result<(), CheckpointError> {
+    let Some(client) = client else { return Ok(()) };
+    let report = CheckpointReport { attempt: client.attempt(), version, path: path.to_owned() };
+    client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
+}
+
+/// Writes a rank's part and, as rank 0, the manifest after all parts.
+pub(super) fn write(place: &Place, model: &ModelShape, optimizer: OptimizerProgress, snapshot: &Snapshot) -> Result<(), CheckpointError> {
+    let Place { path, version, rank, world_size } = place;
+    let started = Instant::now();
+    let entry = snapshot.write(path, *rank, *world_size)?;
+    tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "wrote this rank's part of a checkpoint");
+    write_json(&path.join(receipt_file(*rank, *world_size)), &entry)?;
+    if *rank != 0 {
+        return Ok(());
+    }
+    let files = receipts(place)?;
+    let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
+    write_json(&path.join(MANIFEST_FILE), &manifest)
+}
+
+/// Every rank's receipt, waited for.
+fn receipts(place: &Place) -> Result<Vec<FileEntry>, CheckpointError> {
+    let started = Instant::now();
+    loop {
+        let path = |rank| place.path.join(receipt_file(rank, place.world_size));
+        let missing: Vec<u32> = (0..place.world_size).filter(|&rank| !path(rank).exists()).collect();
+        if missing.is_empty() {
+            return (0..place.world_size).map(|rank| read_json(&path(rank))).collect();
+        }
+        if started.elapsed() > PEERS_TIMEOUT {
+            return Err(CheckpointError::Peers { path: place.path.clone(), ranks: missing, seconds: PEERS_TIMEOUT.as_secs() });
+        }
+        std::thread::sleep(PEERS_INTERVAL);
+    }
+}

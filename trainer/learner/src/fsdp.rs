@@ -1,0 +1,157 @@
+//! Fully sharded parameters (Zhao et al. 2023, arXiv 2304.11277): each rank keeps a slice of every block in fp32 and sees a block whole only while it runs.
+//!
+//! ```text
+//!  block's flat vector, padded   │ rank 0 │ rank 1 │ … │
+//!  weights(b)        all-gather in the compute kind    master shards ──▶ whole block, for one use
+//!  add_gradient(b)   reduce-scatter, a sum in fp32     whole gradient ──▶ added to this rank's shard, every micro-batch
+//! ```
+//! It knows blocks as flat vectors only. In a world of one the same code runs without collectives.
+
+use std::rc::Rc;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::model::{ModelError, Parameters};
+use crate::ranks::Ranks;
+
+/// Elements of one rank's shard of a block of `numel`, padding included.
+pub fn shard_numel(numel: i64, world_size: u32) -> i64 {
+    let world_size = i64::from(world_size);
+    (numel + world_size - 1) / world_size
+}
+
+/// A copy of rank `rank`'s shard of the flat vector `whole`, with zeros as padding.
+pub fn shard_of(whole: &Tensor, rank: u32, world_size: u32) -> Tensor {
+    let (numel, length) = (whole.numel() as i64, shard_numel(whole.numel() as i64, world_size));
+    let start = (length * i64::from(rank)).min(numel);
+    let end = (start + length).min(numel);
+    let shard = Tensor::zeros([length], (whole.kind(), whole.device()));
+    shard.narrow(0, 0, end - start).copy_(&whole.narrow(0, start, end - start));
+    shard
+}
+
+/// One block's part on this rank.
+#[derive(Debug)]
+pub struct Shard {
+    /// Elements of the whole block.
+    pub numel: i64,
+    /// fp32 master weights `[shard]`.
+    pub master: Tensor,
+    /// fp32 gradient `[shard]`, summed over ranks and micro-batches.
+    pub gradient: Tensor,
+}
+
+/// The parameters of a model, sharded over the ranks.
+#[derive(Debug)]
+pub struct ShardedParameters {
+    ranks: Rc<Ranks>,
+    compute: Kind,
+    shards: Vec<Shard>,
+}
+
+impl ShardedParameters {
+    /// Holds `masters`, this rank's fp32 shards of blocks of `numels` elements; passes see blocks in kind `compute`.
+    pub fn new(ranks: Rc<Ranks>, compute: Kind, numels: &[i64], masters: Vec<Tensor>) -> Self {
+        let shard = |(&numel, master): (&i64, Tensor)| Shard { numel, gradient: master.zeros_like(), master };
+        Self { ranks, compute, shards: numels.iter().zip(masters).map(shard).collect() }
+    }
+
+    /// The kind in which blocks are gathered.
+    pub fn compute(&self) -> Kind {
+        self.compute
+    }
+
+    /// The blocks' parts on this rank.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// Forgets the gradients.
+    pub fn zero_gradients(&mut self) {
+        for shard in &mut self.shards {
+            let _ = shard.gradient.zero_();
+        }
+    }
+
+    /// The whole block `[numel]` in the compute kind, on every rank: a collective.
+    pub fn gather(&self, block: usize) -> Result<Tensor, ModelError> {
+        let shard = self.shard("gather weights", block)?;
+        let local = shard.master.f_to_kind(self.compute)?;
+        let Some(group) = self.ranks.group() else { return Ok(local) };
+        let padded = Tensor::f_empty([local.numel() as i64 * i64::from(self.ranks.world_size())], (self.compute, Device::Cpu))?;
+        group.all_gather(&padded, &local).map_err(|error| failed("gather weights", block, error))?;
+        Ok(padded.f_narrow(0, 0, shard.numel)?)
+    }
+
+    fn shard(&self, operation: &'static str, block: usize) -> Result<&Shard, ModelError> {
+        let missing = || failed(operation, block, std::io::Error::other(format!("the model has {} blocks", self.shards.len())));
+        self.shards.get(block).ok_or_else(missing)
+    }
+}
+
+impl Parameters for ShardedParameters {
+    fn weights(&mut self, block: usize) -> Result<Tensor, ModelError> {
+        self.gather(block)
+    }
+
+    fn add_gradient(&mut self, block: usize, gradient: &Tensor) -> Result<(), ModelError> {
+        let shard = self.shard("reduce the gradient", block)?;
+        let Some(group) = self.ranks.group() else {
+            return Ok(shard.gradient.shallow_clone().f_add_(gradient).map(drop)?);
+        };
+        let padding = shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
+        let padded = gradient.f_constant_pad_nd([0, padding])?.f_contiguous()?;
+        let sum = shard.gradient.f_empty_like()?;
+        group.reduce_scatter(&sum, &padded).map_err(|error| failed("reduce the gradient", block, error))?;
+        Ok(shard.gradient.shallow_clone().f_add_(&sum).map(drop)?)
+    }
+}
+
+fn failed(operation: &'static str, block: usize, source: impl std::error::Error + Send + Sync + 'static) -> ModelError {
+    ModelError::Parameters { operation, block, source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ShardedParameters, shard_of};
+    use crate::model::Parameters;
+    use crate::ranks::Ranks;
+    use tch::{Kind, Tensor};
+
+    fn floats(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor).unwrap()
+    }
+
+    #[test]
+    fn shards_are_consecutive_and_padded_with_zeros() {
+        let whole = Tensor::from_slice(&[1f32, 2., 3., 4.]);
+        let shards: Vec<_> = (0..3).map(|rank| floats(&shard_of(&whole, rank, 3))).collect();
+        assert_eq!(shards, [[1., 2.], [3., 4.], [0., 0.]]);
+    }
+
+    #[test]
+    fn two_ranks_see_the_whole_block_and_the_sum_of_gradients() {
+        // One address, two threads: the ranks of a group are told apart by their number only.
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let rank = move |rank: u32| {
+            let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, 2, 0).unwrap();
+            let whole = Tensor::from_slice(&[1f32, 2., 3.]);
+            let mut parameters = ShardedParameters::new(ranks, Kind::Float, &[3], vec![shard_of(&whole, rank, 2)]);
+            parameters.add_gradient(0, &(&whole * f64::from(rank + 1))).unwrap();
+            parameters.add_gradient(0, &whole).unwrap();
+            (floats(&parameters.weights(0).unwrap()), floats(&parameters.shards()[0].gradient))
+        };
+        let (zero, one) = std::thread::scope(|scope| {
+            let (zero, one) = (scope.spawn(move || rank(0)), scope.spawn(move || rank(1)));
+            (zero.join().unwrap(), one.join().unwrap())
+        });
+        assert_eq!(zero, (vec![1., 2., 3.], vec![5., 10.]));
+        assert_eq!(one, (vec![1., 2., 3.], vec![15., 0.]));
+    }
+
+    #[test]
+    fn a_block_that_is_not_there_is_named() {
+        let mut parameters = ShardedParameters::new(Ranks::alone(), Kind::Float, &[], vec![]);
+        assert_eq!(parameters.weights(4).unwrap_err().to_string(), "failed to gather weights of block 4");
+    }
+}

@@ -1,0 +1,173 @@
+//! The learner's loop: ask the coordinator, act. Every rank acts on the same instruction at the same time; nothing else drives it.
+//!
+//! ```text
+//!  rank 0: GET /v1/instructions ──▶ broadcast ──▶ every rank: act ──▶ report ──▶ again
+//! ```
+//! It decides nothing: when to train, publish, checkpoint or end is the coordinator's.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rljob_crds::RLJobSpec;
+use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
+use rljob_protocol::version::Version;
+
+use crate::checkpoint::{CheckpointError, CheckpointWriter, Place, Snapshot};
+use crate::coordinator_client::{ClientError, CoordinatorClient};
+use crate::fsdp::ShardedParameters;
+use crate::model::Model;
+use crate::optimizer::Optimizer;
+use crate::publish::broadcast::Broadcaster;
+use crate::publish::{PublishError, Staged, disk};
+use crate::ranks::Ranks;
+use crate::step::{StepError, train_step};
+
+/// Before an instruction is asked for again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a learner ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum LearnerError {
+    /// The coordinator ended it or is away.
+    #[error(transparent)]
+    Coordinator(#[from] ClientError),
+    /// A step failed.
+    #[error("step {step} failed")]
+    Step {
+        /// The step.
+        step: u32,
+        /// Cause.
+        source: StepError,
+    },
+    /// A checkpoint failed.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Weights could not be published.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The ranks could not agree on an instruction.
+    #[error("failed to share the coordinator's instruction")]
+    Collective(#[from] rljob_collective::CollectiveError),
+    /// An instruction that cannot be followed.
+    #[error("the coordinator's instruction cannot be followed: {0}")]
+    Instruction(String),
+}
+
+/// One rank with everything it holds.
+#[derive(Debug)]
+pub struct Learner {
+    /// The job's spec.
+    pub spec: RLJobSpec,
+    /// The folder the model came from; its tokenizer goes into exports.
+    pub model_directory: std::path::PathBuf,
+    /// The other ranks.
+    pub ranks: Rc<Ranks>,
+    /// The coordinator.
+    pub client: CoordinatorClient,
+    /// The model without weights.
+    pub model: Model,
+    /// The weights.
+    pub parameters: ShardedParameters,
+    /// The moments.
+    pub optimizer: Optimizer,
+    /// Steps done.
+    pub steps_done: u32,
+    /// Writes checkpoints.
+    pub checkpoints: CheckpointWriter,
+    /// Sends weights.
+    pub broadcaster: Broadcaster,
+}
+
+impl Learner {
+    /// Follows instructions until told to exit.
+    pub fn run(mut self) -> Result<(), LearnerError> {
+        loop {
+            self.checkpoints.check()?;
+            match self.next_instruction()? {
+                Instruction::Wait => std::thread::sleep(PAUSE),
+                Instruction::Train { step } => self.train(step)?,
+                Instruction::PublishToDisk { version, path } => self.publish_to_disk(version, &path)?,
+                Instruction::PublishByBroadcast { version, transfers } => self.publish_by_broadcast(version, transfers)?,
+                Instruction::Checkpoint { version, path } => self.checkpoint(version, &path)?,
+                Instruction::Export { version, path } => self.export(version, &path)?,
+                Instruction::Exit => break,
+            }
+        }
+        self.checkpoints.wait()?;
+        self.broadcaster.finish();
+        Ok(())
+    }
+
+    fn next_instruction(&self) -> Result<Instruction, LearnerError> {
+        let json = if self.ranks.rank() == 0 { serde_json::to_vec(&self.client.instruction(self.steps_done)?) } else { Ok(Vec::new()) };
+        let not_json = |error: serde_json::Error| LearnerError::Instruction(error.to_string());
+        serde_json::from_slice(&self.ranks.broadcast(json.map_err(not_json)?)?).map_err(not_json)
+    }
+
+    fn train(&mut self, step: u32) -> Result<(), LearnerError> {
+        if step != self.steps_done + 1 {
+            return Err(LearnerError::Instruction(format!("train step {step} after {} steps", self.steps_done)));
+        }
+        let batch = self.client.batch(step, self.ranks.rank(), self.ranks.world_size())?;
+        let mut metrics = train_step(&self.spec, &self.ranks, &self.model, &mut self.parameters, &mut self.optimizer, &batch)
+            .map_err(|source| LearnerError::Step { step, source })?;
+        self.steps_done = step;
+        if self.ranks.rank() == 0 {
+            metrics.attempt = self.client.attempt();
+            self.client.report_step(&StepReport { attempt: metrics.attempt, metrics })?;
+        }
+        Ok(())
+    }
+
+    fn publish_to_disk(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
+        self.check_step(version)?;
+        if let Some(staged) = Staged::gather(&self.parameters, self.model.layout(), self.ranks.rank() == 0)? {
+            disk::write_weights(path, self.model.config(), &self.model_directory, &staged)?;
+            self.weights_on_disk(version, path)?;
+        }
+        Ok(())
+    }
+
+    fn export(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
+        self.check_step(version)?;
+        self.checkpoints.wait()?;
+        if let Some(staged) = Staged::gather(&self.parameters, self.model.layout(), self.ranks.rank() == 0)? {
+            disk::write_export(path, self.model.config(), &self.model_directory, &staged, version)?;
+            self.weights_on_disk(version, path)?;
+        }
+        Ok(())
+    }
+
+    fn weights_on_disk(&self, version: Version, path: &Path) -> Result<(), LearnerError> {
+        let ready = WeightsReady::Disk { attempt: self.client.attempt(), version, path: path.to_owned() };
+        Ok(self.client.report_weights(&ready)?)
+    }
+
+    fn publish_by_broadcast(&mut self, version: Version, transfers: Vec<Transfer>) -> Result<(), LearnerError> {
+        self.check_step(version)?;
+        let mine: Vec<Transfer> = transfers.into_iter().filter(|transfer| transfer.sender == self.ranks.rank()).collect();
+        match Staged::gather(&self.parameters, self.model.layout(), !mine.is_empty())? {
+            Some(staged) => Ok(self.broadcaster.begin(version, mine, staged)?),
+            None => Ok(()),
+        }
+    }
+
+    fn checkpoint(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
+        self.check_step(version)?;
+        if self.checkpoints.knows(version) {
+            return Ok(self.checkpoints.repeat_report(path, version)?);
+        }
+        let blocks = self.parameters.shards().iter().zip(self.optimizer.moments());
+        let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]))?;
+        let place = Place { path: path.to_owned(), version, rank: self.ranks.rank(), world_size: self.ranks.world_size() };
+        Ok(self.checkpoints.begin(place, self.optimizer.progress(), snapshot)?)
+    }
+
+    fn check_step(&self, version: Version) -> Result<(), LearnerError> {
+        if version.step == self.steps_done {
+            return Ok(());
+        }
+        Err(LearnerError::Instruction(format!("{version} was asked for after {} steps", self.steps_done)))
+    }
+}

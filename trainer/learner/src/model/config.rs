@@ -1,0 +1,234 @@
+//! `config.json` of a Hugging Face folder, read for the Llama architecture (also SmolLM2). Anything that would change the arithmetic and is not
+//! supported is an error here, never ignored.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::ModelError;
+
+/// Shape and constants of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// Rows of the embedding.
+    pub vocab_size: i64,
+    /// Width of the residual stream.
+    pub hidden_size: i64,
+    /// Width of the feed-forward part.
+    pub intermediate_size: i64,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: i64,
+    /// Key and value heads; divides the query heads.
+    pub num_key_value_heads: i64,
+    /// Width of a head; even.
+    pub head_dim: i64,
+    /// Base of the rotary embedding.
+    pub rope_theta: f64,
+    /// Added to the mean square before its root.
+    pub rms_norm_eps: f64,
+    /// Whether the head uses the embedding's weights.
+    pub tie_word_embeddings: bool,
+    /// Longest sequence the model was made for, in tokens.
+    pub max_position_embeddings: i64,
+    /// Tokens that end a completion: those of `generation_config.json` if it is there, else of `config.json`.
+    pub eos_token_ids: Vec<i64>,
+    /// Token that begins a text, if the model has one.
+    pub bos_token_id: Option<i64>,
+    /// Standard deviation of random weights.
+    pub initializer_range: f64,
+}
+
+/// What is read of `config.json`; keys that do not matter to the arithmetic are left aside.
+#[derive(Deserialize)]
+struct Raw {
+    architectures: Vec<String>,
+    vocab_size: i64,
+    hidden_size: i64,
+    intermediate_size: i64,
+    num_hidden_layers: usize,
+    num_attention_heads: i64,
+    num_key_value_heads: Option<i64>,
+    head_dim: Option<i64>,
+    hidden_act: String,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<Rope>,
+    rope_parameters: Option<Rope>,
+    rms_norm_eps: f64,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+    max_position_embeddings: i64,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+    eos_token_id: Option<OneOrMany>,
+    bos_token_id: Option<i64>,
+    initializer_range: Option<f64>,
+}
+
+/// `rope_scaling` (transformers 4) or `rope_parameters` (transformers 5).
+#[derive(Deserialize)]
+struct Rope {
+    rope_theta: Option<f64>,
+    #[serde(alias = "type")]
+    rope_type: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(i64),
+    Many(Vec<i64>),
+}
+
+impl OneOrMany {
+    fn into_vec(self) -> Vec<i64> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct RawGeneration {
+    eos_token_id: Option<OneOrMany>,
+}
+
+impl ModelConfig {
+    /// Reads `config.json`, and `generation_config.json` if it is there.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a missing key, another architecture, or a setting that is not supported.
+    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        let path = folder.join("config.json");
+        let raw: Raw = read_json(&path)?;
+        let generation = folder.join("generation_config.json");
+        let generation_eos = if generation.exists() { read_json::<RawGeneration>(&generation)?.eos_token_id } else { None };
+        raw.into_config(generation_eos).map_err(|reason| ModelError::Config { path, reason })
+    }
+}
+
+/// A JSON file.
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    let text = std::fs::read(path).map_err(|source| ModelError::File { operation: "read", path: PathBuf::from(path), source })?;
+    serde_json::from_slice(&text).map_err(|source| ModelError::Json { path: PathBuf::from(path), source })
+}
+
+impl Raw {
+    fn into_config(self, generation_eos: Option<OneOrMany>) -> Result<ModelConfig, String> {
+        let rope_theta = self.rope_theta()?;
+        self.check()?;
+        let config = ModelConfig {
+            vocab_size: self.vocab_size,
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
+            head_dim: self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1)),
+            rope_theta,
+            rms_norm_eps: self.rms_norm_eps,
+            tie_word_embeddings: self.tie_word_embeddings,
+            max_position_embeddings: self.max_position_embeddings,
+            eos_token_ids: generation_eos.or(self.eos_token_id).map_or_else(Vec::new, OneOrMany::into_vec),
+            bos_token_id: self.bos_token_id,
+            initializer_range: self.initializer_range.unwrap_or(0.02),
+        };
+        config.check_sizes()?;
+        Ok(config)
+    }
+
+    fn rope_theta(&self) -> Result<f64, String> {
+        for rope in self.rope_scaling.iter().chain(&self.rope_parameters) {
+            if let Some(kind) = rope.rope_type.as_deref().filter(|kind| *kind != "default") {
+                return Err(format!("rope_type `{kind}` is not supported, only `default`"));
+            }
+        }
+        let theta = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
+        theta.ok_or_else(|| "neither rope_parameters.rope_theta nor rope_theta is there".to_owned())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.architectures != ["LlamaForCausalLM"] {
+            return Err(format!("architecture {:?} is not supported, only LlamaForCausalLM", self.architectures));
+        }
+        if self.hidden_act != "silu" {
+            return Err(format!("hidden_act `{}` is not supported, only `silu`", self.hidden_act));
+        }
+        if self.attention_bias || self.mlp_bias {
+            return Err("attention_bias and mlp_bias are not supported".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl ModelConfig {
+    fn check_sizes(&self) -> Result<(), String> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.num_key_value_heads),
+            ("head_dim", self.head_dim),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ];
+        if let Some((key, size)) = sizes.iter().find(|(_, size)| !(1..1 << 31).contains(size)) {
+            return Err(format!("{key} is {size}, expected at least 1"));
+        }
+        if self.num_attention_heads % self.num_key_value_heads != 0 {
+            return Err(format!("num_key_value_heads {} does not divide num_attention_heads {}", self.num_key_value_heads, self.num_attention_heads));
+        }
+        if self.head_dim % 2 != 0 {
+            return Err(format!("head_dim {} is odd", self.head_dim));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ModelConfig, Raw};
+
+    fn json(change: impl FnOnce(&mut serde_json::Value)) -> Result<ModelConfig, String> {
+        let mut value = serde_json::json!({
+            "architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
+            "rope_theta": 10000.0, "eos_token_id": [2, 3],
+        });
+        change(&mut value);
+        serde_json::from_value::<Raw>(value).map_err(|error| error.to_string())?.into_config(None)
+    }
+
+    #[test]
+    fn rope_theta_is_read_where_transformers_4_and_5_write_it() {
+        let four = json(|_| ()).unwrap();
+        let five = json(|value| {
+            value["rope_theta"].take();
+            value["rope_parameters"] = serde_json::json!({"rope_theta": 10000.0, "rope_type": "default"});
+        });
+        assert_eq!(five.unwrap(), four);
+        assert_eq!((four.head_dim, four.rope_theta, four.eos_token_ids), (16, 10000.0, vec![2, 3]));
+    }
+
+    #[test]
+    fn what_would_change_the_arithmetic_is_refused() {
+        let error = |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
+        assert_eq!(error("architectures", serde_json::json!(["MixtralForCausalLM"])), "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM");
+        assert_eq!(error("rope_scaling", serde_json::json!({"rope_type": "llama3"})), "rope_type `llama3` is not supported, only `default`");
+        assert_eq!(error("attention_bias", true.into()), "attention_bias and mlp_bias are not supported");
+        assert_eq!(error("num_key_value_heads", 3.into()), "num_key_value_heads 3 does not divide num_attention_heads 4");
+        assert_eq!(error("vocab_size", 0.into()), "vocab_size is 0, expected at least 1");
+    }
+
+    #[test]
+    fn a_missing_key_is_named() {
+        let error = json(|value| {
+            value.as_object_mut().unwrap().remove("hidden_size");
+        });
+        assert_eq!(error.unwrap_err(), "missing field `hidden_size`");
+    }
+}

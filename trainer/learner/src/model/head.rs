@@ -1,0 +1,81 @@
+//! Final norm, logits and log-probabilities of the trained tokens, chunk by chunk, so that `[tokens, vocabulary]` never exists for a whole micro-batch.
+//!
+//! With p = softmax(logits ÷ temperature) and the loss's derivative g by the target's log-probability, the derivative by the logits is
+//! `g · (onehot(target) − p) ÷ temperature`.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use std::ops::Range;
+
+use tch::{Kind, Tensor};
+
+/// Elements of a chunk's logits: 64 Mi, 256 MiB in fp32.
+const CHUNK_ELEMENTS: i64 = 1 << 26;
+/// Longest chunk, in tokens.
+const CHUNK_TOKENS: i64 = 1024;
+
+/// Rows `0..num_tokens` cut into chunks.
+pub fn chunks(num_tokens: i64, vocab_size: i64) -> impl Iterator<Item = Range<i64>> {
+    let rows = (CHUNK_ELEMENTS / vocab_size).clamp(1, CHUNK_TOKENS);
+    (0..num_tokens).step_by(rows as usize).map(move |first| first..(first + rows).min(num_tokens))
+}
+
+/// A chunk's distribution. `C` is the chunk's length.
+pub struct Distribution {
+    /// `[C]` log-probability of the target, fp32.
+    pub logprobs_C: Tensor,
+    /// `[C]` entropy in nats, fp32.
+    pub entropy_C: Tensor,
+    softmax_CV: Tensor,
+}
+
+impl Distribution {
+    /// The distribution of `targets_C` given normed hidden states `[C, H]` and the head `[V, H]`.
+    pub fn new(normed_CH: &Tensor, head_VH: &Tensor, targets_C: &Tensor, temperature: f64) -> Self {
+        let logits_CV = normed_CH.matmul(&head_VH.tr()).to_kind(Kind::Float) / temperature;
+        let logsumexp_C1 = logits_CV.logsumexp([-1].as_slice(), true);
+        let target_C1 = logits_CV.gather(-1, &targets_C.unsqueeze(1), false);
+        let logprobs_C = (target_C1 - &logsumexp_C1).squeeze_dim(-1);
+        let softmax_CV = (&logits_CV - &logsumexp_C1).exp_();
+        let mean_C = (&softmax_CV * logits_CV).sum_dim_intlist([-1].as_slice(), false, Kind::Float);
+        Self { logprobs_C, entropy_C: logsumexp_C1.squeeze_dim(-1) - mean_C, softmax_CV }
+    }
+
+    /// Derivative by the logits (before division by the temperature) `[C, V]`, given the loss's `gradient_C` by the log-probabilities.
+    pub fn logits_gradient(self, targets_C: &Tensor, gradient_C: &Tensor, temperature: f64) -> Tensor {
+        let scaled_C1 = (gradient_C / temperature).to_kind(Kind::Float).unsqueeze(1);
+        let mut dlogits_CV = self.softmax_CV;
+        let _ = dlogits_CV.g_mul_(&scaled_C1.neg());
+        dlogits_CV.scatter_add_(-1, &targets_C.unsqueeze(1), &scaled_C1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Distribution, chunks};
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn chunks_cover_every_token_once_and_bound_the_logits() {
+        assert_eq!(chunks(2500, 1000).collect::<Vec<_>>(), [0..1024, 1024..2048, 2048..2500]);
+        assert_eq!(chunks(700, 1 << 17).collect::<Vec<_>>(), [0..512, 512..700]);
+        assert_eq!(chunks(0, 1000).count(), 0);
+    }
+
+    #[test]
+    fn log_probability_entropy_and_derivative_are_autograds() {
+        let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
+        let (normed, head, gradient) = (random(&[3, 4]), random(&[7, 4]), random(&[3]));
+        let targets = Tensor::from_slice(&[0_i64, 6, 3]);
+        let logits = normed.matmul(&head.tr()).set_requires_grad(true);
+        let logprobs_CV = (&logits / 0.7).log_softmax(-1, Kind::Float);
+        let expected = logprobs_CV.gather(-1, &targets.unsqueeze(1), false).squeeze_dim(-1);
+        let entropy = -(logprobs_CV.exp() * &logprobs_CV).sum_dim_intlist([-1].as_slice(), false, Kind::Float);
+        let dlogits = Tensor::run_backward(&[(&expected * &gradient).sum(Kind::Float)], &[&logits], false, false).remove(0);
+
+        let distribution = Distribution::new(&normed, &head, &targets, 0.7);
+        assert!(distribution.logprobs_C.allclose(&expected, 1e-5, 1e-5, false));
+        assert!(distribution.entropy_C.allclose(&entropy, 1e-5, 1e-5, false));
+        assert!(distribution.logits_gradient(&targets, &gradient, 0.7).allclose(&dlogits, 1e-5, 1e-5, false));
+    }
+}

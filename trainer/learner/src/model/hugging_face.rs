@@ -1,0 +1,203 @@
+//! Hugging Face model folders: weights in and out, by name. Tokenizer files are not touched here.
+//!
+//! ```text
+//!  config.json  generation_config.json  model.safetensors │ model.safetensors.index.json + shards
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use tch::{Kind, Tensor};
+
+use super::config::read_json;
+use super::safetensors_file::{self, SafetensorsFile};
+use super::{Layout, ModelError, ModelLayout};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The part of `model.safetensors.index.json` that is used: which file has which tensor.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The open files of a folder and which of them has which tensor.
+struct Weights {
+    files: Vec<SafetensorsFile>,
+    of: BTreeMap<String, usize>,
+}
+
+/// Reads every block's weights as a flat vector of `kind` (fp32 for training).
+///
+/// # Errors
+/// [`ModelError::Weights`] lists every tensor that is missing, has another shape or no floating-point type, or is in the folder but unknown to the model.
+pub fn read_tensors(folder: &Path, layout: &ModelLayout, kind: Kind) -> Result<Vec<Tensor>, ModelError> {
+    let mut weights = Weights::open(folder)?;
+    let problems = weights.problems(layout);
+    if !problems.is_empty() {
+        return Err(ModelError::Weights { path: folder.to_owned(), problems });
+    }
+    layout.blocks().iter().map(|block| weights.read_block(block, kind)).collect()
+}
+
+/// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and `config.json` (with its type set) and
+/// `generation_config.json` from the folder `config_source`. `blocks` are the flat vectors of the layout's blocks. The folder is made if it is not there.
+pub fn write_folder(folder: &Path, config_source: &Path, layout: &ModelLayout, blocks: &[Tensor], dtype: Kind) -> Result<(), ModelError> {
+    let failed = |operation, path: &Path| {
+        let path = path.to_owned();
+        move |source| ModelError::File { operation, path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(failed("make the folder", folder))?;
+    let config = folder.join("config.json");
+    std::fs::write(&config, config_with_dtype(&config_source.join("config.json"), dtype)?).map_err(failed("write", &config))?;
+    let generation = config_source.join("generation_config.json");
+    if generation.exists() {
+        std::fs::copy(&generation, folder.join("generation_config.json")).map_err(failed("copy", &generation))?;
+    }
+    safetensors_file::write(&folder.join(SINGLE), named_tensors(layout, blocks), dtype)
+}
+
+/// Every tensor of the model by its Hugging Face name, in the layout's order; views of `blocks`.
+pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Tensor)> {
+    let names = layout.blocks().iter().flat_map(|block| block.tensors().iter().map(|spec| spec.name.clone()));
+    names.zip(layout.blocks().iter().zip(blocks).flat_map(|(block, flat)| block.views(flat))).collect()
+}
+
+/// The source's `config.json` with the type of the weights: under `torch_dtype` if it is written so (transformers 4), else under `dtype`.
+fn config_with_dtype(path: &Path, dtype: Kind) -> Result<Vec<u8>, ModelError> {
+    let mut config: serde_json::Map<String, serde_json::Value> = read_json(path)?;
+    let name = match dtype {
+        Kind::BFloat16 => "bfloat16",
+        Kind::Half => "float16",
+        _ => "float32",
+    };
+    let key = if config.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
+    config.insert(key.to_owned(), name.into());
+    serde_json::to_vec_pretty(&config).map_err(|source| ModelError::Json { path: path.to_owned(), source })
+}
+
+impl Weights {
+    fn open(folder: &Path) -> Result<Self, ModelError> {
+        let index = folder.join(INDEX);
+        let names: BTreeSet<String> =
+            if index.exists() { read_json::<Index>(&index)?.weight_map.into_values().collect() } else { BTreeSet::from([SINGLE.to_owned()]) };
+        let files = names.iter().map(|name| SafetensorsFile::open(&inside(folder, name)?)).collect::<Result<Vec<_>, _>>()?;
+        let of = files.iter().enumerate().flat_map(|(file, opened)| opened.names().into_iter().map(move |name| (name, file))).collect();
+        Ok(Self { files, of })
+    }
+
+    fn problems(&self, layout: &ModelLayout) -> Vec<String> {
+        let mut unknown: BTreeSet<&str> = self.of.keys().map(String::as_str).filter(|name| !may_be_left_aside(name, layout)).collect();
+        let mut problems = Vec::new();
+        for spec in layout.blocks().iter().flat_map(Layout::tensors) {
+            unknown.remove(spec.name.as_str());
+            let Some(info) = self.of.get(&spec.name).and_then(|&file| self.files[file].info(&spec.name)) else {
+                problems.push(format!("`{}` is missing", spec.name));
+                continue;
+            };
+            let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
+            if shape != spec.shape {
+                problems.push(format!("`{}` is {shape:?}, expected {:?}", spec.name, spec.shape));
+            }
+            if safetensors_file::kind(info.dtype).is_none() {
+                problems.push(format!("`{}` is {:?}, expected a floating-point type", spec.name, info.dtype));
+            }
+        }
+        problems.extend(unknown.into_iter().map(|name| format!("`{name}` is unknown to this architecture")));
+        problems
+    }
+
+    fn read_block(&mut self, block: &Layout, kind: Kind) -> Result<Tensor, ModelError> {
+        let flat = Tensor::f_empty([block.numel()], (kind, tch::Device::Cpu))?;
+        for (spec, mut view) in block.tensors().iter().zip(block.views(&flat)) {
+            let Some(&file) = self.of.get(&spec.name) else { continue };
+            let file = &mut self.files[file];
+            let Some(info) = file.info(&spec.name).cloned() else { continue };
+            let Some(stored) = safetensors_file::kind(info.dtype) else { continue };
+            view.f_copy_(&file.read(&info, stored)?)?;
+        }
+        Ok(flat)
+    }
+}
+
+/// Tensors that old exporters write and nobody needs: rotary tables, and a copy of the embedding as head of a tied model.
+fn may_be_left_aside(name: &str, layout: &ModelLayout) -> bool {
+    let tied = layout.blocks().iter().flat_map(Layout::tensors).all(|spec| spec.name != "lm_head.weight");
+    name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
+}
+
+/// A shard's path. The index comes with the model, so it may not point out of its folder.
+fn inside(folder: &Path, name: &str) -> Result<PathBuf, ModelError> {
+    let plain = Path::new(name).file_name().is_some_and(|file| file == name);
+    let path = folder.join(INDEX);
+    if plain { Ok(folder.join(name)) } else { Err(ModelError::Config { path, reason: format!("shard `{name}` is not a file of the folder") }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{named_tensors, read_tensors, write_folder};
+    use crate::model::{ModelConfig, ModelError, ModelLayout, random, safetensors_file};
+    use tch::{Kind, Tensor};
+
+    const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
+        "rope_theta": 10000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "eos_token_id": 2}"#;
+
+    fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), CONFIG).unwrap();
+        let config = ModelConfig::from_folder(folder.path()).unwrap();
+        let layout = ModelLayout::new(&config);
+        let blocks = random::random(&layout, &config, 7).unwrap();
+        (folder, layout, blocks)
+    }
+
+    #[test]
+    fn a_written_folder_reads_back_the_same() {
+        let (source, layout, blocks) = source();
+        let target = source.path().join("export");
+        write_folder(&target, source.path(), &layout, &blocks, Kind::Float).unwrap();
+        assert_eq!(read_tensors(&target, &layout, Kind::Float).unwrap(), blocks);
+        let config: serde_json::Value = serde_json::from_slice(&std::fs::read(target.join("config.json")).unwrap()).unwrap();
+        assert_eq!(config["torch_dtype"], "float32");
+        assert!(named_tensors(&layout, &blocks).iter().all(|(name, _)| name != "lm_head.weight"));
+    }
+
+    #[test]
+    fn every_tensor_that_does_not_fit_is_listed() {
+        let (source, layout, blocks) = source();
+        let mut tensors = named_tensors(&layout, &blocks);
+        tensors.retain(|(name, _)| !name.ends_with("o_proj.weight"));
+        tensors[0].1 = Tensor::zeros([3, 4], (Kind::Float, tch::Device::Cpu));
+        tensors.push(("model.layers.0.self_attn.q_proj.bias".to_owned(), Tensor::zeros([4], (Kind::Float, tch::Device::Cpu))));
+        safetensors_file::write(&source.path().join("model.safetensors"), tensors, Kind::Float).unwrap();
+        let error = read_tensors(source.path(), &layout, Kind::Float).unwrap_err();
+        let ModelError::Weights { problems, .. } = error else { panic!("{error}") };
+        let expected = [
+            "`model.embed_tokens.weight` is [3, 4], expected [11, 4]",
+            "`model.layers.0.self_attn.o_proj.weight` is missing",
+            "`model.layers.0.self_attn.q_proj.bias` is unknown to this architecture",
+        ];
+        assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn a_file_cut_short_is_refused() {
+        let (source, layout, blocks) = source();
+        write_folder(source.path(), source.path(), &layout, &blocks, Kind::Float).unwrap();
+        let path = source.path().join("model.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
+        assert!(matches!(read_tensors(source.path(), &layout, Kind::Float), Err(ModelError::Safetensors { .. })));
+    }
+
+    #[test]
+    fn an_index_may_not_point_out_of_its_folder() {
+        let (source, layout, _) = source();
+        std::fs::write(source.path().join("model.safetensors.index.json"), r#"{"weight_map": {"a": "../a.safetensors"}}"#).unwrap();
+        let error = read_tensors(source.path(), &layout, Kind::Float).unwrap_err().to_string();
+        assert!(error.ends_with("shard `../a.safetensors` is not a file of the folder"), "{error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! How parameters are grouped into blocks, and how a block's tensors lie in its flat vector.
+//!
+//! ```text
+//!  block 0          model.embed_tokens
+//!  blocks 1..=L     input_layernorm │ q k v │ o │ post_attention_layernorm │ gate up │ down       (│ separates views of one GEMM)
+//!  block L+1        model.norm │ lm_head (unless tied)
+//! ```
+//! q, k, v are neighbours, and gate and up are, so that each can be used as one matrix without copying.
+
+use tch::Tensor;
+
+use super::ModelConfig;
+
+/// A tensor of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Hugging Face name.
+    pub name: String,
+    /// Dimensions.
+    pub shape: Vec<i64>,
+    /// Where it begins in the block's flat vector, in elements.
+    pub offset: i64,
+}
+
+impl TensorSpec {
+    /// Elements.
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+}
+
+/// The tensors of one block, in the order of its flat vector.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Layout {
+    tensors: Vec<TensorSpec>,
+    numel: i64,
+}
+
+impl Layout {
+    fn with(mut self, name: String, shape: &[i64]) -> Self {
+        let spec = TensorSpec { name, shape: shape.to_vec(), offset: self.numel };
+        self.numel += spec.numel();
+        self.tensors.push(spec);
+        self
+    }
+
+    /// The tensors in order.
+    pub fn tensors(&self) -> &[TensorSpec] {
+        &self.tensors
+    }
+
+    /// Elements of the flat vector.
+    pub fn numel(&self) -> i64 {
+        self.numel
+    }
+
+    /// Views of the tensors in `flat` `[numel]`, in order. They share its memory.
+    pub fn views(&self, flat: &Tensor) -> Vec<Tensor> {
+        self.tensors.iter().map(|spec| flat.narrow(0, spec.offset, spec.numel()).view(spec.shape.as_slice())).collect()
+    }
+}
+
+/// All blocks of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelLayout {
+    blocks: Vec<Layout>,
+}
+
+impl ModelLayout {
+    /// The layout of a model of the Llama architecture.
+    pub fn new(config: &ModelConfig) -> Self {
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let mut blocks = vec![Layout::default().with("model.embed_tokens.weight".to_owned(), &[vocab, hidden])];
+        blocks.extend((0..config.num_hidden_layers).map(|layer| layer_layout(config, layer)));
+        let last = Layout::default().with("model.norm.weight".to_owned(), &[hidden]);
+        blocks.push(if config.tie_word_embeddings { last } else { last.with("lm_head.weight".to_owned(), &[vocab, hidden]) });
+        Self { blocks }
+    }
+
+    /// The blocks in order.
+    pub fn blocks(&self) -> &[Layout] {
+        &self.blocks
+    }
+
+    /// Parameters in all; tied ones count once.
+    pub fn numel(&self) -> i64 {
+        self.blocks.iter().map(Layout::numel).sum()
+    }
+}
+
+fn layer_layout(config: &ModelConfig, layer: usize) -> Layout {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let (queries, keys) = (config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim);
+    let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+    Layout::default()
+        .with(name("input_layernorm"), &[hidden])
+        .with(name("self_attn.q_proj"), &[queries, hidden])
+        .with(name("self_attn.k_proj"), &[keys, hidden])
+        .with(name("self_attn.v_proj"), &[keys, hidden])
+        .with(name("self_attn.o_proj"), &[hidden, queries])
+        .with(name("post_attention_layernorm"), &[hidden])
+        .with(name("mlp.gate_proj"), &[inner, hidden])
+        .with(name("mlp.up_proj"), &[inner, hidden])
+        .with(name("mlp.down_proj"), &[hidden, inner])
+}

@@ -1,0 +1,224 @@
+//! Whole passes over the model: with gradients, and without.
+//!
+//! ```text
+//!  forward_backward asks for weights of   0, 1..=L, L+1, (0 if tied), then L..=1
+//!             and adds the gradients of             L+1, (0 if tied),      L..=1, 0       one after the use of each
+//!  logprobs   asks for weights of         0, 1..=L, L+1, (0 if tied)
+//! ```
+//! An empty micro-batch goes the same way with tensors of no rows.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use std::ops::Range;
+
+use tch::{Kind, Tensor};
+
+use super::layer::{self, Context, Saved};
+use super::ops::{NormSaved, Rotary, rms_norm, rms_norm_backward};
+use super::{Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Parameters, head};
+
+/// A model: shape and layout, without weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    config: ModelConfig,
+    layout: ModelLayout,
+}
+
+/// Log-probabilities of some of the micro-batch's trained tokens, handed to the loss.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Which of the N trained tokens: [`PackedTokens::trained_N`]`[range]`.
+    pub range: Range<i64>,
+    /// `[range]` the learner's log-probabilities of logits ÷ temperature, fp32.
+    pub logprobs_N: Tensor,
+    /// `[range]` entropies in nats, fp32.
+    pub entropy_N: Tensor,
+}
+
+impl Chunk {
+    /// This chunk's part of a tensor over all N trained tokens.
+    pub fn of(&self, tensor_N: &Tensor) -> Tensor {
+        tensor_N.narrow(0, self.range.start, self.range.end - self.range.start)
+    }
+}
+
+/// Log-probabilities of a micro-batch's trained tokens.
+#[derive(Debug)]
+pub struct TokenLogprobs {
+    /// `[N]`, of logits ÷ temperature, fp32.
+    pub logprobs_N: Tensor,
+    /// `[N]` entropies in nats, fp32.
+    pub entropy_N: Tensor,
+}
+
+/// The final norm's input rows and the head, for the trained tokens.
+struct Top {
+    normed_NH: Tensor,
+    norm: NormSaved,
+    norm_weight_H: Tensor,
+    head_VH: Tensor,
+}
+
+impl Model {
+    /// The model with this configuration.
+    pub fn new(config: ModelConfig) -> Self {
+        let layout = ModelLayout::new(&config);
+        Self { config, layout }
+    }
+
+    /// Shape and constants.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Blocks and their tensors.
+    pub fn layout(&self) -> &ModelLayout {
+        &self.layout
+    }
+
+    /// Runs the micro-batch forward and backward. `loss` sees each chunk of trained tokens once, in order, and returns the derivative of the total loss
+    /// by each of its log-probabilities; the gradients are added to `parameters`.
+    pub fn forward_backward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        temperature: f64,
+        loss: &mut dyn FnMut(&Chunk) -> Tensor,
+    ) -> Result<(), ModelError> {
+        let (x_TH, saved) = self.layers_forward(parameters, packed, true)?;
+        let mut dx_TH = self.top_forward_backward(parameters, packed, &x_TH, temperature, loss)?;
+        drop(x_TH);
+        let rotary = self.rotary(packed, dx_TH.kind());
+        let context = Context { config: &self.config, packed, rotary: &rotary };
+        for (layer, saved) in saved.into_iter().enumerate().rev() {
+            let block = layer + 1;
+            let (dx, gradient) = layer::backward(&context, self.block(block), &parameters.weights(block)?, &saved, &dx_TH)?;
+            dx_TH = dx;
+            parameters.add_gradient(block, &gradient)?;
+        }
+        let dtable_VH = Tensor::embedding_dense_backward(&dx_TH.to_kind(Kind::Float), &packed.tokens_T, self.config.vocab_size, -1, false);
+        parameters.add_gradient(0, &dtable_VH.view([-1]))
+    }
+
+    /// Log-probabilities of the trained tokens, without gradients.
+    pub fn logprobs(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, temperature: f64) -> Result<TokenLogprobs, ModelError> {
+        let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
+        let top = self.top(parameters, packed, &x_TH)?;
+        let options = (Kind::Float, x_TH.device());
+        let (logprobs_N, entropy_N) = (Tensor::empty([packed.num_trained()], options), Tensor::empty([packed.num_trained()], options));
+        for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
+            let distribution = head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
+            logprobs_N.narrow(0, range.start, range.end - range.start).copy_(&distribution.logprobs_C);
+            entropy_N.narrow(0, range.start, range.end - range.start).copy_(&distribution.entropy_C);
+        }
+        Ok(TokenLogprobs { logprobs_N, entropy_N })
+    }
+
+    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. For small inputs: this is the whole matrix.
+    pub fn logits(&self, parameters: &mut dyn Parameters, packed: &PackedTokens) -> Result<Tensor, ModelError> {
+        let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
+        let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
+        let (normed_TH, _) = rms_norm(&x_TH, &norm_weight_H, self.config.rms_norm_eps);
+        Ok(normed_TH.matmul(&head_VH.tr()).to_kind(Kind::Float))
+    }
+
+    fn block(&self, block: usize) -> &Layout {
+        &self.layout.blocks()[block]
+    }
+
+    fn rotary(&self, packed: &PackedTokens, kind: Kind) -> Rotary {
+        Rotary::new(&packed.positions_T, self.config.head_dim, self.config.rope_theta, kind)
+    }
+
+    /// Embedding and layers; keeps activations only if asked.
+    fn layers_forward(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, keep: bool) -> Result<(Tensor, Vec<Saved>), ModelError> {
+        let table_VH = parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]);
+        let mut x_TH = table_VH.index_select(0, &packed.tokens_T);
+        drop(table_VH);
+        let rotary = self.rotary(packed, x_TH.kind());
+        let context = Context { config: &self.config, packed, rotary: &rotary };
+        let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
+        for block in 1..=self.config.num_hidden_layers {
+            let (y_TH, saved) = layer::forward(&context, self.block(block), &parameters.weights(block)?, &x_TH)?;
+            x_TH = y_TH;
+            kept.extend(keep.then_some(saved));
+        }
+        Ok((x_TH, kept))
+    }
+
+    /// Weights of the final norm `[H]` and of the head `[V, H]`.
+    fn top_weights(&self, parameters: &mut dyn Parameters) -> Result<(Tensor, Tensor), ModelError> {
+        let last = self.config.num_hidden_layers + 1;
+        let mut views = self.block(last).views(&parameters.weights(last)?).into_iter();
+        let norm_H = views.next().ok_or_else(|| ModelError::Packed("the last block has no norm".to_owned()))?;
+        let head_VH = match views.next() {
+            Some(head) => head,
+            None => parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]),
+        };
+        Ok((norm_H, head_VH))
+    }
+
+    fn top(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, x_TH: &Tensor) -> Result<Top, ModelError> {
+        let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
+        let (normed_NH, norm) = rms_norm(&x_TH.index_select(0, &packed.predictors_N()), &norm_weight_H, self.config.rms_norm_eps);
+        Ok(Top { normed_NH, norm, norm_weight_H, head_VH })
+    }
+
+    /// (range, target ids, normed hidden states) of each chunk of trained tokens.
+    fn chunks(&self, packed: &PackedTokens, normed_NH: &Tensor) -> impl Iterator<Item = (Range<i64>, Tensor, Tensor)> {
+        let targets_N = packed.targets_N();
+        head::chunks(packed.num_trained(), self.config.vocab_size).map(move |range| {
+            let length = range.end - range.start;
+            (range.clone(), targets_N.narrow(0, range.start, length), normed_NH.narrow(0, range.start, length))
+        })
+    }
+
+    /// Final norm and head in both directions, to `dx` `[T, H]`.
+    fn top_forward_backward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        x_TH: &Tensor,
+        temperature: f64,
+        loss: &mut dyn FnMut(&Chunk) -> Tensor,
+    ) -> Result<Tensor, ModelError> {
+        let top = self.top(parameters, packed, x_TH)?;
+        let last = self.config.num_hidden_layers + 1;
+        let tied = self.config.tie_word_embeddings;
+        let (gradient, dtable) = (zeros(self.block(last), x_TH), tied.then(|| zeros(self.block(0), x_TH)));
+        let mut last_views = self.block(last).views(&gradient);
+        let mut dhead_VH = match &dtable {
+            Some(flat) => flat.view([self.config.vocab_size, self.config.hidden_size]),
+            None => last_views.remove(1),
+        };
+        let dnormed_NH = top.normed_NH.empty_like();
+        for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
+            let distribution = head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
+            let chunk = Chunk { range, logprobs_N: distribution.logprobs_C.shallow_clone(), entropy_N: distribution.entropy_C.shallow_clone() };
+            let dlogits_CV = distribution.logits_gradient(&targets_C, &loss(&chunk), temperature).to_kind(normed_CH.kind());
+            chunk.of(&dnormed_NH).copy_(&dlogits_CV.matmul(&top.head_VH));
+            add_product(&mut dhead_VH, &dlogits_CV, &normed_CH);
+        }
+        let (dx_NH, dnorm_H) = rms_norm_backward(&dnormed_NH, &top.norm, &top.norm_weight_H);
+        last_views[0].copy_(&dnorm_H);
+        parameters.add_gradient(last, &gradient)?;
+        if let Some(dtable) = dtable {
+            parameters.add_gradient(0, &dtable)?;
+        }
+        Ok(x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH))
+    }
+}
+
+/// A block's flat fp32 gradient, zero.
+fn zeros(block: &Layout, like: &Tensor) -> Tensor {
+    Tensor::zeros([block.numel()], (Kind::Float, like.device()))
+}
+
+/// Adds `dyᵀ · x` to the fp32 `out`.
+fn add_product(out: &mut Tensor, dy: &Tensor, x: &Tensor) {
+    if x.kind() == Kind::Float {
+        let _ = out.addmm_(&dy.tr(), x);
+    } else {
+        let _ = out.g_add_(&dy.tr().mm(x));
+    }
+}

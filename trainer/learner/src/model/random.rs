@@ -1,0 +1,59 @@
+//! Random weights, a pure function of (seed, tensor name, shape): every process that makes them gets the same ones.
+
+use rand::{RngCore as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use sha2::{Digest as _, Sha256};
+use tch::{Kind, Tensor};
+
+use super::layout::TensorSpec;
+use super::{Layout, ModelConfig, ModelError, ModelLayout};
+
+/// The flat fp32 weights of every block: norms 1, all else normal with the configuration's standard deviation.
+pub fn random(layout: &ModelLayout, config: &ModelConfig, seed: u64) -> Result<Vec<Tensor>, ModelError> {
+    layout.blocks().iter().map(|block| random_block(block, config, seed)).collect()
+}
+
+fn random_block(block: &Layout, config: &ModelConfig, seed: u64) -> Result<Tensor, ModelError> {
+    let tensors = block.tensors().iter().map(|spec| random_tensor(spec, config.initializer_range, seed)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Tensor::f_cat(&tensors, 0)?)
+}
+
+fn random_tensor(spec: &TensorSpec, deviation: f64, seed: u64) -> Result<Tensor, ModelError> {
+    if spec.shape.len() == 1 {
+        return Ok(Tensor::f_ones([spec.numel()], (Kind::Float, tch::Device::Cpu))?);
+    }
+    let key = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(spec.name.as_bytes()).finalize();
+    let mut generator = ChaCha8Rng::from_seed(key.into());
+    let pairs = (spec.numel() + 1) / 2;
+    let radius = (uniform(&mut generator, pairs)?.log() * -2.0).sqrt();
+    let angle = uniform(&mut generator, pairs)? * std::f64::consts::TAU;
+    // Box and Muller 1958: two uniform numbers make two normal ones.
+    let normal = Tensor::f_cat(&[&radius * angle.cos(), &radius * angle.sin()], 0)?;
+    Ok((normal.narrow(0, 0, spec.numel()) * deviation).to_kind(Kind::Float))
+}
+
+/// Uniform in (0, 1), 31 bits each, as f64.
+fn uniform(generator: &mut ChaCha8Rng, count: i64) -> Result<Tensor, ModelError> {
+    let mut bytes = vec![0; 4 * count as usize];
+    generator.fill_bytes(&mut bytes);
+    let bits = Tensor::f_from_data_size(&bytes, &[count], Kind::Int)?.bitwise_and(i64::from(i32::MAX));
+    Ok((bits.to_kind(Kind::Double) + 0.5) / f64::from(1_u32 << 31))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::random_tensor;
+    use crate::model::layout::TensorSpec;
+
+    #[test]
+    fn weights_depend_on_seed_and_name_only_and_are_normal() {
+        let make = |name: &str, seed| random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![301, 301], offset: 0 }, 0.02, seed).unwrap();
+        let weights = make("a", 1);
+        assert_eq!(weights, make("a", 1));
+        assert_ne!(weights, make("b", 1));
+        assert_ne!(weights, make("a", 2));
+        let number = |tensor: tch::Tensor| f64::try_from(tensor).unwrap();
+        assert!(number(weights.mean(tch::Kind::Double)).abs() < 3e-4);
+        assert!((number(weights.std(true)) - 0.02).abs() < 3e-4);
+    }
+}

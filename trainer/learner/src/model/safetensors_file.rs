@@ -1,0 +1,128 @@
+//! Safetensors files and libtorch tensors: reads one tensor at a time, writes without holding all bytes at once.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo, View, serialize_to_file};
+use tch::{Kind, Tensor};
+
+use super::ModelError;
+
+/// Longest header read, as in the safetensors library.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// An open file whose header has been read.
+#[derive(Debug)]
+pub struct SafetensorsFile {
+    path: PathBuf,
+    file: File,
+    /// Where the tensors' bytes begin.
+    data: u64,
+    metadata: Metadata,
+}
+
+impl SafetensorsFile {
+    /// Opens `path`, reads its header and checks that the file is as long as it says.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let failed = |source| ModelError::File { operation: "read", path: path.to_owned(), source };
+        let damaged = |source| ModelError::Safetensors { operation: "read", path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(failed)?;
+        let length = u64::from_le_bytes(length);
+        if length > MAX_HEADER_BYTES {
+            return Err(damaged(safetensors::SafeTensorError::HeaderTooLarge));
+        }
+        let mut header = vec![0; length as usize];
+        file.read_exact(&mut header).map_err(failed)?;
+        let metadata: Metadata = serde_json::from_slice(&header).map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+        let data = 8 + length;
+        if file.metadata().map_err(failed)?.len() != data + metadata.data_len() as u64 {
+            return Err(damaged(safetensors::SafeTensorError::MetadataIncompleteBuffer));
+        }
+        Ok(Self { path: path.to_owned(), file, data, metadata })
+    }
+
+    /// The tensors' names.
+    pub fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// Kind and shape of a tensor.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.metadata.info(name)
+    }
+
+    /// A tensor in the kind it has in the file.
+    pub fn read(&mut self, info: &TensorInfo, kind: Kind) -> Result<Tensor, ModelError> {
+        let (begin, end) = info.data_offsets;
+        let mut bytes = vec![0; end - begin];
+        let read = self.file.seek(SeekFrom::Start(self.data + begin as u64)).and_then(|_| self.file.read_exact(&mut bytes));
+        read.map_err(|source| ModelError::File { operation: "read", path: self.path.clone(), source })?;
+        let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
+        Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?)
+    }
+}
+
+/// libtorch's kind of a floating-point type; none for others.
+pub fn kind(dtype: Dtype) -> Option<Kind> {
+    match dtype {
+        Dtype::F32 => Some(Kind::Float),
+        Dtype::BF16 => Some(Kind::BFloat16),
+        Dtype::F16 => Some(Kind::Half),
+        Dtype::F64 => Some(Kind::Double),
+        _ => None,
+    }
+}
+
+/// Writes `tensors` with the metadata that transformers expects.
+pub fn write(path: &Path, tensors: Vec<(String, Tensor)>, kind: Kind) -> Result<(), ModelError> {
+    let views = tensors.into_iter().map(|(name, tensor)| Ok((name, Lazy::new(tensor, kind)?))).collect::<Result<Vec<_>, ModelError>>()?;
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    serialize_to_file(views, Some(metadata), path).map_err(|source| ModelError::Safetensors { operation: "write", path: path.to_owned(), source })
+}
+
+/// A tensor that becomes bytes when it is written.
+struct Lazy {
+    tensor: Tensor,
+    kind: Kind,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+impl Lazy {
+    fn new(tensor: Tensor, kind: Kind) -> Result<Self, ModelError> {
+        let dtype = match kind {
+            Kind::Float => Dtype::F32,
+            Kind::BFloat16 => Dtype::BF16,
+            Kind::Half => Dtype::F16,
+            other => return Err(tch::TchError::Kind(format!("{other:?} is not written to model folders, only Float, BFloat16 and Half")).into()),
+        };
+        let shape = tensor.size().iter().map(|&size| size as usize).collect();
+        Ok(Self { tensor, kind, dtype, shape })
+    }
+}
+
+impl View for Lazy {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let tensor = self.tensor.to_kind(self.kind).contiguous();
+        let mut bytes = vec![0; self.data_len()];
+        tensor.copy_data_u8(&mut bytes, tensor.numel());
+        Cow::Owned(bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.numel() * self.kind.elt_size_in_bytes()
+    }
+}

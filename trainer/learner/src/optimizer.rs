@@ -1,0 +1,162 @@
+//! AdamW over shards, with global gradient clipping, and with updates that are skipped when a number is not finite.
+
+use std::rc::Rc;
+
+use rljob_collective::{AdamW, CollectiveError, fused_adamw};
+use rljob_crds::algorithm::OptimizerSpec;
+use tch::{Kind, Tensor};
+
+use crate::checkpoint::OptimizerProgress;
+use crate::fsdp::ShardedParameters;
+use crate::ranks::Ranks;
+
+/// Skipped updates in a row that end the run.
+pub const MAX_SKIPPED_IN_A_ROW: u32 = 5;
+
+/// An update that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OptimizerError {
+    /// A collective or the kernel failed.
+    #[error("failed to update block {block:?}")]
+    Update {
+        /// The block; none for the norm over all of them.
+        block: Option<usize>,
+        /// Cause.
+        source: CollectiveError,
+    },
+    /// libtorch refused.
+    #[error("failed in libtorch")]
+    Torch(#[from] tch::TchError),
+}
+
+/// What an update did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Update {
+    /// L2 norm of the gradient over all ranks and parameters, before clipping.
+    pub gradient_norm: f64,
+    /// Whether it was skipped because loss or gradient was not finite.
+    pub skipped: bool,
+}
+
+/// First and second moments of this rank's shards.
+#[derive(Debug)]
+pub struct Optimizer {
+    ranks: Rc<Ranks>,
+    spec: OptimizerSpec,
+    moments: Vec<[Tensor; 2]>,
+    progress: OptimizerProgress,
+}
+
+impl Optimizer {
+    /// An optimizer at its start, for `parameters`.
+    pub fn new(ranks: Rc<Ranks>, spec: OptimizerSpec, parameters: &ShardedParameters) -> Self {
+        let moments = parameters.shards().iter().map(|shard| [shard.master.zeros_like(), shard.master.zeros_like()]).collect();
+        Self { ranks, spec, moments, progress: OptimizerProgress::default() }
+    }
+
+    /// An optimizer that goes on from a checkpoint: `moments` are this rank's shards of first and second moment, by block.
+    pub fn restored(ranks: Rc<Ranks>, spec: OptimizerSpec, moments: Vec<[Tensor; 2]>, progress: OptimizerProgress) -> Self {
+        Self { ranks, spec, moments, progress }
+    }
+
+    /// First and second moment of this rank's shards, by block.
+    pub fn moments(&self) -> &[[Tensor; 2]] {
+        &self.moments
+    }
+
+    /// What is counted.
+    pub fn progress(&self) -> OptimizerProgress {
+        self.progress
+    }
+
+    /// Makes one update from the gradients and forgets them. `loss` is the minibatch's, summed over ranks, so that every rank skips or none does.
+    ///
+    /// A collective. Clipping is PyTorch's `clip_grad_norm_`: gradients are scaled by clip ÷ (norm + 1e-6) if that is below 1.
+    pub fn update(&mut self, parameters: &mut ShardedParameters, learning_rate: f64, loss: f64) -> Result<Update, OptimizerError> {
+        let gradient_norm = self.gradient_norm(parameters)?;
+        let skipped = !(loss.is_finite() && gradient_norm.is_finite());
+        if skipped {
+            self.progress.skipped_in_a_row += 1;
+        } else {
+            self.progress.skipped_in_a_row = 0;
+            self.progress.updates += 1;
+            let clip = self.spec.gradient_clipping;
+            let scale = if clip > 0.0 { (clip / (gradient_norm + 1e-6)).min(1.0) } else { 1.0 };
+            self.apply(parameters, learning_rate, scale)?;
+        }
+        parameters.zero_gradients();
+        Ok(Update { gradient_norm, skipped })
+    }
+
+    fn apply(&self, parameters: &ShardedParameters, learning_rate: f64, scale: f64) -> Result<(), OptimizerError> {
+        let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
+        let settings = AdamW { learning_rate, beta1, beta2, weight_decay, epsilon };
+        for (block, (shard, [exp_avg, exp_avg_sq])) in parameters.shards().iter().zip(&self.moments).enumerate() {
+            if scale < 1.0 {
+                let _ = shard.gradient.shallow_clone().f_mul_scalar_(scale)?;
+            }
+            fused_adamw(&shard.master, &shard.gradient, exp_avg, exp_avg_sq, self.progress.updates, &settings)
+                .map_err(|source| OptimizerError::Update { block: Some(block), source })?;
+        }
+        Ok(())
+    }
+
+    fn gradient_norm(&self, parameters: &ShardedParameters) -> Result<f64, OptimizerError> {
+        let mut squares = 0.0;
+        for shard in parameters.shards() {
+            let norm = shard.gradient.f_norm_scalaropt_dtype(2, [0i64].as_slice(), false, Kind::Double)?.f_double_value(&[])?;
+            squares += norm * norm;
+        }
+        let [sum] = self.ranks.sum([squares]).map_err(|source| OptimizerError::Update { block: None, source })?;
+        Ok(sum.sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Optimizer;
+    use crate::checkpoint::OptimizerProgress;
+    use crate::fsdp::ShardedParameters;
+    use crate::model::Parameters;
+    use crate::ranks::Ranks;
+    use rljob_crds::algorithm::OptimizerSpec;
+    use tch::{Kind, Tensor};
+
+    fn setup() -> (ShardedParameters, Optimizer) {
+        let parameters = ShardedParameters::new(Ranks::alone(), Kind::Float, &[2], vec![Tensor::from_slice(&[1f32, -1.])]);
+        let spec = OptimizerSpec { weight_decay: 0.0, gradient_clipping: 1.0, ..OptimizerSpec::default() };
+        let optimizer = Optimizer::new(Ranks::alone(), spec, &parameters);
+        (parameters, optimizer)
+    }
+
+    fn floats(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor).unwrap()
+    }
+
+    #[test]
+    fn the_norm_is_of_the_gradient_before_clipping_and_the_gradient_is_forgotten() {
+        let (mut parameters, mut optimizer) = setup();
+        parameters.add_gradient(0, &Tensor::from_slice(&[3f32, 4.])).unwrap();
+        let update = optimizer.update(&mut parameters, 0.5, 1.0).unwrap();
+        assert_eq!((update.gradient_norm, update.skipped), (5.0, false));
+        // The first AdamW update is the learning rate in the gradient's direction; the first moment holds a tenth of the clipped gradient.
+        assert_eq!(floats(&parameters.shards()[0].master), [0.5, -1.5]);
+        let moment = floats(&optimizer.moments()[0][0]);
+        assert!((moment[0] - 0.06).abs() < 1e-7 && (moment[1] - 0.08).abs() < 1e-7, "{moment:?}");
+        assert_eq!(floats(&parameters.shards()[0].gradient), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_skip_the_update_and_are_counted_until_one_succeeds() {
+        let (mut parameters, mut optimizer) = setup();
+        parameters.add_gradient(0, &Tensor::from_slice(&[f32::NAN, 0.])).unwrap();
+        assert!(optimizer.update(&mut parameters, 0.5, 1.0).unwrap().skipped);
+        parameters.add_gradient(0, &Tensor::from_slice(&[1f32, 0.])).unwrap();
+        assert!(optimizer.update(&mut parameters, 0.5, f64::INFINITY).unwrap().skipped);
+        assert_eq!(floats(&parameters.shards()[0].master), [1.0, -1.0]);
+        assert_eq!(optimizer.progress(), OptimizerProgress { updates: 0, skipped_in_a_row: 2 });
+        parameters.add_gradient(0, &Tensor::from_slice(&[1f32, 0.])).unwrap();
+        assert!(!optimizer.update(&mut parameters, 0.5, 1.0).unwrap().skipped);
+        assert_eq!(optimizer.progress(), OptimizerProgress { updates: 1, skipped_in_a_row: 0 });
+    }
+}

@@ -1,0 +1,26 @@
+//! A learner never outlives its supervisor: the kernel kills it when the supervisor dies.
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use crate::supervisor::process::SUPERVISOR_PID;
+
+/// The supervisor died before it could be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum ParentError {
+    /// The kernel refused.
+    #[error("failed to ask to die with the supervisor")]
+    Kernel(#[from] rustix::io::Errno),
+    /// It is gone.
+    #[error("the supervisor of process id {0} is gone")]
+    Gone(String),
+}
+
+/// Ties this process to its parent. Checked afterwards: the parent may have died just before.
+pub fn die_with_supervisor() -> Result<(), ParentError> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    match std::env::var(SUPERVISOR_PID) {
+        Ok(pid) if getppid().map(Pid::as_raw_nonzero).map(|parent| parent.get().to_string()) != Some(pid.clone()) => Err(ParentError::Gone(pid)),
+        // Started by hand, there is no supervisor to follow but the parent.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,120 @@
+//! Broadcasts to engines, each in a group of its own, so that one that dies delays no other. Failures are logged: the coordinator sees them at the engine.
+//!
+//! ```text
+//!  thread "publish"   POST WeightsReady::Distributed ──▶ a thread per transfer: join the group ──▶ broadcast tensor by tensor
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rljob_collective::{CollectiveError, Group, Store};
+use rljob_protocol::learner::{Transfer, WeightsReady};
+use rljob_protocol::version::Version;
+
+use super::{PublishError, Staged};
+use crate::coordinator_client::CoordinatorClient;
+
+/// Longest wait for an engine to join its group, and in one broadcast to it.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Publications under way at once; each holds a copy of the weights.
+const MAX_IN_FLIGHT: usize = 2;
+
+/// Sends weights to engines from this rank.
+#[derive(Debug)]
+pub struct Broadcaster {
+    client: CoordinatorClient,
+    rank: u32,
+    address: String,
+    /// Hosted from the first publication on, for the life of the process.
+    store: Option<Arc<Store>>,
+    in_flight: VecDeque<JoinHandle<()>>,
+}
+
+impl Broadcaster {
+    /// A sender that engines reach at `address`.
+    pub fn new(client: CoordinatorClient, rank: u32, address: String) -> Self {
+        Self { client, rank, address, store: None, in_flight: VecDeque::new() }
+    }
+
+    /// Begins to send `staged` to the engines of `transfers`, which are all this rank's. Waits only if too many publications are under way.
+    pub fn begin(&mut self, version: Version, transfers: Vec<Transfer>, staged: Staged) -> Result<(), PublishError> {
+        self.in_flight.retain(|thread| !thread.is_finished());
+        while self.in_flight.len() >= MAX_IN_FLIGHT {
+            self.wait_for_oldest();
+        }
+        let store = self.store()?;
+        let ready = WeightsReady::Distributed {
+            attempt: self.client.attempt(),
+            version,
+            rank: self.rank,
+            store_address: self.address.clone(),
+            store_port: store.port(),
+            tensors: staged.infos(),
+        };
+        let (client, address) = (self.client.clone(), self.address.clone());
+        let publish = move || match client.report_weights(&ready) {
+            Ok(()) => send_all(&store, &address, &transfers, &staged),
+            Err(error) => tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent"),
+        };
+        let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(publish);
+        self.in_flight.push_back(thread.map_err(|error| PublishError::Broadcast(error.to_string()))?);
+        Ok(())
+    }
+
+    /// Waits until nothing is under way. Every wait inside has a deadline.
+    pub fn finish(&mut self) {
+        while !self.in_flight.is_empty() {
+            self.wait_for_oldest();
+        }
+    }
+
+    fn wait_for_oldest(&mut self) {
+        if self.in_flight.pop_front().is_some_and(|thread| thread.join().is_err()) {
+            tracing::warn!("a publication's thread panicked");
+        }
+    }
+
+    fn store(&mut self) -> Result<Arc<Store>, PublishError> {
+        if let Some(store) = &self.store {
+            return Ok(Arc::clone(store));
+        }
+        let store = Arc::new(Store::host(0, TIMEOUT).map_err(|error| PublishError::Broadcast(error.to_string()))?);
+        self.store = Some(Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+/// One thread for each engine, so that the slowest delays nobody.
+fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], staged: &Staged) {
+    let threads: Vec<_> = transfers
+        .iter()
+        .map(|transfer| {
+            let (store, address, transfer, staged) = (Arc::clone(store), address.to_owned(), transfer.clone(), staged.share());
+            std::thread::spawn(move || log_outcome(&transfer, send(&store, &address, &transfer, &staged)))
+        })
+        .collect();
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::warn!("a transfer's thread panicked");
+        }
+    }
+}
+
+fn log_outcome(transfer: &Transfer, outcome: Result<Duration, CollectiveError>) {
+    let Transfer { engine, group, .. } = transfer;
+    match outcome {
+        Ok(time) => tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights"),
+        Err(error) => tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew"),
+    }
+}
+
+fn send(store: &Store, address: &str, transfer: &Transfer, staged: &Staged) -> Result<Duration, CollectiveError> {
+    let group = Group::join_weight_update(store, &transfer.group, 0, transfer.world_size, address, TIMEOUT)?;
+    let started = Instant::now();
+    for (_, tensor) in &staged.tensors {
+        group.broadcast(tensor, 0)?;
+    }
+    Ok(started.elapsed())
+}

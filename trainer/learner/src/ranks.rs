@@ -1,0 +1,88 @@
+//! This learner's place among the ranks and the few small collectives that the training loop needs. A world of one makes none.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use rljob_collective::{CollectiveError, Group, Store};
+use tch::{Kind, Tensor};
+
+use crate::coordinator_client::PATIENCE;
+
+/// Longest wait in a collective: a peer may be waiting for the coordinator for all of [`PATIENCE`]. A peer that died is noticed at once.
+const TIMEOUT: Duration = Duration::from_secs(PATIENCE.as_secs() + 300);
+/// Longest wait for the other ranks to start.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// This learner's place among the ranks.
+#[derive(Debug)]
+pub struct Ranks {
+    rank: u32,
+    world_size: u32,
+    group: Option<Group>,
+    /// Keeps rank 0's store alive.
+    _store: Option<Store>,
+}
+
+impl Ranks {
+    /// A world of one.
+    pub fn alone() -> Rc<Self> {
+        Rc::new(Self { rank: 0, world_size: 1, group: None, _store: None })
+    }
+
+    /// Joins the group of attempt `attempt`: rank 0 hosts the store at `rendezvous` (host, port); `address` is where the others reach this rank.
+    pub fn join(rendezvous: (&str, u16), address: &str, rank: u32, world_size: u32, attempt: u32) -> Result<Rc<Self>, CollectiveError> {
+        if world_size == 1 {
+            return Ok(Self::alone());
+        }
+        let (host, port) = rendezvous;
+        let store = if rank == 0 { Store::host(port, JOIN_TIMEOUT)? } else { Store::connect(host, port, JOIN_TIMEOUT)? };
+        let group = Group::join(&store, &format!("learners-{attempt}"), rank, world_size, address, TIMEOUT)?;
+        Ok(Rc::new(Self { rank, world_size, group: Some(group), _store: Some(store) }))
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks in all.
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// The group; none in a world of one.
+    pub fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
+    /// Sums `values` over the ranks, entry by entry; the same bits on every rank.
+    pub fn sum<const N: usize>(&self, values: [f64; N]) -> Result<[f64; N], CollectiveError> {
+        let Some(group) = &self.group else { return Ok(values) };
+        let tensor = Tensor::from_slice(&values);
+        group.all_reduce(&tensor)?;
+        let mut sums = [0.0; N];
+        tensor.copy_data(&mut sums, N);
+        Ok(sums)
+    }
+
+    /// The largest of every rank's `value`.
+    pub fn max(&self, value: f64) -> Result<f64, CollectiveError> {
+        let Some(group) = &self.group else { return Ok(value) };
+        let all = Tensor::zeros([i64::from(self.world_size)], (Kind::Double, tch::Device::Cpu));
+        group.all_gather(&all, &Tensor::from_slice(&[value]))?;
+        Ok(all.max().double_value(&[]))
+    }
+
+    /// Rank 0's `bytes`, on every rank; the others' are ignored.
+    pub fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, CollectiveError> {
+        let Some(group) = &self.group else { return Ok(bytes) };
+        let length = Tensor::from_slice(&[bytes.len() as i64]);
+        group.broadcast(&length, 0)?;
+        let length = length.int64_value(&[0]);
+        let content = if self.rank == 0 { Tensor::from_slice(&bytes) } else { Tensor::zeros([length], (Kind::Uint8, tch::Device::Cpu)) };
+        group.broadcast(&content, 0)?;
+        let mut received = vec![0; length as usize];
+        content.copy_data(&mut received, length as usize);
+        Ok(received)
+    }
+}

@@ -1,0 +1,176 @@
+//! From arguments to a [`Learner`]: settings of libtorch, the model's shape, the group, then weights from a checkpoint, a folder or a seed.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rljob_crds::RunConfig;
+use rljob_crds::algorithm::Precision;
+use rljob_crds::data::InitialWeights;
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
+use rljob_protocol::supervisor::Restore;
+use sha2::{Digest, Sha256};
+use tch::{Kind, Tensor};
+
+use crate::checkpoint::manifest::hex;
+use crate::checkpoint::{self, CheckpointError, CheckpointWriter, ModelShape};
+use crate::coordinator_client::{ClientError, CoordinatorClient};
+use crate::fsdp::{ShardedParameters, shard_of};
+use crate::learner::Learner;
+use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
+use crate::optimizer::Optimizer;
+use crate::publish::broadcast::Broadcaster;
+use crate::ranks::Ranks;
+
+/// How long another job's export is waited for.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Between two looks at it.
+const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Looks between two log lines.
+const EXPORT_LOG_EVERY: u32 = 30;
+
+/// What a learner is told by its supervisor.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Folder of tokens.
+    pub tokens: PathBuf,
+    /// Base URL of the coordinator.
+    pub coordinator: String,
+    /// Address at which others reach this process.
+    pub address: String,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks in all.
+    pub world_size: u32,
+    /// The incarnation.
+    pub attempt: u32,
+    /// Host and port of rank 0's store.
+    pub rendezvous: (String, u16),
+    /// Checkpoint to start from.
+    pub restore: Option<Restore>,
+}
+
+/// A learner that cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The model's folder is not there.
+    #[error("the model folder `{}` is not there, or not a folder", .0.display())]
+    NoModel(PathBuf),
+    /// The other job did not finish.
+    #[error("the export `{}` was not complete within {seconds} s: `{EXPORT_COMPLETE_FILE}` is missing", path.display())]
+    NoExport {
+        /// Its folder.
+        path: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The model cannot be read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// libtorch's settings or the group failed.
+    #[error(transparent)]
+    Collective(#[from] rljob_collective::CollectiveError),
+    /// No HTTP client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// Makes this process a rank of the group, with its weights and moments loaded. `threads` is libtorch's number of threads.
+pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
+    let RunConfig { spec, model_directory, .. } = config;
+    rljob_collective::set_num_threads(threads);
+    if spec.training.deterministic {
+        rljob_collective::set_deterministic(true)?;
+    }
+    wait_for_model(&model_directory, spec.model.export_of.is_some())?;
+    let model = Model::new(ModelConfig::from_folder(&model_directory)?);
+    let client = CoordinatorClient::new(&place.coordinator, place.tokens.join(TOKEN_LEARNER), place.attempt)?;
+    let (host, port) = &place.rendezvous;
+    let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
+    let shape = model_shape(model.layout());
+    let compute = compute_kind(spec.training.precision);
+    let (parameters, optimizer) = match &place.restore {
+        Some(restore) => {
+            let restored = checkpoint::load(&restore.path, restore.version, &shape, place.rank, place.world_size)?;
+            let (masters, moments) = restored.blocks.into_iter().map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq])).unzip();
+            let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
+            (parameters, Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer))
+        }
+        None => {
+            let masters = initial_weights(&model, &model_directory, spec.model.weights, spec.training.seed, &ranks)?;
+            let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
+            let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
+            (parameters, optimizer)
+        }
+    };
+    let steps_done = place.restore.as_ref().map_or(0, |restore| restore.version.step);
+    tracing::info!(rank = place.rank, world_size = place.world_size, steps_done, parameters = model.layout().numel(), "the learner is ready");
+    let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
+    let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
+    Ok(Learner { spec, model_directory, ranks, client, model, parameters, optimizer, steps_done, checkpoints, broadcaster })
+}
+
+/// The type of forward and backward.
+pub fn compute_kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::FP32 => Kind::Float,
+        Precision::BF16 => Kind::BFloat16,
+    }
+}
+
+/// What a checkpoint must agree with.
+pub fn model_shape(layout: &ModelLayout) -> ModelShape {
+    let mut hash = Sha256::new();
+    for (index, block) in layout.blocks().iter().enumerate() {
+        for spec in block.tensors() {
+            hash.update(format!("{index} {} {:?}\n", spec.name, spec.shape));
+        }
+    }
+    ModelShape { sha256: hex(&hash.finalize()), block_numels: layout.blocks().iter().map(crate::model::Layout::numel).collect() }
+}
+
+/// This rank's fp32 shards of the first weights.
+pub fn initial_weights(model: &Model, folder: &Path, weights: InitialWeights, seed: u64, ranks: &Ranks) -> Result<Vec<Tensor>, ModelError> {
+    let blocks = match weights {
+        InitialWeights::Pretrained => hugging_face::read_blocks(folder, model.layout())?,
+        InitialWeights::Random => random::blocks(model.config(), model.layout(), seed),
+    };
+    Ok(blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect())
+}
+
+/// A folder that the user named must be there; another job's export may still be on its way.
+fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
+    if !is_export {
+        return if folder.is_dir() { Ok(()) } else { Err(StartError::NoModel(folder.to_owned())) };
+    }
+    let (started, mut looks) = (Instant::now(), 0);
+    while !folder.join(EXPORT_COMPLETE_FILE).exists() {
+        if started.elapsed() > EXPORT_TIMEOUT {
+            return Err(StartError::NoExport { path: folder.to_owned(), seconds: EXPORT_TIMEOUT.as_secs() });
+        }
+        if looks % EXPORT_LOG_EVERY == 0 {
+            tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
+        }
+        looks += 1;
+        std::thread::sleep(EXPORT_INTERVAL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wait_for_model;
+    use std::path::Path;
+
+    #[test]
+    fn a_missing_model_folder_is_an_error_at_once_and_a_complete_export_is_not_waited_for() {
+        let missing = wait_for_model(Path::new("/nonexistent/model"), false).unwrap_err();
+        assert_eq!(missing.to_string(), "the model folder `/nonexistent/model` is not there, or not a folder");
+        let export = tempfile::tempdir().unwrap();
+        std::fs::write(export.path().join("complete.json"), "{}").unwrap();
+        wait_for_model(export.path(), true).unwrap();
+    }
+}

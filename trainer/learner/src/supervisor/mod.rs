@@ -1,0 +1,259 @@
+//! The supervisor of one trainer pod: it reports to the coordinator twice a second, obeys the order in the answer, and outlives its learners. It links no libtorch,
+//! takes no decision of its own and never restarts a learner that ended: that is the coordinator's to order.
+//!
+//! ```text
+//!  coordinator ◀── POST /v1/supervisors/NAME: report ── supervisor ── start, end ──▶ learners (process.rs)
+//!       └───────────────── answer: order ──────────────▶   │ order.rs decides
+//! ```
+
+pub mod health;
+mod log_tail;
+pub mod order;
+pub mod process;
+mod reap;
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::order::{Action, Held, decide};
+use self::process::{LearnerCommand, LearnerProcess};
+
+/// Between reports, unless something changed.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Longest wait after the coordinator could not be reached: below the silence after which it counts a supervisor as lost.
+const MAX_BACKOFF: Duration = Duration::from_secs(4);
+/// A report that takes longer is given up and sent anew.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a supervisor is told when it starts.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The run configuration, `run.json`.
+    pub config: PathBuf,
+    /// Folder of tokens.
+    pub tokens: PathBuf,
+    /// Base URL of the coordinator.
+    pub coordinator: String,
+    /// Its name: the pod's or the process's.
+    pub name: String,
+    /// Address at which other ranks reach its learners.
+    pub address: String,
+    /// The learner's executable.
+    pub learner: PathBuf,
+    /// Learner processes it runs.
+    pub processes: u32,
+    /// Drawn anew by each supervisor process.
+    pub instance: String,
+}
+
+/// A supervisor that cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    /// No port is free.
+    #[error("failed to find a free port for the rendezvous")]
+    Port(#[source] std::io::Error),
+    /// No HTTP client.
+    #[error("failed to make an HTTP client")]
+    Client(#[source] reqwest::Error),
+}
+
+/// A report that was not answered with an order.
+#[derive(Debug, thiserror::Error)]
+enum ReportError {
+    #[error("failed to read the token `{}`", .0.display())]
+    Token(PathBuf, #[source] std::io::Error),
+    #[error("failed to reach the coordinator")]
+    Unreachable(#[source] reqwest::Error),
+    #[error("the coordinator answered {0}: {1}")]
+    Refused(reqwest::StatusCode, String),
+    #[error("failed to understand the coordinator's order")]
+    Order(#[source] reqwest::Error),
+}
+
+/// The supervisor's state.
+pub struct Supervisor {
+    settings: Settings,
+    http: reqwest::Client,
+    held: Held,
+    learners: Vec<LearnerProcess>,
+    rendezvous_port: u16,
+    changed: watch::Sender<()>,
+    beat: watch::Sender<Instant>,
+    complaint: Option<String>,
+}
+
+impl Supervisor {
+    /// A supervisor without learners. `beat` is told the time of every turn of its loop.
+    pub fn new(settings: Settings, beat: watch::Sender<Instant>) -> Result<Self, SupervisorError> {
+        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).no_proxy().build().map_err(SupervisorError::Client)?;
+        Ok(Self {
+            settings,
+            http,
+            held: Held::default(),
+            learners: Vec::new(),
+            rendezvous_port: free_port()?,
+            changed: watch::channel(()).0,
+            beat,
+            complaint: None,
+        })
+    }
+
+    /// Reports and obeys until ordered to exit or until `shutdown` completes; then ends the learners. Never gives up on the coordinator.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SupervisorError> {
+        tokio::pin!(shutdown);
+        let mut changed = self.changed.subscribe();
+        let mut backoff = INTERVAL;
+        loop {
+            self.beat.send_replace(Instant::now());
+            reap::reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
+            let answer = tokio::select! {
+                answer = self.report() => answer,
+                () = &mut shutdown => break,
+            };
+            backoff = if answer.is_ok() { INTERVAL } else { (backoff * 2).min(MAX_BACKOFF) };
+            self.complain(answer.as_ref().err());
+            if let Ok(order) = answer
+                && !self.obey(&order)?
+            {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff) => {}
+                _ = changed.changed() => {}
+                () = &mut shutdown => break,
+            }
+        }
+        self.end_learners().await;
+        Ok(())
+    }
+
+    async fn report(&self) -> Result<Order, ReportError> {
+        let path = self.settings.tokens.join(rljob_crds::names::TOKEN_LEARNER);
+        let token = tokio::fs::read_to_string(&path).await.map_err(|error| ReportError::Token(path, error))?;
+        let url = format!("{}/v1/supervisors/{}", self.settings.coordinator, self.settings.name);
+        let request = self.http.post(url).bearer_auth(token.trim()).json(&self.state());
+        let response = request.send().await.map_err(ReportError::Unreachable)?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(ReportError::Refused(status, response.text().await.unwrap_or_default()));
+        }
+        response.json().await.map_err(ReportError::Order)
+    }
+
+    fn state(&self) -> SupervisorReport {
+        SupervisorReport {
+            instance: self.settings.instance.clone(),
+            address: self.settings.address.clone(),
+            rendezvous_port: self.rendezvous_port,
+            processes: self.settings.processes,
+            attempt: self.held.attempt,
+            learners: self.learners.iter().map(LearnerProcess::state).collect(),
+        }
+    }
+
+    /// Acts on an order; returns whether to go on.
+    fn obey(&mut self, order: &Order) -> Result<bool, SupervisorError> {
+        self.held.running = self.learners.iter().filter(|learner| learner.is_running()).count();
+        match decide(&self.held, order) {
+            Action::Exit => return Ok(false),
+            Action::Refuse(reason) => tracing::warn!(reason, "refused an order"),
+            Action::Kill => self.learners.iter().for_each(LearnerProcess::stop),
+            Action::Start(group) => self.start(&group)?,
+            Action::Keep => {
+                if let Order::Run(group) = order {
+                    self.held.epoch = group.epoch;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn start(&mut self, group: &Group) -> Result<(), SupervisorError> {
+        tracing::info!(attempt = group.attempt, first_rank = group.first_rank, world_size = group.world_size, "starting learners");
+        self.held.epoch = group.epoch;
+        self.held.attempt = Some(group.attempt);
+        self.rendezvous_port = free_port()?;
+        let ranks = group.first_rank..group.first_rank + self.settings.processes;
+        self.learners = ranks.map(|rank| LearnerProcess::start(learner_command(&self.settings, group, rank), self.changed.clone())).collect();
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    async fn end_learners(&mut self) {
+        self.learners.iter().for_each(LearnerProcess::stop);
+        for learner in &mut self.learners {
+            learner.ended().await;
+        }
+    }
+
+    /// Logs an error once, and once more when it is over.
+    fn complain(&mut self, error: Option<&ReportError>) {
+        let complaint = error.map(|error| crate::error_line(error));
+        if complaint != self.complaint {
+            match &complaint {
+                Some(error) => tracing::warn!(error, "the report was not answered; learners go on and reports are repeated"),
+                None => tracing::info!("the coordinator answers again"),
+            }
+            self.complaint = complaint;
+        }
+    }
+}
+
+fn learner_command(settings: &Settings, group: &Group, rank: u32) -> LearnerCommand {
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut add = |name: &str, value: OsString| arguments.extend([OsString::from(name), value]);
+    add("--config", settings.config.clone().into());
+    add("--tokens", settings.tokens.clone().into());
+    add("--coordinator", settings.coordinator.clone().into());
+    add("--address", settings.address.clone().into());
+    add("--rank", rank.to_string().into());
+    add("--world-size", group.world_size.to_string().into());
+    add("--attempt", group.attempt.to_string().into());
+    add("--rendezvous", format!("{}:{}", group.rendezvous_address, group.rendezvous_port).into());
+    if let Some(restore) = &group.restore {
+        add("--restore", restore.path.clone().into());
+        add("--restore-version", restore.version.to_string().into());
+    }
+    LearnerCommand { program: settings.learner.clone(), arguments, rank }
+}
+
+fn free_port() -> Result<u16, SupervisorError> {
+    let listener = TcpListener::bind(("0.0.0.0", 0)).map_err(SupervisorError::Port)?;
+    Ok(listener.local_addr().map_err(SupervisorError::Port)?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Settings, learner_command};
+    use rljob_protocol::supervisor::{Group, Restore};
+    use rljob_protocol::version::Version;
+
+    #[test]
+    fn a_learner_is_told_its_place_in_the_group() {
+        let settings = Settings {
+            config: "/c/run.json".into(),
+            tokens: "/t".into(),
+            coordinator: "http://coordinator:8080".into(),
+            name: "trainer-1".into(),
+            address: "10.0.0.2".into(),
+            learner: "/bin/rljob-learner".into(),
+            processes: 2,
+            instance: "a".into(),
+        };
+        let restore = Some(Restore { version: Version { step: 7, attempt: 1 }, path: "/run/checkpoints/step-7.attempt-1".into() });
+        let group = Group { epoch: 3, attempt: 2, first_rank: 2, world_size: 4, rendezvous_address: "10.0.0.1".into(), rendezvous_port: 29400, restore };
+        let command = learner_command(&settings, &group, 3);
+        let arguments: Vec<_> = command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+        assert_eq!(
+            arguments.join(" "),
+            "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 --address 10.0.0.2 --rank 3 --world-size 4 --attempt 2 \
+             --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 --restore-version step-7.attempt-1"
+        );
+    }
+}
