@@ -19,8 +19,8 @@ pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`LABEL_NAME`] and [`LABEL_MANAGED_BY`].
 pub const APP: &str = "rljob";
-/// Annotation of a StatefulSet: hash of the spec its pod template was rendered from.
-pub const ANNOTATION_SPEC_HASH: &str = "rljob.dev/spec-hash";
+/// Annotation of a StatefulSet: its pod template as it was rendered when the spec was accepted. It is applied again as it is until the spec changes.
+pub const ANNOTATION_TEMPLATE: &str = "rljob.dev/pod-template";
 
 /// Condition: summary of the run. Its reason is the STATUS column.
 pub const CONDITION_SUCCEEDED: &str = "Succeeded";
@@ -75,6 +75,10 @@ pub const REASON_PODS_NOT_READY: &str = "PodsNotReady";
 pub const REASON_NOT_WANTED: &str = "NotWanted";
 /// Reason: some engine holds the current weights.
 pub const REASON_SYNCED: &str = "Synced";
+/// Reason: no engine holds the current weights yet.
+pub const REASON_SYNCING: &str = "Syncing";
+/// Reason: no engine has held the current weights for too long.
+pub const REASON_OVERDUE: &str = "Overdue";
 /// Reason: nothing is known yet.
 pub const REASON_UNKNOWN: &str = "Unknown";
 /// Reason: a complete checkpoint exists.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -59,9 +60,13 @@ impl Cluster {
         self.nodes.iter().try_for_each(|node| node.import(&self.enclosure, image))
     }
 
+    /// Kills the oldest process of the cluster that runs this program with signal 9, whatever pod it is in.
+    pub fn kill_oldest(&self, program: &str) -> Result<()> {
+        self.enclosure.kill_oldest(program)
+    }
+
     /// A new folder that every node sees at the same path; any user may write to it. It goes with the cluster.
     pub fn shared_folder(&self, name: &str) -> Result<PathBuf> {
-        use std::os::unix::fs::PermissionsExt;
         let folder = self.enclosure.state.join("shared").join(name);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
@@ -115,6 +120,7 @@ impl Cluster {
             "--etcd-servers=http://127.0.0.1:2379".into(),
             "--bind-address=0.0.0.0".into(),
             "--secure-port=443".into(),
+            format!("--advertise-address={}", self.enclosure.address), // the room has no default route to find one by
             format!("--tls-cert-file={}", server.certificate.display()),
             format!("--tls-private-key-file={}", server.key.display()),
             format!("--client-ca-file={}", self.authority.certificate().display()),

@@ -42,6 +42,9 @@ impl Enclosure {
         let state = std::env::temp_dir().join(&name);
         let _ = fs::remove_dir_all(&state);
         fs::create_dir_all(state.join("logs")).with_context(|| format!("cannot create {}", state.display()))?;
+        if std::env::var_os("RLJOB_TEST_KEEP").is_some() {
+            File::create(state.join("keep"))?;
+        }
         let log = File::create(state.join("logs/enclosure.log"))?;
         let mut command = Command::new(files::workspace().join("tests/kube/enclosure.sh"));
         command.arg(&state).arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
@@ -60,6 +63,12 @@ impl Enclosure {
         command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         self.started.push(command.spawn().with_context(|| format!("cannot start {name}"))?);
         Ok(())
+    }
+
+    /// Kills the oldest process of the room that runs this program, as a crash would.
+    pub fn kill_oldest(&self, program: &str) -> Result<()> {
+        let id = self.run("pgrep", &["--oldest", "--exact", program])?;
+        self.run("kill", &["-KILL", id.trim()]).map(drop)
     }
 
     /// Runs a program to its end in the room.

@@ -4,7 +4,7 @@
     make_data.py FOLDER
 
     FOLDER/model/config.json, tokenizer.json, tokenizer_config.json   a Llama of 0.4M parameters, without weights
-    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right 35 % of the time
+    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right 30 % of the time
     FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the right answers, which only the reward sees
     FOLDER/test.jsonl      the same for sums that are in neither of the other files
 
@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 SEED = 1
-TEACHER_LINES = 100_000
-TEACHER_RIGHT = 0.35
+TEACHER_LINES = 128_000
+TEACHER_RIGHT = 0.3
 TEST_LINES = 512
 
 SPECIAL = ["<pad>", "<eos>"]
@@ -90,7 +90,7 @@ def answer(value):
 
 
 def teacher_answer(right, generator):
-    """The right sum 35 times in 100, else the right sum with one of its digits replaced by another, all equally likely."""
+    """The right sum 3 times in 10, else the right sum with one of its digits replaced by another, all equally likely."""
     if generator.random() < TEACHER_RIGHT:
         return right
     place = generator.randrange(len(right))

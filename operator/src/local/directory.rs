@@ -158,6 +158,15 @@ impl RunDirectory {
         self.draw_token(TOKEN_OPERATOR)
     }
 
+    /// A UID for a run that no API server named.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Io`].
+    pub fn draw_uid(&self) -> Result<String, DirectoryError> {
+        let hex = random_hex().map_err(failed("draw a UID for", &self.path))?;
+        Ok(format!("{}-{}-4{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32]))
+    }
+
     fn draw_token(&self, name: &str) -> Result<String, DirectoryError> {
         let path = self.token(name);
         let token = random_hex().map_err(failed("draw", &path))?;

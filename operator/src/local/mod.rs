@@ -1,1 +1,187 @@
-//! To be filled.
+//! `rljob run`: the jobs of a file on this machine, one after the other, without Kubernetes.
+//!
+//! ```text
+//!  FILE, --set ─▶ jobs ─▶ directory (lock, tokens, run.json) ─▶ session ─▶ report.html
+//!                                                                 │
+//!                            coordinator, engines, supervisors ◀──┴──▶ the operator's `decide`
+//! ```
+//!
+//! Read in this order: this file, [`jobs`], [`session`], [`processes`]; [`set`], [`commands`], [`backoff`], [`lines`] and [`report`] are pure.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use rljob_crds::RunConfig;
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
+
+use crate::validate::ValidatedJob;
+
+pub mod jobs;
+
+pub mod set;
+
+pub mod directory;
+
+pub mod session;
+
+pub mod processes;
+
+pub mod commands;
+
+pub mod backoff;
+
+pub mod client;
+
+pub mod interrupts;
+
+pub mod records;
+
+pub mod lines;
+
+pub mod screen;
+
+pub mod report;
+
+use directory::{DirectoryError, RunDirectory, State};
+use interrupts::Interrupts;
+use processes::Processes;
+use screen::print_line;
+use session::{Ending, Session};
+
+/// Exit code after an interruption, as shells count it: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the RLJobs of a file on this machine, in order. The same command goes on with what an earlier one left unfinished.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The job file. Relative paths in it start at its folder.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Sets a field of every job, or of the named one, before it is validated, for example `spec.training.steps=3`. Repeatable.
+    #[arg(long, value_name = "[NAME:]PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Folder of run directories: each job has `<namespace>/<name>` in it.
+    #[arg(long, value_name = "RUNS", default_value = "runs")]
+    pub dir: PathBuf,
+}
+
+/// Runs the jobs. The future must be awaited on the main thread: processes end with the thread that started them.
+///
+/// # Errors
+/// What keeps a job from being started. A job that fails is printed and is the exit code.
+pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<set::Set>, _>>()?;
+    let jobs = jobs::read(&args.file, &sets)?;
+    let runs = std::path::absolute(&args.dir).with_context(|| format!("failed to resolve {}", args.dir.display()))?;
+    let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
+    for job in &jobs {
+        match run_job(job, &runs, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
+            Ending::Succeeded => {}
+            Ending::Failed(cause) => {
+                eprintln!("error: {} failed: {cause}", job.name);
+                return Ok(ExitCode::FAILURE);
+            }
+            ending @ (Ending::Drained | Ending::Stopped) => {
+                let saved = if ending == Ending::Drained { "is in a checkpoint" } else { "was stopped; it goes on from its last checkpoint" };
+                let command = lines::command(&args.file.to_string_lossy(), &args.set, &args.dir.to_string_lossy());
+                print_line(&format!("{} {saved}. To go on:\n  {command}", job.name))?;
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_job(job: &ValidatedJob, runs: &Path, interrupts: &mut Interrupts) -> anyhow::Result<Ending> {
+    let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
+    let config = run_config(job, runs, &directory)?;
+    let state = directory.state()?;
+    if state.succeeded {
+        print_line(&format!("{}: finished already; to run it again, remove {}", job.name, directory.path().display()))?;
+        return Ok(Ending::Succeeded);
+    }
+    let missing = jobs::missing_files(runs, job);
+    if !missing.is_empty() {
+        bail!("files are missing:\n  {}", missing.join("\n  "));
+    }
+    directory.write_run_config(&config)?;
+    print_line(&format!("{}: {} steps in {}", job.name, job.spec.training.steps, directory.path().display()))?;
+    let started = Instant::now();
+    let ending = start(job, &config, &directory)?.run(interrupts).await?;
+    if ending == Ending::Succeeded {
+        directory.record(&State { succeeded: true, ..directory.state()? })?;
+    }
+    finish(job, &config, &directory, &ending, started.elapsed().as_secs_f64())?;
+    Ok(ending)
+}
+
+fn start<'a>(job: &'a ValidatedJob, config: &RunConfig, directory: &'a RunDirectory) -> anyhow::Result<Session<'a>> {
+    let token = directory.draw_tokens()?;
+    let port = processes::free_port().context("failed to find a free port for the coordinator")?;
+    let program = std::env::current_exe().context("failed to find this program's own file")?;
+    let programs = program.parent().context("this program's file has no folder")?;
+    let processes = Processes::new(programs, commands::recipes(config, directory, port), |name| directory.log(name));
+    let coordinator = client::Coordinator::new(port, token).context("failed to make an HTTP client")?;
+    Ok(Session::new(job, directory, processes, coordinator)?)
+}
+
+/// The configuration for the processes. A run that is here already keeps its UID, and must be of the same model and algorithm.
+fn run_config(job: &ValidatedJob, runs: &Path, directory: &RunDirectory) -> Result<RunConfig, DirectoryError> {
+    let mut config = RunConfig {
+        namespace: job.namespace.clone(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        run_directory: directory.path().to_owned(),
+        model_directory: jobs::model_directory(runs, job),
+        spec: job.spec.clone(),
+    };
+    let Some(previous) = directory.previous()? else {
+        if config.uid.is_empty() {
+            config.uid = directory.draw_uid()?;
+        }
+        return Ok(config);
+    };
+    let other = |what| DirectoryError::Other { directory: directory.path().to_owned(), what };
+    let algorithm = |config: &RunConfig| (config.spec.algorithm.grpo.is_some(), config.spec.algorithm.sft.is_some());
+    if (&previous.model_directory, &previous.spec.model) != (&config.model_directory, &config.spec.model) {
+        return Err(other("spec.model"));
+    }
+    if algorithm(&previous) != algorithm(&config) {
+        return Err(other("spec.algorithm"));
+    }
+    config.uid = previous.uid;
+    Ok(config)
+}
+
+/// The report and the summary.
+fn finish(job: &ValidatedJob, config: &RunConfig, directory: &RunDirectory, ending: &Ending, seconds: f64) -> anyhow::Result<()> {
+    let file = |name| directory.path().join(name);
+    let report = report::Report {
+        name: job.name.clone(),
+        outcome: match ending {
+            Ending::Succeeded => report::Outcome::Finished,
+            Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),
+            Ending::Drained | Ending::Stopped => report::Outcome::Interrupted,
+        },
+        spec: serde_yaml::to_string(&config.spec).context("failed to write the spec as YAML")?,
+        total_steps: job.spec.training.steps,
+        metrics: records::read_all(&file(METRICS_FILE))?,
+        evaluations: records::read_all(&file(EVALUATIONS_FILE))?,
+        samples: records::read_all(&file(SAMPLES_FILE))?,
+    };
+    let path = file("report.html");
+    write_whole(&path, &report::render(&report)).with_context(|| format!("failed to write {}", path.display()))?;
+    print_line(&lines::summary(&job.name, &report.metrics, &report.evaluations, seconds))?;
+    print_line(&format!("report: {}", path.display()))?;
+    Ok(())
+}
+
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let partial = path.with_extension("html.partial");
+    fs::write(&partial, text)?;
+    fs::rename(&partial, path)
+}

@@ -1,1 +1,148 @@
-//! To be filled.
+//! Facts and decision → the status to write. Pure; computed whole in every pass and written once, before anything is destroyed.
+//!
+//! | State | Succeeded | Ready | Reconciling | Stalled |
+//! |---|---|---|---|---|
+//! | starting, restarting, draining | Unknown | False | True | False |
+//! | running | Unknown | True | False | False |
+//! | suspended | Unknown, reason Suspended | True | False | False |
+//! | done | True | True | False | False |
+//! | failed, or a spec that cannot run | False | False | False | True |
+//!
+//! `attempt` and `restarts` are the larger of what was recorded and what the coordinator says, so that a lost status resets no budget.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_FAILED};
+use rljob_crds::status::{CheckpointStatus, Failure, Progress, RLJobStatus, RoleStatus};
+use rljob_protocol::status::CoordinatorStatus;
+
+use crate::decide::{Decision, Epoch, Facts, Outcome, Recorded, RoleCounts};
+use crate::validate::ValidatedJob;
+
+mod conditions;
+mod events;
+
+pub use events::{StatusEvent, events};
+
+/// While nothing else changes, progress is written this often.
+const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// Longest message that is copied into status, in characters.
+const MESSAGE_LIMIT: usize = 4096;
+
+/// What earlier passes recorded.
+pub fn recorded(status: &RLJobStatus) -> Recorded {
+    let outcome = status.completion_time.as_ref().map(|_| {
+        let succeeded = status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
+        Outcome {
+            succeeded: succeeded.is_some_and(|condition| condition.status == "True"),
+            reason: succeeded.map_or_else(|| REASON_FAILED.to_owned(), |condition| condition.reason.clone()),
+            message: succeeded.map(|condition| condition.message.clone()).unwrap_or_default(),
+        }
+    });
+    Recorded {
+        started: status.start_time.is_some(),
+        outcome,
+        drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
+        epoch: Epoch { number: status.epoch, holder: status.coordinator_uid.clone() },
+    }
+}
+
+/// The status after a decision. `epoch` is what [`crate::decide::assign_epoch`] gave.
+pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &Decision, epoch: &Epoch, now: Timestamp) -> RLJobStatus {
+    let report = facts.report();
+    let keeps_running = decision.keeps_running();
+    let finishes = matches!(decision, Decision::Finish(_));
+    let counts = |role: RoleCounts, wanted: i32| RoleStatus { desired: if keeps_running { wanted } else { 0 }, ready: role.ready };
+    let new = RLJobStatus {
+        observed_generation: Some(job.generation),
+        conditions: conditions::compute(job, old, facts, decision, now),
+        attempt: old.attempt.max(report.map_or(0, |report| report.attempt)),
+        restarts: old.restarts.max(report.map_or(0, |report| report.restarts)),
+        epoch: epoch.number,
+        coordinator_uid: epoch.holder.clone(),
+        start_time: old.start_time.clone().or_else(|| keeps_running.then_some(Time(now))),
+        drain_deadline: drain_deadline(old, facts, decision),
+        completion_time: old.completion_time.clone().or_else(|| finishes.then_some(Time(now))),
+        last_failure: last_failure(old, report, now),
+        progress: progress(old, report, now),
+        inference: Some(counts(facts.roles.inference, job.spec.inference.replicas)),
+        trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
+        checkpoint: checkpoint(old, report, now),
+    };
+    settle(old, new, now)
+}
+
+/// The status of a job that does not get further by itself: a spec that cannot run, or children that cannot be made. What runs is left alone, and its record kept.
+pub fn stalled(generation: i64, old: &RLJobStatus, reason: &str, message: &str, now: Timestamp) -> RLJobStatus {
+    let conditions = conditions::stalled(generation, old, reason, &clip(message), now);
+    RLJobStatus { observed_generation: Some(generation), conditions, ..old.clone() }
+}
+
+fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Option<Time> {
+    match decision {
+        Decision::Drain { deadline } => Some(Time(*deadline)),
+        _ if facts.suspend => old.drain_deadline.clone(),
+        _ => None,
+    }
+}
+
+fn last_failure(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<Failure> {
+    let Some(failure) = report.and_then(|report| report.last_failure.as_ref()) else {
+        return old.last_failure.clone();
+    };
+    let mut new = Failure {
+        reason: failure.reason.clone(),
+        message: clip(&failure.message),
+        pod: failure.supervisor.clone(),
+        exit_code: failure.exit_code,
+        time: old.last_failure.as_ref().and_then(|old| old.time.clone()),
+    };
+    if old.last_failure.as_ref() != Some(&new) {
+        new.time = Some(Time(now));
+    }
+    Some(new)
+}
+
+fn progress(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<Progress> {
+    let Some(report) = report else {
+        return old.progress.clone();
+    };
+    let metrics = report.metrics.as_ref();
+    let mut new = Progress {
+        step: report.step,
+        total_steps: report.total_steps,
+        reward: metrics.and_then(|metrics| metrics.reward),
+        tokens_per_second: metrics.map(|metrics| metrics.tokens_per_second),
+        time: old.progress.as_ref().and_then(|old| old.time.clone()),
+    };
+    if old.progress.as_ref() != Some(&new) {
+        new.time = Some(Time(now));
+    }
+    Some(new)
+}
+
+fn checkpoint(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<CheckpointStatus> {
+    let Some(version) = report.and_then(|report| report.checkpoint) else {
+        return old.checkpoint.clone();
+    };
+    let path = format!("{}/{version}", rljob_crds::names::CHECKPOINTS_DIR);
+    let unchanged = old.checkpoint.as_ref().filter(|old| old.path == path);
+    Some(unchanged.cloned().unwrap_or(CheckpointStatus { step: version.step, path, time: Some(Time(now)) }))
+}
+
+/// Keeps old progress and checkpoint while they are all that changed and were written less than a minute ago.
+fn settle(old: &RLJobStatus, new: RLJobStatus, now: Timestamp) -> RLJobStatus {
+    let age = old.progress.as_ref().and_then(|progress| progress.time.as_ref()).map(|time| now.duration_since(time.0));
+    let quiet = RLJobStatus { progress: old.progress.clone(), checkpoint: old.checkpoint.clone(), ..new.clone() };
+    let first_checkpoint = old.checkpoint.is_none() && new.checkpoint.is_some();
+    if quiet == *old && !first_checkpoint && age.is_some_and(|age| age < PROGRESS_INTERVAL) { quiet } else { new }
+}
+
+/// The last part of a message that is too long: the end of a log says why.
+fn clip(message: &str) -> String {
+    let length = message.chars().count();
+    if length <= MESSAGE_LIMIT { message.to_owned() } else { message.chars().skip(length - MESSAGE_LIMIT).collect() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -133,14 +133,14 @@ spec: 3
             problems(&text),
             [
                 "line 10: spec.rewrad: unknown field; expected one of algorithm, checkpoint, coordinator, dataset, drainTimeoutSeconds, failurePolicy, inference, managedBy, model, optimizer, reward, rollout, storage, suspend, trainer, training, volumes, weightSync",
-                "line 11: spec.reward: is missing; algorithm.grpo needs a reward",
+                "line 6: spec.reward: is missing; algorithm.grpo needs a reward",
             ]
         );
     }
 
     #[test]
     fn broken_yaml_says_where_and_duplicate_keys_are_refused() {
-        assert_eq!(problems("a: [1,\nb: 2"), ["line 2: did not find expected ',' or ']' at line 2 column 2, while parsing a flow sequence at line 1 column 4"]);
+        assert_eq!(problems("a: [1,\nb: 2"), ["line 3: did not find expected ',' or ']' at line 3 column 1, while parsing a flow sequence at line 1 column 4"]);
         let twice = MINIMAL.replace("  training: {steps: 10}", "  training: {steps: 10}\n  training: {steps: 11}");
         assert_eq!(problems(&twice), ["line 13: duplicate entry with key \"training\""]);
     }

@@ -110,9 +110,7 @@ impl GroupHandle {
         let address = c_string(address)?;
         let mut out = null_mut();
         // SAFETY: the store is alive, the strings outlive the call, `out` is a valid place to write to.
-        check(unsafe {
-            raw::rljob_group_new(store.0.as_ptr(), pointers.as_ptr(), pointers.len(), rank, world, address.as_ptr(), timeout_ms, &raw mut out)
-        })?;
+        check(unsafe { raw::rljob_group_new(store.0.as_ptr(), pointers.as_ptr(), pointers.len(), rank, world, address.as_ptr(), timeout_ms, &raw mut out) })?;
         Ok(Self(owned(out)?))
     }
 

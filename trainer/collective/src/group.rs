@@ -42,11 +42,8 @@ impl Group {
         address: &str,
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
-        let failed = |message| CollectiveError {
-            operation: format!("join group `{name}` from {address}"),
-            place: format!("rank {rank} of {world_size}"),
-            message,
-        };
+        let failed =
+            |message| CollectiveError { operation: format!("join group `{name}` from {address}"), place: format!("rank {rank} of {world_size}"), message };
         if rank >= world_size {
             return Err(failed("the rank must be below the world size".to_owned()));
         }

@@ -5,3 +5,26 @@ pub mod journal;
 pub mod pack;
 pub mod reward;
 pub mod text;
+pub mod batches;
+pub mod checkpoints;
+pub mod clock;
+pub mod coordinator;
+pub mod core;
+pub mod driver;
+pub mod engines;
+pub mod evaluation;
+pub mod files;
+pub mod identity;
+pub mod input;
+pub mod process;
+pub mod rollout;
+pub mod server;
+pub mod store;
+pub mod sync;
+pub mod telemetry;
+pub mod tokens;
+
+/// An error and its causes on one line.
+pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

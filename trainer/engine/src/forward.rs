@@ -53,7 +53,7 @@ struct Span {
 impl Model {
     /// A model over `weights`, for positions below `context`.
     pub fn new(config: ModelConfig, weights: Weights, context: usize, deterministic: bool) -> Result<Self, TchError> {
-        let rotary = Rotary::new(&config, context, weights.embedding.kind())?;
+        let rotary = Rotary::new(&config, context, weights.kind())?;
         Ok(Self { config, weights, rotary, deterministic })
     }
 
@@ -64,13 +64,13 @@ impl Model {
 
     /// Shape of the KV cache this model needs.
     pub fn cache_shape(&self) -> CacheShape {
-        cache_shape(&self.config, self.weights.embedding.kind())
+        cache_shape(&self.config, self.weights.kind())
     }
 
     /// Computes a prompt.
     pub fn prefill(&self, prompt: &[i64]) -> Result<Prefilled, TchError> {
         let (T, config) = (prompt.len() as i64, &self.config);
-        let kv = Tensor::f_zeros([config.num_hidden_layers as i64, 2, T, config.num_key_value_heads, config.head_dim], (self.weights.embedding.kind(), Device::Cpu))?;
+        let kv = Tensor::f_zeros([config.num_hidden_layers as i64, 2, T, config.num_key_value_heads, config.head_dim], (self.weights.kind(), Device::Cpu))?;
         let angles = [self.rotary.cos.f_narrow(0, 0, T)?.f_unsqueeze(1)?, self.rotary.sin.f_narrow(0, 0, T)?.f_unsqueeze(1)?];
         let mut x_TE = self.embed(prompt)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
@@ -93,14 +93,14 @@ impl Model {
         let positions: Vec<i64> = rows.iter().map(|row| row.position as i64).collect();
         let cells: Vec<i64> = rows.iter().enumerate().map(|(slot, row)| (slot * cache.length() + row.position) as i64).collect();
         let (positions_B, cells_B) = (Tensor::f_from_slice(&positions)?, Tensor::f_from_slice(&cells)?);
-        let spans = spans(&rows, &positions_B, self.weights.embedding.kind())?;
+        let spans = spans(&rows, &positions_B, self.weights.kind())?;
         let angles = [self.rotary.cos.f_index_select(0, &positions_B)?.f_unsqueeze(1)?, self.rotary.sin.f_index_select(0, &positions_B)?.f_unsqueeze(1)?];
         let mut x_BE = self.embed(&tokens)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let [keys, values] = cache.layer(index);
             x_BE = self.block(layer, &x_BE, &angles, |q_BHD, k_BKD, v_BKD| {
-                keys.cells.shallow_clone().f_index_copy_(0, &cells_B, k_BKD)?;
-                values.cells.shallow_clone().f_index_copy_(0, &cells_B, v_BKD)?;
+                keys.cells.shallow_clone().f_index_copy_(0, &cells_B, k_BKD).map(drop)?;
+                values.cells.shallow_clone().f_index_copy_(0, &cells_B, v_BKD).map(drop)?;
                 cached_attention(q_BHD, &keys.rows_SLKD, &values.rows_SLKD, &spans)
             })?;
         }

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use rljob_learner::model::{Layout, ModelConfig, ModelLayout};
+use rljob_learner::model::{Layout, ModelConfig, ModelLayout, hugging_face};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Weights of one block.
@@ -39,6 +39,9 @@ pub struct Weights {
     pub norm: Tensor,
     /// `[vocabulary, hidden]`; the embedding itself in models that tie them.
     pub head: Tensor,
+    layout: ModelLayout,
+    /// A block's flat tensor each.
+    blocks: Vec<Tensor>,
     views: HashMap<String, Tensor>,
 }
 
@@ -48,9 +51,9 @@ pub enum WeightsError {
     /// Not a tensor of this model.
     #[error("`{0}` is not a tensor of this model")]
     Unknown(String),
-    /// A tensor of this model that is not there.
-    #[error("tensor `{0}` is missing")]
-    Missing(String),
+    /// A tensor that the architecture needs and the layout lacks.
+    #[error("the layout has no tensor `{0}`")]
+    Missing(&'static str),
     /// Other dimensions.
     #[error("tensor `{name}` has shape {found:?}, this model needs {expected:?}")]
     Shape {
@@ -69,23 +72,22 @@ pub enum WeightsError {
 /// A block's flat tensor and where its names are in it.
 struct Block<'a> {
     layout: &'a Layout,
-    flat: Tensor,
+    flat: &'a Tensor,
 }
 
 impl Block<'_> {
     /// The tensors from `first` to `last`, which are neighbours with equal columns, as one matrix.
-    fn matrix(&self, first: &str, last: &str) -> Result<Tensor, WeightsError> {
-        let find = |part: &str| self.layout.tensors().iter().find(|spec| spec.name.ends_with(part)).ok_or_else(|| WeightsError::Missing(part.to_owned()));
+    fn matrix(&self, first: &'static str, last: &'static str) -> Result<Tensor, WeightsError> {
+        let find = |part| self.layout.tensors().iter().find(|spec| spec.name.ends_with(part)).ok_or(WeightsError::Missing(part));
         let (first, last) = (find(first)?, find(last)?);
         let flat = self.flat.f_narrow(0, first.offset, last.offset + last.numel() - first.offset)?;
         Ok(match first.shape.as_slice() {
-            [_] => flat,
-            [_, columns @ ..] => flat.f_view([&[-1], columns].concat())?,
-            [] => return Err(WeightsError::Missing(first.name.clone())),
+            [_, columns] => flat.f_view([-1, *columns])?,
+            _ => flat,
         })
     }
 
-    fn tensor(&self, part: &str) -> Result<Tensor, WeightsError> {
+    fn tensor(&self, part: &'static str) -> Result<Tensor, WeightsError> {
         self.matrix(part, part)
     }
 }
@@ -94,13 +96,26 @@ impl Weights {
     /// Zeroed weights of `config`'s shape.
     pub fn allocate(config: &ModelConfig, kind: Kind) -> Result<Self, WeightsError> {
         let layout = ModelLayout::new(config);
-        let allocate = |layout| -> Result<Block<'_>, TchError> { Ok(Block { layout, flat: Tensor::f_zeros([Layout::numel(layout)], (kind, Device::Cpu))? }) };
-        let blocks = layout.blocks().iter().map(allocate).collect::<Result<Vec<_>, _>>()?;
-        let views = blocks.iter().flat_map(|block| block.layout.tensors().iter().map(|spec| spec.name.clone()).zip(block.layout.views(&block.flat))).collect();
-        let [first, layers @ .., last] = blocks.as_slice() else { return Err(WeightsError::Missing("model.embed_tokens.weight".to_owned())) };
+        let zeros = |block: &Layout| Tensor::f_zeros([block.numel()], (kind, Device::Cpu));
+        let flats = layout.blocks().iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
+        let blocks: Vec<Block<'_>> = layout.blocks().iter().zip(&flats).map(|(layout, flat)| Block { layout, flat }).collect();
+        let [first, layers @ .., last] = blocks.as_slice() else { return Err(WeightsError::Missing("embed_tokens.weight")) };
         let embedding = first.tensor("embed_tokens.weight")?;
         let head = if config.tie_word_embeddings { embedding.shallow_clone() } else { last.tensor("lm_head.weight")? };
-        Ok(Self { embedding, layers: layers.iter().map(layer_weights).collect::<Result<_, _>>()?, norm: last.tensor("model.norm.weight")?, head, views })
+        let norm = last.tensor("model.norm.weight")?;
+        let layers = layers.iter().map(layer_weights).collect::<Result<_, _>>()?;
+        let views = hugging_face::named_tensors(&layout, &flats).into_iter().collect();
+        Ok(Self { embedding, layers, norm, head, layout, blocks: flats, views })
+    }
+
+    /// How the blocks are laid out.
+    pub fn layout(&self) -> &ModelLayout {
+        &self.layout
+    }
+
+    /// Type of the weights.
+    pub fn kind(&self) -> Kind {
+        self.embedding.kind()
     }
 
     /// The view of a Hugging Face name.
@@ -115,21 +130,10 @@ impl Weights {
         if expected == shape { Ok(view) } else { Err(WeightsError::Shape { name: name.to_owned(), found: shape.to_vec(), expected }) }
     }
 
-    /// Whether `tensors` are exactly this model's: every name, each with its shape.
-    pub fn check_complete(&self, tensors: &HashMap<String, Tensor>) -> Result<(), WeightsError> {
-        for (name, tensor) in tensors {
-            self.view_of_shape(name, &tensor.size())?;
-        }
-        match self.views.keys().filter(|name| !tensors.contains_key(*name)).min() {
-            Some(missing) => Err(WeightsError::Missing(missing.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// Copies tensors into place, converting their type.
-    pub fn copy_from(&self, tensors: &HashMap<String, Tensor>) -> Result<(), WeightsError> {
-        for (name, tensor) in tensors {
-            self.view_of_shape(name, &tensor.size())?.shallow_clone().f_copy_(tensor)?;
+    /// Copies whole blocks, each flat in the layout's order, into place, converting their type.
+    pub fn copy_from(&self, blocks: &[Tensor]) -> Result<(), WeightsError> {
+        for (mine, theirs) in self.blocks.iter().zip(blocks) {
+            mine.shallow_clone().f_copy_(theirs)?;
         }
         Ok(())
     }

@@ -5,23 +5,17 @@
 //! ```
 //! It decides nothing: when to train, publish, checkpoint or end is the coordinator's.
 
-use std::path::Path;
-use std::rc::Rc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rljob_crds::RLJobSpec;
 use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
 use rljob_protocol::version::Version;
 
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Place, Snapshot};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::ShardedParameters;
-use crate::model::Model;
-use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::{PublishError, Staged, disk};
-use crate::ranks::Ranks;
-use crate::step::{StepError, train_step};
+use crate::step::{StepError, Trainer};
 
 /// Before an instruction is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -57,20 +51,12 @@ pub enum LearnerError {
 /// One rank with everything it holds.
 #[derive(Debug)]
 pub struct Learner {
-    /// The job's spec.
-    pub spec: RLJobSpec,
-    /// The folder the model came from; its tokenizer goes into exports.
-    pub model_directory: std::path::PathBuf,
-    /// The other ranks.
-    pub ranks: Rc<Ranks>,
+    /// Model, weights and optimizer.
+    pub trainer: Trainer,
+    /// The folder the model came from; its configuration and tokenizer go into exports.
+    pub model_directory: PathBuf,
     /// The coordinator.
     pub client: CoordinatorClient,
-    /// The model without weights.
-    pub model: Model,
-    /// The weights.
-    pub parameters: ShardedParameters,
-    /// The moments.
-    pub optimizer: Optimizer,
     /// Steps done.
     pub steps_done: u32,
     /// Writes checkpoints.
@@ -100,20 +86,19 @@ impl Learner {
     }
 
     fn next_instruction(&self) -> Result<Instruction, LearnerError> {
-        let json = if self.ranks.rank() == 0 { serde_json::to_vec(&self.client.instruction(self.steps_done)?) } else { Ok(Vec::new()) };
+        let json = if self.trainer.ranks.rank() == 0 { serde_json::to_vec(&self.client.instruction(self.steps_done)?) } else { Ok(Vec::new()) };
         let not_json = |error: serde_json::Error| LearnerError::Instruction(error.to_string());
-        serde_json::from_slice(&self.ranks.broadcast(json.map_err(not_json)?)?).map_err(not_json)
+        serde_json::from_slice(&self.trainer.ranks.broadcast(json.map_err(not_json)?)?).map_err(not_json)
     }
 
     fn train(&mut self, step: u32) -> Result<(), LearnerError> {
         if step != self.steps_done + 1 {
             return Err(LearnerError::Instruction(format!("train step {step} after {} steps", self.steps_done)));
         }
-        let batch = self.client.batch(step, self.ranks.rank(), self.ranks.world_size())?;
-        let mut metrics = train_step(&self.spec, &self.ranks, &self.model, &mut self.parameters, &mut self.optimizer, &batch)
-            .map_err(|source| LearnerError::Step { step, source })?;
+        let batch = self.client.batch(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
+        let mut metrics = self.trainer.step(step, &batch).map_err(|source| LearnerError::Step { step, source })?;
         self.steps_done = step;
-        if self.ranks.rank() == 0 {
+        if self.trainer.ranks.rank() == 0 {
             metrics.attempt = self.client.attempt();
             self.client.report_step(&StepReport { attempt: metrics.attempt, metrics })?;
         }
@@ -122,8 +107,8 @@ impl Learner {
 
     fn publish_to_disk(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        if let Some(staged) = Staged::gather(&self.parameters, self.model.layout(), self.ranks.rank() == 0)? {
-            disk::write_weights(path, self.model.config(), &self.model_directory, &staged)?;
+        if let Some(staged) = self.stage(self.trainer.ranks.rank() == 0)? {
+            disk::write_weights(path, &self.model_directory, &staged)?;
             self.weights_on_disk(version, path)?;
         }
         Ok(())
@@ -132,8 +117,8 @@ impl Learner {
     fn export(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
         self.check_step(version)?;
         self.checkpoints.wait()?;
-        if let Some(staged) = Staged::gather(&self.parameters, self.model.layout(), self.ranks.rank() == 0)? {
-            disk::write_export(path, self.model.config(), &self.model_directory, &staged, version)?;
+        if let Some(staged) = self.stage(self.trainer.ranks.rank() == 0)? {
+            disk::write_export(path, &self.model_directory, &staged, version)?;
             self.weights_on_disk(version, path)?;
         }
         Ok(())
@@ -146,8 +131,8 @@ impl Learner {
 
     fn publish_by_broadcast(&mut self, version: Version, transfers: Vec<Transfer>) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        let mine: Vec<Transfer> = transfers.into_iter().filter(|transfer| transfer.sender == self.ranks.rank()).collect();
-        match Staged::gather(&self.parameters, self.model.layout(), !mine.is_empty())? {
+        let mine: Vec<Transfer> = transfers.into_iter().filter(|transfer| transfer.sender == self.trainer.ranks.rank()).collect();
+        match self.stage(!mine.is_empty())? {
             Some(staged) => Ok(self.broadcaster.begin(version, mine, staged)?),
             None => Ok(()),
         }
@@ -158,10 +143,15 @@ impl Learner {
         if self.checkpoints.knows(version) {
             return Ok(self.checkpoints.repeat_report(path, version)?);
         }
-        let blocks = self.parameters.shards().iter().zip(self.optimizer.moments());
+        let Trainer { ranks, parameters, optimizer, .. } = &self.trainer;
+        let blocks = parameters.shards().iter().zip(optimizer.moments());
         let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]))?;
-        let place = Place { path: path.to_owned(), version, rank: self.ranks.rank(), world_size: self.ranks.world_size() };
-        Ok(self.checkpoints.begin(place, self.optimizer.progress(), snapshot)?)
+        let place = Place { path: path.to_owned(), version, rank: ranks.rank(), world_size: ranks.world_size() };
+        Ok(self.checkpoints.begin(place, optimizer.progress(), snapshot)?)
+    }
+
+    fn stage(&self, keep: bool) -> Result<Option<Staged>, PublishError> {
+        Staged::gather(&self.trainer.parameters, self.trainer.model.layout(), keep)
     }
 
     fn check_step(&self, version: Version) -> Result<(), LearnerError> {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::data::InitialWeights;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
+use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
 use sha2::{Digest, Sha256};
-use tch::{Kind, Tensor};
+use tch::Kind;
 
 use crate::checkpoint::manifest::hex;
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, ModelShape};
@@ -21,6 +21,7 @@ use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, ra
 use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
 use crate::ranks::Ranks;
+use crate::step::Trainer;
 
 /// How long another job's export is waited for.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -91,30 +92,42 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     let (host, port) = &place.rendezvous;
     let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
     let shape = model_shape(model.layout());
-    let compute = compute_kind(spec.training.precision);
-    let (parameters, optimizer) = match &place.restore {
-        Some(restore) => {
-            let restored = checkpoint::load(&restore.path, restore.version, &shape, place.rank, place.world_size)?;
-            let (masters, moments) = restored.blocks.into_iter().map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq])).unzip();
-            let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
-            (parameters, Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer))
-        }
-        None => {
-            let masters = initial_weights(&model, &model_directory, spec.model.weights, spec.training.seed, &ranks)?;
-            let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
-            let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
-            (parameters, optimizer)
-        }
+    let trainer = match &place.restore {
+        Some(restore) => restored_trainer(spec, model, ranks, restore)?,
+        None => first_trainer(spec, model, ranks, &model_directory)?,
     };
     let steps_done = place.restore.as_ref().map_or(0, |restore| restore.version.step);
-    tracing::info!(rank = place.rank, world_size = place.world_size, steps_done, parameters = model.layout().numel(), "the learner is ready");
+    tracing::info!(rank = place.rank, world_size = place.world_size, steps_done, parameters = trainer.model.layout().numel(), "the learner is ready");
     let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
     let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
-    Ok(Learner { spec, model_directory, ranks, client, model, parameters, optimizer, steps_done, checkpoints, broadcaster })
+    Ok(Learner { trainer, model_directory, client, steps_done, checkpoints, broadcaster })
+}
+
+/// A trainer at step 0.
+pub fn first_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, model_directory: &Path) -> Result<Trainer, ModelError> {
+    let blocks = match spec.model.weights {
+        InitialWeights::Pretrained => hugging_face::read_tensors(model_directory, model.layout(), Kind::Float)?,
+        InitialWeights::Random => random::random(model.layout(), model.config(), spec.training.seed)?,
+    };
+    let masters = blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
+    let numels = model_shape(model.layout()).block_numels;
+    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &numels, masters);
+    let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
+    Ok(Trainer { ranks, model, parameters, optimizer, spec })
+}
+
+/// A trainer that goes on from a checkpoint.
+pub fn restored_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, restore: &Restore) -> Result<Trainer, CheckpointError> {
+    let shape = model_shape(model.layout());
+    let restored = checkpoint::load(&restore.path, restore.version, &shape, ranks.rank(), ranks.world_size())?;
+    let (masters, moments) = restored.blocks.into_iter().map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq])).unzip();
+    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &shape.block_numels, masters);
+    let optimizer = Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer);
+    Ok(Trainer { ranks, model, parameters, optimizer, spec })
 }
 
 /// The type of forward and backward.
-pub fn compute_kind(precision: Precision) -> Kind {
+fn compute_kind(precision: Precision) -> Kind {
     match precision {
         Precision::FP32 => Kind::Float,
         Precision::BF16 => Kind::BFloat16,
@@ -130,15 +143,6 @@ pub fn model_shape(layout: &ModelLayout) -> ModelShape {
         }
     }
     ModelShape { sha256: hex(&hash.finalize()), block_numels: layout.blocks().iter().map(crate::model::Layout::numel).collect() }
-}
-
-/// This rank's fp32 shards of the first weights.
-pub fn initial_weights(model: &Model, folder: &Path, weights: InitialWeights, seed: u64, ranks: &Ranks) -> Result<Vec<Tensor>, ModelError> {
-    let blocks = match weights {
-        InitialWeights::Pretrained => hugging_face::read_blocks(folder, model.layout())?,
-        InitialWeights::Random => random::blocks(model.config(), model.layout(), seed),
-    };
-    Ok(blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect())
 }
 
 /// A folder that the user named must be there; another job's export may still be on its way.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
 
+/// Environment variable by which a learner knows the process id of its supervisor, which it must not outlive.
+pub const SUPERVISOR_PID_VARIABLE: &str = "RLJOB_SUPERVISOR_PID";
+
 /// What a supervisor has and sees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

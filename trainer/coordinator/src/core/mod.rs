@@ -85,6 +85,16 @@ enum Route {
     },
 }
 
+/// The parts of a run that others depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outline {
+    record: Record,
+    facts: Facts,
+    desired: Option<Desired>,
+    work: work::Work,
+    publication: Option<Publication>,
+}
+
 /// The run.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -174,6 +184,17 @@ impl Run {
     /// Whether no process will run any more under this coordinator.
     pub fn is_over(&self) -> bool {
         matches!(self.record.stage, Stage::Drained | Stage::Finished | Stage::Failed)
+    }
+
+    /// What others may depend on; a change of it is worth telling.
+    pub fn outline(&self) -> Outline {
+        Outline {
+            record: self.record.clone(),
+            facts: self.facts.clone(),
+            desired: self.desired.clone(),
+            work: self.work(),
+            publication: self.publication.clone(),
+        }
     }
 
     fn draining(&self) -> bool {

@@ -60,6 +60,20 @@ pub enum Stage {
     Failed,
 }
 
+impl Stage {
+    /// Its name, for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Forming { .. } => "Forming",
+            Self::Running(_) => "Running",
+            Self::Stopping { .. } => "Stopping",
+            Self::Drained => "Drained",
+            Self::Finished => "Finished",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
 impl Default for Stage {
     fn default() -> Self {
         Self::Forming { restarting: false }

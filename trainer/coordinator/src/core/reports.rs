@@ -65,11 +65,14 @@ impl Run {
         self.fence(attempt)?;
         match &mut self.publication {
             Some(publication) if publication.version == version => match &mut publication.route {
-                Route::Broadcast { transfers, waiting, .. } if waiting.remove(&rank) => {
+                Route::Broadcast { transfers, waiting, .. } => {
+                    if !waiting.remove(&rank) {
+                        return Ok(Vec::new());
+                    }
                     self.record.published = Some(Published { version, folder: None });
                     Ok(transfers.iter().filter(|transfer| transfer.sender == rank).cloned().collect())
                 }
-                _ => Ok(Vec::new()),
+                Route::Disk(_) => Ok(Vec::new()),
             },
             _ => Err(Refusal::Invalid(format!("no broadcast of {version} was asked for"))),
         }

@@ -64,14 +64,7 @@ impl Dataset {
         Self::open(PathBuf::from(&spec.path), &templates, spec.format, tokenizer, None, spec.limit as usize)
     }
 
-    fn open(
-        path: PathBuf,
-        templates: &Templates,
-        format: PromptFormat,
-        tokenizer: &TextTokenizer,
-        seed: Option<u64>,
-        limit: usize,
-    ) -> Result<Self, DataError> {
+    fn open(path: PathBuf, templates: &Templates, format: PromptFormat, tokenizer: &TextTokenizer, seed: Option<u64>, limit: usize) -> Result<Self, DataError> {
         let rows = rows::read(&path, templates, limit)?;
         let order = Order::new(seed, rows.len() as u64);
         let dataset = Self { path, rows, order, format, tokenizer: tokenizer.clone() };

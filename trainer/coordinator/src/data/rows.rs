@@ -34,9 +34,8 @@ impl Templates {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        let mut add = |template, source: &str| {
-            environment.add_template_owned(template, source.to_owned()).map_err(|source| DataError::Template { template, source })
-        };
+        let mut add =
+            |template, source: &str| environment.add_template_owned(template, source.to_owned()).map_err(|source| DataError::Template { template, source });
         add(PROMPT, prompt)?;
         completion.map_or(Ok(()), |source| add(COMPLETION, source))?;
         Ok(Self { environment, completion: completion.is_some(), answer: answer.map(str::to_owned) })

@@ -1,0 +1,240 @@
+use std::collections::BTreeMap;
+
+use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::version::Version;
+use rusqlite::Connection;
+use serde_json::json;
+
+use super::{Checkpoint, Event, Journal, JournalError, Sample, VersionRun};
+
+fn sample(step: u32, position: u64, index: u32) -> Sample {
+    Sample {
+        step,
+        position,
+        index,
+        row: 5,
+        prompt_tokens: vec![1, 2],
+        completion_tokens: vec![i64::from(u32::MAX), 3, 2],
+        sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE, f32::NEG_INFINITY],
+        versions: vec![VersionRun { version: Version { step: step - 1, attempt: 0 }, tokens: 3 }],
+        finish_reason: "stop".to_owned(),
+        sampling: json!({"temperature": 0.7, "sampling_seed": u64::MAX}),
+        reward: 0.1 + 0.2,
+        reward_components: BTreeMap::from([("math".to_owned(), 0.1 + 0.2)]),
+        prompt_text: "2 + 3?".to_owned(),
+        completion_text: "5 – fünf".to_owned(),
+    }
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("journal.sqlite")
+    }
+
+    fn open(&self) -> Journal {
+        Journal::open(&self.path()).unwrap()
+    }
+}
+
+#[test]
+fn samples_survive_and_come_in_canonical_order_whatever_the_order_they_came_in() {
+    let place = Place::new();
+    let samples = [sample(1, 9, 0), sample(1, 10, 0), sample(1, 10, 1)];
+    let [a, b, c] = samples.clone();
+    assert_eq!(place.open().put_samples(&[c, sample(2, 11, 0), a]).unwrap(), 3);
+    assert_eq!(place.open().put_samples(&[b]).unwrap(), 1);
+    assert_eq!(place.open().samples(1).unwrap(), samples);
+    assert_eq!(place.open().samples(3).unwrap(), []);
+}
+
+#[test]
+fn a_sample_that_is_there_stays_as_it_is() {
+    let place = Place::new();
+    let mut journal = place.open();
+    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
+    let other = Sample { reward: 1.0, ..sample(1, 0, 0) };
+    assert_eq!(journal.put_samples(&[other, sample(1, 0, 1)]).unwrap(), 1);
+    assert_eq!(journal.samples(1).unwrap(), [sample(1, 0, 0), sample(1, 0, 1)]);
+}
+
+#[test]
+fn a_fixed_batch_takes_no_sample_more_and_the_refused_call_leaves_nothing() {
+    let place = Place::new();
+    let mut journal = place.open();
+    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
+    journal.fix_batch(1).unwrap();
+    journal.fix_batch(1).unwrap();
+    let error = journal.put_samples(&[sample(2, 1, 0), sample(1, 0, 1)]).unwrap_err();
+    assert_eq!(error.to_string(), "the batch of step 1 is fixed: sample 1 of position 0 comes too late");
+    assert_eq!(journal.put_samples(&[sample(1, 0, 0)]).unwrap(), 0);
+    assert_eq!((journal.samples(1).unwrap(), journal.samples(2).unwrap()), (vec![sample(1, 0, 0)], vec![]));
+    assert_eq!((journal.is_fixed(1).unwrap(), journal.is_fixed(2).unwrap(), journal.last_fixed_step().unwrap()), (true, false, 1));
+}
+
+#[test]
+fn batches_are_fixed_one_after_the_other() {
+    let place = Place::new();
+    let mut journal = place.open();
+    assert_eq!(journal.last_fixed_step().unwrap(), 0);
+    assert_eq!(journal.fix_batch(0).unwrap_err().to_string(), "the batch of step 0 cannot be fixed: the newest fixed one is of step 0");
+    journal.fix_batch(51).unwrap();
+    assert_eq!(journal.fix_batch(53).unwrap_err().to_string(), "the batch of step 53 cannot be fixed: the newest fixed one is of step 51");
+    journal.fix_batch(52).unwrap();
+    assert_eq!(journal.last_fixed_step().unwrap(), 52);
+}
+
+#[test]
+fn pruning_removes_fixed_steps_and_a_pruned_batch_is_not_taken_for_an_empty_one() {
+    let place = Place::new();
+    let mut journal = place.open();
+    for step in 1..=3 {
+        journal.put_samples(&[sample(step, u64::from(step), 0), sample(step, u64::from(step), 1)]).unwrap();
+    }
+    journal.fix_batch(1).unwrap();
+    journal.fix_batch(2).unwrap();
+    assert_eq!(journal.prune_through(1).unwrap(), 2);
+    let error = journal.samples(1).unwrap_err();
+    assert_eq!(error.to_string(), "the journal holds 0 of the 2 samples of step 1: they were pruned, since a newer checkpoint was kept");
+    assert_eq!(journal.prune_through(9).unwrap(), 2);
+    assert_eq!((journal.samples(3).unwrap().len(), journal.last_fixed_step().unwrap()), (2, 2));
+}
+
+#[test]
+fn a_step_is_reported_once_and_its_first_numbers_stay() {
+    let place = Place::new();
+    let metrics = |step, attempt| StepMetrics { step, attempt, loss: 0.1 + 0.2, reward: Some(0.5), ..StepMetrics::default() };
+    let mut journal = place.open();
+    assert_eq!(journal.last_step().unwrap(), 0);
+    assert!(journal.report_step(&metrics(1, 0)).unwrap());
+    assert!(journal.report_step(&metrics(2, 0)).unwrap());
+    assert!(!journal.report_step(&metrics(1, 1)).unwrap());
+    assert_eq!((journal.metrics(1).unwrap(), journal.metrics(3).unwrap(), journal.last_step().unwrap()), (Some(metrics(1, 0)), None, 2));
+}
+
+#[test]
+fn an_evaluation_is_kept_once_a_step() {
+    let place = Place::new();
+    let metrics = |step, greedy| EvaluationMetrics { step, prompts: 4, sampled: 0.25, greedy, seconds: 1.5 };
+    let mut journal = place.open();
+    assert_eq!(journal.last_evaluation().unwrap(), None);
+    assert!(journal.put_evaluation(&metrics(0, 0.5)).unwrap());
+    assert!(journal.put_evaluation(&metrics(10, 0.75)).unwrap());
+    assert!(!journal.put_evaluation(&metrics(0, 1.0)).unwrap());
+    assert_eq!(journal.evaluation(0).unwrap(), Some(metrics(0, 0.5)));
+    assert_eq!(journal.evaluation(5).unwrap(), None);
+    assert_eq!(journal.last_evaluation().unwrap(), Some(metrics(10, 0.75)));
+}
+
+#[test]
+fn checkpoints_are_listed_by_step_and_attempt_until_they_are_dropped() {
+    let place = Place::new();
+    let checkpoint = |step, attempt| {
+        let version = Version { step, attempt };
+        Checkpoint { version, path: format!("/runs/{version}").into() }
+    };
+    let mut journal = place.open();
+    for (step, attempt) in [(10, 1), (9, 2), (10, 0), (10, 0)] {
+        journal.put_checkpoint(&checkpoint(step, attempt)).unwrap();
+    }
+    assert_eq!(journal.checkpoints().unwrap(), [checkpoint(9, 2), checkpoint(10, 0), checkpoint(10, 1)]);
+    journal.drop_checkpoint(Version { step: 10, attempt: 0 }).unwrap();
+    assert_eq!(reopened(journal, &place).checkpoints().unwrap(), [checkpoint(9, 2), checkpoint(10, 1)]);
+}
+
+fn reopened(journal: Journal, place: &Place) -> Journal {
+    drop(journal);
+    place.open()
+}
+
+#[test]
+fn events_and_state_are_kept() {
+    let place = Place::new();
+    let mut journal = place.open();
+    let event = |second: i64| Event { at: jiff::Timestamp::new(second, 5_000_000).unwrap(), kind: "EngineLost".to_owned(), detail: json!({"n": second}) };
+    for second in 1..=3 {
+        journal.put_event(&event(second)).unwrap();
+    }
+    journal.put_state("attempt", &json!(1)).unwrap();
+    journal.put_state("attempt", &json!(2)).unwrap();
+    let journal = reopened(journal, &place);
+    assert_eq!(journal.events(2).unwrap(), [event(2), event(3)]);
+    assert_eq!((journal.get_state("attempt").unwrap(), journal.get_state("restarts").unwrap()), (Some(json!(2)), None));
+}
+
+#[test]
+fn a_journal_has_one_user_at_a_time() {
+    let place = Place::new();
+    let journal = place.open();
+    let error = Journal::open(&place.path()).unwrap_err();
+    assert_eq!(error.to_string(), format!("the journal {} is held by another process: a run directory has one coordinator at a time", place.path().display()));
+    reopened(journal, &place);
+}
+
+#[test]
+fn a_batch_that_was_fixed_is_on_the_disk_though_the_journal_is_never_closed() {
+    let place = Place::new();
+    let mut journal = place.open();
+    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
+    journal.fix_batch(1).unwrap();
+    // The files as a power cut would leave them: no checkpoint of the write-ahead log, no farewell.
+    let after = Place::new();
+    for name in ["journal.sqlite", "journal.sqlite-wal"] {
+        std::fs::copy(place.folder.path().join(name), after.folder.path().join(name)).unwrap();
+    }
+    let journal_after = after.open();
+    assert_eq!((journal_after.last_fixed_step().unwrap(), journal_after.samples(1).unwrap()), (1, vec![sample(1, 0, 0)]));
+    drop(journal);
+}
+
+#[test]
+fn durability_and_locking_are_what_the_module_says() {
+    let place = Place::new();
+    let journal = place.open();
+    let text = |name| journal.connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)).unwrap();
+    let synchronous: i64 = journal.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+    assert_eq!((text("journal_mode").as_str(), text("locking_mode").as_str(), synchronous), ("wal", "exclusive", 2));
+}
+
+#[test]
+fn another_release_s_journal_and_another_program_s_database_are_refused() {
+    let place = Place::new();
+    drop(place.open());
+    let connection = Connection::open(place.path()).unwrap();
+    connection.pragma_update(None, "user_version", 7).unwrap();
+    drop(connection);
+    let error = Journal::open(&place.path()).unwrap_err();
+    assert!(matches!(error, JournalError::SchemaVersion { found: 7, expected: 1, .. }), "{error}");
+
+    let other = Place::new();
+    Connection::open(other.path()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let error = Journal::open(&other.path()).unwrap_err();
+    assert!(matches!(error, JournalError::NotAJournal { application_id: 0, .. }), "{error}");
+
+    let noise = Place::new();
+    std::fs::write(noise.path(), "not a database, but long enough to be taken for one".repeat(100)).unwrap();
+    let error = Journal::open(&noise.path()).unwrap_err();
+    assert!(matches!(error, JournalError::Open { .. }), "{error}");
+}
+
+#[test]
+fn people_can_read_the_tables() {
+    let place = Place::new();
+    let mut journal = place.open();
+    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
+    drop(journal);
+    let connection = Connection::open(place.path()).unwrap();
+    let sql = "SELECT completion_text, versions, json_extract(sampling, '$.temperature'), hex(completion_tokens), hex(sampler_logprobs) FROM samples";
+    let row: (String, String, f64, String, String) = connection.query_row(sql, [], |row| row.try_into()).unwrap();
+    let tokens = "FFFFFFFF00000000".to_owned() + "0300000000000000" + "0200000000000000";
+    let logprobs = "CDCCCCBD".to_owned() + "00008000" + "000080FF";
+    let versions = r#"[{"version":"step-0.attempt-0","tokens":3}]"#.to_owned();
+    assert_eq!(row, ("5 – fünf".to_owned(), versions, 0.7, tokens, logprobs));
+}

@@ -1,0 +1,120 @@
+use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
+use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
+
+use super::{PackError, TrainSample, pack};
+
+/// A sample of `tokens` tokens, all of them `id`, trained on but for the first.
+fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
+    let loss_mask: Vec<u8> = (0..tokens).map(|index| u8::from(index > 0)).collect();
+    let sampler_logprobs = loss_mask.iter().map(|&mask| -f32::from(mask)).collect();
+    TrainSample { group, reward: id as f64, tokens: vec![id; tokens], loss_mask, sampler_logprobs }
+}
+
+#[test]
+fn a_small_step_is_packed_as_worked_out_by_hand() {
+    // Minibatch 0 is group 7 (lengths 3, 5), minibatch 1 is group 8 (lengths 2, 4, 2). Ranks by longest first: 0 gets 5, 1 gets 3; then 0 gets 4, 1 gets 2 and 2.
+    let samples = [sample(7, 10, 3), sample(7, 11, 5), sample(8, 12, 2), sample(8, 13, 4), sample(8, 14, 2)];
+    let row = |group, id: u32, tokens: u32, rank, minibatch| SampleRow { group, reward: f64::from(id), trainable_tokens: tokens - 1, rank, minibatch };
+    let table = vec![row(7, 10, 3, 1, 0), row(7, 11, 5, 0, 0), row(8, 12, 2, 1, 1), row(8, 13, 4, 0, 1), row(8, 14, 2, 1, 1)];
+    let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
+    let header = |rank, sequences| BatchHeader { step: 4, rank, world_size: 2, micro_batch_minibatch: vec![0, 1, 1], sequences, samples: table.clone() };
+    let batches = pack(4, &samples, 2, 2, 3).unwrap();
+    assert_eq!(
+        batches,
+        [
+            RankBatch {
+                header: header(0, vec![sequence(1, 0, 5), sequence(3, 1, 4)]),
+                tokens_T: vec![11, 11, 11, 11, 11, 13, 13, 13, 13],
+                loss_mask_T: vec![0, 1, 1, 1, 1, 0, 1, 1, 1],
+                sampler_logprobs_T: vec![0.0, -1.0, -1.0, -1.0, -1.0, 0.0, -1.0, -1.0, -1.0],
+            },
+            RankBatch {
+                header: header(1, vec![sequence(0, 0, 3), sequence(2, 1, 2), sequence(4, 2, 2)]),
+                tokens_T: vec![10, 10, 10, 12, 12, 14, 14],
+                loss_mask_T: vec![0, 1, 1, 0, 1, 0, 1],
+                sampler_logprobs_T: vec![0.0, -1.0, -1.0, 0.0, -1.0, 0.0, -1.0],
+            },
+        ]
+    );
+}
+
+#[test]
+fn what_cannot_be_packed_is_said() {
+    let good = [sample(0, 1, 2), sample(1, 2, 2)];
+    let refusal = |samples: &[TrainSample], world, minibatches, tokens| pack(3, samples, world, minibatches, tokens).unwrap_err().to_string();
+    assert_eq!(refusal(&good, 0, 1, 1), "world size must be at least 1");
+    assert_eq!(refusal(&good, 1, 0, 1), "minibatches must be at least 1");
+    assert_eq!(refusal(&good, 1, 1, 0), "tokens per micro-batch must be at least 1");
+    let few = "step 3 has 2 groups for 3 minibatches: lower training.minibatches or raise the batch size";
+    assert_eq!(refusal(&good, 1, 3, 1), few);
+    assert_eq!(pack(3, &[], 1, 1, 1), Err(PackError::TooFewGroups { step: 3, groups: 0, minibatches: 1 }));
+    let split = [sample(0, 1, 2), sample(1, 2, 2), sample(0, 3, 2)];
+    assert_eq!(refusal(&split, 1, 1, 1), "sample 2 of step 3 belongs to group 0, which ended before it");
+    let malformed = TrainSample { loss_mask: vec![0], ..sample(0, 1, 2) };
+    assert_eq!(refusal(&[malformed], 1, 1, 1), "sample 0 of step 3 has 2 tokens, 1 mask entries and 2 log-probabilities");
+    assert_eq!(refusal(&[sample(0, 1, 0)], 1, 1, 1), "sample 0 of step 3 has 0 tokens, 0 mask entries and 0 log-probabilities");
+}
+
+/// Groups of 1 to 4 samples of 1 to 20 tokens; token ids are the sample's index.
+fn steps() -> impl Strategy<Value = Vec<TrainSample>> {
+    proptest::collection::vec(proptest::collection::vec(1_usize..=20, 1..=4), 1..12).prop_map(|groups| {
+        let lengths = (0..).zip(groups).flat_map(|(group, lengths)| lengths.into_iter().map(move |length| (group, length)));
+        (0..).zip(lengths).map(|(id, (group, length))| sample(group, id, length)).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_sample_is_in_one_place_within_the_limits(samples in steps(), world in 1_u32..5, minibatches in 1_u32..4, max_tokens in 1_u32..40) {
+        let groups = samples.last().map_or(0, |sample| sample.group + 1);
+        let minibatches = minibatches.min(groups);
+        let batches = pack(1, &samples, world, minibatches, max_tokens).unwrap();
+        prop_assert_eq!(&batches, &pack(1, &samples, world, minibatches, max_tokens).unwrap());
+        prop_assert_eq!(batches.len(), world as usize);
+        let mut seen = vec![0; samples.len()];
+        for (rank, batch) in (0_u32..).zip(&batches) {
+            let header = &batch.header;
+            prop_assert_eq!((header.rank, &header.micro_batch_minibatch, &header.samples), (rank, &batches[0].header.micro_batch_minibatch, &batches[0].header.samples));
+            prop_assert_eq!(RankBatch::from_bytes(&batch.to_bytes().unwrap()).unwrap(), batch.clone());
+            let mut fill = vec![(0_u32, 0_u32); header.micro_batch_minibatch.len()];
+            let mut at = 0;
+            for sequence in &header.sequences {
+                let (index, end) = (sequence.sample as usize, at + sequence.tokens as usize);
+                seen[index] += 1;
+                prop_assert_eq!(&batch.tokens_T[at..end], &samples[index].tokens[..]);
+                prop_assert_eq!(&batch.loss_mask_T[at..end], &samples[index].loss_mask[..]);
+                prop_assert_eq!(&batch.sampler_logprobs_T[at..end], &samples[index].sampler_logprobs[..]);
+                let row = &header.samples[index];
+                prop_assert_eq!((row.rank, row.minibatch), (rank, header.micro_batch_minibatch[sequence.micro_batch as usize]));
+                let (tokens, count) = &mut fill[sequence.micro_batch as usize];
+                (*tokens, *count) = (*tokens + sequence.tokens, *count + 1);
+                at = end;
+            }
+            prop_assert!(fill.iter().all(|&(tokens, count)| tokens <= max_tokens || count == 1), "{:?}", fill);
+        }
+        prop_assert!(seen.iter().all(|&times| times == 1), "{:?}", seen);
+    }
+
+    #[test]
+    fn minibatches_are_whole_groups_in_order_of_nearly_equal_number(samples in steps(), minibatches in 1_u32..4) {
+        let groups = samples.last().map_or(0, |sample| sample.group + 1);
+        let minibatches = minibatches.min(groups);
+        let table = pack(1, &samples, 2, minibatches, 16).unwrap().swap_remove(0).header.samples;
+        prop_assert!(table.is_sorted_by_key(|row| row.minibatch));
+        let mut of_group: Vec<(u32, u32)> = table.iter().map(|row| (row.group, row.minibatch)).collect();
+        of_group.dedup();
+        prop_assert_eq!(of_group.len(), groups as usize);
+        for minibatch in 0..minibatches {
+            let size = of_group.iter().filter(|(_, of)| *of == minibatch).count() as u32;
+            prop_assert!(size == groups / minibatches || size == groups.div_ceil(minibatches));
+        }
+    }
+
+    #[test]
+    fn no_rank_has_more_tokens_than_another_by_more_than_the_longest_sample(samples in steps(), world in 1_u32..5) {
+        let batches = pack(1, &samples, world, 1, 16).unwrap();
+        let tokens: Vec<usize> = batches.iter().map(|batch| batch.tokens_T.len()).collect();
+        let longest = samples.iter().map(|sample| sample.tokens.len()).max().unwrap_or(0);
+        prop_assert!(tokens.iter().max().unwrap() - tokens.iter().min().unwrap() <= longest, "{:?}", tokens);
+    }
+}

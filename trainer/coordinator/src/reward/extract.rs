@@ -198,9 +198,9 @@ mod tests {
             let digits = value.unsigned_abs().to_string();
             let expected = Some(number(&value.to_string()));
             for written in [digits.clone(), thousands(&digits), format!("${digits}"), format!("{digits}.00"), format!("{digits}%"), format!("{digits}/1")] {
-                prop_assert_eq!(final_number(&format!("{} {}{}", text, sign, written)), expected);
-                prop_assert_eq!(final_number(&format!("{}\\boxed{{{}{}}} 5", text, sign, written)), expected);
-                prop_assert_eq!(final_number(&format!("1 {}#### {}{}\n2", text, sign, written)), expected);
+                prop_assert_eq!(final_number(&format!("{text} {sign}{written}")), expected);
+                prop_assert_eq!(final_number(&format!("{text}\\boxed{{{sign}{written}}} 5")), expected);
+                prop_assert_eq!(final_number(&format!("1 {text}#### {sign}{written}\n2")), expected);
             }
         }
     }

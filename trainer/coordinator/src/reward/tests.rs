@@ -30,8 +30,9 @@ fn two_texts_without_numbers_are_not_equal_by_value() {
 
 #[test]
 fn exact_match_ignores_only_the_white_space_around() {
-    let reward = |completion| exact_match().score(completion, "a b").components["exactMatch"];
-    assert_eq!([" a b\n", "a  b", "A b"].map(reward), [1.0, 0.0, 0.0]);
+    let reward = |value| Reward { value, components: BTreeMap::from([("exactMatch".to_owned(), value)]) };
+    let scored = [" a b\n", "a  b", "A b"].map(|completion| exact_match().score(completion, "a b"));
+    assert_eq!(scored, [reward(1.0), reward(0.0), reward(0.0)]);
 }
 
 #[test]
@@ -39,10 +40,7 @@ fn an_answer_that_nothing_could_match_is_refused_with_its_end() {
     let long = format!("{} the end", "é".repeat(100));
     let excerpt = format!("{} the end", "é".repeat(72));
     assert_eq!(math().check_answer(&long), Err(UnusableAnswer { excerpt }));
-    assert_eq!(
-        math().check_answer("no").unwrap_err().to_string(),
-        "the answer `no` holds no number of at most 18 digits, which reward.math compares with"
-    );
+    assert_eq!(math().check_answer("no").unwrap_err().to_string(), "the answer `no` holds no number of at most 18 digits, which reward.math compares with");
     assert_eq!(math().check_answer("#### 5"), Ok(()));
     assert_eq!(exact_match().check_answer("no"), Ok(()));
 }

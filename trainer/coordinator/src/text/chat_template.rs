@@ -3,7 +3,7 @@
 
 use jiff::civil::Date;
 use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::{Environment, Error, ErrorKind, Output, State, context, escape_formatter};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
@@ -27,6 +27,7 @@ impl ChatTemplate {
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_formatter(print_as_python);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
@@ -45,6 +46,15 @@ impl ChatTemplate {
             bos_token => token(&self.bos_token),
             eos_token => token(&self.eos_token),
         })
+    }
+}
+
+/// `True`, `False` and `None` have capitals where a template prints them.
+fn print_as_python(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
+    match bool::try_from(value.clone()) {
+        Ok(value) => out.write_str(if value { "True" } else { "False" }).map_err(Error::from),
+        Err(_) if value.is_none() => out.write_str("None").map_err(Error::from),
+        Err(_) => escape_formatter(out, state, value),
     }
 }
 

@@ -1,0 +1,135 @@
+//! Expected texts and ids are what transformers 5.6 gives for the same folder (`apply_chat_template(…, add_generation_prompt=True)`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rljob_crds::data::PromptFormat;
+
+use super::chat_template::ChatTemplate;
+use super::{TextError, TextTokenizer};
+
+const QUESTION: &str = "What is 12 + 30?\nAnswer with a number — bitte. <|im_end|>";
+/// Tokens of [`QUESTION`].
+const QUESTION_IDS: [i64; 31] =
+    [57, 74, 271, 348, 318, 20, 279, 930, 33, 201, 35, 80, 85, 89, 272, 733, 421, 666, 68, 272, 223, 161, 225, 245, 315, 293, 86, 71, 16, 223, 2];
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat")
+}
+
+/// A copy of the fixture, with files written over or, for `None`, removed.
+fn changed(files: &[(&str, Option<&str>)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture()).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    for (name, content) in files {
+        let path = folder.path().join(name);
+        match content {
+            Some(content) => fs::write(path, content).unwrap(),
+            None => fs::remove_file(path).unwrap(),
+        }
+    }
+    folder
+}
+
+#[test]
+fn a_prompt_of_format_chat_has_the_tokens_that_transformers_gives() {
+    let tokenizer = TextTokenizer::open(&fixture()).unwrap();
+    let expected = [vec![1, 87, 409, 201], QUESTION_IDS.to_vec(), vec![2, 201, 1, 458, 357, 289, 86, 201]].concat();
+    assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Chat).unwrap(), expected);
+    assert_eq!(tokenizer.decode(&expected).unwrap(), "user\nWhat is 12 + 30?\nAnswer with a number — bitte. \nassistant\n");
+}
+
+#[test]
+fn a_prompt_of_format_text_gets_nothing_added() {
+    let tokenizer = TextTokenizer::open(&fixture()).unwrap();
+    assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
+    assert_eq!(tokenizer.encode("").unwrap(), Vec::<i64>::new());
+    assert_eq!((tokenizer.vocabulary_size(), tokenizer.stop_token_ids(), tokenizer.eos_token_id()), (1024, &[2][..], Some(2)));
+}
+
+#[test]
+fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
+    let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant \
+        named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + \
+        '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    let template = ChatTemplate::new(source.to_owned(), None, None).unwrap();
+    assert_eq!(
+        template.render("Hi").unwrap(),
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
+         <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    );
+}
+
+#[test]
+fn python_methods_white_space_control_and_json_work_as_in_transformers() {
+    let source = include_str!("../../tests/fixtures/every-construct.jinja").to_owned();
+    let template = ChatTemplate::new(source, Some("<|im_start|>".to_owned()), Some("<|im_end|>".to_owned())).unwrap();
+    assert_eq!(
+        template.render("  <b>Hi</b> \"there\" – a|b  ").unwrap(),
+        "<|im_start|>[no documents]\n  [0] <b>Hi</b> \"there\" – a|b|b|True\n{\"a\": [1, 2.5, null, true], \"b\": \"  <b>Hi</b> \\\"there\\\" – a|b  \"}\n    \
+         {\n  \"x\": [\n    1,\n    \"é\"\n  ]\n}\n(<)(b)(>)\n1 1 1 USER<|im_end|>assistant\n"
+    );
+}
+
+#[test]
+fn the_day_that_a_template_asks_for_is_always_the_same() {
+    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}".to_owned(), None, None).unwrap();
+    assert_eq!(template.render("Hi").unwrap(), "26 Jul 2024");
+}
+
+#[test]
+fn a_template_that_refuses_the_conversation_is_an_error_with_its_words() {
+    let folder = changed(&[("chat_template.jinja", Some("{{ raise_exception('system first') }}"))]);
+    let error = TextTokenizer::open(folder.path()).unwrap().encode_prompt("Hi", PromptFormat::Chat).unwrap_err();
+    assert_eq!(error.to_string(), format!("failed to apply the chat template of {}", folder.path().display()));
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "invalid operation: the template refuses this conversation: system first (in chat_template:1)");
+}
+
+#[test]
+fn a_template_in_the_tokenizer_config_is_used_where_there_is_no_file() {
+    let config = r#"{"eos_token": {"content": "<|im_end|>"}, "chat_template": [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ eos_token }}!"}]}"#;
+    let folder = changed(&[("chat_template.jinja", None), ("tokenizer_config.json", Some(config))]);
+    assert_eq!(TextTokenizer::open(folder.path()).unwrap().render_chat("Hi").unwrap(), "<|im_end|>!");
+}
+
+#[test]
+fn without_a_template_text_works_and_chat_says_what_to_do() {
+    let folder = changed(&[("chat_template.jinja", None)]);
+    let tokenizer = TextTokenizer::open(folder.path()).unwrap();
+    assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
+    let error = tokenizer.encode_prompt(QUESTION, PromptFormat::Chat).unwrap_err();
+    let expected = "has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); set the dataset's format to Text";
+    assert_eq!(error.to_string(), format!("{} {expected}", folder.path().display()));
+}
+
+#[test]
+fn stop_tokens_come_from_the_generation_config_then_the_config_then_the_tokenizer() {
+    let stops = |files: &[(&str, Option<&str>)]| {
+        let folder = changed(files);
+        let tokenizer = TextTokenizer::open(folder.path()).unwrap();
+        (tokenizer.stop_token_ids().to_vec(), tokenizer.eos_token_id())
+    };
+    assert_eq!(stops(&[("generation_config.json", Some(r#"{"eos_token_id": [7, 2]}"#))]), (vec![7, 2], Some(2)));
+    assert_eq!(stops(&[("generation_config.json", Some(r#"{"eos_token_id": [7, 8]}"#))]), (vec![7, 8], Some(7)));
+    assert_eq!(stops(&[("generation_config.json", Some("{}")), ("config.json", Some(r#"{"eos_token_id": 9}"#))]), (vec![9], Some(9)));
+    assert_eq!(stops(&[("generation_config.json", None)]), (vec![2], Some(2)));
+    assert_eq!(stops(&[("generation_config.json", None), ("tokenizer_config.json", None)]), (vec![], None));
+}
+
+#[test]
+fn truncation_that_the_tokenizer_file_asks_for_does_not_cut_prompts() {
+    let file = fs::read_to_string(fixture().join("tokenizer.json")).unwrap();
+    let truncating = r#""truncation":{"direction":"Right","max_length":4,"strategy":"LongestFirst","stride":0}"#;
+    let folder = changed(&[("tokenizer.json", Some(&file.replace(r#""truncation":null"#, truncating)))]);
+    assert_eq!(TextTokenizer::open(folder.path()).unwrap().encode(QUESTION).unwrap(), QUESTION_IDS);
+}
+
+#[test]
+fn what_is_no_token_id_is_not_decoded() {
+    let tokenizer = TextTokenizer::open(&fixture()).unwrap();
+    assert!(matches!(tokenizer.decode(&[5, -1]), Err(TextError::NotATokenId(-1))));
+}

@@ -114,6 +114,15 @@ impl Scheduler {
         self.info.borrow().weight_version.clone()
     }
 
+    /// Queues a request; one that wants no token is answered at once.
+    fn accept(&mut self, job: Job) {
+        if job.request.sampling_params.max_new_tokens == 0 {
+            self.answer(Sequence::new(job, 0, 0), FinishReason::Length { length: 0 });
+        } else {
+            self.waiting.push_back(job);
+        }
+    }
+
     fn pause(&mut self) {
         if !self.paused {
             self.abort(|_| true);

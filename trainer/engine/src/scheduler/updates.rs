@@ -3,7 +3,6 @@
 //! From the first byte that changes until the last one the version is `default`; an update that fails midway leaves it so, and
 //! the engine is never taken for one that holds a published version. What can be refused is refused before anything changes.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use rljob_collective::Group;
@@ -48,16 +47,14 @@ impl Scheduler {
         if !self.is_idle() {
             return failure(BUSY);
         }
-        let tensors = match hugging_face::read_tensors(Path::new(&update.model_path)) {
-            Ok(tensors) => tensors,
-            Err(error) => return failure(&format!("Failed to get weights iterator: {}.", causes(&error))),
+        let weights = self.model.weights();
+        let blocks = match hugging_face::read_tensors(Path::new(&update.model_path), weights.layout(), weights.kind()) {
+            Ok(blocks) => blocks,
+            Err(error) => return failure(&format!("Failed to get weights iterator: {}. Nothing was changed.", causes(&error))),
         };
-        let tensors: HashMap<String, Tensor> = tensors.into_iter().collect();
-        if let Err(error) = self.model.weights().check_complete(&tensors) {
-            return failure(&format!("Failed to update weights: {error}. Nothing was changed."));
-        }
-        self.begin();
-        if let Err(error) = self.model.weights().copy_from(&tensors) {
+        self.distrust();
+        self.drop_caches();
+        if let Err(error) = self.model.weights().copy_from(&blocks) {
             return failure(&format!("Failed to update weights: {error}. {PARTIAL}"));
         }
         self.commit(&update.weight_version, Some(&update.model_path));
@@ -90,7 +87,7 @@ impl Scheduler {
             Ok(incoming) => incoming,
             Err(message) => return failure(&format!("Failed to update parameter online: {message}. Nothing was changed.")),
         };
-        self.info.send_modify(|info| DEFAULT_VERSION.clone_into(&mut info.weight_version));
+        self.distrust();
         let received = incoming.iter().zip(&update.names).try_for_each(|(incoming, name)| {
             receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}"))
         });
@@ -122,13 +119,12 @@ impl Scheduler {
         names.iter().zip(dtypes).zip(shapes).map(one).collect()
     }
 
-    /// What is cached belongs to weights that are about to change, and the version is no longer true.
-    fn begin(&mut self) {
+    /// The version is no longer true.
+    fn distrust(&self) {
         self.info.send_modify(|info| DEFAULT_VERSION.clone_into(&mut info.weight_version));
-        self.drop_caches();
     }
 
-    fn commit(&mut self, version: &str, model_path: Option<&str>) {
+    fn commit(&self, version: &str, model_path: Option<&str>) {
         tracing::info!(version, model_path, "weights updated");
         self.info.send_modify(|info| {
             version.clone_into(&mut info.weight_version);
@@ -138,7 +134,7 @@ impl Scheduler {
         });
     }
 
-    /// The first numbers of a weight, nested as its dimensions are: a matrix is cut in both.
+    /// The first entries of a weight: numbers of a vector, whole rows of a matrix.
     pub(super) fn read_weight(&self, wanted: &GetWeightsByName) -> Option<serde_json::Value> {
         let view = self.model.weights().view(&wanted.name).ok()?;
         let rows = view.size()[0].min(wanted.truncate_size as i64);

@@ -191,13 +191,8 @@ mod tests {
     #[test]
     fn without_proximal_the_derivative_is_minus_the_advantage() {
         let [learner, _, sampler, advantages] = golden();
-        let input = LossInput {
-            learner_logprobs_N: &learner,
-            proximal_logprobs_N: None,
-            sampler_logprobs_N: &sampler,
-            advantages_N: &advantages,
-            trainable_tokens: 4,
-        };
+        let input =
+            LossInput { learner_logprobs_N: &learner, proximal_logprobs_N: None, sampler_logprobs_N: &sampler, advantages_N: &advantages, trainable_tokens: 4 };
         let (gradient, sums) = loss(&input, CLIP);
         assert_eq!(Vec::<f32>::try_from(gradient).unwrap(), [-0.25, 0.25, 0.125]);
         close(&[sums.loss, sums.clipped], &[0.125, 0.0], 1e-9);
@@ -206,13 +201,7 @@ mod tests {
     #[test]
     fn an_empty_micro_batch_adds_nothing() {
         let empty = Tensor::from_slice::<f32>(&[]);
-        let input = LossInput {
-            learner_logprobs_N: &empty,
-            proximal_logprobs_N: None,
-            sampler_logprobs_N: &empty,
-            advantages_N: &empty,
-            trainable_tokens: 4,
-        };
+        let input = LossInput { learner_logprobs_N: &empty, proximal_logprobs_N: None, sampler_logprobs_N: &empty, advantages_N: &empty, trainable_tokens: 4 };
         assert_eq!(loss(&input, CLIP).1, LossSums::default());
     }
 }

@@ -35,8 +35,7 @@ impl Snapshot {
         let views = self.blocks.iter().enumerate().flat_map(|(block, parts)| {
             PARTS.iter().zip(parts).map(move |(part, bytes)| (tensor_name(block, part), HostTensor { shape: [bytes.len() / 4], bytes }))
         });
-        safetensors::serialize_to_file(views, None, &partial)
-            .map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
+        safetensors::serialize_to_file(views, None, &partial).map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
         File::open(&partial).and_then(|file| file.sync_all()).map_err(|error| CheckpointError::io("sync", &partial, error))?;
         commit(&partial, &path)?;
         FileEntry::of(folder, &shard_file(rank, world_size))

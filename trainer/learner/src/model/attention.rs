@@ -32,8 +32,7 @@ pub fn attention(q_TAD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor, packed: &Packed
             padded.transpose(1, 2)
         };
         let (q_BASD, k_BASD, v_BASD) = (heads_first(q_TAD), heads_first(&k_TAD), heads_first(&v_TAD));
-        let (out_BASD, logsumexp) =
-            Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(&q_BASD, &k_BASD, &v_BASD, 0.0, true, None::<Tensor>, None)?;
+        let (out_BASD, logsumexp) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(&q_BASD, &k_BASD, &v_BASD, 0.0, true, None::<Tensor>, None)?;
         bucket.unpad_into(&mut out_TAD, &tokens_first(&out_BASD));
         saved.push(BucketSaved { q_BASD, k_BASD, v_BASD, out_BASD, logsumexp });
     }

@@ -217,7 +217,10 @@ mod tests {
     #[test]
     fn what_would_change_the_arithmetic_is_refused() {
         let error = |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
-        assert_eq!(error("architectures", serde_json::json!(["MixtralForCausalLM"])), "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM");
+        assert_eq!(
+            error("architectures", serde_json::json!(["MixtralForCausalLM"])),
+            "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM"
+        );
         assert_eq!(error("rope_scaling", serde_json::json!({"rope_type": "llama3"})), "rope_type `llama3` is not supported, only `default`");
         assert_eq!(error("attention_bias", true.into()), "attention_bias and mlp_bias are not supported");
         assert_eq!(error("num_key_value_heads", 3.into()), "num_key_value_heads 3 does not divide num_attention_heads 4");

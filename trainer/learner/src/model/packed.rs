@@ -135,8 +135,7 @@ fn buckets(lengths: &[usize]) -> Vec<Bucket> {
 fn bucket(sequences: &[(usize, usize)]) -> Bucket {
     let padded = sequences.iter().map(|&(_, length)| length).max().unwrap_or(0);
     let rows: Vec<i64> = sequences.iter().flat_map(|&(first, length)| first as i64..(first + length) as i64).collect();
-    let slots: Vec<i64> =
-        sequences.iter().enumerate().flat_map(|(index, &(_, length))| (index * padded) as i64..(index * padded + length) as i64).collect();
+    let slots: Vec<i64> = sequences.iter().enumerate().flat_map(|(index, &(_, length))| (index * padded) as i64..(index * padded + length) as i64).collect();
     Bucket { num_sequences: sequences.len() as i64, padded: padded as i64, rows: Tensor::from_slice(&rows), slots: Tensor::from_slice(&slots) }
 }
 

@@ -113,8 +113,50 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Duration, CollectiveError>) 
 fn send(store: &Store, address: &str, transfer: &Transfer, staged: &Staged) -> Result<Duration, CollectiveError> {
     let group = Group::join_weight_update(store, &transfer.group, 0, transfer.world_size, address, TIMEOUT)?;
     let started = Instant::now();
-    for (_, tensor) in &staged.tensors {
-        group.broadcast(tensor, 0)?;
+    for (_, tensor) in staged.tensors() {
+        group.broadcast(&tensor, 0)?;
     }
     Ok(started.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rljob_collective::{Group, Store};
+    use rljob_protocol::learner::Transfer;
+    use tch::{Device, Kind, Tensor};
+
+    use super::send_all;
+    use crate::publish::tests::{source, staged};
+    use std::sync::Arc;
+
+    #[test]
+    fn an_engine_in_its_own_group_receives_every_tensor_in_order() {
+        let (_source, layout, blocks) = source();
+        let staged = staged(&layout, &blocks, Kind::BFloat16);
+        let infos = staged.infos();
+        let store = Arc::new(Store::host(0, Duration::from_secs(60)).unwrap());
+        let port = store.port();
+        let engine = |group: &'static str| {
+            let infos = infos.clone();
+            move || {
+                let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
+                let group = Group::join_weight_update(&store, group, 1, 2, "127.0.0.1", Duration::from_secs(60)).unwrap();
+                let receive = |info: &rljob_protocol::learner::TensorInfo| {
+                    let tensor = Tensor::zeros(info.shape.as_slice(), (Kind::BFloat16, Device::Cpu));
+                    group.broadcast(&tensor, 0).unwrap();
+                    (info.name.clone(), tensor)
+                };
+                infos.iter().map(receive).collect::<Vec<_>>()
+            }
+        };
+        let engines = ["step-1.attempt-0.engine-0", "step-1.attempt-0.engine-1"];
+        let transfers = engines.map(|group| Transfer { engine: group.to_owned(), sender: 0, group: group.to_owned(), world_size: 2 });
+        let threads = engines.map(|group| std::thread::spawn(engine(group)));
+        send_all(&store, "127.0.0.1", &transfers, &staged);
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), staged.tensors());
+        }
+    }
 }

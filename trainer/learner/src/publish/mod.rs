@@ -9,13 +9,14 @@
 pub mod broadcast;
 pub mod disk;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rljob_protocol::learner::TensorInfo;
 use tch::{Kind, Tensor};
 
 use crate::coordinator_client::ClientError;
 use crate::fsdp::ShardedParameters;
+use crate::model::hugging_face::named_tensors;
 use crate::model::{ModelError, ModelLayout};
 
 /// Weights that could not be published.
@@ -43,42 +44,50 @@ pub enum PublishError {
     Report(#[from] ClientError),
 }
 
-/// A copy of all weights in the compute kind, by Hugging Face name, in order of blocks.
+impl PublishError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}
+
+/// A copy of all weights in the compute kind.
 #[derive(Debug)]
 pub struct Staged {
-    /// Name and tensor.
-    pub tensors: Vec<(String, Tensor)>,
+    layout: ModelLayout,
+    kind: Kind,
+    /// The flat vector of each block.
+    blocks: Vec<Tensor>,
 }
 
 impl Staged {
     /// Gathers all blocks: a collective of every rank. Only ranks that `keep` hold more than one block at a time; the others get none.
     pub fn gather(parameters: &ShardedParameters, layout: &ModelLayout, keep: bool) -> Result<Option<Self>, PublishError> {
-        let mut tensors = Vec::new();
-        for (index, block) in layout.blocks().iter().enumerate() {
+        let mut blocks = Vec::new();
+        for index in 0..layout.blocks().len() {
             let flat = parameters.gather(index)?;
             if keep {
-                // In a world of one `flat` may be the master itself.
-                let copy = flat.f_copy().map_err(ModelError::from)?;
-                tensors.extend(block.tensors().iter().map(|spec| spec.name.clone()).zip(block.views(&copy)));
+                // A copy, since in a world of one `flat` may be the master itself.
+                blocks.push(flat.copy());
             }
         }
-        Ok(keep.then_some(Self { tensors }))
+        Ok(keep.then(|| Self { layout: layout.clone(), kind: parameters.compute(), blocks }))
     }
 
-    /// Names, types and shapes in order, in SGLang's words.
+    /// Every tensor by its Hugging Face name, in order of blocks.
+    pub fn tensors(&self) -> Vec<(String, Tensor)> {
+        named_tensors(&self.layout, &self.blocks)
+    }
+
+    /// Names, types and shapes in the same order, in SGLang's words.
     pub fn infos(&self) -> Vec<TensorInfo> {
-        let info = |(name, tensor): &(String, Tensor)| TensorInfo { name: name.clone(), dtype: dtype_name(tensor.kind()).to_owned(), shape: tensor.size() };
-        self.tensors.iter().map(info).collect()
+        let dtype = if self.kind == Kind::BFloat16 { "bfloat16" } else { "float32" };
+        self.tensors().into_iter().map(|(name, tensor)| TensorInfo { name, dtype: dtype.to_owned(), shape: tensor.size() }).collect()
     }
 
     /// Another handle of the same copy, for another thread.
     fn share(&self) -> Self {
-        Self { tensors: self.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect() }
+        Self { layout: self.layout.clone(), kind: self.kind, blocks: self.blocks.iter().map(Tensor::shallow_clone).collect() }
     }
-}
-
-fn dtype_name(kind: Kind) -> &'static str {
-    if kind == Kind::BFloat16 { "bfloat16" } else { "float32" }
 }
 
 #[cfg(test)]

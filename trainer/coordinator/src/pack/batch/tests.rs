@@ -1,0 +1,54 @@
+use std::collections::BTreeMap;
+
+use super::{SampleError, from_prompts, from_samples};
+use crate::data::Prompt;
+use crate::journal::Sample;
+use crate::pack::TrainSample;
+
+fn sample(position: u64, index: u32) -> Sample {
+    Sample {
+        step: 1,
+        position,
+        index,
+        row: 0,
+        prompt_tokens: vec![5, 6],
+        completion_tokens: vec![7, 2],
+        sampler_logprobs: vec![-0.5, -0.25],
+        versions: Vec::new(),
+        finish_reason: "stop".to_owned(),
+        sampling: serde_json::Value::Null,
+        reward: 1.0,
+        reward_components: BTreeMap::new(),
+        prompt_text: String::new(),
+        completion_text: String::new(),
+    }
+}
+
+fn prompt(position: u64) -> Prompt {
+    Prompt { position, row: 3, text: String::new(), tokens: vec![5, 6], answer: None, completion_tokens: Some(vec![7, 2]) }
+}
+
+#[test]
+fn completion_tokens_are_trained_on_each_with_its_own_log_probability() {
+    let expected =
+        |group| TrainSample { group, reward: 1.0, tokens: vec![5, 6, 7, 2], loss_mask: vec![0, 0, 1, 1], sampler_logprobs: vec![0.0, 0.0, -0.5, -0.25] };
+    assert_eq!(from_samples(&[sample(8, 0), sample(8, 1), sample(9, 0)]), Ok(vec![expected(0), expected(0), expected(1)]));
+}
+
+#[test]
+fn a_supervised_prompt_is_a_group_of_its_own_without_a_sampler() {
+    let expected = |group| TrainSample { group, reward: 0.0, tokens: vec![5, 6, 7, 2], loss_mask: vec![0, 0, 1, 1], sampler_logprobs: vec![0.0; 4] };
+    assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));
+}
+
+#[test]
+fn a_sample_that_cannot_be_learned_from_is_refused_by_its_position() {
+    let short = Sample { sampler_logprobs: vec![-0.5], ..sample(8, 1) };
+    assert_eq!(from_samples(&[short]), Err(SampleError::Logprobs { position: 8, index: 1, tokens: 2, logprobs: 1 }));
+    let empty = Sample { prompt_tokens: Vec::new(), ..sample(8, 1) };
+    assert_eq!(from_samples(&[empty]), Err(SampleError::EmptyPrompt { position: 8, row: 0 }));
+    let nothing = Prompt { completion_tokens: None, ..prompt(8) };
+    assert_eq!(from_prompts(&[nothing]), Err(SampleError::NoCompletion { position: 8, row: 3 }));
+    let empty = Prompt { tokens: Vec::new(), ..prompt(8) };
+    assert_eq!(from_prompts(&[empty]), Err(SampleError::EmptyPrompt { position: 8, row: 3 }));
+}

@@ -6,12 +6,7 @@
 //!       └───────────────── answer: order ──────────────▶   │ order.rs decides
 //! ```
 
-pub mod health;
-mod log_tail;
-pub mod order;
-pub mod process;
-mod reap;
-
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -21,8 +16,9 @@ use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::order::{Action, Held, decide};
-use self::process::{LearnerCommand, LearnerProcess};
+use crate::order::{Action, Held, decide};
+use crate::process::{LearnerCommand, LearnerProcess};
+use crate::reap::reap_orphans;
 
 /// Between reports, unless something changed.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -111,13 +107,13 @@ impl Supervisor {
         let mut backoff = INTERVAL;
         loop {
             self.beat.send_replace(Instant::now());
-            reap::reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
+            reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
             let answer = tokio::select! {
                 answer = self.report() => answer,
                 () = &mut shutdown => break,
             };
             backoff = if answer.is_ok() { INTERVAL } else { (backoff * 2).min(MAX_BACKOFF) };
-            self.complain(answer.as_ref().err());
+            self.complain(answer.as_ref().err().map(error_line));
             if let Ok(order) = answer
                 && !self.obey(&order)?
             {
@@ -193,15 +189,16 @@ impl Supervisor {
     }
 
     /// Logs an error once, and once more when it is over.
-    fn complain(&mut self, error: Option<&ReportError>) {
-        let complaint = error.map(|error| crate::error_line(error));
-        if complaint != self.complaint {
-            match &complaint {
-                Some(error) => tracing::warn!(error, "the report was not answered; learners go on and reports are repeated"),
-                None => tracing::info!("the coordinator answers again"),
-            }
-            self.complaint = complaint;
+    fn complain(&mut self, complaint: Option<String>) {
+        if complaint == self.complaint {
+            return;
         }
+        if let Some(error) = &complaint {
+            tracing::warn!(error, "the report was not answered; learners go on and reports are repeated");
+        } else {
+            tracing::info!("the coordinator answers again");
+        }
+        self.complaint = complaint;
     }
 }
 
@@ -221,6 +218,17 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32) -> LearnerComm
         add("--restore-version", restore.version.to_string().into());
     }
     LearnerCommand { program: settings.learner.clone(), arguments, rank }
+}
+
+/// An error and its causes in one line.
+fn error_line(error: &ReportError) -> String {
+    let (mut line, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        cause = error.source();
+    }
+    line
 }
 
 fn free_port() -> Result<u16, SupervisorError> {

@@ -12,14 +12,14 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rljob_protocol::supervisor::LearnerState;
+use rljob_protocol::supervisor::{LearnerState, SUPERVISOR_PID_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::log_tail::LogTail;
+use crate::log_tail::LogTail;
 
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -27,8 +27,6 @@ const GRACE: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(1);
 /// Exit code reported for a learner that could not be started, as a shell does.
 const NOT_STARTED: i32 = 127;
-/// Environment variable by which a learner knows the process that it must not outlive.
-pub const SUPERVISOR_PID: &str = "RLJOB_SUPERVISOR_PID";
 
 /// A program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +54,7 @@ impl LearnerProcess {
         let (sender, state) = watch::channel(LearnerState::Running);
         let spawned = Command::new(&command.program)
             .args(&command.arguments)
-            .env(SUPERVISOR_PID, std::process::id().to_string())
+            .env(SUPERVISOR_PID_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)

@@ -35,9 +35,7 @@ pub fn decide(held: &Held, order: &Order) -> Action {
         Order::Wait => Action::Keep,
         Order::Stop => end_running,
         Order::Exit => Action::Exit,
-        Order::Run(group) if group.epoch < held.epoch => {
-            Action::Refuse(format!("an order of epoch {} came after one of epoch {}", group.epoch, held.epoch))
-        }
+        Order::Run(group) if group.epoch < held.epoch => Action::Refuse(format!("an order of epoch {} came after one of epoch {}", group.epoch, held.epoch)),
         Order::Run(group) => match held.attempt {
             Some(attempt) if group.attempt < attempt => Action::Refuse(format!("an order of attempt {} came after one of attempt {attempt}", group.attempt)),
             Some(attempt) if group.attempt == attempt => Action::Keep,

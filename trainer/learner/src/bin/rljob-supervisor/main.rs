@@ -1,4 +1,14 @@
-//! `rljob-supervisor`: PID 1 of a trainer pod, or a process of a local run. See the library's `supervisor` module.
+//! `rljob-supervisor`: PID 1 of a trainer pod, or a process of a local run.
+//!
+//! Its modules are this program's own and not the library's, so that it is linked without libtorch and outlives whatever a learner's memory does.
+//! Read [`supervisor`] first, then [`order`] and [`process`].
+
+mod health;
+mod log_tail;
+mod order;
+mod process;
+mod reap;
+mod supervisor;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,10 +17,12 @@ use anyhow::Context;
 use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
-use rljob_learner::supervisor::{Settings, Supervisor, health};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing_subscriber::EnvFilter;
+
+use crate::supervisor::{Settings, Supervisor};
 
 /// Starts and ends the learners of one trainer pod on the coordinator's orders.
 #[derive(Parser)]
@@ -42,7 +54,8 @@ struct Arguments {
 /// One thread: a learner dies with the thread that started it, which must therefore live as long as the process.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    rljob_learner::log_to_stderr();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

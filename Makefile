@@ -1,0 +1,43 @@
+# The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-libtorch setup-kubernetes quickstart test lint build unit e2e docs
+
+# Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
+ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
+# All of them name the whole workspace: with one selection of packages, cargo builds each dependency once.
+CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
+
+help: ## Print this list
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: setup-libtorch setup-kubernetes ## Install what building and testing need: packages, libtorch, a Kubernetes
+
+setup-libtorch:
+	trainer/collective/setup.sh
+
+setup-kubernetes:
+	tests/kube/setup.sh
+
+quickstart: setup-libtorch ## Teach a tiny model arithmetic with GRPO on this machine (minutes)
+	cargo build --release --locked --workspace --bins
+	manifests/samples/quickstart.sh
+
+test: setup lint build unit e2e ## Run every check: lint, unit, control-plane and end-to-end tests
+
+lint: setup-libtorch ## Check formatting and lints; warnings are errors
+	cargo fmt --all --check
+	test -z "$$(gofmt -l tests/kube)"
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+
+build: setup-libtorch
+	cargo build --workspace --bins --locked
+
+unit: setup build
+	$(CARGO_TEST) -- --skip e2e::
+
+e2e: setup build ## Run a job on a real Kubernetes of two nodes on this machine
+	$(CARGO_TEST) --test integration e2e:: -- --nocapture
+
+docs: setup-libtorch ## Build the API documentation; check that generated manifests are current
+	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
+	cargo run --quiet --locked --bin rljob -- crd | diff crds/rljob.yaml -

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Makes the quick start's data and runs quickstart.yaml with the release binaries; needs nothing but them and Python 3.
+#
+#   quickstart.sh [PROGRAMS]      PROGRAMS: folder of the binaries, default target/release
+#
+# A run that was interrupted goes on; one that has finished is run again from the start. The last line is
+#   quickstart: accuracy FIRST -> LAST, STEPS steps, SECONDS s
+# with the accuracy of sampled answers before the first and after the last GRPO step, and the time that both jobs took now.
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+samples=$root/manifests/samples
+programs=${1:-$root/target/release}
+runs=$root/runs
+job=$runs/default/quickstart
+
+echo "quickstart: data in $samples/quickstart/data"
+python3 "$samples/quickstart/make_data.py" "$samples/quickstart/data"
+
+if [ -f "$job/export/complete.json" ]; then
+    echo "quickstart: removing the finished run in $runs/default"
+    rm -rf "$job" "$job-sft"
+fi
+
+start=$(date +%s)
+"$programs/rljob" run -f "$samples/quickstart.yaml" --dir "$runs"
+seconds=$(($(date +%s) - start))
+
+python3 - "$job/evaluations.jsonl" "$seconds" <<'PYTHON'
+import json
+import sys
+
+path, seconds = sys.argv[1:]
+with open(path, encoding="utf-8") as lines:
+    evaluations = [json.loads(line) for line in lines]
+first, last = evaluations[0], evaluations[-1]
+print(f"quickstart: accuracy {first['sampled']:.3f} -> {last['sampled']:.3f}, {last['step']} steps, {seconds} s")
+PYTHON

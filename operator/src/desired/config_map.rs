@@ -1,0 +1,37 @@
+//! The ConfigMap with `run.json`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use rljob_crds::RunConfig;
+use rljob_crds::names::{EXPORT_DIR, RUN_CONFIG_FILE};
+
+use super::{Pinned, meta};
+use crate::validate::ValidatedJob;
+
+/// The run configuration of a job in a cluster.
+pub fn run_config(job: &ValidatedJob) -> RunConfig {
+    let model = &job.spec.model;
+    let model_directory = match &model.export_of {
+        Some(other) => meta::run_directory(job, other).join(EXPORT_DIR),
+        None => model.path.clone().unwrap_or_default().into(),
+    };
+    RunConfig {
+        namespace: job.namespace.clone(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        run_directory: meta::run_directory(job, &job.name),
+        model_directory,
+        spec: job.spec.clone(),
+    }
+}
+
+pub(super) fn build_config_map(job: &ValidatedJob, pinned: &Pinned) -> ConfigMap {
+    // The configuration is plain data with text keys; its serialization has no way to fail.
+    let text = pinned.run_config.clone().unwrap_or_else(|| serde_json::to_string_pretty(&run_config(job)).unwrap_or_default());
+    ConfigMap {
+        metadata: meta::child(job, meta::config_map_name(job), None),
+        data: Some(BTreeMap::from([(RUN_CONFIG_FILE.to_owned(), text)])),
+        ..ConfigMap::default()
+    }
+}

@@ -1,0 +1,21 @@
+//! The engines' PodDisruptionBudget: a drain takes one at a time. Trainers have none: they form one group, which any drain stops.
+
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{Role, meta};
+use crate::validate::ValidatedJob;
+
+pub(super) fn build_disruption_budget(job: &ValidatedJob) -> PodDisruptionBudget {
+    PodDisruptionBudget {
+        metadata: meta::child(job, meta::role_name(job, Role::Inference), Some(Role::Inference)),
+        spec: Some(PodDisruptionBudgetSpec {
+            max_unavailable: Some(IntOrString::Int(1)),
+            selector: Some(meta::role_selector(job, Role::Inference)),
+            // An engine that does not become ready must not block a drain for ever.
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        ..PodDisruptionBudget::default()
+    }
+}

@@ -1,0 +1,131 @@
+//! Names, labels, owners and addresses of a job's objects: one function each.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use kube::Resource;
+use rljob_crds::{RLJob, names};
+
+use crate::validate::ValidatedJob;
+
+/// A role of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The engines.
+    Inference,
+    /// The coordinator.
+    Coordinator,
+    /// The trainers.
+    Trainer,
+}
+
+impl Role {
+    /// Every role, in the order in which children are applied.
+    pub const ALL: [Self; 3] = [Self::Inference, Self::Coordinator, Self::Trainer];
+
+    /// The role as in names and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Inference => "inference",
+            Self::Coordinator => "coordinator",
+            Self::Trainer => "trainer",
+        }
+    }
+
+    /// The role of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == text)
+    }
+
+    /// Port of the role's HTTP interface.
+    pub fn port(self) -> u16 {
+        match self {
+            Self::Inference => names::ENGINE_PORT,
+            Self::Coordinator => names::COORDINATOR_PORT,
+            Self::Trainer => names::SUPERVISOR_PORT,
+        }
+    }
+}
+
+/// Name of a role's StatefulSet and Service.
+pub fn role_name(job: &ValidatedJob, role: Role) -> String {
+    format!("{}-{}", job.name, role.as_str())
+}
+
+/// Name of the ConfigMap with the run configuration.
+pub fn config_map_name(job: &ValidatedJob) -> String {
+    format!("{}-run", job.name)
+}
+
+/// Name of the Secret with the tokens. It holds a part of the UID: the operator may not read Secrets, so that it could not tell somebody else's of the same name.
+pub fn secret_name(job: &ValidatedJob) -> String {
+    format!("{}-tokens-{}", job.name, job.uid.split('-').next().unwrap_or_default())
+}
+
+/// Host name under which a role's pod is reached in the cluster.
+pub fn pod_host(namespace: &str, pod: &str, service: &str) -> String {
+    format!("{pod}.{service}.{namespace}.svc")
+}
+
+/// Base URL of the coordinator as pods see it.
+pub fn coordinator_url(job: &ValidatedJob) -> String {
+    let name = role_name(job, Role::Coordinator);
+    format!("http://{}:{}", pod_host(&job.namespace, &format!("{name}-0"), &name), names::COORDINATOR_PORT)
+}
+
+/// Base URL of an engine as pods see it.
+pub fn engine_url(job: &ValidatedJob, pod: &str) -> String {
+    format!("http://{}:{}", pod_host(&job.namespace, pod, &role_name(job, Role::Inference)), names::ENGINE_PORT)
+}
+
+/// Run directory of a job of this namespace, as pods see it.
+pub fn run_directory(job: &ValidatedJob, name: &str) -> PathBuf {
+    [names::STORAGE_MOUNT, job.namespace.as_str(), name].iter().collect()
+}
+
+/// Labels that select a role's pods.
+pub fn role_labels(job: &ValidatedJob, role: Role) -> BTreeMap<String, String> {
+    labels(&[(names::LABEL_JOB, &job.name), (names::LABEL_ROLE, role.as_str())])
+}
+
+/// Selects a role's pods.
+pub fn role_selector(job: &ValidatedJob, role: Role) -> LabelSelector {
+    LabelSelector { match_labels: Some(role_labels(job, role)), ..LabelSelector::default() }
+}
+
+/// Metadata of a child; `role` is none for what belongs to all roles.
+pub fn child(job: &ValidatedJob, name: String, role: Option<Role>) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(job.namespace.clone()),
+        labels: Some(all_labels(job, role)),
+        owner_references: Some(vec![owner(job)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// All labels of a child. Nothing in them varies with the attempt or with the operator's version.
+pub fn all_labels(job: &ValidatedJob, role: Option<Role>) -> BTreeMap<String, String> {
+    let mut all =
+        labels(&[(names::LABEL_JOB, &job.name), (names::LABEL_NAME, names::APP), (names::LABEL_INSTANCE, &job.name), (names::LABEL_MANAGED_BY, "rljob-operator")]);
+    if let Some(role) = role {
+        all.append(&mut labels(&[(names::LABEL_ROLE, role.as_str()), (names::LABEL_COMPONENT, role.as_str())]));
+    }
+    all
+}
+
+fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn owner(job: &ValidatedJob) -> OwnerReference {
+    OwnerReference {
+        api_version: RLJob::api_version(&()).into_owned(),
+        kind: RLJob::kind(&()).into_owned(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}

@@ -1,0 +1,186 @@
+//! A role's pod template: one container under the restricted pod security standard.
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
+    ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use rljob_crds::algorithm::Precision;
+use rljob_crds::data::InitialWeights;
+use rljob_crds::names::{CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT};
+use rljob_crds::roles::Resources;
+
+use super::{Role, Settings, meta, run_config, volumes};
+use crate::validate::ValidatedJob;
+
+/// User and group of every process: `nonroot` of distroless images.
+const USER: i64 = 65532;
+/// Where the image holds the programs.
+const PROGRAMS: &str = "/usr/local/bin";
+
+pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings) -> PodTemplateSpec {
+    let (volumes, volume_mounts) = volumes::volumes(job, role);
+    let (image, resources) = of_role(job, role);
+    let container = Container {
+        name: role.as_str().to_owned(),
+        image: Some(image.unwrap_or(&settings.image).to_owned()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        command: Some(command(job, role)),
+        env: Some(environment(job, role)),
+        ports: Some(vec![ContainerPort { name: Some("http".to_owned()), container_port: i32::from(role.port()), ..ContainerPort::default() }]),
+        resources: requirements(resources),
+        volume_mounts: Some(volume_mounts),
+        security_context: Some(container_security()),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..with_probes(role)
+    };
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta { labels: Some(meta::all_labels(job, Some(role))), ..ObjectMeta::default() }),
+        spec: Some(PodSpec {
+            containers: vec![container],
+            volumes: Some(volumes),
+            security_context: Some(pod_security()),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            termination_grace_period_seconds: Some(30),
+            ..PodSpec::default()
+        }),
+    }
+}
+
+fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, &Resources) {
+    let spec = &job.spec;
+    let (image, resources) = match role {
+        Role::Inference => (&spec.inference.image, &spec.inference.resources),
+        Role::Coordinator => (&spec.coordinator.image, &spec.coordinator.resources),
+        Role::Trainer => (&spec.trainer.image, &spec.trainer.resources),
+    };
+    (image.as_deref(), resources)
+}
+
+fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
+    let arguments = match role {
+        Role::Inference => engine_arguments(job),
+        Role::Coordinator => {
+            let mut arguments = config_arguments();
+            arguments.push(format!("--listen=0.0.0.0:{COORDINATOR_PORT}"));
+            arguments
+        }
+        Role::Trainer => {
+            let mut arguments = config_arguments();
+            arguments.push(format!("--coordinator={}", meta::coordinator_url(job)));
+            // The address travels in every report, so that no rank waits for a host name of a new pod to be published.
+            arguments.extend(["--name=$(POD_NAME)", "--address=$(POD_IP)"].map(ToOwned::to_owned));
+            arguments.push(format!("--health-port={SUPERVISOR_PORT}"));
+            arguments
+        }
+    };
+    let program = match role {
+        Role::Inference => "rljob-engine",
+        Role::Coordinator => "rljob-coordinator",
+        Role::Trainer => "rljob-supervisor",
+    };
+    std::iter::once(format!("{PROGRAMS}/{program}")).chain(arguments).collect()
+}
+
+fn config_arguments() -> Vec<String> {
+    vec![format!("--config={CONFIG_MOUNT}/{RUN_CONFIG_FILE}"), format!("--tokens={TOKENS_MOUNT}")]
+}
+
+fn engine_arguments(job: &ValidatedJob) -> Vec<String> {
+    let load_format = match job.spec.model.weights {
+        InitialWeights::Pretrained => "auto",
+        InitialWeights::Random => "dummy",
+    };
+    let dtype = match job.spec.training.precision {
+        Precision::FP32 => "float32",
+        Precision::BF16 => "bfloat16",
+    };
+    let mut arguments = vec![
+        format!("--model-path={}", run_config(job).model_directory.display()),
+        "--host=0.0.0.0".to_owned(),
+        format!("--port={ENGINE_PORT}"),
+        format!("--load-format={load_format}"),
+        format!("--dtype={dtype}"),
+        format!("--random-seed={}", job.spec.training.seed),
+        format!("--api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_API}"),
+        format!("--admin-api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_ADMIN}"),
+    ];
+    if job.spec.training.deterministic {
+        arguments.push("--deterministic".to_owned());
+    }
+    arguments
+}
+
+fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.to_owned(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { field_path: path.to_owned(), ..ObjectFieldSelector::default() }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    };
+    let value = |name: &str, value: &str| EnvVar { name: name.to_owned(), value: Some(value.to_owned()), ..EnvVar::default() };
+    let mut environment = vec![field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP"), value("HOME", "/tmp")];
+    if role != Role::Coordinator {
+        environment.push(value("OMP_WAIT_POLICY", "PASSIVE"));
+    }
+    if role == Role::Trainer && job.spec.trainer.processes_per_replica > 1 {
+        environment.push(value("OMP_NUM_THREADS", "1"));
+    }
+    environment
+}
+
+fn requirements(resources: &Resources) -> Option<ResourceRequirements> {
+    let amounts = |amounts: &std::collections::BTreeMap<_, _>| if amounts.is_empty() { None } else { Some(amounts.clone()) };
+    let (requests, limits) = (amounts(&resources.requests), amounts(&resources.limits));
+    (requests.is_some() || limits.is_some()).then(|| ResourceRequirements { requests, limits, ..ResourceRequirements::default() })
+}
+
+/// An engine is healthy for as long as its port answers: its coordinator judges it, and a probe must not kill a server that pauses for weights. The start may take
+/// half an hour: large weights, or the export of another job that is not complete yet.
+fn with_probes(role: Role) -> Container {
+    let port = || IntOrString::String("http".to_owned());
+    let get = |path: &str, period: i32, failures: i32| Probe {
+        http_get: Some(HTTPGetAction { path: Some(path.to_owned()), port: port(), ..HTTPGetAction::default() }),
+        period_seconds: Some(period),
+        timeout_seconds: Some(5),
+        failure_threshold: Some(failures),
+        ..Probe::default()
+    };
+    let connect = Probe { tcp_socket: Some(TCPSocketAction { port: port(), host: None }), period_seconds: Some(5), timeout_seconds: Some(5), ..Probe::default() };
+    match role {
+        Role::Inference => Container { startup_probe: Some(get("/health", 2, 900)), readiness_probe: Some(connect), ..Container::default() },
+        Role::Coordinator | Role::Trainer => Container {
+            startup_probe: Some(get("/healthz", 1, 120)),
+            readiness_probe: Some(get("/healthz", 5, 3)),
+            liveness_probe: Some(get("/healthz", 10, 6)),
+            ..Container::default()
+        },
+    }
+}
+
+/// The pod's part of the restricted pod security standard.
+pub(crate) fn pod_security() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(USER),
+        run_as_group: Some(USER),
+        fs_group: Some(USER),
+        fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        ..PodSecurityContext::default()
+    }
+}
+
+/// The container's part of the restricted pod security standard.
+pub(crate) fn container_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        ..SecurityContext::default()
+    }
+}

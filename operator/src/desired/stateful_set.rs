@@ -1,0 +1,35 @@
+//! A role's StatefulSet. Pods start together (Parallel) and are never replaced because a template changed (OnDelete).
+
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
+
+use super::{Pinned, Role, Settings, meta, pin, pod};
+use crate::validate::ValidatedJob;
+
+pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, keeps_running: bool, settings: &Settings, pinned: &Pinned) -> StatefulSet {
+    let template = pinned.templates.get(&role).cloned().unwrap_or_else(|| pod::build_template(job, role, settings));
+    let name = meta::role_name(job, role);
+    let mut metadata = meta::child(job, name.clone(), Some(role));
+    metadata.annotations = Some(pin::annotation(&template));
+    StatefulSet {
+        metadata,
+        spec: Some(StatefulSetSpec {
+            replicas: Some(if keeps_running { replicas(job, role) } else { 0 }),
+            selector: meta::role_selector(job, role),
+            service_name: Some(name),
+            pod_management_policy: Some("Parallel".to_owned()),
+            update_strategy: Some(StatefulSetUpdateStrategy { type_: Some("OnDelete".to_owned()), rolling_update: None }),
+            revision_history_limit: Some(2),
+            template,
+            ..StatefulSetSpec::default()
+        }),
+        ..StatefulSet::default()
+    }
+}
+
+fn replicas(job: &ValidatedJob, role: Role) -> i32 {
+    match role {
+        Role::Inference => job.spec.inference.replicas,
+        Role::Coordinator => 1,
+        Role::Trainer => job.spec.trainer.replicas,
+    }
+}

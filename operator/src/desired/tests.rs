@@ -1,0 +1,65 @@
+//! Golden tests: every child of a minimal job, whole; and what pinning keeps.
+
+use std::collections::BTreeMap;
+
+use super::tokens::TokenKey;
+use super::*;
+use crate::validate::test_support::validated;
+
+fn settings() -> Settings {
+    Settings { image: "registry.example/rljob:7".to_owned() }
+}
+
+fn built(keeps_running: bool, pinned: &Pinned) -> Resources {
+    let job = validated();
+    build(&job, keeps_running, &settings(), &Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid), pinned)
+}
+
+#[test]
+fn the_children_of_a_minimal_job() {
+    let Resources { config_map, secret, network_policy, disruption_budget, services, stateful_sets } = built(true, &Pinned::default());
+    insta::assert_yaml_snapshot!("config_map", config_map);
+    insta::assert_yaml_snapshot!("secret", secret);
+    insta::assert_yaml_snapshot!("network_policy", network_policy);
+    insta::assert_yaml_snapshot!("disruption_budget", disruption_budget);
+    insta::assert_yaml_snapshot!("services", services);
+    insta::assert_yaml_snapshot!("stateful_sets", stateful_sets, { "[].metadata.annotations" => "[the template below, as JSON]" });
+}
+
+#[test]
+fn a_stopped_job_keeps_its_children_and_wants_no_pods() {
+    let mut running = built(true, &Pinned::default());
+    for set in &mut running.stateful_sets {
+        set.spec.as_mut().unwrap().replicas = Some(0);
+    }
+    assert_eq!(built(false, &Pinned::default()), running);
+}
+
+#[test]
+fn a_model_of_another_job_is_its_export() {
+    let mut job = validated();
+    job.spec.model.path = None;
+    job.spec.model.export_of = Some("warmup".to_owned());
+    assert_eq!(run_config(&job).model_directory.to_str(), Some("/rljob/runs/lab/warmup/export"));
+}
+
+fn live(resources: &Resources) -> BTreeMap<Role, k8s_openapi::api::apps::v1::StatefulSet> {
+    Role::ALL.into_iter().zip(resources.stateful_sets.clone()).collect()
+}
+
+#[test]
+fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders_the_same() {
+    let first = built(true, &Pinned::default());
+    let pinned = Pinned::from_live(Some(&first.config_map), &live(&first));
+    let mut job = validated();
+    job.spec.training.seed = 99;
+    let newer = Settings { image: "registry.example/rljob:8".to_owned() };
+    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    assert_eq!(build(&job, true, &newer, &tokens, &pinned), first);
+}
+
+#[test]
+fn a_resume_renders_anew() {
+    let stopped = built(false, &Pinned::default());
+    assert_eq!(Pinned::from_live(Some(&stopped.config_map), &live(&stopped)), Pinned::default());
+}

@@ -1,0 +1,216 @@
+//! A job file → jobs that can run here: `--set` applied, validated, relative paths made absolute. Pure but for [`missing_files`].
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use serde::Deserialize;
+use serde_yaml::Value;
+
+use super::set::{Set, SetError, apply_all};
+use crate::validate::{InvalidSpec, ValidatedJob, parse_jobs, validate};
+
+/// A job file that cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    /// It cannot be read.
+    #[error("failed to read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is not YAML.
+    #[error("failed to read {path} as YAML")]
+    Yaml {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: serde_yaml::Error,
+    },
+    /// A `--set` does not fit it.
+    #[error(transparent)]
+    Set(#[from] SetError),
+    /// It describes no job that can run.
+    #[error("{path} cannot run:\n  {}", .problems.join("\n  "))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Every problem.
+        problems: Vec<String>,
+    },
+    /// Two jobs would share a run directory.
+    #[error("{path} has two jobs with the name `{name}`")]
+    Twice {
+        /// The file.
+        path: PathBuf,
+        /// `<namespace>/<name>`.
+        name: String,
+    },
+}
+
+/// Reads the jobs of a file, in order.
+///
+/// # Errors
+/// [`JobsError`].
+pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
+    let text = fs::read_to_string(file).map_err(|source| JobsError::Read { path: file.to_owned(), source })?;
+    let folder = file.parent().map(std::path::absolute).transpose().map_err(|source| JobsError::Read { path: file.to_owned(), source })?;
+    parse(file, &text, sets, &folder.unwrap_or_default())
+}
+
+/// The jobs of a text; `file` names it in errors, `folder` (absolute) is what relative paths start from.
+fn parse(file: &Path, text: &str, sets: &[Set], folder: &Path) -> Result<Vec<ValidatedJob>, JobsError> {
+    let edited = edit(text, sets).map_err(|error| error.at(file))?;
+    let invalid = |error: InvalidSpec| {
+        // Lines of an edited text are not the file's.
+        let problems = error.problems.into_iter().map(|problem| crate::validate::Problem { line: problem.line.filter(|_| sets.is_empty()), ..problem });
+        JobsError::Invalid { path: file.to_owned(), problems: problems.map(|problem| problem.to_string()).collect() }
+    };
+    let mut jobs: Vec<ValidatedJob> = Vec::new();
+    for job in parse_jobs(&edited).map_err(invalid)? {
+        let job = resolved(validate(&job).map_err(invalid)?, folder);
+        if jobs.iter().any(|other| (&other.namespace, &other.name) == (&job.namespace, &job.name)) {
+            return Err(JobsError::Twice { path: file.to_owned(), name: format!("{}/{}", job.namespace, job.name) });
+        }
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+
+enum EditError {
+    Yaml(serde_yaml::Error),
+    Set(SetError),
+}
+
+impl EditError {
+    fn at(self, file: &Path) -> JobsError {
+        match self {
+            Self::Yaml(source) => JobsError::Yaml { path: file.to_owned(), source },
+            Self::Set(error) => error.into(),
+        }
+    }
+}
+
+fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
+    if sets.is_empty() {
+        return Ok(text.to_owned());
+    }
+    let documents = serde_yaml::Deserializer::from_str(text).map(|document| {
+        let mut value = Value::deserialize(document)?;
+        value.apply_merge()?;
+        Ok(value)
+    });
+    let mut documents = documents.collect::<Result<Vec<Value>, _>>().map_err(EditError::Yaml)?;
+    documents.retain(|document| !document.is_null());
+    apply_all(&mut documents, sets).map_err(EditError::Set)?;
+    let texts = documents.iter().map(serde_yaml::to_string).collect::<Result<Vec<String>, _>>().map_err(EditError::Yaml)?;
+    Ok(texts.join("---\n"))
+}
+
+fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
+    let dataset = &mut job.spec.dataset;
+    let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
+    for path in job.spec.model.path.iter_mut().chain([&mut dataset.train.path]).chain(evaluation) {
+        *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
+    }
+    job
+}
+
+/// Without `.` and `x/..`: links are not followed.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                normal.pop();
+            }
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+/// The job's run directory.
+pub fn run_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
+    runs.join(&job.namespace).join(&job.name)
+}
+
+/// The job's model folder: its own path, or the export of another job.
+pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
+    let export = |name: &String| runs.join(&job.namespace).join(name).join(EXPORT_DIR);
+    let model = &job.spec.model;
+    model.path.as_ref().map(PathBuf::from).or_else(|| model.export_of.as_ref().map(export)).unwrap_or_default()
+}
+
+/// What the job reads and is not there: asked before any process is started.
+pub fn missing_files(runs: &Path, job: &ValidatedJob) -> Vec<String> {
+    let mut missing = Vec::new();
+    let model = model_directory(runs, job);
+    match &job.spec.model.export_of {
+        Some(name) if !model.join(EXPORT_COMPLETE_FILE).is_file() => {
+            missing.push(format!("spec.model.exportOf: `{name}` has no complete export in {}; run that job first", model.display()));
+        }
+        None if !model.join("config.json").is_file() => missing.push(format!("spec.model.path: {} has no config.json", model.display())),
+        _ => {}
+    }
+    let dataset = &job.spec.dataset;
+    let evaluation = dataset.evaluation.as_ref().map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
+    for (field, path) in [("spec.dataset.train.path", &dataset.train.path)].into_iter().chain(evaluation) {
+        if !Path::new(path).is_file() {
+            missing.push(format!("{field}: there is no file {path}"));
+        }
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::test_support::MINIMAL;
+
+    fn read(text: &str, sets: &[&str]) -> Result<Vec<ValidatedJob>, String> {
+        let sets: Vec<Set> = sets.iter().map(|set| set.parse().unwrap()).collect();
+        parse(Path::new("dir/jobs.yaml"), text, &sets, Path::new("/home/a/dir")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn relative_paths_start_at_the_job_files_folder() {
+        let job = read(MINIMAL, &["spec.model.path=./tiny", "spec.dataset.train.path=../data/train.jsonl"]).unwrap().remove(0);
+        assert_eq!(job.spec.model.path.as_deref(), Some("/home/a/dir/tiny"));
+        assert_eq!(job.spec.dataset.train.path, "/home/a/data/train.jsonl");
+        assert_eq!(read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(), Some("/models/tiny"));
+    }
+
+    #[test]
+    fn a_set_of_an_unknown_field_is_refused_by_validation() {
+        let refused = read(MINIMAL, &["spec.training.stepz=3"]).unwrap_err();
+        assert!(refused.starts_with("dir/jobs.yaml cannot run:\n  spec.training"), "{refused}");
+        assert!(refused.contains("stepz"), "{refused}");
+    }
+
+    #[test]
+    fn two_jobs_of_one_name_are_refused() {
+        let twice = format!("{MINIMAL}---{MINIMAL}");
+        assert_eq!(read(&twice, &[]).unwrap_err(), "dir/jobs.yaml has two jobs with the name `lab/sums`");
+        let renamed = read(&format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more")), &["more:spec.training.steps=3"]).unwrap();
+        assert_eq!(renamed.iter().map(|job| (job.name.as_str(), job.spec.training.steps)).collect::<Vec<_>>(), [("sums", 10), ("more", 3)]);
+    }
+
+    #[test]
+    fn what_a_job_reads_must_be_there() {
+        let runs = tempfile::tempdir().unwrap();
+        let mut job = read(MINIMAL, &[]).unwrap().remove(0);
+        assert_eq!(
+            missing_files(runs.path(), &job),
+            ["spec.model.path: /models/tiny has no config.json", "spec.dataset.train.path: there is no file /models/train.jsonl"]
+        );
+        job.spec.model.path = None;
+        job.spec.model.export_of = Some("first".to_owned());
+        let export = runs.path().join("lab/first/export");
+        assert_eq!(missing_files(runs.path(), &job)[0], format!("spec.model.exportOf: `first` has no complete export in {}; run that job first", export.display()));
+    }
+}

@@ -1,0 +1,168 @@
+//! What a run says on the terminal, as text. Pure.
+
+use std::fmt::Write;
+
+use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMetrics};
+
+/// One line a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed. What the algorithm does not have is left out.
+pub fn step(metrics: &StepMetrics, total_steps: u32) -> String {
+    let mut line = counter("step", metrics.step, total_steps);
+    if let Some(reward) = metrics.reward {
+        push(&mut line, "reward", &format!("{reward:.3}"));
+    }
+    push(&mut line, "loss", &format!("{:>8}", significant(metrics.loss)));
+    if let Some(kl) = metrics.kl {
+        push(&mut line, "kl", &format!("{kl:.1e}"));
+    }
+    push(&mut line, "entropy", &format!("{:.3}", metrics.entropy));
+    if let Some(clip_fraction) = metrics.clip_fraction {
+        push(&mut line, "clip", &format!("{clip_fraction:.3}"));
+    }
+    if let (Some(mean), Some(max)) = (metrics.mismatch_mean, metrics.mismatch_max) {
+        push(&mut line, "mismatch", &format!("{mean:.1e}/{max:.1e}"));
+    }
+    let _ = write!(line, "  {:.0} tok/s", metrics.tokens_per_second);
+    if metrics.skipped > 0 {
+        let _ = write!(line, "  {} updates skipped: loss or gradient not finite", metrics.skipped);
+    }
+    line
+}
+
+/// One line an evaluation.
+pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
+    let head = counter("eval", metrics.step, total_steps);
+    format!("{head}  accuracy {:.3} sampled  {:.3} greedy  ({} prompts, {:.1} s)", metrics.sampled, metrics.greedy, metrics.prompts, metrics.seconds)
+}
+
+/// What the run is doing, in a few words.
+pub fn phase(status: Option<&CoordinatorStatus>) -> String {
+    let Some(status) = status else { return "waiting for the coordinator".to_owned() };
+    match status.phase {
+        Phase::Starting => "starting".to_owned(),
+        Phase::Running => status.metrics.as_ref().and_then(|metrics| metrics.reward).map_or("running".to_owned(), |reward| format!("reward {reward:.3}")),
+        Phase::Restarting => format!("restarting the learners (attempt {}, {} counted)", status.attempt, status.restarts),
+        Phase::Draining => "draining".to_owned(),
+        Phase::Drained => "drained".to_owned(),
+        Phase::Finished => "finished".to_owned(),
+        Phase::Failed => "failed".to_owned(),
+    }
+}
+
+/// The last line of a job that ended or was stopped, for example `sums: 30 steps, reward 0.41 -> 0.95, accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
+pub fn summary(name: &str, metrics: &[StepMetrics], evaluations: &[EvaluationMetrics], seconds: f64) -> String {
+    let steps = metrics.last().map_or(0, |last| last.step);
+    let mut line = format!("{name}: {steps} steps");
+    let rewards: Vec<f64> = metrics.iter().filter_map(|metrics| metrics.reward).collect();
+    match (rewards.first(), rewards.last()) {
+        (Some(first), Some(last)) => push_change(&mut line, "reward", *first, *last),
+        _ => {
+            if let (Some(first), Some(last)) = (metrics.first(), metrics.last()) {
+                push_change(&mut line, "loss", first.loss, last.loss);
+            }
+        }
+    }
+    if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
+        push_change(&mut line, "accuracy", first.sampled, last.sampled);
+        let _ = write!(line, " (greedy {:.3} -> {:.3})", first.greedy, last.greedy);
+    }
+    let _ = write!(line, ", {seconds:.0} s");
+    line
+}
+
+/// A text in one line of at most 600 characters.
+pub fn one_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
+    match line.char_indices().nth(600) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// The command that goes on with a run.
+pub fn command(file: &str, sets: &[String], runs: &str) -> String {
+    let mut line = format!("rljob run -f {}", quoted(file));
+    for set in sets {
+        let _ = write!(line, " --set {}", quoted(set));
+    }
+    let _ = write!(line, " --dir {}", quoted(runs));
+    line
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+fn counter(what: &str, step: u32, total: u32) -> String {
+    let width = total.to_string().len();
+    format!("{what} {step:>width$}/{total}")
+}
+
+fn push(line: &mut String, name: &str, value: &str) {
+    let _ = write!(line, "  {name} {value}");
+}
+
+fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
+    let _ = write!(line, ", {name} {first:.3} -> {last:.3}");
+}
+
+/// Four decimals, or an exponent where they would show nothing.
+pub(super) fn significant(value: f64) -> String {
+    if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) { format!("{value:.4}") } else { format!("{value:.1e}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grpo() -> StepMetrics {
+        StepMetrics {
+            step: 7,
+            reward: Some(0.5),
+            loss: -0.000_012,
+            kl: Some(0.000_34),
+            entropy: 0.845,
+            clip_fraction: Some(0.012),
+            mismatch_mean: Some(1.2e-7),
+            mismatch_max: Some(3.4e-6),
+            tokens_per_second: 1234.5,
+            ..StepMetrics::default()
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_line_with_what_the_algorithm_has() {
+        let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  mismatch 1.2e-7/3.4e-6  1234 tok/s";
+        assert_eq!(step(&grpo(), 30), line);
+        let sft = StepMetrics { step: 300, loss: 1.25, entropy: 0.5, tokens_per_second: 9.0, skipped: 1, ..StepMetrics::default() };
+        assert_eq!(step(&sft, 300), "step 300/300  loss   1.2500  entropy 0.500  9 tok/s  1 updates skipped: loss or gradient not finite");
+    }
+
+    #[test]
+    fn an_evaluation_is_one_line() {
+        let metrics = EvaluationMetrics { step: 0, prompts: 256, sampled: 0.375, greedy: 0.9, seconds: 1.25 };
+        assert_eq!(evaluation(&metrics, 30), "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)");
+    }
+
+    #[test]
+    fn the_summary_goes_from_first_to_last() {
+        let metrics = [grpo(), StepMetrics { step: 30, reward: Some(0.95), ..grpo() }];
+        let evaluations = [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics { step, sampled, greedy: 0.5, ..EvaluationMetrics::default() });
+        let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy 0.500 -> 0.500), 84 s";
+        assert_eq!(summary("sums", &metrics, &evaluations, 84.2), expected);
+        assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
+    }
+
+    #[test]
+    fn a_cause_of_many_lines_becomes_one() {
+        assert_eq!(one_line("exit code 1:\n  out of memory\n\n"), "exit code 1: | out of memory");
+        assert_eq!(one_line(&"é".repeat(700)).chars().count(), 601);
+    }
+
+    #[test]
+    fn the_command_to_go_on_can_be_pasted() {
+        let sets = ["spec.training.steps=3".to_owned(), "a:spec.dataset.train.prompt={{x}} it's".to_owned()];
+        let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs";
+        assert_eq!(command("job.yaml", &sets, "runs"), expected);
+    }
+}

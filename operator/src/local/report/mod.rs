@@ -1,0 +1,128 @@
+//! `report.html`: what a run did, in one file that opens without a network. A pure function of the run's records; nothing of them is trusted, everything is escaped.
+//!
+//! ```text
+//!  header (name, outcome) ─ tiles (first → last) ─ charts ─ samples of the first, middle and last step ─ spec
+//! ```
+
+use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+
+use super::records::SampleLine;
+
+mod chart;
+mod samples;
+mod tiles;
+
+use chart::{Chart, Series};
+
+/// Everything that a report shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Name of the job.
+    pub name: String,
+    /// How the run stands.
+    pub outcome: Outcome,
+    /// The spec with its defaults, as YAML.
+    pub spec: String,
+    /// Steps in all.
+    pub total_steps: u32,
+    /// Every step, in order.
+    pub metrics: Vec<StepMetrics>,
+    /// Every evaluation, in order.
+    pub evaluations: Vec<EvaluationMetrics>,
+    /// Rollouts to read.
+    pub samples: Vec<SampleLine>,
+}
+
+/// How the run stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every step is done.
+    Finished,
+    /// It cannot go on, for this reason.
+    Failed(String),
+    /// It was interrupted and can go on.
+    Interrupted,
+}
+
+/// The report as an HTML document.
+pub fn render(report: &Report) -> String {
+    let sections = [header(report), tiles::render(report), charts(report), samples::render(&report.samples), spec(&report.spec)];
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{} · rljob</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<script>\n{}</script>\n</body>\n</html>\n",
+        escape(&report.name),
+        include_str!("style.css"),
+        sections.concat(),
+        include_str!("readout.js"),
+    )
+}
+
+fn header(report: &Report) -> String {
+    let done = report.metrics.last().map_or(0, |last| last.step);
+    let (class, outcome) = match &report.outcome {
+        Outcome::Finished => ("good", "finished".to_owned()),
+        Outcome::Failed(_) => ("bad", "failed".to_owned()),
+        Outcome::Interrupted => ("open", "interrupted".to_owned()),
+    };
+    let cause = if let Outcome::Failed(cause) = &report.outcome { format!("<p class=\"cause\">{}</p>\n", escape(cause)) } else { String::new() };
+    format!(
+        "<header>\n<p class=\"kind\">RLJob</p>\n<h1>{}</h1>\n<p class=\"state\"><span class=\"badge {class}\">{outcome}</span> {done} of {} steps</p>\n{cause}</header>\n",
+        escape(&report.name),
+        report.total_steps,
+    )
+}
+
+fn charts(report: &Report) -> String {
+    let steps = |value: fn(&StepMetrics) -> Option<f64>| report.metrics.iter().filter_map(|m| Some((f64::from(m.step), value(m)?))).collect::<Vec<_>>();
+    let evaluations = |value: fn(&EvaluationMetrics) -> f64| report.evaluations.iter().map(|m| (f64::from(m.step), value(m))).collect::<Vec<_>>();
+    let one = |title, unit, value| Chart { title, unit, bounds: None, series: vec![Series { name: title, points: steps(value) }] };
+    let share = Some((0.0, 1.0));
+    let charts = [
+        Chart { bounds: share, ..one("Reward", "mean of the step's samples", |m| m.reward) },
+        Chart {
+            title: "Evaluation accuracy",
+            unit: "mean reward of held-out prompts",
+            bounds: share,
+            series: vec![Series { name: "sampled", points: evaluations(|m| m.sampled) }, Series { name: "greedy", points: evaluations(|m| m.greedy) }],
+        },
+        one("Loss", "per trainable token", |m| Some(m.loss)),
+        one("KL", "sampler to learner, k3 per token", |m| m.kl),
+        one("Entropy", "nats per token", |m| Some(m.entropy)),
+        one("Clip fraction", "share of trainable tokens", |m| m.clip_fraction),
+        Chart {
+            title: "Engine–learner mismatch",
+            unit: "|Δ log-probability| before the update, nats",
+            bounds: None,
+            series: vec![Series { name: "mean", points: steps(|m| m.mismatch_mean) }, Series { name: "max", points: steps(|m| m.mismatch_max) }],
+        },
+        one("Gradient norm", "L2, before clipping", |m| Some(m.gradient_norm)),
+        one("Speed", "tokens per second", |m| Some(m.tokens_per_second)),
+    ];
+    let drawn: String = charts.iter().filter_map(Chart::render).collect();
+    if drawn.is_empty() { "<p class=\"empty\">No step is done yet.</p>\n".to_owned() } else { format!("<section class=\"charts\">\n{drawn}</section>\n") }
+}
+
+fn spec(yaml: &str) -> String {
+    format!("<section>\n<details>\n<summary>Spec</summary>\n<pre>{}</pre>\n</details>\n</section>\n", escape(yaml))
+}
+
+/// Text for HTML, inside elements and double-quoted attributes.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Control characters are not HTML, and would hide what a model wrote.
+            c if c.is_control() && c != '\n' && c != '\t' => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests;

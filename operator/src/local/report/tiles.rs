@@ -1,0 +1,49 @@
+//! The report's headline numbers: first → last. Pure.
+
+use std::fmt::Write;
+
+use super::{Report, escape};
+
+/// A row of tiles; empty before the first step.
+pub fn render(report: &Report) -> String {
+    let tiles = tiles(report);
+    if tiles.is_empty() {
+        return String::new();
+    }
+    let mut out = "<section class=\"tiles\">\n".to_owned();
+    for (name, value) in tiles {
+        let _ = writeln!(out, "<div><span>{}</span><strong>{}</strong></div>", escape(name), escape(&value));
+    }
+    out.push_str("</section>\n");
+    out
+}
+
+fn tiles(report: &Report) -> Vec<(&'static str, String)> {
+    let mut tiles = Vec::new();
+    if let (Some(first), Some(last)) = (report.evaluations.first(), report.evaluations.last()) {
+        tiles.push(("Accuracy, sampled", change(first.sampled, last.sampled)));
+        tiles.push(("Accuracy, greedy", change(first.greedy, last.greedy)));
+    }
+    let rewards: Vec<f64> = report.metrics.iter().filter_map(|metrics| metrics.reward).collect();
+    if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
+        tiles.push(("Reward", change(*first, *last)));
+    } else if let (Some(first), Some(last)) = (report.metrics.first(), report.metrics.last()) {
+        tiles.push(("Loss", change(first.loss, last.loss)));
+    }
+    if let Some(speed) = median(report.metrics.iter().map(|metrics| metrics.tokens_per_second).collect()) {
+        tiles.push(("Speed, median", format!("{speed:.0} tok/s")));
+    }
+    if let Some(attempt) = report.metrics.last().map(|metrics| metrics.attempt).filter(|attempt| *attempt > 0) {
+        tiles.push(("Learner restarts", attempt.to_string()));
+    }
+    tiles
+}
+
+fn change(first: f64, last: f64) -> String {
+    format!("{first:.3} → {last:.3}")
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

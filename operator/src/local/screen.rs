@@ -1,0 +1,72 @@
+//! The terminal: lines on standard output; on a terminal a progress bar below them, on standard error.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+/// What one job shows while it runs.
+#[derive(Debug)]
+pub struct Screen {
+    bar: ProgressBar,
+}
+
+impl Screen {
+    /// A bar of so many steps; none is drawn where standard error is not a terminal.
+    pub fn new(name: &str, total_steps: u32) -> Self {
+        let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(u64::from(total_steps)), target);
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:32} {pos}/{len} steps  {left}  {msg}") {
+            bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ ").with_key("left", left));
+        }
+        bar.set_prefix(name.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Self { bar }
+    }
+
+    /// Writes a line above the bar.
+    ///
+    /// # Errors
+    /// Standard output is closed.
+    pub fn line(&self, line: &str) -> io::Result<()> {
+        self.bar.suspend(|| print_line(line))
+    }
+
+    /// Steps done at the start, which took no time now.
+    pub fn resume_at(&self, step: u32) {
+        self.bar.set_position(u64::from(step));
+        self.bar.reset_eta();
+    }
+
+    /// Steps done, and what is going on.
+    pub fn progress(&self, step: u32, doing: String) {
+        self.bar.set_position(u64::from(step));
+        self.bar.set_message(doing);
+    }
+
+    /// Steps done, as last shown.
+    pub fn position(&self) -> u32 {
+        u32::try_from(self.bar.position()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes the bar away.
+    pub fn close(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Writes a line to standard output.
+///
+/// # Errors
+/// Standard output is closed.
+pub fn print_line(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn left(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    let seconds = state.eta().as_secs();
+    let known = state.pos() > 0 && Some(state.pos()) != state.len();
+    let _ = if known { write!(out, "{}:{:02} left", seconds / 60, seconds % 60) } else { write!(out, "") };
+}

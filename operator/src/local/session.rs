@@ -1,0 +1,228 @@
+//! One job's run, from the first process to the last: the controller's loop with local facts.
+//!
+//! ```text
+//!   processes ─▶ tend ─▶ epoch recorded ─▶ GET status ─▶ facts ─▶ decide ─▶ PUT desired ─▶ lines, bar
+//!       ▲                                                           │
+//!       └──────────────── five times a second ◀─────────────────────┴──▶ Release, Finish: the session ends
+//! ```
+//!
+//! What to do is decided by [`decide`] and what the coordinator is told comes from [`desired_for_coordinator`], as in a cluster. Here stands only the IO between.
+
+use std::io;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
+use rljob_protocol::desired::Desired;
+use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMetrics};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::client::Coordinator;
+use super::commands::Role;
+use super::directory::{DirectoryError, RunDirectory, State};
+use super::interrupts::Interrupts;
+use super::lines;
+use super::processes::{ProcessError, Processes};
+use super::records::Tail;
+use super::screen::Screen;
+use crate::decide::{Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator};
+use crate::validate::ValidatedJob;
+
+/// Time between two passes.
+const PERIOD: Duration = Duration::from_millis(200);
+/// How long processes may take to end by themselves, and again after they were asked to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The last step is done and the model is exported.
+    Succeeded,
+    /// The run cannot go on; the first cause in one line.
+    Failed(String),
+    /// Interrupted; a checkpoint holds every step that is done.
+    Drained,
+    /// Interrupted and stopped before a checkpoint was written: steps since the last one are made again, from the same batches.
+    Stopped,
+}
+
+/// What ends a session without an [`Ending`].
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The run directory.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// Standard output or a file of the run directory.
+    #[error("failed to show the run's progress")]
+    Show(#[from] io::Error),
+}
+
+/// One job being run.
+pub struct Session<'a> {
+    job: &'a ValidatedJob,
+    directory: &'a RunDirectory,
+    processes: Processes,
+    coordinator: Coordinator,
+    screen: Screen,
+    metrics: Tail,
+    evaluations: Tail,
+    recorded: Recorded,
+    interrupted: bool,
+    told: Option<Desired>,
+}
+
+impl<'a> Session<'a> {
+    /// Nothing is started before [`Self::run`]. What the run directory's files hold already is taken as shown.
+    ///
+    /// # Errors
+    /// The run directory cannot be read.
+    pub fn new(job: &'a ValidatedJob, directory: &'a RunDirectory, processes: Processes, coordinator: Coordinator) -> Result<Self, SessionError> {
+        let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
+        let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
+        let done = metrics.read::<StepMetrics>()?.last().map_or(0, |last| last.step);
+        evaluations.read::<EvaluationMetrics>()?;
+        let screen = Screen::new(&job.name, job.spec.training.steps);
+        screen.resume_at(done);
+        let epoch = Epoch { number: directory.state()?.epoch, holder: None };
+        let recorded = Recorded { started: true, epoch, ..Recorded::default() };
+        Ok(Self { job, directory, processes, coordinator, screen, metrics, evaluations, recorded, interrupted: false, told: None })
+    }
+
+    /// Runs the job until it ends or is interrupted twice. Every process is gone when it returns.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub async fn run(mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
+        let ending = self.until_end(interrupts).await;
+        self.screen.progress(self.screen.position(), "stopping".to_owned());
+        match &ending {
+            Ok(Ending::Stopped | Ending::Failed(_)) | Err(_) => self.processes.kill().await,
+            Ok(Ending::Succeeded | Ending::Drained) => self.processes.stop(PATIENCE).await,
+        }
+        self.screen.close();
+        ending
+    }
+
+    async fn until_end(&mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = interrupts.next() => {
+                    if self.interrupted {
+                        return Ok(Ending::Stopped);
+                    }
+                    self.interrupted = true;
+                    let seconds = self.job.spec.drain_timeout_seconds;
+                    self.screen.line(&format!("finishing the step and writing a checkpoint, at most {seconds} s (Ctrl-C again stops at once)"))?;
+                }
+                _ = ticks.tick() => {
+                    if let Some(ending) = self.pass().await? {
+                        return Ok(ending);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn pass(&mut self) -> Result<Option<Ending>, SessionError> {
+        match self.processes.tend(Instant::now()) {
+            Ok(losses) => losses.iter().try_for_each(|line| self.screen.line(line))?,
+            Err(error) => return Ok(Some(Ending::Failed(chain(&error)))),
+        }
+        self.record_epoch()?;
+        let facts = self.facts().await;
+        self.show(facts.coordinator.as_ref())?;
+        let decision = decide(self.job, &facts, Timestamp::now());
+        if decision.keeps_running() {
+            self.tell(&facts).await;
+        }
+        Ok(match decision {
+            Decision::Start(_) | Decision::Run => None,
+            Decision::Drain { deadline } => {
+                self.recorded.drain_deadline = Some(deadline);
+                None
+            }
+            Decision::Release | Decision::Suspended => Some(released(&facts)),
+            Decision::Finish(outcome) | Decision::Finished(outcome) if outcome.succeeded => Some(Ending::Succeeded),
+            Decision::Finish(outcome) | Decision::Finished(outcome) => Some(Ending::Failed(self.cause(&outcome.message, &facts))),
+        })
+    }
+
+    /// A new coordinator's epoch is on disk before the coordinator hears of it.
+    fn record_epoch(&mut self) -> Result<(), DirectoryError> {
+        let epoch = assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref());
+        if epoch != self.recorded.epoch {
+            self.directory.record(&State { epoch: epoch.number, succeeded: false })?;
+            self.recorded.epoch = epoch;
+        }
+        Ok(())
+    }
+
+    async fn facts(&self) -> Facts {
+        let identity = self.processes.coordinator();
+        let status = match &identity {
+            Some(_) => self.coordinator.status().await.inspect_err(|error| tracing::debug!(%error, "the coordinator gave no status")).ok(),
+            None => None,
+        };
+        Facts {
+            suspend: self.interrupted,
+            generation: if self.interrupted { 2 } else { 1 },
+            recorded: self.recorded.clone(),
+            coordinator: status,
+            coordinator_identity: identity,
+            engines: self.processes.engines(),
+            roles: Roles {
+                inference: self.processes.counts(Role::Inference),
+                coordinator: self.processes.counts(Role::Coordinator),
+                trainer: self.processes.counts(Role::Trainer),
+            },
+        }
+    }
+
+    /// Tells the coordinator what is wanted, unless it was told and says so.
+    async fn tell(&mut self, facts: &Facts) {
+        let Some(desired) = desired_for_coordinator(self.job, facts) else { return };
+        let echoed = facts.coordinator.as_ref().is_some_and(|status| status.epoch == Some(desired.epoch) && status.generation == Some(desired.generation));
+        if echoed && self.told.as_ref() == Some(&desired) {
+            return;
+        }
+        match self.coordinator.put_desired(&desired).await {
+            Ok(()) => self.told = Some(desired),
+            Err(error) => tracing::debug!(%error, "the coordinator did not take the desired state"),
+        }
+    }
+
+    fn show(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
+        let total = self.job.spec.training.steps;
+        for metrics in self.metrics.read()? {
+            self.screen.line(&lines::step(&metrics, total))?;
+        }
+        for metrics in self.evaluations.read()? {
+            self.screen.line(&lines::evaluation(&metrics, total))?;
+        }
+        self.screen.progress(status.map_or(self.screen.position(), |status| status.step), lines::phase(status));
+        Ok(())
+    }
+
+    fn cause(&self, message: &str, facts: &Facts) -> String {
+        let supervisor = facts.report().and_then(|report| report.last_failure.as_ref()?.supervisor.as_deref());
+        let log = self.directory.log(supervisor.unwrap_or("coordinator"));
+        format!("{} (log: {})", lines::one_line(message), log.display())
+    }
+}
+
+fn released(facts: &Facts) -> Ending {
+    if facts.report().is_some_and(|report| report.phase == Phase::Drained) { Ending::Drained } else { Ending::Stopped }
+}
+
+fn chain(error: &ProcessError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,45 @@
+//! What an event is published for: a change of the run's state, and a new failure. Published after the status that it speaks of is written.
+
+use rljob_crds::names::{CONDITION_STALLED, CONDITION_SUCCEEDED};
+use rljob_crds::status::RLJobStatus;
+
+/// An event to publish about the RLJob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusEvent {
+    /// Whether something went wrong.
+    pub warning: bool,
+    /// CamelCase reason.
+    pub reason: String,
+    /// One line for a person.
+    pub note: String,
+}
+
+/// Events of the step from one status to the next.
+pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
+    let mut events = Vec::new();
+    if let Some(failure) = new.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(failure)) {
+        events.push(StatusEvent { warning: true, reason: failure.reason.clone(), note: failure.message.clone() });
+    }
+    let summary = |status: &RLJobStatus| status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED).cloned();
+    let reason = summary(old).map(|condition| condition.reason);
+    if let Some(state) = summary(new).filter(|state| Some(&state.reason) != reason.as_ref()) {
+        let stalled = new.conditions.iter().any(|condition| condition.type_ == CONDITION_STALLED && condition.status == "True");
+        events.push(StatusEvent { warning: stalled, reason: state.reason, note: state.message });
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::test_support::at;
+    use crate::status::stalled;
+
+    #[test]
+    fn a_change_of_state_is_an_event_and_the_same_state_again_is_none() {
+        let old = RLJobStatus::default();
+        let new = stalled(1, &old, "InvalidSpec", "spec.reward: is missing", at(0));
+        assert_eq!(events(&old, &new), [StatusEvent { warning: true, reason: "InvalidSpec".to_owned(), note: "spec.reward: is missing".to_owned() }]);
+        assert_eq!(events(&new, &new), []);
+    }
+}

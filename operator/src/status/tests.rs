@@ -1,0 +1,127 @@
+//! Golden tests: the whole status in each state.
+
+use super::*;
+use crate::decide::test_support::{at, facts, outcome};
+use crate::decide::{Roles, decide};
+use crate::validate::test_support::validated;
+use rljob_crds::names::REASON_INVALID_SPEC;
+use rljob_protocol::status::{EngineCondition, EngineState, LearnerFailure, Phase, StepMetrics};
+use rljob_protocol::version::Version;
+
+fn status(old: &RLJobStatus, facts: &Facts, now: Timestamp) -> RLJobStatus {
+    let job = validated();
+    let epoch = facts.recorded.epoch.clone();
+    compute(&job, old, facts, &decide(&job, facts, now), &epoch, now)
+}
+
+fn unvisited() -> RLJobStatus {
+    RLJobStatus { observed_generation: Some(-1), ..RLJobStatus::default() }
+}
+
+fn running() -> Facts {
+    let mut facts = facts();
+    let report = facts.coordinator.as_mut().unwrap();
+    report.attempt = 1;
+    report.restarts = 1;
+    report.checkpoint = Some(Version { step: 5, attempt: 0 });
+    report.metrics = Some(StepMetrics { step: 7, reward: Some(0.5), tokens_per_second: 1200.0, ..StepMetrics::default() });
+    report.engines = vec![EngineState { name: "sums-inference-0".to_owned(), state: EngineCondition::Ready, version: Some(Version { step: 7, attempt: 1 }) }];
+    report.last_failure = Some(LearnerFailure {
+        reason: "LearnerExited".to_owned(),
+        message: "exit code 1".to_owned(),
+        supervisor: Some("sums-trainer-0".to_owned()),
+        exit_code: Some(1),
+    });
+    facts
+}
+
+#[test]
+fn starting() {
+    let mut facts = facts();
+    facts.recorded = Recorded::default();
+    facts.coordinator = None;
+    facts.roles = Roles::default();
+    insta::assert_yaml_snapshot!(status(&unvisited(), &facts, at(0)));
+}
+
+#[test]
+fn running_after_a_restart() {
+    insta::assert_yaml_snapshot!(status(&unvisited(), &running(), at(0)));
+}
+
+#[test]
+fn draining() {
+    let mut facts = running();
+    facts.suspend = true;
+    let old = status(&unvisited(), &running(), at(0));
+    insta::assert_yaml_snapshot!(status(&old, &facts, at(60)));
+}
+
+#[test]
+fn suspended() {
+    let mut facts = facts();
+    facts.suspend = true;
+    facts.coordinator = None;
+    facts.roles = Roles::default();
+    let old = status(&unvisited(), &running(), at(0));
+    insta::assert_yaml_snapshot!(status(&old, &facts, at(60)));
+}
+
+#[test]
+fn finished() {
+    let mut facts = running();
+    facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
+    let new = status(&status(&unvisited(), &running(), at(0)), &facts, at(60));
+    insta::assert_yaml_snapshot!(new);
+    let recorded = recorded(&new);
+    assert_eq!(recorded.outcome, Some(Outcome { message: "7 steps are done and the model is exported".to_owned(), ..outcome() }));
+    facts.recorded = recorded;
+    facts.coordinator = None;
+    assert_eq!(status(&new, &facts, at(120)), new, "the pass after the end writes nothing");
+}
+
+#[test]
+fn failed() {
+    let mut facts = running();
+    facts.coordinator.as_mut().unwrap().phase = Phase::Failed;
+    insta::assert_yaml_snapshot!(status(&unvisited(), &facts, at(0)));
+}
+
+#[test]
+fn a_spec_that_cannot_run() {
+    insta::assert_yaml_snapshot!(stalled(4, &unvisited(), REASON_INVALID_SPEC, "spec.reward: is missing; algorithm.grpo needs a reward", at(0)));
+}
+
+#[test]
+fn progress_alone_is_written_once_a_minute() {
+    let old = status(&unvisited(), &running(), at(0));
+    let mut facts = running();
+    facts.coordinator.as_mut().unwrap().step = 8;
+    assert_eq!(status(&old, &facts, at(59)), old);
+    assert_eq!(status(&old, &facts, at(60)).progress.unwrap().step, 8);
+    facts.roles.inference.ready = 1;
+    assert_eq!(status(&old, &facts, at(1)).progress.unwrap().step, 8, "written along with another change");
+}
+
+#[test]
+fn attempt_and_restarts_never_go_back() {
+    let old = RLJobStatus { attempt: 5, restarts: 2, ..unvisited() };
+    let new = status(&old, &running(), at(0));
+    assert_eq!((new.attempt, new.restarts), (5, 2));
+    let new = status(&unvisited(), &running(), at(0));
+    assert_eq!((new.attempt, new.restarts), (1, 1));
+}
+
+#[test]
+fn weights_that_no_engine_holds_become_a_failure_only_when_overdue() {
+    let mut facts = running();
+    facts.coordinator.as_mut().unwrap().engines.clear();
+    let synced = |status: &RLJobStatus| status.conditions.iter().find(|condition| condition.type_ == "WeightsSynced").unwrap().clone();
+    let first = status(&unvisited(), &facts, at(0));
+    assert_eq!((synced(&first).status.as_str(), synced(&first).reason.as_str()), ("Unknown", "Syncing"));
+    let later = status(&first, &facts, at(600));
+    assert_eq!(synced(&later), synced(&first));
+    let overdue = status(&later, &facts, at(601));
+    assert_eq!((synced(&overdue).status.as_str(), synced(&overdue).reason.as_str()), ("False", "Overdue"));
+    assert_eq!(synced(&status(&overdue, &running(), at(700))).status, "True");
+}

@@ -1,0 +1,176 @@
+//! The RLJob API on a real API server: what is accepted, defaulted, refused, and what `kubectl explain` says.
+
+use std::sync::OnceLock;
+
+use rljob_tests::files::workspace;
+use rljob_tests::{Cluster, Kubectl, Namespace};
+use serde_json::{Value, json};
+
+/// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        let cluster = Cluster::start(0).unwrap();
+        install_crd(&cluster.kubectl()).unwrap();
+        cluster
+    })
+}
+
+fn install_crd(kubectl: &Kubectl) -> anyhow::Result<String> {
+    let path = workspace().join("crds/rljob.yaml").display().to_string();
+    let answer = kubectl.run(&["apply", "--filename", &path])?;
+    kubectl.run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])?;
+    Ok(answer)
+}
+
+/// The least that is a valid job.
+fn job() -> Value {
+    json!({
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "sample"},
+        "spec": {
+            "model": {"path": "/models/tiny"},
+            "storage": {"hostPath": {"path": "/srv/runs"}},
+            "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer"}},
+            "reward": {"exactMatch": {}},
+            "algorithm": {"grpo": {}},
+            "training": {"steps": 3},
+        },
+    })
+}
+
+/// JSON merge patch (RFC 7386): objects are merged, null removes, anything else replaces.
+fn merge(target: &mut Value, patch: &Value) {
+    let (Value::Object(target), Value::Object(patch)) = (&mut *target, patch) else {
+        *target = patch.clone();
+        return;
+    };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(json!({})), value);
+        }
+    }
+}
+
+fn job_with(patch: &Value) -> String {
+    let mut job = job();
+    merge(&mut job, patch);
+    job.to_string()
+}
+
+#[test]
+fn a_minimal_job_gets_the_documented_defaults() {
+    let namespace = Namespace::create(cluster(), "defaults").unwrap();
+    namespace.kubectl.apply(&job().to_string()).unwrap();
+    let mut seen = namespace.kubectl.get(&["rljob/sample"]).unwrap();
+    assert_eq!(seen["status"], json!({"observedGeneration": -1}));
+    let spec = json!({
+        "suspend": false,
+        "managedBy": "rljob.dev/operator",
+        "model": {"path": "/models/tiny", "weights": "Pretrained"},
+        "storage": {"hostPath": {"path": "/srv/runs"}},
+        "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer", "format": "Chat"}},
+        "reward": {"exactMatch": {}},
+        "algorithm": {"grpo": {"groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2}},
+        "rollout": {"batchSize": 32, "maxNewTokens": 1024, "temperature": 1.0},
+        "optimizer": {"learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant", "weightDecay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0},
+        "training": {"steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "precision": "FP32", "seed": 1, "deterministic": false},
+        "inference": {"engine": "Embedded", "replicas": 1, "resources": {}},
+        "trainer": {"replicas": 1, "processesPerReplica": 1, "resources": {}},
+        "coordinator": {"resources": {}},
+        "weightSync": {"method": "Disk"},
+        "checkpoint": {"everySteps": 20, "keepLast": 3},
+        "failurePolicy": {"maxRestarts": 3, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "drainTimeoutSeconds": 300,
+    });
+    assert_eq!(as_floats(seen["spec"].take()), as_floats(spec));
+}
+
+/// The API server writes 1.0 as 1; JSON knows no difference.
+fn as_floats(value: Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.into_iter().map(as_floats).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, as_floats(value))).collect(),
+        other => other,
+    }
+}
+
+#[test]
+fn invalid_jobs_are_refused_with_a_message_that_says_why() {
+    let namespace = Namespace::create(cluster(), "refused").unwrap();
+    let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
+    let cases = [
+        (json!({"metadata": {"name": "9lives"}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
+        (json!({"metadata": {"name": "a".repeat(41)}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
+        (json!({"spec": {"reward": null}}), "algorithm.grpo needs a reward"),
+        (json!({"spec": {"reward": {"math": {}}}}), "set exactly one of math and exactMatch"),
+        (json!({"spec": {"inference": {"replicas": 0}}}), "algorithm.grpo needs inference.replicas of at least 1"),
+        (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo and sft"),
+        (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
+        (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
+        (json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}), "exportOf names trained weights: weights must be Pretrained"),
+        (json!({"spec": {"storage": {"hostPath": null}}}), "set exactly one of persistentVolumeClaim and hostPath"),
+        (volume(json!({"name": "data", "mountPath": "/data"})), "set exactly one of persistentVolumeClaim, hostPath and configMap"),
+        (volume(json!({"name": "data", "mountPath": "data", "configMap": {"name": "x"}})), "spec.volumes[0].mountPath"),
+        (json!({"spec": {"failurePolicy": {"backoff": {"initialSeconds": 10, "maxSeconds": 5}}}}), "initialSeconds must not exceed maxSeconds"),
+        (json!({"spec": {"training": {"steps": 0}}}), "spec.training.steps"),
+        (json!({"spec": {"training": {"steps": null}}}), "spec.training.steps"),
+        (json!({"spec": {"algorithm": {"grpo": {"groupSize": 1}}}}), "spec.algorithm.grpo.groupSize"),
+        (json!({"spec": {"rollout": {"temprature": 0.7}}}), "unknown field \"spec.rollout.temprature\""),
+    ];
+    for (patch, reason) in cases {
+        let answer = namespace.kubectl.run_with_input(&["create", "--filename=-"], &job_with(&patch));
+        let message = format!("{:#}", answer.expect_err(&format!("accepted: {patch}")));
+        assert!(message.contains(reason), "{patch} was refused, but not with {reason:?}:\n{message}");
+    }
+}
+
+#[test]
+fn the_controller_of_a_job_cannot_be_changed() {
+    let namespace = Namespace::create(cluster(), "immutable").unwrap();
+    namespace.kubectl.apply(&job().to_string()).unwrap();
+    let error = namespace.kubectl.apply(&job_with(&json!({"spec": {"managedBy": "example.com/other"}}))).unwrap_err();
+    assert!(format!("{error:#}").contains("spec.managedBy is immutable"), "{error:#}");
+}
+
+#[test]
+fn applying_the_definition_again_changes_nothing() {
+    let answer = install_crd(&cluster().kubectl()).unwrap();
+    assert_eq!(answer, "customresourcedefinition.apiextensions.k8s.io/rljobs.rljob.dev unchanged\n");
+}
+
+#[test]
+fn explain_is_the_manual() {
+    let kubectl = cluster().kubectl();
+    let cases = [
+        ("rljob", "post-training of a language model"),
+        ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),
+        ("rljob.spec.algorithm.grpo.groupSize", "Samples of one prompt"),
+        ("rljob.status.conditions", "Succeeded is the summary of the run"),
+    ];
+    for (path, text) in cases {
+        let seen = kubectl.run(&["explain", path]).unwrap();
+        let words: Vec<&str> = seen.split_whitespace().collect();
+        assert!(words.join(" ").contains(text), "kubectl explain {path} does not say {text:?}:\n{seen}");
+    }
+}
+
+#[test]
+fn the_list_shows_progress_in_columns() {
+    let namespace = Namespace::create(cluster(), "columns").unwrap();
+    namespace.kubectl.apply(&job().to_string()).unwrap();
+    let status = json!({"status": {
+        "progress": {"step": 2, "totalSteps": 3, "reward": 0.5},
+        "restarts": 1,
+        "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Running", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    }});
+    namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--patch", &status.to_string()]).unwrap();
+    let table = namespace.kubectl.run(&["get", "rljobs"]).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["NAME", "STATUS", "STEP", "STEPS", "REWARD", "RESTARTS", "AGE"]);
+    assert_eq!(rows[1][..6], ["sample", "Running", "2", "3", "0.5", "1"]);
+}

@@ -1,0 +1,130 @@
+//! ARCHITECTURE.md's invariants, as far as a program can see them: who depends on whom, and what must stay absent where.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rljob_tests::files::workspace;
+use rljob_tests::process::run;
+
+/// Names of every crate that a member is built from, itself included; build scripts and tests are not part of it.
+fn crates_of(member: &str) -> BTreeSet<String> {
+    let arguments = ["tree", "--locked", "--offline", "--package", member, "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let text = run(Command::new(env!("CARGO")).args(arguments).current_dir(workspace())).unwrap();
+    text.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect()
+}
+
+/// Tracked or not yet tracked files below a folder, by extension.
+fn sources(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let skipped = ["target", ".git", ".libtorch", "runs"].iter().any(|skipped| name == *skipped);
+        if entry.file_type().unwrap().is_dir() && !skipped {
+            found.extend(sources(&path, extensions));
+        } else if path.extension().is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted)) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Lines of code that hold one of the words, as `file:line: word`. Comments are not code.
+fn uses(files: &[PathBuf], words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(file).unwrap();
+        for (index, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let place = file.strip_prefix(workspace()).unwrap().display();
+            found.extend(words.iter().filter(|word| code.contains(*word)).map(|word| format!("{place}:{}: {word}", index + 1)));
+        }
+    }
+    found
+}
+
+fn members() -> Vec<String> {
+    let text = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let list = text.split("members = [").nth(1).unwrap().split(']').next().unwrap();
+    list.split('"').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn the_api_types_depend_on_no_member_no_client_and_no_tensor_library() {
+    let crates = crates_of("rljob-crds");
+    let forbidden = |name: &&String| (name.starts_with("rljob-") && *name != "rljob-crds") || ["tokio", "kube-client", "tch", "torch-sys"].contains(&name.as_str());
+    assert_eq!(crates.iter().filter(forbidden).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn operator_and_coordinator_never_link_libtorch() {
+    for member in ["rljob-operator", "rljob-coordinator"] {
+        let crates = crates_of(member);
+        let forbidden = |name: &&String| ["tch", "torch-sys", "rljob-collective", "rljob-learner", "rljob-engine"].contains(&name.as_str());
+        assert_eq!(crates.iter().filter(forbidden).collect::<Vec<_>>(), Vec::<&String>::new(), "{member}");
+    }
+}
+
+#[test]
+fn the_coordinator_knows_no_kubernetes() {
+    let crates = crates_of("rljob-coordinator");
+    assert!(!crates.contains("kube-client"), "kube's client is among the coordinator's crates");
+}
+
+#[test]
+fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
+    let words = ["kube::Client", "kube::client", "kube::Api", "Api<", "Api::", "SystemTime", "Instant", "Timestamp::now", "Zoned::now", "Utc::now", "rand::", "getrandom", "std::fs", "std::env", "tokio::"];
+    for module in ["validate", "decide", "status", "desired"] {
+        let files = sources(&workspace().join("operator/src").join(module), &["rs"]);
+        let code: Vec<PathBuf> = files.into_iter().filter(|file| !file.ends_with("tests.rs")).collect();
+        assert!(!code.is_empty(), "operator/src/{module} has no code");
+        assert_eq!(uses(&code, &words), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn the_algorithms_do_no_io_and_no_collectives() {
+    let files = sources(&workspace().join("trainer/learner/src/algorithm"), &["rs"]);
+    assert!(!files.is_empty(), "trainer/learner/src/algorithm has no code");
+    assert_eq!(uses(&files, &["std::fs", "std::net", "reqwest", "rljob_collective", "all_reduce", "broadcast"]), Vec::<String>::new());
+}
+
+#[test]
+fn unsafe_code_and_cpp_are_only_in_collective() {
+    let root = workspace();
+    let home = root.join("trainer/collective");
+    let outside = |file: &PathBuf| !file.starts_with(&home);
+    let rust: Vec<PathBuf> = sources(&root, &["rs"]).into_iter().filter(outside).collect();
+    let words = [concat!("uns", "afe {"), concat!("uns", "afe fn"), concat!("uns", "afe impl"), concat!("uns", "afe extern"), concat!("allow(uns", "afe_code)")];
+    assert_eq!(uses(&rust, &words), Vec::<String>::new());
+    let cpp: Vec<PathBuf> = sources(&root, &["c", "cc", "cpp", "cu", "h", "hpp"]).into_iter().filter(outside).collect();
+    assert_eq!(cpp, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn every_source_file_says_first_what_it_is_for() {
+    let silent = |file: &PathBuf| !fs::read_to_string(file).unwrap().starts_with("//!");
+    let files: Vec<PathBuf> = sources(&workspace(), &["rs"]).into_iter().filter(silent).collect();
+    assert_eq!(files, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_architecture_page_names_every_member() {
+    let page = fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
+    let missing: Vec<String> = members().into_iter().filter(|member| !page.contains(&format!("`{member}/`"))).collect();
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn files_that_documents_point_to_exist() {
+    let root = workspace();
+    let mut missing = Vec::new();
+    for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.starts_with("http"));
+        missing.extend(links.filter(|link| !root.join(link).exists()).map(|link| format!("{page}: {link}")));
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}

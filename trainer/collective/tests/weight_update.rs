@@ -1,0 +1,46 @@
+//! A weight-update group whose other member is SGLang's own `init_custom_process_group`, in Python.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rljob_collective::{Group, Store};
+use tch::{Kind, Tensor};
+
+/// Joins as SGLang's server does, then prints what it was sent. Arguments: port, group name.
+const PEER: &str = r#"
+import sys, torch
+from sglang.srt.utils import init_custom_process_group
+group = init_custom_process_group(backend="gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", world_size=2, rank=1, group_name=sys.argv[2])
+for tensor in (torch.empty(3), torch.empty(2, 2, dtype=torch.bfloat16)):
+    torch.distributed.broadcast(tensor, src=0, group=group)
+    print(tensor.flatten().tolist())
+"#;
+
+/// The Python with SGLang, from `RLJOB_PYTHON` or the cache.
+fn python() -> Option<PathBuf> {
+    let cached = || std::env::home_dir().map(|home| home.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
+    std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
+}
+
+#[test]
+fn sglang_joins_a_group_and_receives_what_is_broadcast() {
+    let Some(python) = python() else {
+        println!("skipped: no Python with SGLang; set RLJOB_PYTHON to one");
+        return;
+    };
+    let timeout = Duration::from_secs(300);
+    let store = Store::host(0, timeout).unwrap();
+    let arguments = ["-c", PEER, &store.port().to_string(), "weights-step-3"];
+    let peer = Command::new(python).args(arguments).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "").stdout(Stdio::piped()).spawn().unwrap();
+    let group = Group::join_weight_update(&store, "weights-step-3", 0, 2, "127.0.0.1", timeout).unwrap();
+    group.broadcast(&Tensor::from_slice(&[1.0_f32, 2.0, 3.5]), 0).unwrap();
+    group.broadcast(&Tensor::from_slice(&[0.5_f32, -1.0, 2.0, 256.0]).view([2, 2]).to_kind(Kind::BFloat16), 0).unwrap();
+    let output = peer.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = printed.lines().rev().take(2).collect();
+    assert_eq!(lines, ["[0.5, -1.0, 2.0, 256.0]", "[1.0, 2.0, 3.5]"]);
+}

@@ -1,0 +1,51 @@
+//! `rljob-coordinator`: one per job. Everything it does is in the library.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use rljob_coordinator::process::{Options, run};
+use tracing_subscriber::EnvFilter;
+
+/// Coordinator of an RLJob: data, rollouts, rewards, the journal, batches, weight-sync orders and evaluation.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The run configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin.
+    #[arg(long, value_name = "DIR")]
+    tokens: PathBuf,
+    /// Address and port to listen on; port 0 takes a free one and prints it.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// End when the process that started this one ends.
+    #[arg(long)]
+    exit_with_parent: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match start(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: Arguments) -> anyhow::Result<()> {
+    if arguments.exit_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
+    let options = Options { config: arguments.config, tokens: arguments.tokens, listen: arguments.listen, incarnation: rand::random() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(run(&options));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    result
+}

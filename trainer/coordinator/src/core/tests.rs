@@ -1,0 +1,380 @@
+//! The rules of a run, one test each.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rljob_crds::job::WeightSyncMethod;
+use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
+use rljob_protocol::learner::{Instruction, Transfer};
+use rljob_protocol::status::{LearnerFailure, Phase};
+use rljob_protocol::supervisor::{Group, LearnerState, Order, Restore, SupervisorReport};
+use rljob_protocol::version::Version;
+
+use super::instruct::EngineView;
+use super::work::Work;
+use super::{Facts, Now, Record, Refusal, Run, Settings};
+
+fn settings() -> Settings {
+    Settings {
+        total_steps: 4,
+        supervisors: 2,
+        processes: 1,
+        rollouts: true,
+        evaluation_every: None,
+        method: WeightSyncMethod::Disk,
+        engine_ranks: 1,
+        run_directory: PathBuf::from("/run"),
+    }
+}
+
+fn desired() -> Desired {
+    Desired {
+        epoch: 1,
+        generation: 1,
+        mode: Mode::Run,
+        engines: Vec::new(),
+        checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2 },
+        restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300 },
+    }
+}
+
+fn at(seconds: u64) -> Now {
+    Now::from_secs(seconds)
+}
+
+fn version(step: u32, attempt: u32) -> Version {
+    Version { step, attempt }
+}
+
+fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
+    SupervisorReport { instance: instance.to_owned(), address: format!("{instance}.example"), rendezvous_port: 7000, processes: 1, attempt, learners }
+}
+
+fn running(instance: &str, attempt: u32) -> SupervisorReport {
+    report(instance, Some(attempt), vec![LearnerState::Running])
+}
+
+fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {
+    report(instance, Some(attempt), vec![LearnerState::Exited { code, log_tail: "last\nlines".to_owned() }])
+}
+
+fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
+    Order::Run(Group {
+        epoch: 1,
+        attempt,
+        first_rank,
+        world_size: 2,
+        rendezvous_address: "a.example".to_owned(),
+        rendezvous_port: 7000,
+        restore: restore.map(|version| Restore { version, path: PathBuf::from(format!("/run/checkpoints/{version}")) }),
+    })
+}
+
+/// A run with two supervisors, `a` and `b`, whose learners run under attempt 0.
+fn started_with(settings: Settings, facts: Facts) -> Run {
+    let mut run = Run::new(settings, Record::default(), facts, 7, at(0));
+    run.desire(desired()).unwrap();
+    run.supervisor("t-0", report("a", None, vec![]), at(0));
+    run.supervisor("t-1", report("b", None, vec![]), at(0));
+    run.supervisor("t-0", running("a", 0), at(1));
+    run.supervisor("t-1", running("b", 0), at(1));
+    run
+}
+
+fn started() -> Run {
+    started_with(settings(), Facts::default())
+}
+
+fn engine(version: Option<Version>) -> EngineView {
+    EngineView { name: "e-0".to_owned(), index: 0, usable: true, version }
+}
+
+/// Answers of a run that is asked again and again at the same place.
+fn ask(run: &mut Run, attempt: u32, steps: u32) -> Instruction {
+    run.instruct(attempt, steps, &[engine(None)], at(2)).unwrap()
+}
+
+/// Publishes to disk where that is asked for, and fixes the next batch.
+fn publish_and_fix(run: &mut Run, attempt: u32, steps: u32) {
+    if let Instruction::PublishToDisk { version, path } = ask(run, attempt, steps) {
+        run.folder_ready(attempt, version, &path).unwrap();
+    }
+    run.batch_fixed(steps + 1);
+}
+
+fn restart(run: &mut Run, attempt: u32) {
+    run.supervisor("t-0", exited("a", attempt, 1), at(3));
+    run.supervisor("t-1", exited("b", attempt, 143), at(3));
+    run.tick(at(60));
+    run.supervisor("t-0", exited("a", attempt, 1), at(60));
+    run.supervisor("t-1", exited("b", attempt, 143), at(60));
+    run.tick(at(60));
+}
+
+#[test]
+fn nothing_is_ordered_before_the_operator_speaks_nor_before_all_supervisors_are_there() {
+    let mut run = Run::new(settings(), Record::default(), Facts::default(), 7, at(0));
+    assert_eq!(run.supervisor("t-0", report("a", None, vec![]), at(0)), Order::Wait);
+    run.desire(desired()).unwrap();
+    assert_eq!(run.supervisor("t-0", report("a", None, vec![]), at(0)), Order::Stop);
+    assert_eq!(run.phase(), Phase::Starting);
+    assert_eq!(run.supervisor("t-1", report("b", None, vec![]), at(1)), group(0, 1, None));
+    assert_eq!(run.supervisor("t-0", report("a", None, vec![]), at(1)), group(0, 0, None));
+}
+
+#[test]
+fn ranks_follow_the_numbers_in_the_names() {
+    let mut run = Run::new(settings(), Record::default(), Facts::default(), 7, at(0));
+    run.desire(desired()).unwrap();
+    run.supervisor("t-10", report("b", None, vec![]), at(0));
+    assert_eq!(run.supervisor("t-9", report("a", None, vec![]), at(0)), group(0, 0, None));
+    assert_eq!(run.supervisor("t-10", report("b", None, vec![]), at(0)), group(0, 1, None));
+}
+
+#[test]
+fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff() {
+    let mut run = started();
+    run.set_checkpoints(BTreeSet::from([version(2, 0)]));
+    assert_eq!(run.supervisor("t-0", exited("a", 0, 137), at(3)), Order::Stop);
+    assert_eq!(run.phase(), Phase::Restarting);
+    assert_eq!(run.supervisor("t-1", running("b", 0), at(3)), Order::Stop);
+    assert_eq!(run.record().restarts, 0, "the verdict waits until nobody runs");
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(4)), Order::Stop);
+    let expected = LearnerFailure {
+        reason: "LearnerKilled".to_owned(),
+        message: "a learner of t-0 was killed by signal 9: last | lines".to_owned(),
+        supervisor: Some("t-0".to_owned()),
+        exit_code: Some(137),
+    };
+    assert_eq!((run.record().restarts, run.record().last_failure.clone()), (1, Some(expected)));
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(7)), Order::Stop, "4 s of backoff");
+    run.supervisor("t-0", exited("a", 0, 137), at(8));
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))));
+}
+
+#[test]
+fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
+    let mut run = started();
+    run.supervisor("t-0", exited("a", 0, 1), at(3));
+    run.supervisor("t-0", exited("a", 0, 1), at(12));
+    assert_eq!(run.phase(), Phase::Restarting, "the other one may still answer");
+    run.supervisor("t-1", report("b2", None, vec![]), at(13));
+    assert_eq!((run.record().attempt, run.record().restarts, run.record().last_failure.clone()), (1, 0, None));
+    assert_eq!(run.supervisor("t-0", exited("a", 0, 1), at(13)), group(1, 0, None));
+}
+
+#[test]
+fn a_supervisor_that_is_silent_for_more_than_ten_seconds_is_lost() {
+    let mut run = started();
+    run.supervisor("t-0", running("a", 0), at(11));
+    assert_eq!(run.record().stage.name(), "Running");
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(12)), Order::Stop);
+    run.supervisor("t-0", exited("a", 0, 143), at(13));
+    assert_eq!((run.record().attempt, run.record().restarts), (1, 0));
+}
+
+#[test]
+fn a_spent_budget_fails_the_run_with_the_first_cause_and_lets_supervisors_go() {
+    let mut run = started();
+    restart(&mut run, 0);
+    assert_eq!((run.record().attempt, run.record().restarts), (1, 1));
+    run.supervisor("t-1", exited("b", 1, 70), at(61));
+    run.supervisor("t-0", exited("a", 1, 1), at(61));
+    assert_eq!(run.phase(), Phase::Failed);
+    assert_eq!(run.record().restarts, 1);
+    assert_eq!(run.record().last_failure.as_ref().unwrap().message, "a learner of t-1 exited with code 70: last | lines");
+    assert_eq!(run.supervisor("t-0", exited("a", 1, 1), at(62)), Order::Exit);
+}
+
+#[test]
+fn an_older_attempt_is_fenced() {
+    let mut run = started();
+    let fenced = |sent| Refusal::Fenced { what: "attempt", sent, current: 1 };
+    restart(&mut run, 0);
+    assert_eq!(run.instruct(0, 0, &[], at(61)), Err(fenced(0)));
+    assert_eq!(run.step_done(0, 1), Err(fenced(0)));
+    assert_eq!(run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()), Err(fenced(0)));
+    assert_eq!(run.folder_ready(0, version(0, 0), "/x".as_ref()), Err(fenced(0)));
+    assert_eq!(run.sender_ready(2, version(0, 0), 0), Err(fenced(2)));
+}
+
+#[test]
+fn a_lower_epoch_is_refused_also_by_the_next_process() {
+    let mut run = started();
+    run.desire(Desired { epoch: 3, ..desired() }).unwrap();
+    let refused = Err(Refusal::Fenced { what: "epoch", sent: 2, current: 3 });
+    assert_eq!(run.desire(Desired { epoch: 2, ..desired() }), refused);
+    let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
+    assert_eq!(next.desire(Desired { epoch: 2, ..desired() }), refused);
+}
+
+#[test]
+fn publication_comes_before_rollouts_and_training_after_them() {
+    let mut run = started();
+    let path = PathBuf::from("/run/weights/step-0.attempt-0.7-1");
+    assert_eq!(ask(&mut run, 0, 0), Instruction::PublishToDisk { version: version(0, 0), path: path.clone() });
+    assert_eq!(run.work(), Work::Rollout(version(0, 0)));
+    assert_eq!(run.folder_of(version(0, 0)), None);
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
+    run.folder_ready(0, version(0, 0), &path).unwrap();
+    assert_eq!(run.folder_of(version(0, 0)), Some(path.as_path()));
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
+    run.batch_fixed(1);
+    assert_eq!(run.work(), Work::None);
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+}
+
+#[test]
+fn a_publication_whose_order_was_lost_is_asked_for_again_under_another_name() {
+    let mut run = started();
+    ask(&mut run, 0, 0);
+    let again = run.instruct(0, 0, &[], at(40)).unwrap();
+    assert_eq!(again, Instruction::PublishToDisk { version: version(0, 0), path: PathBuf::from("/run/weights/step-0.attempt-0.7-2") });
+}
+
+#[test]
+fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_are_served() {
+    let mut run = started_with(Settings { method: WeightSyncMethod::Distributed, ..settings() }, Facts::default());
+    let engines = |held| {
+        let view = |index: u32, version, usable| EngineView { name: format!("e-{index}"), index, usable, version };
+        [view(0, held, true), view(1, None, true), view(2, None, false), view(3, None, true)]
+    };
+    let transfer = |index: u32, sender| Transfer { engine: format!("e-{index}"), sender, group: format!("step-0.attempt-0.7-1.{index}"), world_size: 2 };
+    let expected = vec![transfer(1, 1), transfer(3, 1)];
+    let first = run.instruct(0, 0, &engines(Some(version(0, 0))), at(2)).unwrap();
+    assert_eq!(first, Instruction::PublishByBroadcast { version: version(0, 0), transfers: expected.clone() });
+    assert_eq!(run.sender_ready(0, version(0, 0), 0), Ok(vec![]));
+    assert_eq!(run.sender_ready(0, version(0, 0), 1), Ok(expected.clone()));
+    assert_eq!(run.sender_ready(0, version(0, 0), 1), Ok(vec![]), "a repeated report starts nothing");
+    assert_eq!(run.instruct(0, 0, &engines(None), at(300)), Ok(Instruction::Wait), "the transfers are under way");
+    run.transfer_over(&expected[0]);
+    run.transfer_over(&expected[1]);
+    let second = run.instruct(0, 0, &engines(Some(version(0, 0))), at(301)).unwrap();
+    let Instruction::PublishByBroadcast { transfers, .. } = second else { panic!("{second:?}") };
+    assert_eq!(transfers[0].group, "step-0.attempt-0.7-2.1");
+}
+
+#[test]
+fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
+    let facts = Facts { last_step: 3, fixed_step: 3, evaluated: BTreeSet::from([0, 2]), checkpoints: BTreeSet::from([version(1, 0)]) };
+    let mut run = started_with(Settings { evaluation_every: Some(2), ..settings() }, facts);
+    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
+    run.step_done(0, 2).unwrap();
+    assert_eq!(run.last_step(), 3, "progress does not fall");
+    run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()).unwrap();
+    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 });
+    let publish = ask(&mut run, 0, 3);
+    assert!(matches!(publish, Instruction::PublishToDisk { version, .. } if version == Version { step: 3, attempt: 0 }), "{publish:?}");
+}
+
+#[test]
+fn a_checkpoint_is_due_every_n_steps_once() {
+    let mut run = started_with(settings(), Facts { fixed_step: 3, ..Facts::default() });
+    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
+    let path = PathBuf::from("/run/checkpoints/step-2.attempt-0");
+    assert_eq!(ask(&mut run, 0, 2), Instruction::Checkpoint { version: version(2, 0), path: path.clone() });
+    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 }, "it is written in the background");
+    run.checkpoint_done(0, version(2, 0), &path).unwrap();
+    assert_eq!(run.newest_checkpoint(), Some(version(2, 0)));
+}
+
+#[test]
+fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
+    let facts = Facts { last_step: 4, fixed_step: 4, ..Facts::default() };
+    let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, facts);
+    let checkpoint = PathBuf::from("/run/checkpoints/step-4.attempt-0");
+    assert_eq!(ask(&mut run, 0, 4), Instruction::Checkpoint { version: version(4, 0), path: checkpoint.clone() });
+    publish_and_fix(&mut run, 0, 4);
+    assert_eq!(run.work(), Work::Evaluate(version(4, 0)));
+    assert_eq!(ask(&mut run, 0, 4), Instruction::Wait);
+    run.evaluated(4);
+    let export = PathBuf::from("/run/export");
+    assert_eq!(ask(&mut run, 0, 4), Instruction::Export { version: version(4, 0), path: export.clone() });
+    run.folder_ready(0, version(4, 0), &export).unwrap();
+    assert_eq!(ask(&mut run, 0, 4), Instruction::Wait, "the checkpoint is not reported yet");
+    run.checkpoint_done(0, version(4, 0), &checkpoint).unwrap();
+    assert_eq!(ask(&mut run, 0, 4), Instruction::Exit);
+    run.supervisor("t-0", exited("a", 0, 0), at(3));
+    assert_eq!(run.phase(), Phase::Running);
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 0), at(3)), Order::Exit);
+    assert_eq!(run.phase(), Phase::Finished);
+}
+
+#[test]
+fn the_first_evaluation_comes_before_the_first_rollout() {
+    let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, Facts::default());
+    ask(&mut run, 0, 0);
+    assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
+    run.evaluated(0);
+    assert_eq!(run.work(), Work::Rollout(version(0, 0)));
+}
+
+#[test]
+fn a_drain_writes_a_checkpoint_lets_the_learners_go_and_frees_nobody() {
+    let mut run = started_with(settings(), Facts { fixed_step: 1, ..Facts::default() });
+    run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
+    let path = PathBuf::from("/run/checkpoints/step-1.attempt-0");
+    assert_eq!(ask(&mut run, 0, 1), Instruction::Checkpoint { version: version(1, 0), path: path.clone() });
+    assert_eq!((ask(&mut run, 0, 1), run.phase(), run.work()), (Instruction::Wait, Phase::Draining, Work::None));
+    run.checkpoint_done(0, version(1, 0), &path).unwrap();
+    assert_eq!(ask(&mut run, 0, 1), Instruction::Exit);
+    run.supervisor("t-0", exited("a", 0, 0), at(3));
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 0), at(3)), Order::Stop);
+    assert_eq!(run.phase(), Phase::Drained);
+}
+
+#[test]
+fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
+    let mut run = started();
+    run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Exit, "nothing is done yet");
+    run.supervisor("t-0", exited("a", 0, 0), at(3));
+    run.supervisor("t-1", exited("b", 0, 0), at(3));
+    let mut next = Run::new(settings(), run.record().clone(), Facts { checkpoints: BTreeSet::from([version(2, 0)]), ..Facts::default() }, 8, at(0));
+    next.desire(Desired { epoch: 2, ..desired() }).unwrap();
+    next.tick(at(0));
+    next.supervisor("t-0", report("c", None, vec![]), at(0));
+    let Order::Run(group) = next.supervisor("t-1", report("d", None, vec![]), at(0)) else { panic!("not started") };
+    assert_eq!((group.attempt, group.restore.unwrap().version), (1, version(2, 0)));
+    assert_eq!(next.record().restarts, 0);
+}
+
+#[test]
+fn a_restarted_coordinator_lets_the_learners_go_on_under_the_same_attempt() {
+    let run = started();
+    let mut next = Run::new(settings(), run.record().clone(), Facts { fixed_step: 1, ..Facts::default() }, 8, at(0));
+    assert_eq!(next.supervisor("t-0", running("a", 0), at(20)), Order::Wait, "no epoch yet");
+    next.desire(desired()).unwrap();
+    assert_eq!(next.supervisor("t-0", running("a", 0), at(21)), group(0, 0, None));
+    assert_eq!(next.supervisor("t-1", running("b", 0), at(22)), group(0, 1, None));
+    assert_eq!(ask(&mut next, 0, 0), Instruction::Train { step: 1 });
+    assert_eq!((next.record().attempt, next.record().restarts), (0, 0));
+}
+
+#[test]
+fn input_that_cannot_be_used_stops_the_learners_and_fails_the_run() {
+    let mut run = started();
+    let failure = LearnerFailure { reason: "CoordinatorInput".to_owned(), message: "line 3".to_owned(), supervisor: None, exit_code: None };
+    run.fail(failure.clone());
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(2)), Order::Stop);
+    run.supervisor("t-0", exited("a", 0, 143), at(3));
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 143), at(3)), Order::Exit);
+    assert_eq!((run.phase(), run.record().last_failure.clone()), (Phase::Failed, Some(failure)));
+}
+
+#[test]
+fn supervised_training_needs_no_engine() {
+    let mut run = started_with(Settings { rollouts: false, ..settings() }, Facts::default());
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
+    assert_eq!(run.work(), Work::Prepare { step: 1 });
+    run.batch_fixed(1);
+    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
+}
+
+#[test]
+fn the_record_survives_its_json() {
+    let mut run = started();
+    run.supervisor("t-0", exited("a", 0, 137), at(3));
+    let json = serde_json::to_string(run.record()).unwrap();
+    assert_eq!(&serde_json::from_str::<Record>(&json).unwrap(), run.record());
+}

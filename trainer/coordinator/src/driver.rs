@@ -1,0 +1,197 @@
+//! Does what the run asks for: time passes, checkpoints are looked up, and the one piece of work that the learners wait for is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rljob_protocol::status::LearnerFailure;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::coordinator::Coordinator;
+use crate::core::Stage;
+use crate::core::work::Work;
+use crate::input::{self, Input, InputError};
+use crate::pack::batch::SampleError;
+use crate::store::StoreError;
+use crate::{checkpoints, evaluation, rollout};
+
+/// Between two looks at the clock.
+const TICK: Duration = Duration::from_millis(250);
+/// Before work that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Reason of a failure that no restart mends.
+pub const INPUT_REASON: &str = "CoordinatorInput";
+
+/// Work that was not finished.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The input is wrong: the run fails.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// A supervised sample is wrong: the run fails.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// `grpo` or an evaluation without a reward: the run fails.
+    #[error("the spec has no reward: set spec.reward")]
+    NoReward,
+    /// An evaluation without data.
+    #[error("the spec has no evaluation data")]
+    NoEvaluationData,
+    /// A verifier hangs: the run fails.
+    #[error("the reward of one completion took longer than {} s", .0.as_secs())]
+    SlowReward(Duration),
+    /// The journal failed: tried again.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Not representable as JSON.
+    #[error("failed to write sampling parameters as JSON")]
+    Json(#[from] serde_json::Error),
+    /// The process is ending.
+    #[error("the work was interrupted")]
+    Interrupted,
+}
+
+impl WorkError {
+    fn is_fatal(&self) -> bool {
+        !matches!(self, Self::Store(_) | Self::Interrupted)
+    }
+}
+
+/// Lets time pass for the run until `stop`.
+pub async fn tick(coordinator: Arc<Coordinator>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = coordinator.stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let forming = coordinator.read(|run| matches!(run.record().stage, Stage::Forming { .. })).await;
+        // A group forms from what the disk holds, not from what was reported.
+        let complete = if forming { checkpoints::complete(&coordinator.config.run_directory) } else { None };
+        let changed = coordinator.change(|run, now| {
+            if let Some(complete) = complete {
+                run.set_checkpoints(complete);
+            }
+            run.tick(now);
+        });
+        if let Err(error) = changed.await {
+            tracing::error!(error = %crate::error_line(&error), "failed to record the run's state; trying again");
+        }
+    }
+}
+
+/// Opens the input, then does the wanted work until `stop`.
+pub async fn work(coordinator: Arc<Coordinator>) {
+    let input = tokio::select! {
+        () = coordinator.stop.cancelled() => return,
+        input = open(&coordinator) => input,
+    };
+    let input = match input {
+        Ok(input) => Arc::new(input),
+        Err(error) => return fail(&coordinator, &error).await,
+    };
+    coordinator.batches.set_input(Arc::clone(&input));
+    let mut changes = coordinator.changes();
+    let mut running = Running::default();
+    loop {
+        let wanted = coordinator.read(|run| run.work()).await;
+        running.switch(&coordinator, &input, wanted).await;
+        tokio::select! {
+            () = coordinator.stop.cancelled() => break,
+            _ = changes.changed() => {}
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+    running.end().await;
+}
+
+async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
+    input::wait_for_model(&coordinator.config).await?;
+    let config = coordinator.config.clone();
+    Ok(tokio::task::spawn_blocking(move || Input::open(&config)).await.map_err(|_| WorkError::Interrupted)??)
+}
+
+/// The work under way.
+#[derive(Default)]
+struct Running {
+    work: Option<(Work, CancellationToken, JoinHandle<()>)>,
+}
+
+impl Running {
+    /// Ends what is not wanted any more, begins what is.
+    async fn switch(&mut self, coordinator: &Arc<Coordinator>, input: &Arc<Input>, wanted: Work) {
+        if self.work.as_ref().is_some_and(|(work, _, task)| *work == wanted && !task.is_finished()) {
+            return;
+        }
+        self.end().await;
+        if wanted == Work::None {
+            return;
+        }
+        let stop = coordinator.stop.child_token();
+        let (coordinator, input, stopped) = (Arc::clone(coordinator), Arc::clone(input), stop.clone());
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = perform(&coordinator, &input, wanted) => {}
+            }
+        });
+        self.work = Some((wanted, stop, task));
+    }
+
+    async fn end(&mut self) {
+        if let Some((_, stop, task)) = self.work.take() {
+            stop.cancel();
+            // It ends at its next await; a panic in it was logged by the runtime.
+            let _ = task.await;
+        }
+    }
+}
+
+async fn perform(coordinator: &Arc<Coordinator>, input: &Arc<Input>, work: Work) {
+    let result = match work {
+        Work::None => Ok(()),
+        Work::Evaluate(version) => evaluate(coordinator, input, version).await,
+        Work::Rollout(version) => sample(coordinator, input, version).await,
+        Work::Prepare { step } => prepare(coordinator, input, step).await,
+    };
+    match result {
+        Ok(()) => {}
+        Err(error) if error.is_fatal() => fail(coordinator, &error).await,
+        Err(error) => {
+            tracing::error!(error = %crate::error_line(&error), ?work, "work failed; trying again");
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+async fn evaluate(coordinator: &Coordinator, input: &Arc<Input>, version: rljob_protocol::version::Version) -> Result<(), WorkError> {
+    let metrics = evaluation::run(coordinator, input, version).await?;
+    tracing::info!(step = metrics.step, sampled = metrics.sampled, greedy = metrics.greedy, seconds = metrics.seconds, "evaluated");
+    Ok(coordinator.change(|run, _| run.evaluated(version.step)).await?)
+}
+
+async fn sample(coordinator: &Coordinator, input: &Arc<Input>, version: rljob_protocol::version::Version) -> Result<(), WorkError> {
+    let step = version.step + 1;
+    let seconds = rollout::run(coordinator, input, version).await?;
+    coordinator.rollouts_done(step, seconds);
+    coordinator.files.append_samples(&coordinator.store, &input.train, step).await;
+    Ok(coordinator.change(|run, _| run.batch_fixed(step)).await?)
+}
+
+/// A supervised batch is a pure function of the data; it is made once here so that what is wrong with it is found before a learner asks.
+async fn prepare(coordinator: &Coordinator, input: &Arc<Input>, step: u32) -> Result<(), WorkError> {
+    crate::batches::supervised(coordinator.config.clone(), Arc::clone(input), step).await?;
+    coordinator.store.call(move |journal| journal.fix_batch(step)).await?;
+    Ok(coordinator.change(|run, _| run.batch_fixed(step)).await?)
+}
+
+async fn fail(coordinator: &Coordinator, error: &WorkError) {
+    let message = crate::error_line(error);
+    tracing::error!(reason = INPUT_REASON, "{message}");
+    let failure = LearnerFailure { reason: INPUT_REASON.to_owned(), message, supervisor: None, exit_code: None };
+    while let Err(error) = coordinator.change(|run, _| run.fail(failure.clone())).await {
+        tracing::error!(error = %crate::error_line(&error), "failed to record the failure; trying again");
+        tokio::time::sleep(RETRY).await;
+    }
+}

@@ -1,0 +1,136 @@
+//! The process: opens everything, serves, and ends in order.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use rljob_crds::RunConfig;
+use rljob_crds::names::{JOURNAL_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_protocol::version::Version;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::clock::Clock;
+use crate::coordinator::{Coordinator, Parts};
+use crate::core::{Facts, Record, Run, Settings, Stage, record};
+use crate::engines::{EngineClient, Fleet};
+use crate::files::Files;
+use crate::identity::Identity;
+use crate::journal::Journal;
+use crate::store::Store;
+use crate::telemetry::Metrics;
+use crate::tokens::Token;
+use crate::{checkpoints, driver, server, sync};
+
+/// How long requests in flight may take once the process is told to end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// What the process is told when it starts.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The run configuration, `run.json`.
+    pub config: PathBuf,
+    /// Folder of tokens.
+    pub tokens: PathBuf,
+    /// Where to listen; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// Drawn anew by each process.
+    pub incarnation: u64,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(options: &Options) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let config = read_config(options)?;
+    Identity::of(&config)?.claim(&config.run_directory)?;
+    let token = |name| Token::open(&options.tokens, name);
+    let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
+    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?).context("failed to make an HTTP client")?;
+    let coordinator = Arc::new(open(config, client, options.incarnation).await?);
+    coordinator.files.catch_up(&coordinator.store).await;
+
+    let listener = TcpListener::bind(options.listen).await.with_context(|| format!("failed to listen on {}", options.listen))?;
+    announce(listener.local_addr()?)?;
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(driver::tick(Arc::clone(&coordinator)));
+    tasks.spawn(driver::work(Arc::clone(&coordinator)));
+    tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
+    let monitored = Arc::clone(&coordinator);
+    tasks.spawn(async move { monitored.fleet.monitor(monitored.stop.clone()).await });
+
+    let stop = coordinator.stop.clone();
+    let routes = server::router(Arc::clone(&coordinator), operator, learner);
+    let served = axum::serve(listener, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let mut server = tokio::spawn(served.into_future());
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        ended = &mut server => return ended?.context("the server ended"),
+    }
+    tracing::info!("ending");
+    stop.cancel();
+    let ended = tokio::time::timeout(SHUTDOWN, async {
+        let _ = server.await;
+        while tasks.join_next().await.is_some() {}
+    });
+    if ended.await.is_err() {
+        tracing::warn!("requests in flight were given up");
+    }
+    Ok(())
+}
+
+fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
+    let path = options.config.display();
+    let text = std::fs::read_to_string(&options.config).with_context(|| format!("failed to read {path}"))?;
+    serde_json::from_str(&text).with_context(|| format!("failed to parse {path}"))
+}
+
+/// Opens the run directory and reads back where the run stands.
+async fn open(config: RunConfig, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
+    let clock = Clock::start();
+    let store = Store::new(Journal::open(&config.run_directory.join(JOURNAL_FILE))?);
+    let files = Files::open(&config.run_directory)?;
+    let total_steps = config.spec.training.steps;
+    let (record, mut facts, newest_metrics, newest_evaluation) = store.call(move |journal| {
+        let last_step = journal.last_step()?;
+        let mut evaluated = std::collections::BTreeSet::new();
+        for step in 0..=total_steps.min(last_step) {
+            if journal.evaluation(step)?.is_some() {
+                evaluated.insert(step);
+            }
+        }
+        let facts = Facts { last_step, fixed_step: journal.last_fixed_step()?, evaluated, checkpoints: std::collections::BTreeSet::<Version>::new() };
+        Ok((journal.get_state(record::KEY)?, facts, journal.metrics(last_step)?, journal.last_evaluation()?))
+    })
+    .await?;
+    let record = match record {
+        Some(json) => serde_json::from_value(json).context("failed to read the run's state from the journal")?,
+        None => Record::default(),
+    };
+    facts.checkpoints = checkpoints::complete(&config.run_directory).context("failed to list the checkpoints")?;
+    let run = Run::new(Settings::from_config(&config), given_another_chance(record), facts, incarnation, clock.now());
+    let metrics = Metrics::new()?;
+    Ok(Coordinator::new(Parts { config, incarnation, clock, store, fleet: Fleet::new(client, clock), files, run, newest_metrics, newest_evaluation, metrics }))
+}
+
+/// Input that could not be used may have been mended since: a new process looks again.
+fn given_another_chance(mut record: Record) -> Record {
+    let input = record.last_failure.as_ref().is_some_and(|failure| failure.reason == driver::INPUT_REASON);
+    if record.stage == Stage::Failed && input {
+        record.stage = Stage::default();
+        record.last_failure = None;
+        record.attempt += 1;
+    }
+    record
+}
+
+/// The one line on standard output, for who started the process with port 0.
+fn announce(address: SocketAddr) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "listening on http://{address}")?;
+    out.flush()
+}

@@ -1,0 +1,46 @@
+//! Errors as HTTP: a status and one line of JSON.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::batches::ServeError;
+use crate::core::Refusal;
+use crate::store::StoreError;
+
+/// A request that gets no answer but a reason.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The token is missing or wrong.
+    #[error("the bearer token is missing or wrong")]
+    Unauthorized,
+    /// The run says no.
+    #[error(transparent)]
+    Run(#[from] Refusal),
+    /// The journal failed: asking again may help.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The batch cannot be made.
+    #[error(transparent)]
+    Batch(#[from] ServeError),
+    /// Metrics cannot be written.
+    #[error(transparent)]
+    Metrics(#[from] prometheus::Error),
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = match &self {
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Run(Refusal::Fenced { .. }) => StatusCode::CONFLICT,
+            Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => StatusCode::BAD_REQUEST,
+            Self::Batch(ServeError::NotOpen) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let message = crate::error_line(&self);
+        if status.is_server_error() {
+            tracing::error!(%status, message, "a request failed");
+        }
+        (status, Json(serde_json::json!({ "error": message }))).into_response()
+    }
+}

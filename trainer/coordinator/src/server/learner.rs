@@ -1,0 +1,163 @@
+//! The trainer pods' side: orders for supervisors; instructions and batches for learners, and their reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, WeightsReady};
+use rljob_protocol::supervisor::{Order, SupervisorReport};
+use serde::Deserialize;
+
+use super::error::Refused;
+use crate::checkpoints;
+use crate::coordinator::Coordinator;
+use crate::core::Refusal;
+use crate::core::reports::Folder;
+use crate::journal::Checkpoint;
+use crate::sync::{distributed, folders};
+
+/// How long an instruction is held while there is nothing to do.
+const HOLD: Duration = Duration::from_secs(20);
+/// Time alone can change the answer: it is worked out anew so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// `POST /v1/supervisors/{name}`
+pub async fn supervisor(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(name): Path<String>,
+    Json(report): Json<SupervisorReport>,
+) -> Result<Json<Order>, Refused> {
+    Ok(Json(coordinator.change(|run, now| run.supervisor(&name, report, now)).await?))
+}
+
+/// Who asks for an instruction, and where it stands.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Position {
+    attempt: u32,
+    step: u32,
+}
+
+/// `GET /v1/instructions`
+pub async fn instructions(State(coordinator): State<Arc<Coordinator>>, Query(position): Query<Position>) -> Result<Json<Instruction>, Refused> {
+    let asked = coordinator.clock.now();
+    let (mut run_changes, mut fleet_changes) = (coordinator.changes(), coordinator.fleet.changes());
+    coordinator.steps_begin();
+    loop {
+        run_changes.borrow_and_update();
+        fleet_changes.borrow_and_update();
+        let engines = coordinator.fleet.views();
+        let instruction = coordinator.change(|run, now| run.instruct(position.attempt, position.step, &engines, now)).await??;
+        let over = coordinator.clock.now().saturating_sub(asked) >= HOLD || coordinator.stop.is_cancelled();
+        if instruction != Instruction::Wait || over {
+            tracing::debug!(step = position.step, ?instruction, "instructed");
+            return Ok(Json(instruction));
+        }
+        tokio::select! {
+            () = coordinator.stop.cancelled() => {}
+            _ = run_changes.changed() => {}
+            _ = fleet_changes.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Who asks for a batch.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rank {
+    attempt: u32,
+    rank: u32,
+    world: u32,
+}
+
+/// `GET /v1/batches/{step}`
+pub async fn batch(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Query(rank): Query<Rank>) -> Result<Bytes, Refused> {
+    let fixed = coordinator.read(|run| run.fence(rank.attempt).map(|()| run.is_fixed(step))).await?;
+    if !fixed {
+        return Err(Refusal::Invalid(format!("the batch of step {step} is not fixed yet")).into());
+    }
+    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, step, rank.rank, rank.world).await?)
+}
+
+/// `POST /v1/steps/{step}`
+pub async fn step(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Json(report): Json<StepReport>) -> Result<StatusCode, Refused> {
+    if report.metrics.step != step {
+        return Err(Refusal::Invalid(format!("the report of step {} was sent as step {step}", report.metrics.step)).into());
+    }
+    coordinator.read(|run| run.fence(report.attempt)).await?;
+    coordinator.record_step(report.metrics).await?;
+    coordinator.change(|run, _| run.step_done(report.attempt, step)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /v1/checkpoints/{step}`
+pub async fn checkpoint(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(step): Path<u32>,
+    Json(report): Json<CheckpointReport>,
+) -> Result<StatusCode, Refused> {
+    let CheckpointReport { attempt, version, path } = report;
+    if version.step != step || !path.join(checkpoints::MANIFEST).is_file() {
+        return Err(Refusal::Invalid(format!("no complete checkpoint of step {step} is at {}", path.display())).into());
+    }
+    coordinator.change(|run, _| run.checkpoint_done(attempt, version, &path)).await??;
+    coordinator.store.call(move |journal| journal.put_checkpoint(&Checkpoint { version, path })).await?;
+    tracing::info!(%version, "a checkpoint is complete");
+    prune(&coordinator, attempt).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What fails is logged and tried at the next checkpoint.
+async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
+    let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return Ok(()) };
+    let directory = coordinator.config.run_directory.clone();
+    let kept = match tokio::task::spawn_blocking(move || checkpoints::prune(&directory, keep_last, attempt)).await {
+        Ok(Ok(kept)) => kept,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "failed to remove old checkpoints");
+            return Ok(());
+        }
+        Err(_) => return Ok(()),
+    };
+    let oldest = kept.first().map_or(0, |version| version.step);
+    let in_run = kept.clone();
+    coordinator
+        .store
+        .call(move |journal| {
+            let gone = journal.checkpoints()?.into_iter().map(|checkpoint| checkpoint.version).filter(|version| !kept.contains(version));
+            gone.collect::<Vec<_>>().into_iter().try_for_each(|version| journal.drop_checkpoint(version))?;
+            journal.prune_through(oldest)
+        })
+        .await?;
+    Ok(coordinator.change(|run, _| run.set_checkpoints(in_run)).await?)
+}
+
+/// `POST /v1/weights`
+pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): Json<WeightsReady>) -> Result<StatusCode, Refused> {
+    match ready {
+        WeightsReady::Disk { attempt, version, path } => {
+            let folder = coordinator.change(|run, _| run.folder_ready(attempt, version, &path)).await??;
+            tracing::info!(%version, folder = %path.display(), ?folder, "weights are on disk");
+            if folder == Folder::Published {
+                prune_folders(&coordinator).await;
+            }
+        }
+        WeightsReady::Distributed { attempt, version, rank, store_address, store_port, tensors } => {
+            let transfers = coordinator.change(|run, _| run.sender_ready(attempt, version, rank)).await??;
+            let sender = distributed::Sender { version, address: store_address, port: store_port, tensors };
+            distributed::start(&coordinator, &Arc::new(sender), transfers);
+        }
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn prune_folders(coordinator: &Coordinator) {
+    let directory = coordinator.config.run_directory.clone();
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || folders::prune(&directory)).await {
+        tracing::warn!(%error, "failed to remove old published weights");
+    }
+}

@@ -1,0 +1,49 @@
+//! The coordinator's HTTP interface.
+//!
+//! ```text
+//!  operator token   PUT /v1/desired · GET /v1/status
+//!  learner token    POST /v1/supervisors/NAME · GET /v1/instructions · GET /v1/batches/STEP · POST /v1/steps/STEP, /v1/checkpoints/STEP, /v1/weights
+//!  open             GET /healthz · GET /metrics
+//! ```
+
+mod auth;
+mod error;
+mod learner;
+mod operator;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post, put};
+use axum::{Router, middleware};
+
+use crate::coordinator::Coordinator;
+use crate::tokens::Token;
+
+/// Largest body: the manifest of a large model's tensors is well below it.
+const MAX_BODY: usize = 16 << 20;
+
+/// All routes.
+pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) -> Router {
+    let for_operator = Router::new()
+        .route("/v1/desired", put(operator::desired))
+        .route("/v1/status", get(operator::status))
+        .route_layer(middleware::from_fn_with_state(operator, auth::bearer));
+    let for_learners = Router::new()
+        .route("/v1/supervisors/{name}", post(learner::supervisor))
+        .route("/v1/instructions", get(learner::instructions))
+        .route("/v1/batches/{step}", get(learner::batch))
+        .route("/v1/steps/{step}", post(learner::step))
+        .route("/v1/checkpoints/{step}", post(learner::checkpoint))
+        .route("/v1/weights", post(learner::weights))
+        .route_layer(middleware::from_fn_with_state(learner, auth::bearer));
+    Router::new()
+        .route("/healthz", get(operator::health))
+        .route("/metrics", get(operator::metrics))
+        .merge(for_operator)
+        .merge(for_learners)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(coordinator)
+}

@@ -1,0 +1,107 @@
+//! Health, information, pause and abort.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use rljob_protocol::sglang::{AbortRequest, ContinueGeneration, ModelInfo, PauseGeneration};
+use serde::Deserialize;
+
+use super::answers::{invalid, parse, scheduler_ended};
+use crate::engine::Engine;
+use crate::scheduler::Command;
+
+const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
+
+/// Between two looks whether the engine is idle, when a flush may wait.
+const FLUSH_POLL: Duration = Duration::from_millis(20);
+
+/// Longest wait of a flush.
+const FLUSH_LIMIT: f64 = 600.0;
+
+/// 200 while requests are taken.
+pub async fn health(State(engine): State<Engine>) -> StatusCode {
+    if engine.is_serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// What the engine holds; does not wait for the scheduler.
+pub async fn model_info(State(engine): State<Engine>) -> Json<ModelInfo> {
+    Json(engine.info())
+}
+
+/// Prometheus' text format.
+pub async fn metrics(State(engine): State<Engine>) -> Response {
+    match engine.metrics.text() {
+        Ok(text) => ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// Answers what is in flight as aborted; new requests wait.
+pub async fn pause(State(engine): State<Engine>, body: Bytes) -> Response {
+    let request: PauseGeneration = match parse(&body) {
+        Ok(request) => request,
+        Err(response) => return *response,
+    };
+    if request.mode != "abort" {
+        return invalid(&format!("mode must be abort, the only one of this engine, got {}.", request.mode));
+    }
+    done(engine.ask(Command::Pause).await, "Generation paused successfully.")
+}
+
+/// Runs the held requests.
+pub async fn resume(State(engine): State<Engine>, body: Bytes) -> Response {
+    match parse::<ContinueGeneration>(&body) {
+        Ok(_) => done(engine.ask(Command::Continue).await, "Generation continued successfully."),
+        Err(response) => *response,
+    }
+}
+
+fn done(answer: Option<()>, message: &str) -> Response {
+    match answer {
+        Some(()) => Json(serde_json::json!({"message": message, "status": "ok"})).into_response(),
+        None => scheduler_ended(),
+    }
+}
+
+/// Always 200 with an empty body, also for an unknown id.
+pub async fn abort(State(engine): State<Engine>, body: Bytes) -> Response {
+    let request: AbortRequest = match parse(&body) {
+        Ok(request) => request,
+        Err(response) => return *response,
+    };
+    let rid = (!request.abort_all).then_some(request.rid);
+    match engine.ask(|done| Command::Abort(rid, done)).await {
+        Some(()) => StatusCode::OK.into_response(),
+        None => scheduler_ended(),
+    }
+}
+
+/// How long a flush may wait for an idle engine.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlushQuery {
+    /// Seconds.
+    #[serde(default)]
+    timeout: f64,
+}
+
+/// Drops what is cached, if the engine is idle or becomes so in time.
+pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>) -> Response {
+    if !(0.0..=FLUSH_LIMIT).contains(&query.timeout) {
+        return invalid(&format!("timeout must be between 0 and {FLUSH_LIMIT} seconds, got {}.", query.timeout));
+    }
+    let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(query.timeout);
+    loop {
+        match engine.ask(Command::Flush).await {
+            Some(true) => return FLUSHED.into_response(),
+            Some(false) if tokio::time::Instant::now() < deadline => tokio::time::sleep(FLUSH_POLL).await,
+            Some(false) if query.timeout > 0.0 => return (StatusCode::BAD_REQUEST, "Timed out waiting for idle state.").into_response(),
+            Some(false) => return (StatusCode::BAD_REQUEST, "Flush cache failed.\n").into_response(),
+            None => return scheduler_ended(),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The HTTP interface: SGLang 0.5.12's routes, bodies and status codes, as far as a run needs them.
+//!
+//! ```text
+//!  open      /health  /health_generate  /metrics
+//!  api key   /generate  /model_info  /get_model_info
+//!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache  /get_weights_by_name
+//!            /update_weights_from_disk  /init_weights_update_group  /update_weights_from_distributed  /destroy_weights_update_group
+//! ```
+//! /health differs from SGLang's on purpose: it answers at once and while paused, since a paused engine is healthy.
+
+mod answers;
+mod auth;
+mod control;
+mod generate;
+mod weights;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+
+pub use auth::Keys;
+
+use crate::engine::Engine;
+
+/// Largest request body in bytes: a prompt of a million token ids.
+const BODY_LIMIT: usize = 8 << 20;
+
+/// Every route.
+pub fn router(engine: Engine, keys: Keys) -> Router {
+    let keys = Arc::new(keys);
+    let open = Router::new()
+        .route("/health", get(control::health))
+        .route("/health_generate", get(generate::health_generate))
+        .route("/metrics", get(control::metrics));
+    let normal = Router::new()
+        .route("/generate", post(generate::generate).put(generate::generate))
+        .route("/model_info", get(control::model_info))
+        .route("/get_model_info", get(control::model_info))
+        .layer(from_fn_with_state(Arc::clone(&keys), auth::normal));
+    let admin = Router::new()
+        .route("/pause_generation", post(control::pause))
+        .route("/continue_generation", post(control::resume))
+        .route("/abort_request", post(control::abort))
+        .route("/flush_cache", get(control::flush).post(control::flush))
+        .route("/get_weights_by_name", get(weights::read_query).post(weights::read_body))
+        .route("/update_weights_from_disk", post(weights::from_disk))
+        .route("/init_weights_update_group", post(weights::init_group))
+        .route("/update_weights_from_distributed", post(weights::from_distributed))
+        .route("/destroy_weights_update_group", post(weights::destroy_group))
+        .layer(from_fn_with_state(keys, auth::admin));
+    open.merge(normal).merge(admin).layer(DefaultBodyLimit::max(BODY_LIMIT)).with_state(engine)
+}

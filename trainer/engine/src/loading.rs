@@ -1,0 +1,120 @@
+//! From a model folder to a model: waits for a folder that is still being exported, reads or draws the weights, and derives the limits.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rljob_learner::model::{ModelConfig, ModelError, ModelLayout, hugging_face, random};
+use serde::Deserialize;
+use tch::Kind;
+
+use crate::arguments::{Arguments, Dtype, LoadFormat};
+use crate::forward::{Model, cache_shape};
+use crate::request::Limits;
+use crate::weights::{Weights, WeightsError};
+
+/// How long an incomplete folder is waited for.
+const PATIENCE: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(500);
+
+/// Memory of the KV cache if the command line does not say.
+const CACHE_BYTES: u64 = 2 << 30;
+
+/// A model that cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Still incomplete after the wait.
+    #[error("no complete model in {0} after {wait} s: give a Hugging Face folder, or start the job that exports it", wait = PATIENCE.as_secs())]
+    Incomplete(String),
+    /// The folder's contents.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The weights do not fit.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// libtorch failed.
+    #[error("failed to build the model")]
+    Torch(#[from] tch::TchError),
+    /// `dtype` of config.json.
+    #[error("failed to read the type of the weights from {0}: {1}; give --dtype")]
+    Dtype(String, String),
+}
+
+/// A model with what the scheduler and the checks must know of it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The model.
+    pub model: Model,
+    /// What requests are checked against.
+    pub limits: Limits,
+    /// Token positions in the KV cache.
+    pub max_total_tokens: usize,
+    /// Tokens that end a completion.
+    pub eos: Vec<i64>,
+}
+
+/// Waits until the folder has what `format` needs.
+pub async fn wait_for_folder(folder: &Path, format: LoadFormat) -> Result<(), LoadError> {
+    let started = Instant::now();
+    let mut announced = false;
+    while !is_complete(folder, format) {
+        if started.elapsed() > PATIENCE {
+            return Err(LoadError::Incomplete(folder.display().to_string()));
+        }
+        if !announced {
+            tracing::info!(folder = %folder.display(), seconds = PATIENCE.as_secs(), "waiting for a complete model folder");
+            announced = true;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// Whether the folder has a configuration and, if asked for, weights. A learner writes a folder under another name and renames it when it is whole.
+fn is_complete(folder: &Path, format: LoadFormat) -> bool {
+    let has = |name: &str| folder.join(name).is_file();
+    has("config.json") && (format == LoadFormat::Dummy || has("model.safetensors") || has("model.safetensors.index.json"))
+}
+
+/// Loads a complete folder.
+pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
+    let folder = &arguments.model_path;
+    let config = ModelConfig::from_folder(folder)?;
+    let kind = match arguments.dtype {
+        Dtype::Float32 => Kind::Float,
+        Dtype::Bfloat16 => Kind::BFloat16,
+        Dtype::Auto => configured_kind(folder)?,
+    };
+    let weights = Weights::allocate(&config, kind)?;
+    let layout = ModelLayout::new(&config);
+    let blocks = match arguments.load_format {
+        LoadFormat::Auto => hugging_face::read_tensors(folder, &layout, kind)?,
+        LoadFormat::Dummy => random::random(&layout, &config, arguments.random_seed)?,
+    };
+    weights.copy_from(&blocks)?;
+    let shape = cache_shape(&config, kind);
+    let max_total_tokens = arguments.max_total_tokens.unwrap_or_else(|| (CACHE_BYTES / shape.bytes_per_token()).max(1024)) as usize;
+    // One request alone occupies a padded row of slots.
+    let context_length = (config.max_position_embeddings as usize).min(max_total_tokens / crate::cache::ROWS);
+    let (limits, eos) = (Limits { context_length, vocabulary: config.vocab_size }, config.eos_token_ids.clone());
+    tracing::info!(parameters = layout.numel(), ?kind, context_length, max_total_tokens, "model loaded");
+    let model = Model::new(config, weights, context_length, arguments.deterministic)?;
+    Ok(Loaded { model, limits, max_total_tokens, eos })
+}
+
+/// `dtype` (transformers 5) or `torch_dtype` (transformers 4); fp32 if the configuration names none.
+fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
+    #[derive(Deserialize)]
+    struct Raw {
+        #[serde(alias = "torch_dtype")]
+        dtype: Option<String>,
+    }
+    let path = folder.join("config.json");
+    let failed = |reason: String| LoadError::Dtype(path.display().to_string(), reason);
+    let text = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
+    let raw: Raw = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+    match raw.dtype.as_deref() {
+        None | Some("float32") => Ok(Kind::Float),
+        Some("bfloat16") => Ok(Kind::BFloat16),
+        Some(other) => Err(failed(format!("`{other}` is neither float32 nor bfloat16"))),
+    }
+}

@@ -1,0 +1,55 @@
+//! `rljob-engine`: see the library. Exit code 0 after SIGTERM or SIGINT, 1 if the model cannot be loaded or served.
+
+use std::future::Future;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use rljob_engine::arguments::Arguments;
+use rljob_engine::server::Server;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    if arguments.exit_with_parent {
+        exit_with_parent().context("failed to ask for a signal at the parent's end")?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("failed to start the runtime")?;
+    let outcome = runtime.block_on(run(arguments));
+    // The scheduler may be inside a collective; nothing it holds outlives the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let stop = stop_signal()?;
+    tokio::pin!(stop);
+    let server = tokio::select! {
+        server = Server::start(arguments) => server?,
+        () = &mut stop => return Ok(()),
+    };
+    tracing::info!("listening on http://{}", server.address().context("the listener has no address")?);
+    server.serve(stop).await
+}
+
+/// Done at the first SIGTERM or SIGINT.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// SIGTERM when the thread that started this process ends. If it ended before the order took effect, this process already has another parent.
+fn exit_with_parent() -> anyhow::Result<()> {
+    let parent = rustix::process::getppid();
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    anyhow::ensure!(rustix::process::getppid() == parent && parent.is_some(), "the parent ended during start");
+    Ok(())
+}

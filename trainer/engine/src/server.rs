@@ -1,0 +1,90 @@
+//! The process: load, listen, serve until told to stop, drain, end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+
+use crate::arguments::Arguments;
+use crate::engine::Engine;
+use crate::http::{Keys, router};
+use crate::loading::{load, wait_for_folder};
+use crate::scheduler::Command;
+
+/// How long requests in flight may go on after the order to stop; then they are answered as aborted.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// How long the last answers may take to be written.
+const FLUSH: Duration = Duration::from_secs(2);
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// An engine that listens.
+#[derive(Debug)]
+pub struct Server {
+    arguments: Arguments,
+    engine: Engine,
+    listener: TcpListener,
+    keys: Keys,
+}
+
+impl Server {
+    /// Loads the model, starts the scheduler and listens.
+    pub async fn start(arguments: Arguments) -> anyhow::Result<Self> {
+        let keys = Keys::read(arguments.api_key_file.as_deref(), arguments.admin_api_key_file.as_deref())?;
+        wait_for_folder(&arguments.model_path, arguments.load_format).await?;
+        let to_load = arguments.clone();
+        let loaded = tokio::task::spawn_blocking(move || load(&to_load)).await.context("loading ended early")?;
+        let loaded = loaded.with_context(|| format!("failed to load the model in {}", arguments.model_path.display()))?;
+        let engine = Engine::start(&arguments, loaded).await?;
+        let (host, port) = (arguments.host.as_str(), arguments.port);
+        let listener = TcpListener::bind((host, port)).await.with_context(|| format!("failed to listen on {host}:{port}"))?;
+        Ok(Self { arguments, engine, listener, keys })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is done, then takes nothing new, lets requests in flight end, and returns.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let Self { arguments, engine, listener, keys } = self;
+        let closing = engine.draining.clone();
+        let app = router(engine.clone(), keys);
+        let server = axum::serve(listener, app).with_graceful_shutdown(async move { closing.cancelled().await });
+        let mut serving = tokio::spawn(server.into_future());
+        tokio::select! {
+            ended = &mut serving => return ended.context("the HTTP server ended")?.context("the HTTP server failed"),
+            () = stop => {}
+        }
+        drain(&arguments, &engine).await;
+        match tokio::time::timeout(FLUSH, &mut serving).await {
+            Ok(ended) => ended.context("the HTTP server ended")?.context("the HTTP server failed"),
+            Err(_) => {
+                tracing::warn!("connections were still open at the end");
+                serving.abort();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Waits for the answers of what is in flight, then aborts the rest.
+async fn drain(arguments: &Arguments, engine: &Engine) {
+    engine.draining.cancel();
+    tracing::info!(unanswered = engine.unanswered(arguments), seconds = DRAIN.as_secs(), "draining");
+    let answered = async {
+        while engine.unanswered(arguments) > 0 {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    if tokio::time::timeout(DRAIN, answered).await.is_err() {
+        let aborted = engine.ask(|done| Command::Abort(None, done));
+        if tokio::time::timeout(FLUSH, aborted).await.is_err() {
+            tracing::warn!("the scheduler did not answer at the end");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Weights as Hugging Face folders. A folder is written under another name and renamed when it is whole, so that what has its name is complete.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rljob_crds::names::EXPORT_COMPLETE_FILE;
+use rljob_protocol::version::Version;
+use serde::Serialize;
+
+use super::{PublishError, Staged};
+use crate::model::hugging_face::write_folder;
+
+/// Files of a Hugging Face folder that belong to its tokenizer, by the start of their names.
+const TOKENIZER_FILES: [&str; 8] =
+    ["tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template", "spiece.model"];
+
+/// Content of [`EXPORT_COMPLETE_FILE`].
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Complete {
+    /// The weights that were exported.
+    version: Version,
+}
+
+/// Writes weights for engines to `path`, without tokenizer. A folder that is already there holds the same version and is left: engines may be reading it.
+pub fn write_weights(path: &Path, model_directory: &Path, staged: &Staged) -> Result<(), PublishError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let partial = start_partial(path)?;
+    write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
+    fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
+}
+
+/// Writes the model with its tokenizer to `path`, replacing what is there, and makes it last.
+pub fn write_export(path: &Path, model_directory: &Path, staged: &Staged, version: Version) -> Result<(), PublishError> {
+    let partial = start_partial(path)?;
+    write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
+    copy_tokenizer(model_directory, &partial)?;
+    sync_files(&partial)?;
+    let complete = partial.join(EXPORT_COMPLETE_FILE);
+    let json = serde_json::to_vec_pretty(&Complete { version }).map_err(|error| PublishError::io("encode", &complete)(error.into()))?;
+    fs::write(&complete, json).map_err(PublishError::io("write", &complete))?;
+    sync_files(&partial)?;
+    if path.exists() {
+        fs::remove_dir_all(path).map_err(PublishError::io("replace", path))?;
+    }
+    fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
+}
+
+/// An empty folder beside `path`; what an earlier attempt left there is removed.
+fn start_partial(path: &Path) -> Result<PathBuf, PublishError> {
+    let partial = crate::checkpoint::manifest::temporary(path);
+    if partial.exists() {
+        fs::remove_dir_all(&partial).map_err(PublishError::io("clear", &partial))?;
+    }
+    fs::create_dir_all(&partial).map_err(PublishError::io("create", &partial))?;
+    Ok(partial)
+}
+
+fn copy_tokenizer(from: &Path, to: &Path) -> Result<(), PublishError> {
+    for entry in fs::read_dir(from).map_err(PublishError::io("list", from))? {
+        let entry = entry.map_err(PublishError::io("list", from))?;
+        let name = entry.file_name();
+        let wanted = name.to_str().is_some_and(|name| TOKENIZER_FILES.iter().any(|start| name.starts_with(start)));
+        if wanted && entry.path().is_file() {
+            fs::copy(entry.path(), to.join(&name)).map_err(PublishError::io("copy", &entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+fn sync_files(folder: &Path) -> Result<(), PublishError> {
+    for entry in fs::read_dir(folder).map_err(PublishError::io("list", folder))? {
+        let path = entry.map_err(PublishError::io("list", folder))?.path();
+        File::open(&path).and_then(|file| file.sync_all()).map_err(PublishError::io("sync", &path))?;
+    }
+    Ok(())
+}

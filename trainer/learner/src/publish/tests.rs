@@ -1,0 +1,79 @@
+//! Folders as engines and later jobs find them. The broadcast's test is beside it.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use rljob_protocol::version::Version;
+use tch::{Kind, Tensor};
+
+use super::{Staged, disk};
+use crate::fsdp::{ShardedParameters, shard_of};
+use crate::model::{ModelConfig, ModelLayout, hugging_face, random};
+use crate::ranks::Ranks;
+
+const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
+    "rope_theta": 10000.0, "eos_token_id": 2}"#;
+
+pub fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in [("config.json", CONFIG), ("tokenizer.json", "{}"), ("chat_template.jinja", "x"), ("README.md", "no")] {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    let config = ModelConfig::from_folder(folder.path()).unwrap();
+    let layout = ModelLayout::new(&config);
+    let blocks = random::random(&layout, &config, 7).unwrap();
+    (folder, layout, blocks)
+}
+
+pub fn staged(layout: &ModelLayout, blocks: &[Tensor], compute: Kind) -> Staged {
+    let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
+    let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
+    let parameters = ShardedParameters::new(Ranks::alone(), compute, &numels, masters);
+    Staged::gather(&parameters, layout, true).unwrap().unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_export_has_the_tokenizer_and_says_that_it_is_complete() {
+    let (source, layout, blocks) = source();
+    let path = source.path().join("export");
+    for step in [1, 2] {
+        disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step, attempt: 0 }).unwrap();
+    }
+    assert_eq!(names(&path), ["chat_template.jinja", "complete.json", "config.json", "model.safetensors", "tokenizer.json"]);
+    let complete: serde_json::Value = serde_json::from_slice(&std::fs::read(path.join("complete.json")).unwrap()).unwrap();
+    assert_eq!(complete, serde_json::json!({"version": "step-2.attempt-0"}));
+    assert_eq!(hugging_face::read_tensors(&path, &layout, Kind::Float).unwrap(), blocks);
+}
+
+#[test]
+fn published_weights_are_in_the_compute_type_and_never_replaced() {
+    let (source, layout, blocks) = source();
+    let path = source.path().join("weights/step-1.attempt-0");
+    disk::write_weights(&path, source.path(), &staged(&layout, &blocks, Kind::BFloat16)).unwrap();
+    let rounded: Vec<Tensor> = blocks.iter().map(|block| block.to_kind(Kind::BFloat16)).collect();
+    assert_eq!(hugging_face::read_tensors(&path, &layout, Kind::BFloat16).unwrap(), rounded);
+    let doubled: Vec<Tensor> = blocks.iter().map(|block| block * 2.0).collect();
+    disk::write_weights(&path, source.path(), &staged(&layout, &doubled, Kind::BFloat16)).unwrap();
+    assert_eq!(hugging_face::read_tensors(&path, &layout, Kind::BFloat16).unwrap(), rounded);
+}
+
+#[test]
+fn a_staged_copy_does_not_follow_training() {
+    let (_source, layout, blocks) = source();
+    let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
+    let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
+    let parameters = ShardedParameters::new(Rc::clone(&Ranks::alone()), Kind::Float, &numels, masters);
+    let staged = Staged::gather(&parameters, &layout, true).unwrap().unwrap();
+    let _ = parameters.shards()[0].master.shallow_clone().zero_();
+    assert_eq!(staged.tensors()[0].1, blocks[0].view([11, 4]));
+    let infos: Vec<_> = staged.infos().into_iter().map(|info| (info.name, info.dtype, info.shape)).collect();
+    assert_eq!(infos[0], ("model.embed_tokens.weight".to_owned(), "float32".to_owned(), vec![11, 4]));
+    assert!(Staged::gather(&parameters, &layout, false).unwrap().is_none());
+}

@@ -1,0 +1,49 @@
+"""Reference values from transformers and torch, computed with autograd. usage: parity.py CASE.json OUT.safetensors"""
+import json
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+torch.set_num_threads(1)
+case = json.load(open(sys.argv[1]))
+model = AutoModelForCausalLM.from_pretrained(case["model"], dtype=torch.float32, attn_implementation="eager")
+out = {}
+
+
+def forward():
+    """Logits of all sequences one after another, and log-probability and advantage of each trained token."""
+    logits, logprobs, advantages = [], [], []
+    for tokens, mask, advantage in zip(case["sequences"], case["masks"], case["advantages"]):
+        tokens = torch.tensor(tokens)
+        logits.append(model(tokens[None]).logits[0])
+        scores = torch.log_softmax(logits[-1][:-1] / case["temperature"], -1)
+        trained = torch.tensor(mask[1:], dtype=torch.bool)
+        logprobs.append(scores.gather(1, tokens[1:, None])[trained, 0])
+        advantages.append(torch.full_like(logprobs[-1], advantage))
+    return torch.cat(logits), torch.cat(logprobs), torch.cat(advantages)
+
+
+def record(name, loss):
+    model.zero_grad()
+    loss.backward()
+    out[f"{name}.loss"] = loss.detach()
+    out.update({f"{name}.{key}": value.grad.clone() for key, value in model.named_parameters()})
+
+
+logits, logprobs, advantages = forward()
+out["logits"], out["logprobs"] = logits.detach(), logprobs.detach()
+record("sft", -logprobs.sum() / logprobs.numel())
+_, logprobs, _ = forward()
+ratio = torch.exp(logprobs - (logprobs.detach() - torch.tensor(case["shift"])))
+clipped = ratio.clamp(1 - case["clip_low"], 1 + case["clip_high"])
+record("grpo", torch.maximum(-advantages * ratio, -advantages * clipped).sum() / logprobs.numel())
+
+parameter = torch.nn.Parameter(torch.tensor(case["adamw"]["parameter"]))
+optimizer = torch.optim.AdamW([parameter], lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+for gradient in case["adamw"]["gradients"]:
+    parameter.grad = torch.tensor(gradient)
+    optimizer.step()
+out["adamw"] = parameter.detach()
+save_file({key: value.contiguous() for key, value in out.items()}, sys.argv[2])

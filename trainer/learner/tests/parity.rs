@@ -1,0 +1,196 @@
+//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32: relative differences of at most 1e-4.
+//!
+//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without it the tests say that they were skipped.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rljob_collective::{AdamW, fused_adamw};
+use rljob_learner::algorithm::{grpo, sft};
+use rljob_learner::model::{Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random};
+use serde_json::json;
+use tch::{Kind, Tensor};
+
+const TEMPERATURE: f64 = 0.7;
+const CLIP: grpo::Clip = grpo::Clip { low: 0.2, high: 0.28 };
+const LENGTHS: [usize; 4] = [9, 3, 33, 12];
+const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
+const ADAMW: AdamW = AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
+
+fn cache() -> Option<PathBuf> {
+    Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12"))
+}
+
+fn python() -> Option<PathBuf> {
+    let cached = || Some(cache()?.join("venv/bin/python"));
+    let python = std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists());
+    if python.is_none() {
+        println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
+    }
+    python
+}
+
+/// Four sequences of unlike length; the last half of each is trained.
+struct Case {
+    sequences: Vec<Vec<i64>>,
+    masks: Vec<Vec<u8>>,
+    /// Learner minus proximal log-probability of each trained token: some beyond either bound of the ratio.
+    shift: Vec<f32>,
+}
+
+impl Case {
+    fn new(vocab_size: i64) -> Self {
+        let sequences: Vec<Vec<i64>> = LENGTHS
+            .iter()
+            .map(|&length| (0..length as i64).map(|position| (7 + position * position * 31 + length as i64 * 5) % vocab_size).collect())
+            .collect();
+        let masks: Vec<Vec<u8>> = LENGTHS.iter().map(|&length| (0..length).map(|position| u8::from(position > length / 2)).collect()).collect();
+        let trained: usize = masks.iter().flatten().map(|&mask| usize::from(mask)).sum();
+        Self { sequences, masks, shift: (0..trained).map(|index| 0.4 * (index as f32).sin()).collect() }
+    }
+
+    fn packed(&self, vocab_size: i64) -> PackedTokens {
+        PackedTokens::new(&self.sequences.concat(), &self.masks.concat(), &LENGTHS, vocab_size).unwrap()
+    }
+
+    /// What transformers and torch say.
+    fn reference(&self, python: &Path, model: &Path) -> HashMap<String, Tensor> {
+        let folder = tempfile::tempdir().unwrap();
+        let (input, output) = (folder.path().join("case.json"), folder.path().join("out.safetensors"));
+        let case = json!({
+            "model": model, "sequences": self.sequences, "masks": self.masks, "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
+            "clip_low": CLIP.low, "clip_high": CLIP.high, "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
+        });
+        std::fs::write(&input, case.to_string()).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity.py");
+        let ran = Command::new(python).arg(script).args([&input, &output]).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        Tensor::read_safetensors(output).unwrap().into_iter().collect()
+    }
+}
+
+fn adamw_parameter() -> Vec<f32> {
+    vec![1.0, -2.0, 0.5, 0.0]
+}
+
+fn adamw_gradients() -> Vec<Vec<f32>> {
+    vec![vec![0.1, -0.2, 3.0, 0.0], vec![-0.3, 0.2, 1.0, 1e-5], vec![0.0, 0.7, -2.0, -1e-5]]
+}
+
+/// Norm of the difference ÷ norm of what is expected.
+fn relative(actual: &Tensor, expected: &Tensor) -> f64 {
+    let norm = |tensor: &Tensor| tensor.to_kind(Kind::Double).norm().double_value(&[]);
+    norm(&(actual - expected)) / norm(expected).max(1e-12)
+}
+
+/// Passes over one model beside the reference's values.
+struct Comparison {
+    model: Model,
+    parameters: WholeParameters,
+    packed: PackedTokens,
+    reference: HashMap<String, Tensor>,
+    worst: Vec<(f64, String)>,
+}
+
+impl Comparison {
+    fn new(python: &Path, folder: &Path) -> (Self, Case) {
+        let model = Model::new(ModelConfig::from_folder(folder).unwrap());
+        let case = Case::new(model.config().vocab_size);
+        let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
+        let parameters = WholeParameters::new(model.layout(), blocks, Kind::Float);
+        let packed = case.packed(model.config().vocab_size);
+        (Self { reference: case.reference(python, folder), model, parameters, packed, worst: Vec::new() }, case)
+    }
+
+    fn compare(&mut self, name: &str, actual: &Tensor) {
+        self.worst.push((relative(actual, &self.reference[name]), name.to_owned()));
+    }
+
+    /// Compares loss and gradients of a pass whose loss is `loss`: (derivative, loss of the chunk).
+    fn pass(&mut self, name: &str, loss: &mut dyn FnMut(&rljob_learner::model::Chunk) -> (Tensor, f64)) {
+        self.parameters.zero_gradients();
+        let mut total = 0.0;
+        let mut closure = |chunk: &rljob_learner::model::Chunk| {
+            let (gradient, value) = loss(chunk);
+            total += value;
+            gradient
+        };
+        self.model.forward_backward(&mut self.parameters, &self.packed, TEMPERATURE, &mut closure).unwrap();
+        self.compare(&format!("{name}.loss"), &Tensor::from(total));
+        let gradients = hugging_face::named_tensors(self.model.layout(), self.parameters.gradients());
+        for (tensor, gradient) in gradients {
+            self.compare(&format!("{name}.{tensor}"), &gradient);
+        }
+    }
+}
+
+/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in `folder`.
+fn compare_model(python: &Path, folder: &Path) {
+    let (mut comparison, case) = Comparison::new(python, folder);
+    let logits_TV = comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
+    let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
+    assert!(largest <= 1e-4, "logits differ by {largest}");
+    let before = comparison.model.logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE).unwrap();
+    comparison.compare("logprobs", &before.logprobs_N);
+
+    let trained = comparison.packed.num_trained() as u64;
+    comparison.pass("sft", &mut |chunk| sft::loss(&chunk.logprobs_N, trained));
+
+    let proximal_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
+    let advantages_N = Tensor::from_slice(&ADVANTAGES).index_select(0, comparison.packed.sequence_N());
+    comparison.pass("grpo", &mut |chunk| {
+        let input = grpo::LossInput {
+            learner_logprobs_N: &chunk.logprobs_N,
+            proximal_logprobs_N: Some(&chunk.of(&proximal_N)),
+            sampler_logprobs_N: &chunk.of(&before.logprobs_N),
+            advantages_N: &chunk.of(&advantages_N),
+            trainable_tokens: trained,
+        };
+        let (gradient, sums) = grpo::loss(&input, CLIP);
+        assert!(sums.clipped > 0.0 && sums.mismatch_max < 1e-5, "{sums:?}");
+        (gradient, sums.loss)
+    });
+
+    let parameter = Tensor::from_slice(&adamw_parameter());
+    let (exp_avg, exp_avg_sq) = (parameter.zeros_like(), parameter.zeros_like());
+    for (step, gradient) in (1..).zip(adamw_gradients()) {
+        fused_adamw(&parameter, &Tensor::from_slice(&gradient), &exp_avg, &exp_avg_sq, step, &ADAMW).unwrap();
+    }
+    comparison.compare("adamw", &parameter);
+
+    let (worst, name) = comparison.worst.iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    println!("{}: logits differ by at most {largest:.1e}; largest of {} relative differences {worst:.1e} at {name}", folder.display(), comparison.worst.len());
+    assert!(*worst <= 1e-4, "{name} differs by {worst}");
+}
+
+#[test]
+fn an_untied_model_gives_transformers_numbers() {
+    let Some(python) = python() else { return };
+    let Some(folder) = cache().map(|cache| cache.join("models/tiny-llama")).filter(|folder| folder.exists()) else {
+        println!("skipped: no models/tiny-llama in the cache");
+        return;
+    };
+    compare_model(&python, &folder);
+}
+
+#[test]
+fn a_tied_model_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
+        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}, "tie_word_embeddings": true, "initializer_range": 0.2, "eos_token_id": 2,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let config = ModelConfig::from_folder(folder.path()).unwrap();
+    let layout = ModelLayout::new(&config);
+    let blocks = random::random(&layout, &config, 3).unwrap();
+    let export = folder.path().join("export");
+    hugging_face::write_folder(&export, folder.path(), &layout, &blocks, Kind::Float).unwrap();
+    compare_model(&python, &export);
+}

@@ -1,0 +1,156 @@
+//! What sharding relies on: which calls a pass makes, that packing does not change the numbers, and that bf16 stays near fp32.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use rljob_learner::algorithm::sft;
+use rljob_learner::model::{Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random};
+use tch::{Kind, Tensor};
+
+fn config(tied: bool) -> ModelConfig {
+    ModelConfig {
+        vocab_size: 50,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 4,
+        rope_theta: 10000.0,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: tied,
+        max_position_embeddings: 64,
+        eos_token_ids: vec![2],
+        bos_token_id: None,
+        initializer_range: 0.2,
+    }
+}
+
+fn model(tied: bool, compute: Kind) -> (Model, WholeParameters) {
+    let model = Model::new(config(tied));
+    let blocks = random::random(model.layout(), model.config(), 5).unwrap();
+    let parameters = WholeParameters::new(model.layout(), blocks, compute);
+    (model, parameters)
+}
+
+/// Sequences of the given lengths, all but their first token trained.
+fn packed(lengths: &[usize]) -> PackedTokens {
+    let tokens: Vec<i64> = lengths.iter().flat_map(|&length| (0..length).map(move |position| ((position * 7 + length * 3) % 50) as i64)).collect();
+    let mask: Vec<u8> = lengths.iter().flat_map(|&length| (0..length).map(|position| u8::from(position > 0))).collect();
+    PackedTokens::new(&tokens, &mask, lengths, 50).unwrap()
+}
+
+fn gradients(model: &Model, parameters: &mut WholeParameters, micro_batches: &[PackedTokens]) -> Tensor {
+    parameters.zero_gradients();
+    for packed in micro_batches {
+        model.forward_backward(parameters, packed, 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, 100).0).unwrap();
+    }
+    Tensor::cat(parameters.gradients(), 0)
+}
+
+/// Norm of the difference ÷ norm of what is expected.
+fn relative(actual: &Tensor, expected: &Tensor) -> f64 {
+    (actual - expected).norm().double_value(&[]) / expected.norm().double_value(&[])
+}
+
+/// Notes the calls that a pass makes.
+struct Recorded {
+    inner: WholeParameters,
+    calls: Vec<(&'static str, usize)>,
+}
+
+impl Parameters for Recorded {
+    fn weights(&mut self, block: usize) -> Result<Tensor, ModelError> {
+        self.calls.push(("weights", block));
+        self.inner.weights(block)
+    }
+
+    fn add_gradient(&mut self, block: usize, gradient: &Tensor) -> Result<(), ModelError> {
+        self.calls.push(("gradient", block));
+        self.inner.add_gradient(block, gradient)
+    }
+}
+
+fn calls(tied: bool, lengths: &[usize]) -> Vec<(&'static str, usize)> {
+    let (model, inner) = model(tied, Kind::Float);
+    let mut recorded = Recorded { inner, calls: Vec::new() };
+    model.forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, 1).0).unwrap();
+    recorded.calls
+}
+
+#[test]
+fn an_empty_micro_batch_makes_the_calls_of_a_full_one() {
+    let untied = [
+        ("weights", 0),
+        ("weights", 1),
+        ("weights", 2),
+        ("weights", 3),
+        ("gradient", 3),
+        ("weights", 2),
+        ("gradient", 2),
+        ("weights", 1),
+        ("gradient", 1),
+        ("gradient", 0),
+    ];
+    assert_eq!(calls(false, &[5, 3]), untied);
+    assert_eq!(calls(false, &[]), untied);
+    let tied = [
+        ("weights", 0),
+        ("weights", 1),
+        ("weights", 2),
+        ("weights", 3),
+        ("weights", 0),
+        ("gradient", 3),
+        ("gradient", 0),
+        ("weights", 2),
+        ("gradient", 2),
+        ("weights", 1),
+        ("gradient", 1),
+        ("gradient", 0),
+    ];
+    assert_eq!(calls(true, &[5, 3]), tied);
+    assert_eq!(calls(true, &[]), tied);
+}
+
+#[test]
+fn an_empty_micro_batch_adds_zeros() {
+    let (model, mut parameters) = model(true, Kind::Float);
+    let gradient = gradients(&model, &mut parameters, &[packed(&[])]);
+    assert_eq!(gradient.abs().max().double_value(&[]), 0.0);
+    assert_eq!(model.logprobs(&mut parameters, &packed(&[]), 1.0).unwrap().logprobs_N.size(), [0]);
+}
+
+#[test]
+fn a_micro_batch_with_nothing_to_train_adds_zeros() {
+    let (model, mut parameters) = model(false, Kind::Float);
+    let untrained = PackedTokens::new(&[3, 4, 5], &[0, 0, 0], &[3], 50).unwrap();
+    assert_eq!(gradients(&model, &mut parameters, &[untrained]).abs().max().double_value(&[]), 0.0);
+}
+
+#[test]
+fn sequences_give_the_same_gradient_packed_and_alone() {
+    for tied in [false, true] {
+        let (model, mut parameters) = model(tied, Kind::Float);
+        let together = gradients(&model, &mut parameters, &[packed(&[5, 17, 1, 6])]);
+        let alone = gradients(&model, &mut parameters, &[packed(&[5]), packed(&[17]), packed(&[1]), packed(&[6])]);
+        assert!(relative(&together, &alone) < 1e-5, "{}", relative(&together, &alone));
+    }
+}
+
+#[test]
+fn the_same_pass_gives_the_same_bits() {
+    let (model, mut parameters) = model(true, Kind::Float);
+    let first = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
+    assert_eq!(gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]), first);
+}
+
+#[test]
+fn bf16_stays_near_fp32_and_its_gradients_are_fp32() {
+    for tied in [false, true] {
+        let (model, mut parameters) = model(tied, Kind::Float);
+        let expected = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
+        let mut rounded = WholeParameters::new(model.layout(), parameters.blocks().iter().map(Tensor::copy).collect(), Kind::BFloat16);
+        let actual = gradients(&model, &mut rounded, &[packed(&[5, 17, 6])]);
+        assert_eq!(actual.kind(), Kind::Float);
+        assert!(relative(&actual, &expected) < 0.03, "{}", relative(&actual, &expected));
+    }
+}
