@@ -9,6 +9,21 @@ use crate::data::{DatasetSpec, ModelSpec, StorageSpec, VolumeSpec};
 use crate::roles::{CoordinatorSpec, InferenceSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 
+/// What a run is, for good, once it has started: its checkpoints fit nothing else.
+const IDENTITY_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.startTime) || \
+(self.spec.model == oldSelf.spec.model && self.spec.storage == oldSelf.spec.storage && has(self.spec.algorithm.grpo) == has(oldSelf.spec.algorithm.grpo))";
+
+/// What pods were made from stays while there are any: it changes only between `Suspended` and the resume.
+const FROZEN_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.startTime) || \
+(oldSelf.spec.suspend && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True')) || \
+(has(self.spec.volumes) == has(oldSelf.spec.volumes) && (!has(self.spec.volumes) || self.spec.volumes == oldSelf.spec.volumes) && \
+has(self.spec.reward) == has(oldSelf.spec.reward) && (!has(self.spec.reward) || self.spec.reward == oldSelf.spec.reward) && \
+self.spec.dataset == oldSelf.spec.dataset && self.spec.algorithm == oldSelf.spec.algorithm && self.spec.rollout == oldSelf.spec.rollout && \
+self.spec.optimizer == oldSelf.spec.optimizer && self.spec.training == oldSelf.spec.training && self.spec.weightSync == oldSelf.spec.weightSync && \
+self.spec.trainer == oldSelf.spec.trainer && self.spec.coordinator == oldSelf.spec.coordinator && \
+self.spec.inference.engine == oldSelf.spec.inference.engine && self.spec.inference.resources == oldSelf.spec.inference.resources && \
+has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(self.spec.inference.image) || self.spec.inference.image == oldSelf.spec.inference.image))";
+
 /// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a coordinator and trainers, run until the last step is done.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
@@ -28,7 +43,9 @@ use crate::status::RLJobStatus;
     printcolumn(name = "Reward", type_ = "number", json_path = ".status.progress.reward"),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").message("metadata.name must be a DNS label of at most 40 characters that starts with a letter")
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").message("metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
+    validation = Rule::new(IDENTITY_RULE).message("spec.model, spec.storage and the kind of spec.algorithm never change once the run has started"),
+    validation = Rule::new(FROZEN_RULE).message("the run has started: to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume (one apply may do both); only suspend, inference.replicas, checkpoint, failurePolicy and drainTimeoutSeconds may change while it runs")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.reward)").message("algorithm.grpo needs a reward"))]

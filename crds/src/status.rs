@@ -13,7 +13,7 @@ pub struct RLJobStatus {
     pub observed_generation: Option<i64>,
     /// Succeeded is the summary of the run; Ready, Reconciling and Stalled are for GitOps tools; the rest name parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// Number of the learner group's current incarnation; grows with every restart, counted or not.
     #[serde(default)]

@@ -1,1 +1,256 @@
-//! To be filled.
+//! The controller: `observe → validate → decide → status → desired → apply`, once for every change of a job, its children or its coordinator.
+//!
+//! Status is written once a pass, and before anything is made or taken away; the write names the version of the object that was read, so that a pass over a stale
+//! object changes nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::PostParams;
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use rljob_crds::RLJob;
+use rljob_crds::names::{LABEL_JOB, MANAGED_BY, REASON_CHILD_REJECTED, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
+use rljob_crds::status::RLJobStatus;
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::{ApplyError, apply};
+use crate::decide::{Decision, Facts, assign_epoch, decide, desired_for_coordinator};
+use crate::desired::tokens::TokenKey;
+use crate::desired::{Settings, Tokens, build};
+use crate::observe::{Observed, observe};
+use crate::poll::{Order, Pollers};
+use crate::server::Metrics;
+use crate::status;
+use crate::validate::{ValidatedJob, validate};
+
+mod policy;
+
+pub use policy::Failures;
+
+/// A pass that nothing triggered, as a safety net.
+const RESYNC: Duration = Duration::from_mins(5);
+/// Time after which a job that does not get further by itself is looked at again.
+const STALLED_RESYNC: Duration = Duration::from_mins(1);
+/// Longest note of an event, in bytes.
+const NOTE_LIMIT: usize = 1000;
+
+/// What every pass needs.
+pub struct Context {
+    /// The API server.
+    pub client: Client,
+    /// The operator's own part in what is rendered.
+    pub settings: Settings,
+    /// What tokens are derived from.
+    pub token_key: TokenKey,
+    /// The tasks that talk to coordinators.
+    pub pollers: Pollers,
+    /// Where events are published.
+    pub recorder: Recorder,
+    /// Numbers about the operator itself.
+    pub metrics: Metrics,
+    /// Failures in a row, by job.
+    pub failures: Failures,
+}
+
+/// Why a pass failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The object changed since it was read.
+    #[error("the RLJob changed while its status was being written")]
+    Conflict,
+    /// What exists could not be read.
+    #[error("failed to read what exists")]
+    Observe(#[source] Box<kube::Error>),
+    /// The status could not be written.
+    #[error("failed to write the status")]
+    WriteStatus(#[source] Box<kube::Error>),
+    /// A child could not be applied.
+    #[error(transparent)]
+    Apply(ApplyError),
+}
+
+impl ReconcileError {
+    /// The variant, as a metric's label.
+    fn variant(&self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Observe(_) => "observe",
+            Self::WriteStatus(_) => "write_status",
+            Self::Apply(_) => "apply",
+        }
+    }
+}
+
+/// The controller, not running yet, and the store of all jobs that it keeps.
+pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Store<RLJob>) {
+    let children = || watcher::Config::default().labels(LABEL_JOB).any_semantic();
+    let controller = Controller::new(scoped::<RLJob>(client, namespace), watcher::Config::default().any_semantic())
+        .owns(scoped::<StatefulSet>(client, namespace), children())
+        .owns(scoped::<Service>(client, namespace), children())
+        .owns(scoped::<NetworkPolicy>(client, namespace), children())
+        .owns(scoped::<PodDisruptionBudget>(client, namespace), children())
+        .watches(scoped::<Pod>(client, namespace), children(), |pod| {
+            let job = pod.labels().get(LABEL_JOB).cloned();
+            job.zip(pod.namespace()).map(|(job, namespace)| ObjectRef::new(&job).within(&namespace))
+        });
+    let store = controller.store();
+    (controller, store)
+}
+
+fn scoped<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(client: &Client, namespace: Option<&str>) -> Api<K> {
+    namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
+}
+
+/// Runs the controller until `stop`; passes in progress are finished.
+pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers: mpsc::Receiver<ObjectRef<RLJob>>, stop: CancellationToken) {
+    controller
+        .reconcile_on(triggers)
+        .graceful_shutdown_on(stop.cancelled_owned())
+        .run(reconcile_measured, error_policy, context)
+        .for_each(|result| async move {
+            if let Err(kube::runtime::controller::Error::QueueError(error)) = result {
+                tracing::warn!(%error, "a watch failed and is being started again");
+            }
+        })
+        .await;
+}
+
+async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    let started = Instant::now();
+    let result = reconcile(&job, &context).await;
+    context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(ReconcileError::variant));
+    if result.is_ok() {
+        context.failures.clear(&job.uid().unwrap_or_default());
+    }
+    result
+}
+
+fn error_policy(job: Arc<RLJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
+    let name = ObjectRef::from_obj(job.as_ref());
+    if matches!(error, ReconcileError::Conflict) {
+        tracing::debug!(job = %name, %error, "trying again");
+        return Action::requeue(policy::CONFLICT_DELAY);
+    }
+    let delay = context.failures.next_delay(&job.uid().unwrap_or_default());
+    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    tracing::warn!(job = %name, %error, cause, delay_s = delay.as_secs(), "the pass failed");
+    Action::requeue(delay)
+}
+
+async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, ReconcileError> {
+    let uid = object.uid().unwrap_or_default();
+    if object.spec.managed_by != MANAGED_BY || object.metadata.deletion_timestamp.is_some() {
+        context.pollers.forget(&uid);
+        return Ok(Action::await_change());
+    }
+    let now = Timestamp::now();
+    let old = object.status.clone().unwrap_or_default();
+    // validate (no client); what runs is left alone if the spec has become invalid
+    let job = match validate(object) {
+        Ok(job) => job,
+        Err(invalid) => return stall(object, &old, REASON_INVALID_SPEC, &invalid.to_string(), context, now).await,
+    };
+    // observe (client)
+    let observed = observe(&context.client, &job).await.map_err(|error| ReconcileError::Observe(Box::new(error)))?;
+    if !observed.foreign.is_empty() {
+        let message = format!("these objects have names that the job needs and belong to somebody else; rename the job or remove them: {}", observed.foreign.join(", "));
+        return stall(object, &old, REASON_FOREIGN_OBJECT, &message, context, now).await;
+    }
+    // decide, status (no client)
+    let mut facts = observed.facts(&job, &old, |identity| context.pollers.report(&uid, identity));
+    let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
+    facts.recorded.epoch = epoch.clone();
+    let decision = decide(&job, &facts, now);
+    let new = status::compute(&job, &old, &facts, &decision, &epoch, now);
+    // The record comes before the deed (client).
+    let written = write_status(object, &old, new, context).await?;
+    tracing::info!(job = %ObjectRef::from_obj(object), decision = ?decision, attempt = written.attempt, epoch = written.epoch, "reconciled");
+    // desired (no client), apply (client)
+    let tokens = Tokens::derive(&context.token_key, &uid);
+    let resources = build(&job, decision.keeps_running(), &context.settings, &tokens, &observed.pinned());
+    match apply(&context.client, &resources).await {
+        Ok(()) => {}
+        Err(error @ ApplyError::Rejected { .. }) => return stall_again(object, &written, &error.to_string(), context, now).await,
+        Err(error) => return Err(ReconcileError::Apply(error)),
+    }
+    tell_coordinator(object, &job, &facts, &observed, &decision, &tokens, context);
+    Ok(Action::requeue(next_pass(&decision, now)))
+}
+
+/// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.
+fn tell_coordinator(object: &RLJob, job: &ValidatedJob, facts: &Facts, observed: &Observed, decision: &Decision, tokens: &Tokens, context: &Context) {
+    if !decision.keeps_running() {
+        context.pollers.forget(&job.uid);
+        return;
+    }
+    if let (Some(desired), Some((identity, Some(url)))) = (desired_for_coordinator(job, facts), observed.coordinator()) {
+        let order = Order { identity, url, token: tokens.operator.clone(), desired };
+        context.pollers.order(&job.uid, ObjectRef::from_obj(object), order);
+    }
+}
+
+fn next_pass(decision: &Decision, now: Timestamp) -> Duration {
+    match decision {
+        Decision::Drain { deadline } => Duration::try_from(deadline.duration_since(now)).unwrap_or_default().min(RESYNC),
+        _ => RESYNC,
+    }
+}
+
+/// Writes the status of a job that does not get further by itself.
+async fn stall(object: &RLJob, old: &RLJobStatus, reason: &str, message: &str, context: &Context, now: Timestamp) -> Result<Action, ReconcileError> {
+    let new = status::stalled(object.metadata.generation.unwrap_or_default(), old, reason, message, now);
+    write_status(object, old, new, context).await?;
+    Ok(Action::requeue(STALLED_RESYNC))
+}
+
+/// As [`stall`], after this pass has written already: the object's version is a newer one.
+async fn stall_again(object: &RLJob, written: &RLJobStatus, message: &str, context: &Context, now: Timestamp) -> Result<Action, ReconcileError> {
+    let api: Api<RLJob> = Api::namespaced(context.client.clone(), &object.namespace().unwrap_or_default());
+    let fresh = api.get(&object.name_any()).await.map_err(|error| ReconcileError::Observe(Box::new(error)))?;
+    stall(&fresh, written, REASON_CHILD_REJECTED, message, context, now).await
+}
+
+/// Writes the status if it differs, then publishes the events that follow from it. Gives what is recorded now.
+async fn write_status(object: &RLJob, old: &RLJobStatus, new: RLJobStatus, context: &Context) -> Result<RLJobStatus, ReconcileError> {
+    if new == *old {
+        return Ok(new);
+    }
+    let api: Api<RLJob> = Api::namespaced(context.client.clone(), &object.namespace().unwrap_or_default());
+    let mut replacement = object.clone();
+    replacement.status = Some(new.clone());
+    // The resourceVersion in the object makes this a compare-and-set.
+    match api.replace_status(&object.name_any(), &PostParams { field_manager: Some(MANAGED_BY.to_owned()), ..PostParams::default() }, &replacement).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return Err(ReconcileError::Conflict),
+        Err(error) => return Err(ReconcileError::WriteStatus(Box::new(error))),
+    }
+    context.metrics.status_written();
+    for event in status::events(old, &new) {
+        publish(object, event, context).await;
+    }
+    Ok(new)
+}
+
+/// Publishes an event. One that is lost is only logged: the status says the same.
+async fn publish(object: &RLJob, event: status::StatusEvent, context: &Context) {
+    let type_ = if event.warning { EventType::Warning } else { EventType::Normal };
+    let note = event.note.chars().scan(0, |bytes, c| {
+        *bytes += c.len_utf8();
+        (*bytes <= NOTE_LIMIT).then_some(c)
+    });
+    let event = Event { type_, reason: event.reason, note: Some(note.collect()), action: "Reconcile".to_owned(), secondary: None };
+    if let Err(error) = context.recorder.publish(&event, &object.object_ref(&())).await {
+        tracing::warn!(%error, "failed to publish an event");
+    }
+}

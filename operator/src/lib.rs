@@ -28,6 +28,8 @@ pub mod controller;
 
 pub mod server;
 
+pub mod token_key;
+
 pub mod install;
 
 pub mod cli;

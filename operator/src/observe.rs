@@ -1,1 +1,166 @@
-//! To be filled.
+//! Reads what exists of a job, once a pass. No interpretation but sorting: own children by role, and objects that have a child's name and belong to somebody else.
+//!
+//! Secrets are never read.
+
+use std::collections::BTreeMap;
+
+use futures::future::{try_join_all, try_join3};
+use futures::try_join;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt};
+use rljob_crds::names::{COORDINATOR_PORT, LABEL_JOB, LABEL_ROLE};
+use rljob_crds::status::RLJobStatus;
+use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::status::CoordinatorStatus;
+
+use crate::decide::{Facts, RoleCounts, Roles};
+use crate::desired::{Pinned, Role, meta};
+use crate::status;
+use crate::validate::ValidatedJob;
+
+/// What exists of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The run configuration, if it is there.
+    pub config_map: Option<ConfigMap>,
+    /// The StatefulSets that are there.
+    pub stateful_sets: BTreeMap<Role, StatefulSet>,
+    /// Pods by role, by name; terminating ones included.
+    pub pods: BTreeMap<Role, Vec<Pod>>,
+    /// `Kind name` of every object that has a child's name and is not this job's.
+    pub foreign: Vec<String>,
+}
+
+/// Reads everything of a job.
+///
+/// # Errors
+/// Any request that fails.
+pub async fn observe(client: &Client, job: &ValidatedJob) -> kube::Result<Observed> {
+    let namespace = job.namespace.as_str();
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let stateful_sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let (config_map_name, selector) = (meta::config_map_name(job), ListParams::default().labels(&format!("{LABEL_JOB}={}", job.name)));
+    let role_names = Role::ALL.map(|role| meta::role_name(job, role));
+    let (config_map, sets, pods, mut foreign) = try_join!(
+        config_maps.get_opt(&config_map_name),
+        try_join_all(role_names.iter().map(|name| stateful_sets.get_opt(name))),
+        pods.list(&selector),
+        foreign(client, job, &role_names),
+    )?;
+    let (config_map, stranger) = own_or_foreign(job, config_map);
+    foreign.extend(stranger);
+    let mut observed = Observed { config_map, foreign, ..Observed::default() };
+    for (role, set) in Role::ALL.into_iter().zip(sets) {
+        let (own, stranger) = own_or_foreign(job, set);
+        observed.foreign.extend(stranger);
+        observed.stateful_sets.extend(own.map(|set| (role, set)));
+    }
+    observed.sort_pods(pods.items);
+    Ok(observed)
+}
+
+/// Objects of the kinds that need not be read whole.
+async fn foreign(client: &Client, job: &ValidatedJob, role_names: &[String; 3]) -> kube::Result<Vec<String>> {
+    let services = Api::<Service>::namespaced(client.clone(), &job.namespace);
+    let policies = Api::<NetworkPolicy>::namespaced(client.clone(), &job.namespace);
+    let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), &job.namespace);
+    let budget_name = meta::role_name(job, Role::Inference);
+    let (services, policy, budget) = try_join3(
+        try_join_all(role_names.iter().map(|name| services.get_metadata_opt(name))),
+        policies.get_metadata_opt(&job.name),
+        budgets.get_metadata_opt(&budget_name),
+    )
+    .await?;
+    let mut found: Vec<String> = services.into_iter().flatten().filter(|object| !is_own(job, &object.metadata)).map(|object| named::<Service>(&object.metadata)).collect();
+    found.extend(policy.filter(|object| !is_own(job, &object.metadata)).map(|object| named::<NetworkPolicy>(&object.metadata)));
+    found.extend(budget.filter(|object| !is_own(job, &object.metadata)).map(|object| named::<PodDisruptionBudget>(&object.metadata)));
+    Ok(found)
+}
+
+fn own_or_foreign<K: Resource<DynamicType = ()>>(job: &ValidatedJob, object: Option<K>) -> (Option<K>, Option<String>) {
+    match object {
+        Some(object) if is_own(job, object.meta()) => (Some(object), None),
+        Some(object) => (None, Some(named::<K>(object.meta()))),
+        None => (None, None),
+    }
+}
+
+fn is_own(job: &ValidatedJob, metadata: &ObjectMeta) -> bool {
+    metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == job.uid)
+}
+
+fn named<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> String {
+    format!("{} {}", K::kind(&()), metadata.name.as_deref().unwrap_or_default())
+}
+
+impl Observed {
+    /// Keeps the pods that one of the own StatefulSets controls, by role.
+    fn sort_pods(&mut self, pods: Vec<Pod>) {
+        for pod in pods {
+            let role = pod.labels().get(LABEL_ROLE).and_then(|role| Role::parse(role));
+            let set = role.and_then(|role| self.stateful_sets.get(&role)).and_then(ResourceExt::uid);
+            let controlled = pod.owner_references().iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == set.as_ref());
+            if let Some(role) = role.filter(|_| controlled) {
+                self.pods.entry(role).or_default().push(pod);
+            }
+        }
+        for pods in self.pods.values_mut() {
+            pods.sort_by_key(|pod| ordinal(pod));
+        }
+    }
+
+    /// What the templates of the next pass keep.
+    pub fn pinned(&self) -> Pinned {
+        Pinned::from_live(self.config_map.as_ref(), &self.stateful_sets)
+    }
+
+    /// The coordinator pod: its UID, and its base URL once it has an address.
+    pub fn coordinator(&self) -> Option<(String, Option<String>)> {
+        let pod = self.pods.get(&Role::Coordinator)?.first()?;
+        let address = pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|address| !address.is_empty());
+        let host = address.map(|address| if address.contains(':') { format!("[{address}]") } else { address });
+        Some((pod.uid()?, host.map(|host| format!("http://{host}:{COORDINATOR_PORT}"))))
+    }
+
+    /// The facts that decisions rest on. `report` is what the coordinator of that pod UID said last.
+    pub fn facts(&self, job: &ValidatedJob, old: &RLJobStatus, report: impl FnOnce(&str) -> Option<CoordinatorStatus>) -> Facts {
+        let identity = self.coordinator().map(|(uid, _)| uid);
+        let engines = self.pods.get(&Role::Inference).into_iter().flatten().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let endpoint = |pod: &Pod| EngineEndpoint { name: pod.name_any(), url: meta::engine_url(job, &pod.name_any()) };
+        Facts {
+            suspend: job.spec.suspend,
+            generation: job.generation,
+            recorded: status::recorded(old),
+            coordinator: identity.as_deref().and_then(report),
+            coordinator_identity: identity,
+            engines: engines.map(endpoint).collect(),
+            roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
+        }
+    }
+
+    fn counts(&self, role: Role) -> RoleCounts {
+        let pods = self.pods.get(&role).map(Vec::as_slice).unwrap_or_default();
+        let wanted = self.stateful_sets.get(&role).and_then(|set| set.spec.as_ref()?.replicas);
+        RoleCounts { wanted: wanted.unwrap_or(0), existing: count(pods.iter()), ready: count(pods.iter().filter(|pod| is_ready(pod))) }
+    }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> i32 {
+    i32::try_from(items.count()).unwrap_or(i32::MAX)
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    pod.metadata.deletion_timestamp.is_none() && conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The number at the end of a StatefulSet pod's name.
+fn ordinal(pod: &Pod) -> u32 {
+    pod.name_any().rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or(u32::MAX)
+}

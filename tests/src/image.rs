@@ -37,7 +37,11 @@ pub fn build(reference: &str, root: &Path, config: &Value, output: &Path) -> Res
     fs::create_dir_all(&blobs)?;
     let layer = layout.path().join("layer");
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "--file"]).arg(&layer).arg("--directory").arg(root).arg(".");
+    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "--file"])
+        .arg(&layer)
+        .arg("--directory")
+        .arg(root)
+        .arg(".");
     run(&mut tar)?;
     let layer = store(&blobs, &layer, "application/vnd.oci.image.layer.v1.tar")?;
     let config = json!({"architecture": "amd64", "os": "linux", "config": config, "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}});

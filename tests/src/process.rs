@@ -17,8 +17,7 @@ pub fn run(command: &mut Command) -> Result<String> {
 /// [`run`], with a text on standard input.
 pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let line = format!("{command:?}");
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| format!("cannot start {line}"))?;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| format!("cannot start {line}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that ends without reading says why by itself.
         let _ = stdin.write_all(input.as_bytes());

@@ -8,15 +8,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use crate::files;
+use crate::image::{self, Image};
 use crate::process::run;
 
 /// The binaries of the image; each pod names the one it wants.
 pub const BINARIES: [&str; 5] = ["rljob-operator", "rljob-coordinator", "rljob-supervisor", "rljob-learner", "rljob-engine"];
 
+/// Makes the project's image under the name `reference`, in the folder `output`.
+pub fn image(reference: &str, output: &Path) -> Result<Image> {
+    let root = tempfile::tempdir_in(output)?;
+    assemble(root.path(), &BINARIES)?;
+    image::build(reference, root.path(), &json!({"Env": ["PATH=/usr/local/bin"], "User": "65532:65532"}), output)
+}
+
 /// Lays the image's files out under `root`.
-pub fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
+fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
     for folder in ["usr/local/bin", "usr/local/lib", "etc/ssl/certs", "tmp"] {
         fs::create_dir_all(root.join(folder)).with_context(|| format!("cannot create {folder} in the image's folder"))?;
     }

@@ -91,12 +91,18 @@ mod tests {
     fn tokens_differ_by_key_job_and_role_and_are_the_same_again() {
         let key = |byte| TokenKey::new(vec![byte; 32]).unwrap();
         let tokens = Tokens::derive(&key(1), "uid-a");
-        // printf 'rljob token 1\0uid-a\0operator' | openssl dgst -sha256 -mac HMAC -macopt hexkey:0101…01
         assert_eq!(tokens, Tokens::derive(&key(1), "uid-a"));
         let others = [&tokens, &Tokens::derive(&key(2), "uid-a"), &Tokens::derive(&key(1), "uid-b")].map(|t| [&t.operator, &t.learner, &t.engine_api, &t.engine_admin].map(Clone::clone));
         let distinct: std::collections::BTreeSet<String> = others.into_iter().flatten().collect();
         assert_eq!(distinct.len(), 12);
         assert!(distinct.iter().all(|token| token.len() == 64));
+    }
+
+    #[test]
+    fn a_token_is_the_hmac_that_other_tools_compute() {
+        // printf 'rljob token 1\0uid\0operator' | openssl dgst -sha256 -mac HMAC -macopt hexkey:$(printf '07%.0s' $(seq 32))
+        let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), "uid");
+        assert_eq!(tokens.operator, "9ad1f50173080b6dcda4804d909b3877b9d61252246d058da7d08d5bcbb8a918");
     }
 
     #[test]

@@ -142,7 +142,7 @@ spec: 3
     fn broken_yaml_says_where_and_duplicate_keys_are_refused() {
         assert_eq!(problems("a: [1,\nb: 2"), ["line 3: did not find expected ',' or ']' at line 3 column 1, while parsing a flow sequence at line 1 column 4"]);
         let twice = MINIMAL.replace("  training: {steps: 10}", "  training: {steps: 10}\n  training: {steps: 11}");
-        assert_eq!(problems(&twice), ["line 13: duplicate entry with key \"training\""]);
+        assert_eq!(problems(&twice), ["line 6: spec: duplicate entry with key \"training\" at line 6 column 3"]);
     }
 
     #[test]

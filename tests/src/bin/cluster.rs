@@ -1,13 +1,19 @@
-//! `rljob-test-cluster [NODES]`: a cluster to work with by hand. It prints its kubeconfig and ends at the end of its input (Ctrl-D).
+//! `rljob-test-cluster [NODES [IMAGE]]`: a cluster to work with by hand; each node holds the project's image under the name IMAGE.
+//! It prints its kubeconfig and ends at the end of its input (Ctrl-D).
 
 use std::io::Read;
 
 use anyhow::{Context, Result};
-use rljob_tests::Cluster;
+use rljob_tests::{Cluster, rootfs};
 
 fn main() -> Result<()> {
-    let nodes = std::env::args().nth(1).map_or(Ok(2), |text| text.parse()).context("usage: rljob-test-cluster [NODES]")?;
+    let mut arguments = std::env::args().skip(1);
+    let nodes = arguments.next().map_or(Ok(2), |text| text.parse()).context("usage: rljob-test-cluster [NODES [IMAGE]]")?;
     let cluster = Cluster::start(nodes)?;
+    if let Some(reference) = arguments.next() {
+        let folder = tempfile::tempdir()?;
+        cluster.import(&rootfs::image(&reference, folder.path())?)?;
+    }
     eprintln!("export KUBECONFIG={}", cluster.kubeconfig().display());
     std::io::stdin().read_to_end(&mut Vec::new()).map(drop).context("cannot read standard input")
 }

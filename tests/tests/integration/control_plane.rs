@@ -66,7 +66,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
     let namespace = Namespace::create(cluster(), "defaults").unwrap();
     namespace.kubectl.apply(&job().to_string()).unwrap();
     let mut seen = namespace.kubectl.get(&["rljob/sample"]).unwrap();
-    assert_eq!(seen["status"], json!({"observedGeneration": -1}));
+    assert_eq!(seen["status"], json!({"observedGeneration": -1, "attempt": 0, "restarts": 0, "epoch": 0}));
     let spec = json!({
         "suspend": false,
         "managedBy": "rljob.dev/operator",

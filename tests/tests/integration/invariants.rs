@@ -54,7 +54,8 @@ fn members() -> Vec<String> {
 #[test]
 fn the_api_types_depend_on_no_member_no_client_and_no_tensor_library() {
     let crates = crates_of("rljob-crds");
-    let forbidden = |name: &&String| (name.starts_with("rljob-") && *name != "rljob-crds") || ["tokio", "kube-client", "tch", "torch-sys"].contains(&name.as_str());
+    let forbidden =
+        |name: &&String| (name.starts_with("rljob-") && *name != "rljob-crds") || ["tokio", "kube-client", "tch", "torch-sys"].contains(&name.as_str());
     assert_eq!(crates.iter().filter(forbidden).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
@@ -75,7 +76,23 @@ fn the_coordinator_knows_no_kubernetes() {
 
 #[test]
 fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
-    let words = ["kube::Client", "kube::client", "kube::Api", "Api<", "Api::", "SystemTime", "Instant", "Timestamp::now", "Zoned::now", "Utc::now", "rand::", "getrandom", "std::fs", "std::env", "tokio::"];
+    let words = [
+        "kube::Client",
+        "kube::client",
+        "kube::Api",
+        "Api<",
+        "Api::",
+        "SystemTime",
+        "Instant",
+        "Timestamp::now",
+        "Zoned::now",
+        "Utc::now",
+        "rand::",
+        "getrandom",
+        "std::fs",
+        "std::env",
+        "tokio::",
+    ];
     for module in ["validate", "decide", "status", "desired"] {
         let files = sources(&workspace().join("operator/src").join(module), &["rs"]);
         let code: Vec<PathBuf> = files.into_iter().filter(|file| !file.ends_with("tests.rs")).collect();
@@ -97,7 +114,8 @@ fn unsafe_code_and_cpp_are_only_in_collective() {
     let home = root.join("trainer/collective");
     let outside = |file: &PathBuf| !file.starts_with(&home);
     let rust: Vec<PathBuf> = sources(&root, &["rs"]).into_iter().filter(outside).collect();
-    let words = [concat!("uns", "afe {"), concat!("uns", "afe fn"), concat!("uns", "afe impl"), concat!("uns", "afe extern"), concat!("allow(uns", "afe_code)")];
+    let words =
+        [concat!("uns", "afe {"), concat!("uns", "afe fn"), concat!("uns", "afe impl"), concat!("uns", "afe extern"), concat!("allow(uns", "afe_code)")];
     assert_eq!(uses(&rust, &words), Vec::<String>::new());
     let cpp: Vec<PathBuf> = sources(&root, &["c", "cc", "cpp", "cu", "h", "hpp"]).into_iter().filter(outside).collect();
     assert_eq!(cpp, Vec::<PathBuf>::new());

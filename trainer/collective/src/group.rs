@@ -1,6 +1,5 @@
 //! A group of ranks and its collectives, over Gloo. Calls block until done or until the group's timeout; after an error the group is of no more use.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use tch::{Kind, Tensor};
@@ -93,8 +92,7 @@ impl Group {
         if contiguous && whole.kind() == part.kind() && whole.numel() == part.numel() * self.world_size as usize {
             return Ok(());
         }
-        let mut message = format!("whole {:?} and part {:?} must be contiguous, of one kind, ", whole, part);
-        let _ = write!(message, "and whole must be {} times as long as part", self.world_size);
+        let message = format!("whole {whole:?} and part {part:?} must be contiguous, of one kind, and whole must be {} times as long as part", self.world_size);
         Err(self.error(operation.to_owned(), message))
     }
 

@@ -6,6 +6,8 @@ use crate::CollectiveError;
 use crate::ffi::StoreHandle;
 
 /// A connection to a TCPStore, and its server if this process hosts it. The server ends when the hosting `Store` and every group joined through it are dropped.
+///
+/// A connection answers one request at a time, and joining a group waits for its peers: to join groups side by side, connect a `Store` for each.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) handle: StoreHandle,

@@ -1,7 +1,5 @@
 //! A weight-update group whose other member is SGLang's own `init_custom_process_group`, in Python.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;

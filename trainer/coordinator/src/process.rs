@@ -90,7 +90,7 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
 }
 
 /// Opens the run directory and reads back where the run stands.
-async fn open(config: RunConfig, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
+pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
     let store = Store::new(Journal::open(&config.run_directory.join(JOURNAL_FILE))?);
     let files = Files::open(&config.run_directory)?;

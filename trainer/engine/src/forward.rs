@@ -167,7 +167,8 @@ fn spans(rows: &[Row], positions_B: &Tensor, kind: Kind) -> Result<Vec<Span>, Tc
     let mut spans = Vec::new();
     for run in rows.chunk_by(|a, b| bucket(a.position + 1) == bucket(b.position + 1)) {
         let (count, length) = (run.len() as i64, bucket(run[0].position + 1) as i64);
-        let beyond = Tensor::f_arange(length, (Kind::Int64, Device::Cpu))?.f_unsqueeze(0)?.f_gt_tensor(&positions_B.f_narrow(0, start, count)?.f_unsqueeze(1)?)?;
+        let beyond =
+            Tensor::f_arange(length, (Kind::Int64, Device::Cpu))?.f_unsqueeze(0)?.f_gt_tensor(&positions_B.f_narrow(0, start, count)?.f_unsqueeze(1)?)?;
         let mask = Tensor::f_zeros([count, length], (kind, Device::Cpu))?.f_masked_fill_(&beyond, f64::NEG_INFINITY)?;
         spans.push(Span { start, rows: count, length, mask: mask.f_view([count, 1, 1, length])? });
         start += count;

@@ -61,14 +61,12 @@ impl Server {
             () = stop => {}
         }
         drain(&arguments, &engine).await;
-        match tokio::time::timeout(FLUSH, &mut serving).await {
-            Ok(ended) => ended.context("the HTTP server ended")?.context("the HTTP server failed"),
-            Err(_) => {
-                tracing::warn!("connections were still open at the end");
-                serving.abort();
-                Ok(())
-            }
+        if let Ok(ended) = tokio::time::timeout(FLUSH, &mut serving).await {
+            return ended.context("the HTTP server ended")?.context("the HTTP server failed");
         }
+        tracing::warn!("connections were still open at the end");
+        serving.abort();
+        Ok(())
     }
 }
 

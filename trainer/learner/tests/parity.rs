@@ -2,7 +2,7 @@
 //!
 //! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without it the tests say that they were skipped.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and says what it skipped and measured")]
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use std::collections::HashMap;

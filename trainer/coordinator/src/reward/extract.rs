@@ -9,7 +9,23 @@ use super::rational::Rational;
 pub fn final_number(text: &str) -> Option<Rational> {
     let marked = text.rsplit_once("####").and_then(|(_, rest)| numbers(rest).next());
     let boxed = || boxed(text).and_then(|content| numbers(content).last());
-    marked.or_else(boxed).or_else(|| numbers(text).last()).flatten()
+    marked.or_else(boxed).or_else(|| numbers(text).last())?.value
+}
+
+/// A number as written; without a value if it has too many digits or is a division by zero. It still stands in its place: no earlier number is taken for it.
+#[derive(Clone, Copy)]
+struct Numeral {
+    value: Option<Rational>,
+}
+
+impl Numeral {
+    fn over(self, divisor: Self) -> Self {
+        Self { value: self.value.zip(divisor.value).and_then(|(value, divisor)| value.checked_div(divisor)) }
+    }
+
+    fn negated(self) -> Self {
+        Self { value: self.value.map(Rational::negated) }
+    }
 }
 
 /// Content of the last `\boxed{…}`, up to its own closing brace or the end of the text.
@@ -29,8 +45,8 @@ fn boxed(text: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Every number of a text in turn; `None` for one that has no value (too many digits, division by zero).
-fn numbers(text: &str) -> impl Iterator<Item = Option<Rational>> {
+/// Every number of a text in turn.
+fn numbers(text: &str) -> impl Iterator<Item = Numeral> {
     let mut scanner = Scanner { text, at: 0 };
     std::iter::from_fn(move || scanner.next_number())
 }
@@ -45,52 +61,48 @@ impl<'a> Scanner<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    fn next_number(&mut self) -> Option<Option<Rational>> {
+    fn next_number(&mut self) -> Option<Numeral> {
         loop {
             let rest = self.rest();
             let first = rest.chars().next()?;
             let start = self.at;
-            if let Some(value) = self.latex_fraction().or_else(|| self.plain()) {
-                return Some(if negative(&self.text[..start]) { value.map(Rational::negated) } else { value });
+            if let Some(number) = self.latex_fraction().or_else(|| self.plain()) {
+                return Some(if negative(&self.text[..start]) { number.negated() } else { number });
             }
             self.at = start + first.len_utf8();
         }
     }
 
     /// `\frac{a}{b}`, `\dfrac{a}{b}`, `\tfrac{a}{b}` of plain numerals.
-    fn latex_fraction(&mut self) -> Option<Option<Rational>> {
+    fn latex_fraction(&mut self) -> Option<Numeral> {
         let rest = self.rest();
         let body = ["\\frac{", "\\dfrac{", "\\tfrac{"].iter().find_map(|command| rest.strip_prefix(command))?;
         let (above, body) = signed_numeral(body)?;
         let (below, body) = signed_numeral(body.strip_prefix("}{")?)?;
         let body = body.strip_prefix('}')?;
         self.at = self.text.len() - body.len();
-        Some(above.zip(below).and_then(|(above, below)| above.checked_div(below)))
+        Some(above.over(below))
     }
 
     /// `12`, `1,234.5`, `.5`, `3/4`.
-    fn plain(&mut self) -> Option<Option<Rational>> {
-        let (value, mut rest) = numeral(self.rest())?;
-        let fraction = rest.strip_prefix('/').and_then(numeral);
-        let value = match fraction {
-            None => value,
-            Some((divisor, after)) => {
-                rest = after;
-                value.zip(divisor).and_then(|(value, divisor)| value.checked_div(divisor))
-            }
+    fn plain(&mut self) -> Option<Numeral> {
+        let (number, rest) = numeral(self.rest())?;
+        let (number, rest) = match rest.strip_prefix('/').and_then(numeral) {
+            None => (number, rest),
+            Some((divisor, rest)) => (number.over(divisor), rest),
         };
         self.at = self.text.len() - rest.len();
-        Some(value)
+        Some(number)
     }
 }
 
-fn signed_numeral(text: &str) -> Option<(Option<Rational>, &str)> {
+fn signed_numeral(text: &str) -> Option<(Numeral, &str)> {
     let Some(unsigned) = text.strip_prefix('-') else { return numeral(text) };
-    numeral(unsigned).map(|(value, rest)| (value.map(Rational::negated), rest))
+    numeral(unsigned).map(|(number, rest)| (number.negated(), rest))
 }
 
 /// An unsigned numeral at the start of a text, and what follows it.
-fn numeral(text: &str) -> Option<(Option<Rational>, &str)> {
+fn numeral(text: &str) -> Option<(Numeral, &str)> {
     let whole = whole_digits(text);
     let fraction = match text[whole..].strip_prefix('.') {
         Some(rest) => digits(rest),
@@ -101,7 +113,7 @@ fn numeral(text: &str) -> Option<(Option<Rational>, &str)> {
         return None;
     }
     let plain: String = text[..end].chars().filter(|&character| character != ',').take(64).collect();
-    Some((Rational::from_decimal(&plain), &text[end..]))
+    Some((Numeral { value: Rational::from_decimal(&plain) }, &text[end..]))
 }
 
 /// Length of a run of digits in which commas may separate the thousands: `1,234,567`, but of `1,2` only `1`.

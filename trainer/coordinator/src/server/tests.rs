@@ -1,0 +1,196 @@
+//! The interface over real HTTP on loopback: who may call what, and which answers fence.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use reqwest::{Client, Method, StatusCode};
+use rljob_crds::RunConfig;
+use rljob_protocol::batch::RankBatch;
+use rljob_protocol::learner::Instruction;
+use rljob_protocol::status::{CoordinatorStatus, Phase};
+use rljob_protocol::supervisor::Order;
+use rljob_protocol::version::Version;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::coordinator::Coordinator;
+use crate::engines::EngineClient;
+use crate::journal::{Sample, VersionRun};
+use crate::process;
+use crate::tokens::Token;
+
+struct Server {
+    url: String,
+    http: Client,
+    coordinator: Arc<Coordinator>,
+    _directory: tempfile::TempDir,
+}
+
+fn config(directory: &Path) -> RunConfig {
+    let spec = json!({
+        "model": {"path": "/models/none"},
+        "storage": {"hostPath": {"path": "/tmp"}},
+        "dataset": {"train": {"path": "/data/none.jsonl", "prompt": "{{question}}", "answer": "answer"}},
+        "reward": {"math": {}},
+        "algorithm": {"grpo": {"groupSize": 2}},
+        "rollout": {"batchSize": 1},
+        "training": {"steps": 3},
+    });
+    serde_json::from_value(json!({
+        "namespace": "default", "name": "job", "uid": "u", "runDirectory": directory, "modelDirectory": "/models/none", "spec": spec,
+    }))
+    .unwrap()
+}
+
+async fn server() -> Server {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["operator", "learner", "engine-api", "engine-admin"] {
+        std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
+    }
+    let token = |name| Token::open(directory.path(), name).unwrap();
+    let client = EngineClient::new(token("engine-api"), token("engine-admin")).unwrap();
+    let coordinator = Arc::new(process::open(config(directory.path()), client, 7).await.unwrap());
+    let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(axum::serve(listener, routes).into_future());
+    Server { url, http: Client::builder().no_proxy().build().unwrap(), coordinator, _directory: directory }
+}
+
+impl Server {
+    async fn call(&self, method: Method, path: &str, token: &str, body: Option<Value>) -> (StatusCode, Vec<u8>) {
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(token);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await.unwrap();
+        (response.status(), response.bytes().await.unwrap().to_vec())
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, Vec<u8>) {
+        self.call(Method::GET, path, "secret-learner", None).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (StatusCode, Vec<u8>) {
+        self.call(Method::POST, path, "secret-learner", Some(body)).await
+    }
+
+    async fn desire(&self, epoch: u64) -> StatusCode {
+        let desired = json!({
+            "epoch": epoch, "generation": 1, "mode": "Run", "engines": [],
+            "checkpoint": {"everySteps": 2, "keepLast": 2},
+            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1},
+        });
+        self.call(Method::PUT, "/v1/desired", "secret-operator", Some(desired)).await.0
+    }
+
+    async fn report(&self, attempt: Option<u32>, learners: Value) -> Order {
+        let report = json!({"instance": "a", "address": "localhost", "rendezvousPort": 7, "processes": 1, "attempt": attempt, "learners": learners});
+        serde_json::from_slice(&self.post("/v1/supervisors/t-0", report).await.1).unwrap()
+    }
+
+    async fn status(&self) -> CoordinatorStatus {
+        let (_, body) = self.call(Method::GET, "/v1/status", "secret-operator", None).await;
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    /// Puts the samples of step 1 into the journal and fixes its batch.
+    async fn fix_first_batch(&self) {
+        let sample = |index| Sample {
+            step: 1,
+            position: 0,
+            index,
+            row: 0,
+            prompt_tokens: vec![1, 2],
+            completion_tokens: vec![3],
+            sampler_logprobs: vec![-0.5],
+            versions: vec![VersionRun { version: Version { step: 0, attempt: 0 }, tokens: 1 }],
+            finish_reason: "stop".to_owned(),
+            sampling: json!({}),
+            reward: f64::from(index),
+            reward_components: std::collections::BTreeMap::new(),
+            prompt_text: "p".to_owned(),
+            completion_text: "c".to_owned(),
+        };
+        let samples = vec![sample(0), sample(1)];
+        self.coordinator
+            .store
+            .call(move |journal| {
+                journal.put_samples(&samples)?;
+                journal.fix_batch(1)
+            })
+            .await
+            .unwrap();
+        self.coordinator.change(|run, _| run.batch_fixed(1)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_route_takes_its_own_token_and_no_other() {
+    let server = server().await;
+    for path in ["/v1/status"] {
+        assert_eq!(server.call(Method::GET, path, "secret-learner", None).await.0, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(server.call(Method::GET, path, "secret-operator", None).await.0, StatusCode::OK, "{path}");
+    }
+    for path in ["/v1/instructions?attempt=0&step=0", "/v1/batches/1?attempt=0&rank=0&world=1"] {
+        for token in ["secret-operator", "", "secret-learne", "secret-learner2"] {
+            assert_eq!(server.call(Method::GET, path, token, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
+        }
+    }
+    for path in ["/healthz", "/metrics"] {
+        assert_eq!(server.call(Method::GET, path, "", None).await.0, StatusCode::OK, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_lower_epoch_gets_409() {
+    let server = server().await;
+    assert_eq!(server.desire(2).await, StatusCode::OK);
+    assert_eq!(server.desire(1).await, StatusCode::CONFLICT);
+    assert_eq!(server.status().await.epoch, Some(2));
+}
+
+#[tokio::test]
+async fn a_stale_attempt_gets_409_everywhere() {
+    let server = server().await;
+    server.desire(1).await;
+    assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
+    let metrics = json!({"step": 1, "attempt": 9, "reward": null, "loss": 0, "kl": null, "entropy": 0, "clipFraction": null, "mismatchMean": null,
+        "mismatchMax": null, "gradientNorm": 0, "learningRate": 0, "skipped": 0, "tokens": 0, "trainableTokens": 0, "completionTokens": null,
+        "rolloutSeconds": null, "trainSeconds": 0, "syncSeconds": null, "tokensPerSecond": 0});
+    assert_eq!(server.get("/v1/instructions?attempt=9&step=0").await.0, StatusCode::CONFLICT);
+    assert_eq!(server.get("/v1/batches/1?attempt=9&rank=0&world=1").await.0, StatusCode::CONFLICT);
+    assert_eq!(server.post("/v1/steps/1", json!({"attempt": 9, "metrics": metrics})).await.0, StatusCode::CONFLICT);
+    let weights = json!({"disk": {"attempt": 9, "version": "step-0.attempt-9", "path": "/x"}});
+    assert_eq!(server.post("/v1/weights", weights).await.0, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn a_fixed_batch_is_trained_on_reported_and_counted() {
+    let server = server().await;
+    server.desire(1).await;
+    assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
+    assert_eq!(server.get("/v1/batches/1?attempt=0&rank=0&world=1").await.0, StatusCode::BAD_REQUEST, "not fixed yet");
+    server.fix_first_batch().await;
+    let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
+    assert_eq!(serde_json::from_slice::<Instruction>(&body).unwrap(), Instruction::Train { step: 1 });
+    let (_, bytes) = server.get("/v1/batches/1?attempt=0&rank=0&world=1").await;
+    let batch = RankBatch::from_bytes(&bytes).unwrap();
+    assert_eq!((batch.tokens_T, batch.loss_mask_T), (vec![1, 2, 3, 1, 2, 3], vec![0, 0, 1, 0, 0, 1]));
+    let metrics = rljob_protocol::status::StepMetrics { step: 1, tokens: 6, ..Default::default() };
+    for _ in 0..2 {
+        assert_eq!(server.post("/v1/steps/1", json!({"attempt": 0, "metrics": metrics})).await.0, StatusCode::NO_CONTENT, "a repeated report is fine");
+    }
+    let status = server.status().await;
+    assert_eq!((status.phase, status.step), (Phase::Running, 1));
+    assert_eq!(status.metrics.map(|metrics| (metrics.reward, metrics.completion_tokens)), Some((Some(0.5), Some(1.0))));
+    let written = std::fs::read_to_string(server.coordinator.config.run_directory.join("metrics.jsonl")).unwrap();
+    assert_eq!(written.lines().count(), 1);
+}
+
+#[tokio::test]
+async fn unknown_fields_are_refused() {
+    let server = server().await;
+    let (status, body) = server.call(Method::PUT, "/v1/desired", "secret-operator", Some(json!({"epoch": 1, "surprise": true}))).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{}", String::from_utf8_lossy(&body));
+}

@@ -14,7 +14,8 @@ use super::answers::{invalid, parse, scheduler_ended};
 use crate::engine::Engine;
 use crate::scheduler::Command;
 
-const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
+const FLUSHED: &str =
+    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
 
 /// Between two looks whether the engine is idle, when a flush may wait.
 const FLUSH_POLL: Duration = Duration::from_millis(20);

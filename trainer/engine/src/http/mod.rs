@@ -31,10 +31,8 @@ const BODY_LIMIT: usize = 8 << 20;
 /// Every route.
 pub fn router(engine: Engine, keys: Keys) -> Router {
     let keys = Arc::new(keys);
-    let open = Router::new()
-        .route("/health", get(control::health))
-        .route("/health_generate", get(generate::health_generate))
-        .route("/metrics", get(control::metrics));
+    let open =
+        Router::new().route("/health", get(control::health)).route("/health_generate", get(generate::health_generate)).route("/metrics", get(control::metrics));
     let normal = Router::new()
         .route("/generate", post(generate::generate).put(generate::generate))
         .route("/model_info", get(control::model_info))

@@ -68,7 +68,8 @@ fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
     let address = own_address(&init.master_address, init.master_port).map_err(|error| format!("{}: {error}", init.master_address))?;
     let store = Store::connect(&init.master_address, init.master_port, GROUP_TIMEOUT).map_err(|error| error.to_string())?;
     // The engine is one process: its only rank is the offset.
-    Group::join_weight_update(&store, &init.group_name, init.rank_offset, init.world_size, &address.to_string(), GROUP_TIMEOUT).map_err(|error| error.to_string())
+    Group::join_weight_update(&store, &init.group_name, init.rank_offset, init.world_size, &address.to_string(), GROUP_TIMEOUT)
+        .map_err(|error| error.to_string())
 }
 
 /// The address of this machine from which `host` is reached. A UDP socket is connected without sending anything.

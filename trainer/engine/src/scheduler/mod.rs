@@ -155,7 +155,9 @@ impl Scheduler {
     /// Takes a running request out; the last one moves into its slot.
     fn remove(&mut self, index: usize) -> Sequence {
         let last = self.running.len() - 1;
-        if index < last && let Err(error) = self.cache.relocate(last, index, self.running[last].cached_length()) {
+        if index < last
+            && let Err(error) = self.cache.relocate(last, index, self.running[last].cached_length())
+        {
             self.fault = Some(format!("failed to move a slot of the KV cache: {error}"));
         }
         self.running.swap_remove(index)

@@ -88,9 +88,10 @@ impl Scheduler {
             Err(message) => return failure(&format!("Failed to update parameter online: {message}. Nothing was changed.")),
         };
         self.distrust();
-        let received = incoming.iter().zip(&update.names).try_for_each(|(incoming, name)| {
-            receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}"))
-        });
+        let received = incoming
+            .iter()
+            .zip(&update.names)
+            .try_for_each(|(incoming, name)| receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}")));
         self.drop_caches();
         if let Err(message) = received {
             // The members of a group that failed are no longer in step.

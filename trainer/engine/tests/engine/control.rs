@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::harness::{request, start};
 
-fn aborted(message: &str) -> Option<FinishReason> {
-    Some(FinishReason::Abort { message: message.to_owned() })
+fn aborted(message: &str) -> FinishReason {
+    FinishReason::Abort { message: message.to_owned() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,9 +20,9 @@ async fn pause_answers_what_is_in_flight_and_holds_what_comes_until_continue() {
     let paused = engine.post("/pause_generation", &json!({"mode": "abort"})).await;
     assert_eq!(paused, (200, json!({"message": "Generation paused successfully.", "status": "ok"})));
     let (running, waiting) = (running.await.unwrap(), waiting.await.unwrap());
-    assert_eq!(running.meta_info.finish_reason, aborted("Aborted"));
+    assert_eq!(running.meta_info.finish_reason, Some(aborted("Aborted")));
     assert!((1..8000).contains(&running.output_ids.len()));
-    assert_eq!((waiting.meta_info.finish_reason, waiting.output_ids), (aborted("Abort in waiting queue"), vec![]));
+    assert_eq!((waiting.meta_info.finish_reason, waiting.output_ids), (Some(aborted("Abort in waiting queue")), vec![]));
 
     let held = engine.spawn(&request("c", vec![5], 8, 3));
     engine.until("sglang:num_queue_reqs", 1.0).await;
@@ -50,7 +50,7 @@ async fn abort_matches_a_live_id_and_everything_that_begins_with_it() {
     engine.until("sglang:num_running_reqs", 1.0).await;
     assert_eq!(engine.post("/abort_request", &json!({"abort_all": true})).await, (200, json!("")));
     for request in requests {
-        assert_eq!(request.await.unwrap().meta_info.finish_reason, aborted("Aborted"));
+        assert_eq!(request.await.unwrap().meta_info.finish_reason, Some(aborted("Aborted")));
     }
     engine.stop().await;
 }

@@ -160,11 +160,27 @@ mod tests {
             advantages_N: &advantages,
             trainable_tokens: 3,
         };
-        let (gradient, sums) = loss(&input, CLIP);
-        close(&[sums.loss, sums.clipped], &[-9.93e-9, 2.0], 1e-7);
-        close(&Vec::<f64>::try_from(gradient.to_kind(Kind::Double)).unwrap(), &[-0.407_134, 0.0, 0.0], 1e-6);
+        let (gradient, sums) = loss(&input, Clip { low: 0.2, high: 0.2 });
+        close(&[sums.loss, sums.clipped], &[-9.93e-9, 3.0], 1e-7);
         close(&[sums.mismatch, sums.mismatch_max], &[0.1 + 0.1 + 1.0, 1.0], 1e-6);
         close(&[sums.kl], &[0.1_f64.exp() - 1.1 + (-0.1_f64).exp() - 0.9 + 1_f64.exp() - 2.0], 1e-6);
+        assert_eq!(gradient, gradient.zeros_like());
+    }
+
+    #[test]
+    fn a_higher_upper_bound_frees_the_token_between() {
+        let [learner, proximal, sampler, advantages] = golden();
+        let input = LossInput {
+            learner_logprobs_N: &learner,
+            proximal_logprobs_N: Some(&proximal),
+            sampler_logprobs_N: &sampler,
+            advantages_N: &advantages,
+            trainable_tokens: 3,
+        };
+        let (gradient, sums) = loss(&input, CLIP);
+        let free = 0.2_f64.exp();
+        close(&[sums.loss, sums.clipped], &[(0.8 + 0.4 - free) / 3.0, 2.0], 1e-7);
+        close(&Vec::<f64>::try_from(gradient.to_kind(Kind::Double)).unwrap(), &[-free / 3.0, 0.0, 0.0], 1e-6);
     }
 
     #[test]

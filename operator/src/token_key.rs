@@ -1,0 +1,61 @@
+//! The operator's key, which every job's tokens are derived from: a file, or a Secret of the operator's own namespace that it makes when it starts for the first time.
+//!
+//! The Secret is the default since it needs no step by hand and the least rights: creating, which the operator may do anyway, and reading this one by name.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+
+use crate::desired::tokens::TokenKey;
+use crate::install::TOKEN_KEY_SECRET;
+
+/// Bytes of a new key.
+const KEY_BYTES: usize = 32;
+/// The Secret's only entry.
+const ENTRY: &str = "key";
+
+/// Reads the key from a file.
+///
+/// # Errors
+/// If the file cannot be read or holds fewer than 32 bytes.
+pub fn from_file(path: &Path) -> anyhow::Result<TokenKey> {
+    let bytes = std::fs::read(path).with_context(|| format!("failed to read the token key {}", path.display()))?;
+    TokenKey::new(bytes).with_context(|| format!("the token key {} is not usable", path.display()))
+}
+
+/// Makes the Secret if there is none, and reads the key from it.
+///
+/// # Errors
+/// Requests that fail, or a Secret that holds no key.
+pub async fn from_secret(client: &Client, namespace: &str) -> anyhow::Result<TokenKey> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = match secrets.get_opt(TOKEN_KEY_SECRET).await.context("failed to read the token key's Secret")? {
+        Some(secret) => secret,
+        None => create(&secrets).await?,
+    };
+    let Some(ByteString(bytes)) = secret.data.and_then(|mut data| data.remove(ENTRY)) else {
+        bail!("Secret {namespace}/{TOKEN_KEY_SECRET} has no entry `{ENTRY}`; remove it and a new key is made (running jobs then get new tokens)");
+    };
+    TokenKey::new(bytes).with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is not usable"))
+}
+
+async fn create(secrets: &Api<Secret>) -> anyhow::Result<Secret> {
+    let mut key = vec![0; KEY_BYTES];
+    std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key)).context("failed to draw a token key from /dev/urandom")?;
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some(TOKEN_KEY_SECRET.to_owned()), ..ObjectMeta::default() },
+        immutable: Some(true),
+        data: Some([(ENTRY.to_owned(), ByteString(key))].into()),
+        ..Secret::default()
+    };
+    match secrets.create(&PostParams::default(), &secret).await {
+        // Another operator was faster: its key holds.
+        Err(kube::Error::Api(status)) if status.code == 409 => secrets.get(TOKEN_KEY_SECRET).await.context("failed to read the token key's Secret"),
+        result => result.context("failed to create the token key's Secret"),
+    }
+}
