@@ -22,7 +22,7 @@ quickstart: setup-libtorch ## Teach a tiny model arithmetic with GRPO on this ma
 	cargo build --release --locked --workspace --bins
 	manifests/samples/quickstart.sh
 
-test: setup lint build unit e2e ## Run every check: lint, unit, control-plane and end-to-end tests
+test: setup build unit ## Run the unit, parity and control-plane tests (lint and e2e join them when docs/plan.md says so)
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check

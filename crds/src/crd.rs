@@ -1,6 +1,8 @@
 //! The CustomResourceDefinition: what kube derives from the types, and the little that it cannot derive.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON, JSONSchemaProps};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube::CustomResourceExt;
 use serde_json::json;
 
@@ -12,6 +14,7 @@ pub fn crd() -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         if let Some(root) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             default_status(root);
+            known_formats(root);
         }
     }
     crd
@@ -21,5 +24,21 @@ pub fn crd() -> CustomResourceDefinition {
 fn default_status(root: &mut JSONSchemaProps) {
     if let Some(status) = root.properties.as_mut().and_then(|properties| properties.get_mut("status")) {
         status.default = Some(JSON(json!({ "observedGeneration": -1 })));
+    }
+}
+
+/// The API server knows no unsigned formats and warns of them; ranges keep the numbers positive.
+fn known_formats(schema: &mut JSONSchemaProps) {
+    if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
+        schema.format = Some("int64".to_owned());
+    }
+    schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(known_formats);
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => known_formats(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(known_formats),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        known_formats(values);
     }
 }

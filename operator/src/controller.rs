@@ -3,6 +3,7 @@
 //! Status is written once a pass, and before anything is made or taken away; the write names the version of the object that was read, so that a pass over a stale
 //! object changes nothing.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub use policy::Failures;
 const RESYNC: Duration = Duration::from_mins(5);
 /// Time after which a job that does not get further by itself is looked at again.
 const STALLED_RESYNC: Duration = Duration::from_mins(1);
+/// Time after which a deleted job is forgotten at the latest.
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
 /// Longest note of an event, in bytes.
 const NOTE_LIMIT: usize = 1000;
 
@@ -114,6 +117,7 @@ fn scoped<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceSc
 
 /// Runs the controller until `stop`; passes in progress are finished.
 pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers: mpsc::Receiver<ObjectRef<RLJob>>, stop: CancellationToken) {
+    let housekeeping = tokio::spawn(keep_house(controller.store(), context.clone(), stop.clone()));
     controller
         .reconcile_on(triggers)
         .graceful_shutdown_on(stop.cancelled_owned())
@@ -124,6 +128,16 @@ pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers:
             }
         })
         .await;
+    housekeeping.abort();
+}
+
+/// Forgets jobs that are gone: without a finalizer, no pass sees a deletion.
+async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: CancellationToken) {
+    while stop.run_until_cancelled(tokio::time::sleep(HOUSEKEEPING)).await.is_some() {
+        let uids: HashSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
+        context.pollers.retain(|uid| uids.contains(uid));
+        context.failures.retain(|uid| uids.contains(uid));
+    }
 }
 
 async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
@@ -164,7 +178,8 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     // observe (client)
     let observed = observe(&context.client, &job).await.map_err(|error| ReconcileError::Observe(Box::new(error)))?;
     if !observed.foreign.is_empty() {
-        let message = format!("these objects have names that the job needs and belong to somebody else; rename the job or remove them: {}", observed.foreign.join(", "));
+        let message =
+            format!("these objects have names that the job needs and belong to somebody else; rename the job or remove them: {}", observed.foreign.join(", "));
         return stall(object, &old, REASON_FOREIGN_OBJECT, &message, context, now).await;
     }
     // decide, status (no client)

@@ -77,7 +77,8 @@ async fn foreign(client: &Client, job: &ValidatedJob, role_names: &[String; 3]) 
         budgets.get_metadata_opt(&budget_name),
     )
     .await?;
-    let mut found: Vec<String> = services.into_iter().flatten().filter(|object| !is_own(job, &object.metadata)).map(|object| named::<Service>(&object.metadata)).collect();
+    let mut found: Vec<String> =
+        services.into_iter().flatten().filter(|object| !is_own(job, &object.metadata)).map(|object| named::<Service>(&object.metadata)).collect();
     found.extend(policy.filter(|object| !is_own(job, &object.metadata)).map(|object| named::<NetworkPolicy>(&object.metadata)));
     found.extend(budget.filter(|object| !is_own(job, &object.metadata)).map(|object| named::<PodDisruptionBudget>(&object.metadata)));
     Ok(found)

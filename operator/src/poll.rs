@@ -100,6 +100,11 @@ impl Pollers {
         lock(&self.tasks).remove(uid);
     }
 
+    /// Ends the tasks of jobs that are gone: nothing else tells of a deletion.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        lock(&self.tasks).retain(|uid, _| exists(uid));
+    }
+
     /// What the coordinator of that pod UID said last.
     pub fn report(&self, uid: &str, identity: &str) -> Option<CoordinatorStatus> {
         let tasks = lock(&self.tasks);

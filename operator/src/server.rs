@@ -41,7 +41,8 @@ impl Metrics {
         let errors = IntCounterVec::new(Opts::new("rljob_reconcile_errors_total", "Passes that failed, by the step that failed."), &["variant"])?;
         let status_writes = IntCounter::new("rljob_status_writes_total", "Statuses written.")?;
         let jobs = IntGaugeVec::new(Opts::new("rljob_jobs", "RLJobs by state, the reason of condition Succeeded."), &["state"])?;
-        let restarts = IntGaugeVec::new(Opts::new("rljob_job_restarts", "Restarts of learners recorded in the statuses of all RLJobs, counted or not."), &["counted"])?;
+        let restarts =
+            IntGaugeVec::new(Opts::new("rljob_job_restarts", "Restarts of learners recorded in the statuses of all RLJobs, counted or not."), &["counted"])?;
         registry.register(Box::new(duration.clone()))?;
         registry.register(Box::new(errors.clone()))?;
         registry.register(Box::new(status_writes.clone()))?;

@@ -23,6 +23,11 @@ impl Failures {
         delay
     }
 
+    /// Forgets jobs that are gone.
+    pub(super) fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| exists(uid));
+    }
+
     /// A pass succeeded.
     pub(super) fn clear(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);

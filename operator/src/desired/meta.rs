@@ -60,7 +60,10 @@ pub fn config_map_name(job: &ValidatedJob) -> String {
 
 /// Name of the Secret with the tokens. It holds a part of the UID: the operator may not read Secrets, so that it could not tell somebody else's of the same name.
 pub fn secret_name(job: &ValidatedJob) -> String {
-    format!("{}-tokens-{}", job.name, job.uid.split('-').next().unwrap_or_default())
+    match job.uid.split('-').next() {
+        Some(part) if !part.is_empty() => format!("{}-tokens-{part}", job.name),
+        _ => format!("{}-tokens", job.name),
+    }
 }
 
 /// Host name under which a role's pod is reached in the cluster.
@@ -107,8 +110,12 @@ pub fn child(job: &ValidatedJob, name: String, role: Option<Role>) -> ObjectMeta
 
 /// All labels of a child. Nothing in them varies with the attempt or with the operator's version.
 pub fn all_labels(job: &ValidatedJob, role: Option<Role>) -> BTreeMap<String, String> {
-    let mut all =
-        labels(&[(names::LABEL_JOB, &job.name), (names::LABEL_NAME, names::APP), (names::LABEL_INSTANCE, &job.name), (names::LABEL_MANAGED_BY, "rljob-operator")]);
+    let mut all = labels(&[
+        (names::LABEL_JOB, &job.name),
+        (names::LABEL_NAME, names::APP),
+        (names::LABEL_INSTANCE, &job.name),
+        (names::LABEL_MANAGED_BY, "rljob-operator"),
+    ]);
     if let Some(role) = role {
         all.append(&mut labels(&[(names::LABEL_ROLE, role.as_str()), (names::LABEL_COMPONENT, role.as_str())]));
     }

@@ -12,14 +12,16 @@ use crate::install::OPERATOR_NAME;
 use crate::validate::ValidatedJob;
 
 pub(super) fn build_network_policy(job: &ValidatedJob) -> NetworkPolicy {
-    let labelled = |key: &str, value: &str| LabelSelector { match_labels: Some(BTreeMap::from([(key.to_owned(), value.to_owned())])), ..LabelSelector::default() };
+    let labelled =
+        |key: &str, value: &str| LabelSelector { match_labels: Some(BTreeMap::from([(key.to_owned(), value.to_owned())])), ..LabelSelector::default() };
     let own_pods = NetworkPolicyPeer { pod_selector: Some(labelled(LABEL_JOB, &job.name)), ..NetworkPolicyPeer::default() };
     let operator = NetworkPolicyPeer {
         namespace_selector: Some(LabelSelector::default()),
         pod_selector: Some(labelled(LABEL_NAME, OPERATOR_NAME)),
         ..NetworkPolicyPeer::default()
     };
-    let coordinator = NetworkPolicyPort { port: Some(IntOrString::Int(i32::from(COORDINATOR_PORT))), protocol: Some("TCP".to_owned()), ..NetworkPolicyPort::default() };
+    let coordinator =
+        NetworkPolicyPort { port: Some(IntOrString::Int(i32::from(COORDINATOR_PORT))), protocol: Some("TCP".to_owned()), ..NetworkPolicyPort::default() };
     NetworkPolicy {
         metadata: meta::child(job, job.name.clone(), None),
         spec: Some(NetworkPolicySpec {

@@ -150,7 +150,8 @@ fn with_probes(role: Role) -> Container {
         failure_threshold: Some(failures),
         ..Probe::default()
     };
-    let connect = Probe { tcp_socket: Some(TCPSocketAction { port: port(), host: None }), period_seconds: Some(5), timeout_seconds: Some(5), ..Probe::default() };
+    let connect =
+        Probe { tcp_socket: Some(TCPSocketAction { port: port(), host: None }), period_seconds: Some(5), timeout_seconds: Some(5), ..Probe::default() };
     match role {
         Role::Inference => Container { startup_probe: Some(get("/health", 2, 900)), readiness_probe: Some(connect), ..Container::default() },
         Role::Coordinator | Role::Trainer => Container {

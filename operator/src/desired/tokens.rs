@@ -59,12 +59,7 @@ impl Tokens {
     /// Derives the tokens of the job with that UID.
     pub fn derive(key: &TokenKey, uid: &str) -> Self {
         let token = |role: &str| derive(key, uid, role);
-        Self {
-            operator: token(TOKEN_OPERATOR),
-            learner: token(TOKEN_LEARNER),
-            engine_api: token(TOKEN_ENGINE_API),
-            engine_admin: token(TOKEN_ENGINE_ADMIN),
-        }
+        Self { operator: token(TOKEN_OPERATOR), learner: token(TOKEN_LEARNER), engine_api: token(TOKEN_ENGINE_API), engine_admin: token(TOKEN_ENGINE_ADMIN) }
     }
 
     /// Stand-ins for the tokens, for `rljob render`: it shows the shape of a Secret and no secret.
@@ -92,7 +87,8 @@ mod tests {
         let key = |byte| TokenKey::new(vec![byte; 32]).unwrap();
         let tokens = Tokens::derive(&key(1), "uid-a");
         assert_eq!(tokens, Tokens::derive(&key(1), "uid-a"));
-        let others = [&tokens, &Tokens::derive(&key(2), "uid-a"), &Tokens::derive(&key(1), "uid-b")].map(|t| [&t.operator, &t.learner, &t.engine_api, &t.engine_admin].map(Clone::clone));
+        let others = [&tokens, &Tokens::derive(&key(2), "uid-a"), &Tokens::derive(&key(1), "uid-b")]
+            .map(|t| [&t.operator, &t.learner, &t.engine_api, &t.engine_admin].map(Clone::clone));
         let distinct: std::collections::BTreeSet<String> = others.into_iter().flatten().collect();
         assert_eq!(distinct.len(), 12);
         assert!(distinct.iter().all(|token| token.len() == 64));

@@ -211,6 +211,9 @@ mod tests {
         job.spec.model.path = None;
         job.spec.model.export_of = Some("first".to_owned());
         let export = runs.path().join("lab/first/export");
-        assert_eq!(missing_files(runs.path(), &job)[0], format!("spec.model.exportOf: `first` has no complete export in {}; run that job first", export.display()));
+        assert_eq!(
+            missing_files(runs.path(), &job)[0],
+            format!("spec.model.exportOf: `first` has no complete export in {}; run that job first", export.display())
+        );
     }
 }

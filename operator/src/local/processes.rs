@@ -76,15 +76,8 @@ pub struct Processes {
 impl Processes {
     /// Nothing is started before [`Self::tend`]. `programs` is the folder of the programs, `log` gives the log of a process.
     pub fn new(programs: &Path, recipes: Vec<Recipe>, log: impl Fn(&str) -> PathBuf) -> Self {
-        let process = |recipe: Recipe| Process {
-            log: log(&recipe.name),
-            recipe,
-            child: None,
-            port: None,
-            starts: 0,
-            since: Instant::now(),
-            losses: Losses::default(),
-        };
+        let process =
+            |recipe: Recipe| Process { log: log(&recipe.name), recipe, child: None, port: None, starts: 0, since: Instant::now(), losses: Losses::default() };
         Self { programs: programs.to_owned(), all: recipes.into_iter().map(process).collect() }
     }
 

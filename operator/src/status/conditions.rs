@@ -63,8 +63,9 @@ impl<'a> Conditions<'a> {
     /// The four of the truth table.
     fn summary(&mut self, succeeded: Is, ready: bool, reconciling: bool, stalled: bool, reason: &str, message: &str) {
         self.set(CONDITION_SUCCEEDED, succeeded, reason, message);
-        for (type_, is) in [(CONDITION_READY, ready), (CONDITION_RECONCILING, reconciling), (CONDITION_STALLED, stalled)] {
-            self.set(type_, is, reason, message);
+        self.set(CONDITION_READY, ready, reason, message);
+        for (type_, is) in [(CONDITION_RECONCILING, reconciling), (CONDITION_STALLED, stalled)] {
+            if is { self.set(type_, true, reason, message) } else { self.set(type_, false, REASON_AS_EXPECTED, "") }
         }
     }
 }
@@ -75,9 +76,10 @@ pub(super) fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, deci
     set_summary(&mut conditions, job, facts, decision);
     set_suspended(&mut conditions, decision);
     let keeps_running = decision.keeps_running();
-    for (type_, counts, wanted) in
-        [(CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas), (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainer.replicas)]
-    {
+    for (type_, counts, wanted) in [
+        (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas),
+        (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainer.replicas),
+    ] {
         set_role(&mut conditions, type_, counts, wanted, keeps_running);
     }
     set_weights_synced(&mut conditions, job, facts, keeps_running);
@@ -145,9 +147,9 @@ fn set_role(conditions: &mut Conditions<'_>, type_: &str, counts: RoleCounts, wa
 fn set_weights_synced(conditions: &mut Conditions<'_>, job: &ValidatedJob, facts: &Facts, keeps_running: bool) {
     let type_ = CONDITION_WEIGHTS_SYNCED;
     let synced = facts.report().is_some_and(|report| report.engines.iter().any(|engine| engine.state == EngineCondition::Ready));
-    let overdue = conditions.old(type_).is_some_and(|old| {
-        old.status == "False" || (old.reason == REASON_SYNCING && conditions.now.duration_since(old.last_transition_time.0) > SYNC_OVERDUE)
-    });
+    let overdue = conditions
+        .old(type_)
+        .is_some_and(|old| old.status == "False" || (old.reason == REASON_SYNCING && conditions.now.duration_since(old.last_transition_time.0) > SYNC_OVERDUE));
     if !keeps_running || job.spec.inference.replicas == 0 {
         conditions.set(type_, Is::Unknown, REASON_NOT_WANTED, "no engines are wanted now");
     } else if synced {

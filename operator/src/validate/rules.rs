@@ -36,7 +36,8 @@ fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {
     let name = name.unwrap_or_default();
     let starts_well = name.starts_with(|first: char| first.is_ascii_lowercase());
     if !starts_well || !is_dns_label(name) || name.len() > NAME_LIMIT {
-        problems.push(Problem::new("metadata.name", format!("must be a DNS label of at most {NAME_LIMIT} characters that starts with a letter, found \"{name}\"")));
+        problems
+            .push(Problem::new("metadata.name", format!("must be a DNS label of at most {NAME_LIMIT} characters that starts with a letter, found \"{name}\"")));
     }
 }
 
@@ -70,8 +71,11 @@ fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut Vec<Problem
 fn check_volumes(volumes: &[VolumeSpec], problems: &mut Vec<Problem>) {
     for (index, volume) in volumes.iter().enumerate() {
         let path = format!("spec.volumes[{index}]");
-        let sources =
-            [("persistentVolumeClaim", volume.persistent_volume_claim.is_some()), ("hostPath", volume.host_path.is_some()), ("configMap", volume.config_map.is_some())];
+        let sources = [
+            ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
+            ("hostPath", volume.host_path.is_some()),
+            ("configMap", volume.config_map.is_some()),
+        ];
         exactly_one(&path, &sources, problems);
         let earlier = &volumes[..index];
         if earlier.iter().any(|other| other.name == volume.name) {
@@ -91,11 +95,7 @@ fn check_volumes(volumes: &[VolumeSpec], problems: &mut Vec<Problem>) {
 }
 
 fn check_storage(storage: &StorageSpec, problems: &mut Vec<Problem>) {
-    exactly_one(
-        "spec.storage",
-        &[("persistentVolumeClaim", storage.persistent_volume_claim.is_some()), ("hostPath", storage.host_path.is_some())],
-        problems,
-    );
+    exactly_one("spec.storage", &[("persistentVolumeClaim", storage.persistent_volume_claim.is_some()), ("hostPath", storage.host_path.is_some())], problems);
     let sub_path = storage.persistent_volume_claim.as_ref().and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
     if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
         problems.push(Problem::new("spec.storage.persistentVolumeClaim.subPath", "must be relative and must not contain `..`"));
@@ -169,7 +169,10 @@ fn check_resources(role: &str, resources: &Resources, problems: &mut Vec<Problem
     for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         for (name, amount) in amounts {
             if !is_quantity(&amount.0) {
-                problems.push(Problem::new(format!("spec.{role}.resources.{kind}.{name}"), format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0)));
+                problems.push(Problem::new(
+                    format!("spec.{role}.resources.{kind}.{name}"),
+                    format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0),
+                ));
             }
         }
     }

@@ -1,8 +1,10 @@
 //! The RLJob API on a real API server: what is accepted, defaulted, refused, and what `kubectl explain` says.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rljob_tests::files::workspace;
+use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
@@ -146,6 +148,8 @@ fn applying_the_definition_again_changes_nothing() {
 #[test]
 fn explain_is_the_manual() {
     let kubectl = cluster().kubectl();
+    let published = || kubectl.run(&["explain", "rljob"]).map(|text| !text.is_empty());
+    wait_until("the API server to publish the schema", Duration::from_secs(60), published).unwrap();
     let cases = [
         ("rljob", "post-training of a language model"),
         ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),

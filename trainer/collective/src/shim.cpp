@@ -18,8 +18,8 @@ struct Store {
 };
 
 struct Group {
+  c10::intrusive_ptr<c10d::TCPStore> server;  // peers may still read keys when this member has joined, so a hosted store lives as long as its groups
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
-  milliseconds timeout;
 };
 
 template <class F>
@@ -67,16 +67,21 @@ void rljob_store_free(Store* store) {
   free(message);
 }
 
-// Joins through the store seen under `prefixes` (outermost first), listening on `address`, which the peers must reach.
+// Joins through the store seen under `prefixes` (outermost first), listening on `address`, which the peers must reach. Over a connection of its own:
+// a TCPStore connection is locked while it waits for a key, so that one missing peer would hold up the joining of every other group.
 char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_prefixes, int rank, int world, const char* address, int64_t timeout_ms,
                       Group** out) {
   return guarded([&] {
-    c10::intrusive_ptr<c10d::Store> seen = store->tcp;
+    c10d::TCPStoreOptions connection;
+    connection.port = store->tcp->getPort();
+    connection.waitWorkers = false;
+    connection.timeout = milliseconds(timeout_ms);
+    c10::intrusive_ptr<c10d::Store> seen = c10::make_intrusive<c10d::TCPStore>(store->tcp->getHost(), connection);
     for (size_t i = 0; i < num_prefixes; i++) seen = c10::make_intrusive<c10d::PrefixStore>(prefixes[i], seen);
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(seen, rank, world, options);
-    *out = new Group{std::move(gloo), milliseconds(timeout_ms)};
+    *out = new Group{store->tcp, std::move(gloo)};
   });
 }
 

@@ -7,7 +7,7 @@ use crate::ffi::StoreHandle;
 
 /// A connection to a TCPStore, and its server if this process hosts it. The server ends when the hosting `Store` and every group joined through it are dropped.
 ///
-/// A connection answers one request at a time, and joining a group waits for its peers: to join groups side by side, connect a `Store` for each.
+/// Groups join over connections of their own, so threads may join several side by side, and a missing peer holds up its own group only.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) handle: StoreHandle,
@@ -17,12 +17,12 @@ pub struct Store {
 impl Store {
     /// Hosts a store on every interface and connects to it. Port 0 lets the system choose; [`Self::port`] says which.
     ///
-    /// It waits for nobody, so one store serves any number of groups. `timeout` bounds every later wait for a key.
+    /// It waits for nobody, so one store serves any number of groups. `timeout` bounds the connecting.
     pub fn host(port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
         Self::open("host a store", "localhost", port, true, timeout)
     }
 
-    /// Connects to the store at `host:port`, retrying until `timeout`, which also bounds every later wait for a key.
+    /// Connects to the store at `host:port`, retrying until `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
         Self::open("connect to the store", host, port, false, timeout)
     }

@@ -78,6 +78,19 @@ fn one_store_serves_many_groups() {
     assert_eq!(answers, [vec![vec![2.0]; 3], vec![vec![2.0]; 3]]);
 }
 
+#[test]
+fn a_missing_peer_holds_up_its_own_group_only() {
+    let store = Store::host(0, TIMEOUT).unwrap();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| join(&store, "late", 0));
+        let peer = scope.spawn(|| join(&store, "prompt", 1));
+        let prompt = join(&store, "prompt", 0);
+        drop((peer.join().expect("the prompt peer panicked"), prompt));
+        let peer = join(&store, "late", 1); // only now: were the joins in line behind one another, neither would get here
+        assert_eq!((late.join().expect("the late group failed").rank(), peer.rank()), (0, 1));
+    });
+}
+
 fn all_reduced(group: &Group) -> Tensor {
     let one = Tensor::ones([1], (Kind::Float, Device::Cpu));
     group.all_reduce(&one).unwrap();

@@ -90,8 +90,7 @@ mod tests {
     #[test]
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let first =
-            Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: "u1".to_owned(), spec_hash: "aa".to_owned() };
+        let first = Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: "u1".to_owned(), spec_hash: "aa".to_owned() };
         first.claim(directory.path()).unwrap();
         Identity { uid: "u2".to_owned(), ..first.clone() }.claim(directory.path()).unwrap();
         let other = Identity { name: "other".to_owned(), ..first.clone() }.claim(directory.path()).unwrap_err();

@@ -1,27 +1,27 @@
 //! The coordinator of a run: data, rollouts, rewards, the journal, batches, weight-sync orders and evaluation. It knows no Kubernetes and no libtorch.
 
-pub mod data;
-pub mod journal;
-pub mod pack;
-pub mod reward;
-pub mod text;
 pub mod batches;
 pub mod checkpoints;
 pub mod clock;
 pub mod coordinator;
 pub mod core;
+pub mod data;
 pub mod driver;
 pub mod engines;
 pub mod evaluation;
 pub mod files;
 pub mod identity;
 pub mod input;
+pub mod journal;
+pub mod pack;
 pub mod process;
+pub mod reward;
 pub mod rollout;
 pub mod server;
 pub mod store;
 pub mod sync;
 pub mod telemetry;
+pub mod text;
 pub mod tokens;
 
 /// An error and its causes on one line.

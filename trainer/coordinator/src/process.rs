@@ -95,18 +95,19 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     let store = Store::new(Journal::open(&config.run_directory.join(JOURNAL_FILE))?);
     let files = Files::open(&config.run_directory)?;
     let total_steps = config.spec.training.steps;
-    let (record, mut facts, newest_metrics, newest_evaluation) = store.call(move |journal| {
-        let last_step = journal.last_step()?;
-        let mut evaluated = std::collections::BTreeSet::new();
-        for step in 0..=total_steps.min(last_step) {
-            if journal.evaluation(step)?.is_some() {
-                evaluated.insert(step);
+    let (record, mut facts, newest_metrics, newest_evaluation) = store
+        .call(move |journal| {
+            let last_step = journal.last_step()?;
+            let mut evaluated = std::collections::BTreeSet::new();
+            for step in 0..=total_steps.min(last_step) {
+                if journal.evaluation(step)?.is_some() {
+                    evaluated.insert(step);
+                }
             }
-        }
-        let facts = Facts { last_step, fixed_step: journal.last_fixed_step()?, evaluated, checkpoints: std::collections::BTreeSet::<Version>::new() };
-        Ok((journal.get_state(record::KEY)?, facts, journal.metrics(last_step)?, journal.last_evaluation()?))
-    })
-    .await?;
+            let facts = Facts { last_step, fixed_step: journal.last_fixed_step()?, evaluated, checkpoints: std::collections::BTreeSet::<Version>::new() };
+            Ok((journal.get_state(record::KEY)?, facts, journal.metrics(last_step)?, journal.last_evaluation()?))
+        })
+        .await?;
     let record = match record {
         Some(json) => serde_json::from_value(json).context("failed to read the run's state from the journal")?,
         None => Record::default(),

@@ -124,6 +124,11 @@ impl KvCache {
         self.storage.f_select(2, to as i64)?.f_narrow(2, 0, tokens as i64)?.f_copy_(&source).map(drop)
     }
 
+    /// Zeroes a slot. A number that is not finite would reach the slot's next request through masked positions, since 0 · NaN is NaN.
+    pub fn wipe(&mut self, slot: usize) -> Result<(), TchError> {
+        self.storage.f_select(2, slot as i64)?.f_zero_().map(drop)
+    }
+
     /// Gives the memory back.
     pub fn clear(&mut self) -> Result<(), TchError> {
         *self = Self::new(self.shape, self.budget)?;

@@ -21,6 +21,7 @@ const CONTROL_COMMANDS: usize = 64;
 pub struct Engine {
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
+    capacity: usize,
     limits: Limits,
     info: watch::Receiver<ModelInfo>,
     /// The engine's metrics.
@@ -60,8 +61,8 @@ impl Engine {
     pub async fn start(arguments: &Arguments, loaded: Loaded) -> Result<Self, StartError> {
         let Loaded { model, limits, max_total_tokens, eos } = loaded;
         let max_running = arguments.max_running_requests as usize;
-        let places = max_running + arguments.max_queued_requests as usize;
-        let (commands, receiver) = mpsc::channel(places + CONTROL_COMMANDS);
+        let capacity = max_running + arguments.max_queued_requests as usize;
+        let (commands, receiver) = mpsc::channel(capacity + CONTROL_COMMANDS);
         let model_path = arguments.model_path.display().to_string();
         let (announce, info) = watch::channel(ModelInfo { model_path, is_generation: true, weight_version: DEFAULT_VERSION.to_owned() });
         let metrics = Metrics::new()?;
@@ -85,7 +86,7 @@ impl Engine {
             }
         })?;
         started.await.map_err(|_| StartError::Ended)??;
-        Ok(Self { commands, places: Arc::new(Semaphore::new(places)), limits, info, metrics, draining: CancellationToken::new() })
+        Ok(Self { commands, places: Arc::new(Semaphore::new(capacity)), capacity, limits, info, metrics, draining: CancellationToken::new() })
     }
 
     /// What the engine holds.
@@ -99,8 +100,8 @@ impl Engine {
     }
 
     /// Requests that have no answer yet.
-    pub fn unanswered(&self, arguments: &Arguments) -> usize {
-        (arguments.max_running_requests + arguments.max_queued_requests) as usize - self.places.available_permits()
+    pub fn unanswered(&self) -> usize {
+        self.capacity.saturating_sub(self.places.available_permits())
     }
 
     /// Checks a request and queues it.

@@ -105,14 +105,14 @@ pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
 fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
     #[derive(Deserialize)]
     struct Raw {
-        #[serde(alias = "torch_dtype")]
         dtype: Option<String>,
+        torch_dtype: Option<String>,
     }
     let path = folder.join("config.json");
     let failed = |reason: String| LoadError::Dtype(path.display().to_string(), reason);
     let text = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
     let raw: Raw = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
-    match raw.dtype.as_deref() {
+    match raw.dtype.or(raw.torch_dtype).as_deref() {
         None | Some("float32") => Ok(Kind::Float),
         Some("bfloat16") => Ok(Kind::BFloat16),
         Some(other) => Err(failed(format!("`{other}` is neither float32 nor bfloat16"))),

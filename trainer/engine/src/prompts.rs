@@ -14,19 +14,25 @@ pub struct Prefilled {
     pub logits: Tensor,
 }
 
-/// Least recently used prompts go when there are more than `budget` tokens in it.
+impl Prefilled {
+    fn bytes(&self) -> usize {
+        [&self.kv, &self.logits].map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes()).iter().sum()
+    }
+}
+
+/// Least recently used prompts go when there is more than `budget` bytes in it.
 #[derive(Debug)]
 pub struct PromptCache {
     budget: usize,
-    tokens: usize,
+    bytes: usize,
     clock: u64,
     entries: HashMap<Vec<i64>, (u64, Rc<Prefilled>)>,
 }
 
 impl PromptCache {
-    /// An empty cache of at most `budget` tokens.
+    /// An empty cache of at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Self { budget, tokens: 0, clock: 0, entries: HashMap::new() }
+        Self { budget, bytes: 0, clock: 0, entries: HashMap::new() }
     }
 
     /// The prompt's prefill, if it is here.
@@ -39,24 +45,23 @@ impl PromptCache {
 
     /// Keeps a prefill, unless it alone is beyond the budget.
     pub fn insert(&mut self, prompt: &[i64], prefilled: Rc<Prefilled>) {
-        if prompt.len() > self.budget {
+        let bytes = prefilled.bytes();
+        if bytes > self.budget {
             return;
         }
-        while self.tokens + prompt.len() > self.budget {
+        while self.bytes + bytes > self.budget {
             let Some(oldest) = self.entries.iter().min_by_key(|(_, (used, _))| *used).map(|(prompt, _)| prompt.clone()) else { break };
-            self.entries.remove(&oldest);
-            self.tokens -= oldest.len();
+            self.bytes -= self.entries.remove(&oldest).map_or(0, |(_, removed)| removed.bytes());
         }
         self.clock += 1;
-        if self.entries.insert(prompt.to_vec(), (self.clock, prefilled)).is_none() {
-            self.tokens += prompt.len();
-        }
+        let replaced = self.entries.insert(prompt.to_vec(), (self.clock, prefilled));
+        self.bytes = self.bytes + bytes - replaced.map_or(0, |(_, replaced)| replaced.bytes());
     }
 
     /// Forgets all; weights are about to change.
     pub fn clear(&mut self) {
         self.entries.clear();
-        self.tokens = 0;
+        self.bytes = 0;
     }
 }
 
@@ -69,8 +74,8 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_prompt_goes_first() {
-        let prefilled = || Rc::new(Prefilled { kv: Tensor::from(0.0), logits: Tensor::from(0.0) });
-        let mut cache = PromptCache::new(4);
+        let prefilled = || Rc::new(Prefilled { kv: Tensor::from(0.0_f32), logits: Tensor::from(0.0_f32) });
+        let mut cache = PromptCache::new(16);
         cache.insert(&[1, 1], prefilled());
         cache.insert(&[2, 2], prefilled());
         assert!(cache.get(&[1, 1]).is_some());

@@ -24,7 +24,6 @@ const POLL: Duration = Duration::from_millis(20);
 /// An engine that listens.
 #[derive(Debug)]
 pub struct Server {
-    arguments: Arguments,
     engine: Engine,
     listener: TcpListener,
     keys: Keys,
@@ -41,7 +40,7 @@ impl Server {
         let engine = Engine::start(&arguments, loaded).await?;
         let (host, port) = (arguments.host.as_str(), arguments.port);
         let listener = TcpListener::bind((host, port)).await.with_context(|| format!("failed to listen on {host}:{port}"))?;
-        Ok(Self { arguments, engine, listener, keys })
+        Ok(Self { engine, listener, keys })
     }
 
     /// Where it listens.
@@ -51,7 +50,7 @@ impl Server {
 
     /// Serves until `stop` is done, then takes nothing new, lets requests in flight end, and returns.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { arguments, engine, listener, keys } = self;
+        let Self { engine, listener, keys } = self;
         let closing = engine.draining.clone();
         let app = router(engine.clone(), keys);
         let server = axum::serve(listener, app).with_graceful_shutdown(async move { closing.cancelled().await });
@@ -60,7 +59,7 @@ impl Server {
             ended = &mut serving => return ended.context("the HTTP server ended")?.context("the HTTP server failed"),
             () = stop => {}
         }
-        drain(&arguments, &engine).await;
+        drain(&engine).await;
         if let Ok(ended) = tokio::time::timeout(FLUSH, &mut serving).await {
             return ended.context("the HTTP server ended")?.context("the HTTP server failed");
         }
@@ -71,11 +70,11 @@ impl Server {
 }
 
 /// Waits for the answers of what is in flight, then aborts the rest.
-async fn drain(arguments: &Arguments, engine: &Engine) {
+async fn drain(engine: &Engine) {
     engine.draining.cancel();
-    tracing::info!(unanswered = engine.unanswered(arguments), seconds = DRAIN.as_secs(), "draining");
+    tracing::info!(unanswered = engine.unanswered(), seconds = DRAIN.as_secs(), "draining");
     let answered = async {
-        while engine.unanswered(arguments) > 0 {
+        while engine.unanswered() > 0 {
             tokio::time::sleep(POLL).await;
         }
     };

@@ -167,7 +167,13 @@ fn legend(series: &[Series]) -> String {
 fn data(series: &[Series], frame: &Frame) -> String {
     let points: Vec<Vec<(f64, f64)>> = series.iter().map(|series| series.points.clone()).collect();
     let json = serde_json::to_string(&points).unwrap_or_default();
-    format!("data-first=\"{}\" data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-points=\"{}\"", frame.steps.0, frame.steps.1, WIDTH - RIGHT, escape(&json))
+    format!(
+        "data-first=\"{}\" data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-points=\"{}\"",
+        frame.steps.0,
+        frame.steps.1,
+        WIDTH - RIGHT,
+        escape(&json)
+    )
 }
 
 #[cfg(test)]

@@ -46,7 +46,9 @@ impl Run {
     pub fn fail(&mut self, failure: LearnerFailure) {
         self.record.last_failure = Some(failure.clone());
         match self.record.stage.clone() {
-            Stage::Running(layout) | Stage::Stopping { layout, .. } => self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: true },
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => {
+                self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: true }
+            }
             Stage::Forming { .. } | Stage::Drained => self.record.stage = Stage::Failed,
             Stage::Finished | Stage::Failed => {}
         }
@@ -122,7 +124,8 @@ impl Run {
 
     fn watch(&mut self, layout: Layout, now: Now) {
         let standings = self.standings(&layout, now);
-        let finished = |run: &Self, member: &Member| run.supervisors.get(&member.name).is_some_and(|r| r.attempt == Some(run.record.attempt) && !r.learners.is_empty());
+        let finished =
+            |run: &Self, member: &Member| run.supervisors.get(&member.name).is_some_and(|r| r.attempt == Some(run.record.attempt) && !r.learners.is_empty());
         let exited = layout.members.iter().zip(&standings).all(|(member, standing)| match standing {
             Standing::Lost => true,
             Standing::Alive { running } => *running == 0 && finished(self, member),
@@ -204,7 +207,8 @@ impl Run {
 
 fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
     let (code, log_tail) = supervisors::failed(report)?;
-    let (reason, how) = if code >= 128 { ("LearnerKilled", format!("was killed by signal {}", code - 128)) } else { ("LearnerExited", format!("exited with code {code}")) };
+    let (reason, how) =
+        if code >= 128 { ("LearnerKilled", format!("was killed by signal {}", code - 128)) } else { ("LearnerExited", format!("exited with code {code}")) };
     let tail = log_tail.trim().replace('\n', " | ");
     let message = if tail.is_empty() { format!("a learner of {name} {how}") } else { format!("a learner of {name} {how}: {tail}") };
     Some(LearnerFailure { reason: reason.to_owned(), message, supervisor: Some(name.to_owned()), exit_code: Some(code) })

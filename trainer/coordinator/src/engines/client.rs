@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use reqwest::{Response, StatusCode};
 use rljob_protocol::sglang::{
-    ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, GenerateResponse, InitWeightsUpdateGroup, ModelInfo, PauseGeneration, UpdateWeightsFromDisk, UpdateWeightsFromDistributed,
-    WeightsAnswer,
+    ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, GenerateResponse, InitWeightsUpdateGroup, ModelInfo, PauseGeneration,
+    UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
 

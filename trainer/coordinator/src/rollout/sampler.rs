@@ -143,7 +143,9 @@ impl<'s> Sampler<'s> {
         match error {
             EngineError::Aborted(_) | EngineError::Refused { status: StatusCode::BAD_REQUEST, .. } => {}
             EngineError::OtherWeights { found, .. } => drop(self.fleet.update(engine, |slot| slot.answered(found.clone()))),
-            EngineError::Unreachable { .. } | EngineError::Refused { .. } | EngineError::Garbage { .. } => drop(self.fleet.update(engine, |slot| slot.failed(now))),
+            EngineError::Unreachable { .. } | EngineError::Refused { .. } | EngineError::Garbage { .. } => {
+                drop(self.fleet.update(engine, |slot| slot.failed(now)))
+            }
         }
     }
 }

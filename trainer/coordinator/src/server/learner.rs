@@ -141,7 +141,7 @@ pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): J
     match ready {
         WeightsReady::Disk { attempt, version, path } => {
             let folder = coordinator.change(|run, _| run.folder_ready(attempt, version, &path)).await??;
-            tracing::info!(%version, folder = %path.display(), ?folder, "weights are on disk");
+            tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
             if folder == Folder::Published {
                 prune_folders(&coordinator).await;
             }

@@ -148,6 +148,9 @@ impl Scheduler {
         for index in (0..self.running.len()).rev() {
             let Some(sampled) = sampled[index] else {
                 self.metrics.requests.inc();
+                if let Err(error) = self.cache.wipe(index) {
+                    self.fault = Some(format!("failed to wipe a slot of the KV cache: {error}"));
+                }
                 self.remove(index).fail(GenerateError::Internal(NON_FINITE.to_owned()));
                 continue;
             };

@@ -36,7 +36,7 @@ pub const DEFAULT_VERSION: &str = "default";
 pub struct Settings {
     /// Requests decoded together.
     pub max_running: usize,
-    /// Token positions in the KV cache; a quarter as many are kept for prompts.
+    /// Token positions in the KV cache; cached prompts may take a quarter of its memory beside it.
     pub max_total_tokens: usize,
     /// Tokens that end a completion.
     pub eos: Vec<i64>,
@@ -68,7 +68,8 @@ impl Scheduler {
     /// An idle engine over `model`. What it loads is announced through `info`.
     pub fn new(settings: Settings, model: Model, info: watch::Sender<ModelInfo>, metrics: Metrics) -> Result<Self, tch::TchError> {
         let cache = KvCache::new(model.cache_shape(), settings.max_total_tokens)?;
-        let prompts = PromptCache::new(settings.max_total_tokens / 4);
+        let bytes = settings.max_total_tokens as u64 * model.cache_shape().bytes_per_token();
+        let prompts = PromptCache::new((bytes / 4) as usize);
         Ok(Self {
             settings,
             model,
