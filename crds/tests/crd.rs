@@ -9,7 +9,7 @@ use rljob_crds::crd;
 const ANNOTATIONS_LIMIT: usize = 262_144;
 
 fn root() -> JSONSchemaProps {
-    crd().spec.versions.remove(0).schema.unwrap().open_api_v3_schema.unwrap()
+    crd().spec.versions.into_iter().next().and_then(|version| version.schema?.open_api_v3_schema).unwrap_or_default()
 }
 
 #[test]
@@ -37,6 +37,7 @@ fn an_unvisited_object_has_an_observed_generation_of_minus_one() {
 #[test]
 fn every_field_has_a_description() {
     let mut missing = Vec::new();
+    assert!(root().properties.is_some());
     walk("", &root(), &mut missing);
     assert_eq!(missing, Vec::<String>::new());
 }

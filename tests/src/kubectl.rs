@@ -15,19 +15,19 @@ const LIMIT_SECONDS: &str = "900";
 #[derive(Clone, Debug)]
 pub struct Kubectl {
     kubeconfig: PathBuf,
-    namespace: String,
+    namespace: Option<String>,
 }
 
 impl Kubectl {
-    /// For the kubeconfig's user, in the namespace `default`.
+    /// For the kubeconfig's user, in the namespace that objects name, or `default`.
     pub fn new(kubeconfig: &Path) -> Self {
-        Self { kubeconfig: kubeconfig.to_path_buf(), namespace: "default".to_owned() }
+        Self { kubeconfig: kubeconfig.to_path_buf(), namespace: None }
     }
 
     /// The same in another namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Self {
-        Self { namespace: namespace.to_owned(), ..self.clone() }
+        Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
     /// Runs it and returns what it printed.
@@ -39,7 +39,11 @@ impl Kubectl {
     pub fn run_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", LIMIT_SECONDS]).arg(files::kubernetes("kubectl")?);
-        command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--namespace").arg(&self.namespace).args(arguments);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        if let Some(namespace) = &self.namespace {
+            command.arg("--namespace").arg(namespace);
+        }
+        command.args(arguments);
         process::run_with_input(&mut command, input)
     }
 

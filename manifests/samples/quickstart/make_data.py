@@ -42,7 +42,7 @@ CONFIG = {
     "attention_bias": False,
     "mlp_bias": False,
     "attention_dropout": 0.0,
-    "initializer_range": 0.02,
+    "initializer_range": 0.06,
     "tie_word_embeddings": False,
     "pad_token_id": 0,
     "bos_token_id": None,

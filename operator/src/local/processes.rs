@@ -20,6 +20,9 @@ use super::backoff::Losses;
 use super::commands::{Recipe, Role};
 use crate::decide::RoleCounts;
 
+/// Wait before a process that ended with exit code 0 is started again.
+const AFTER_SUCCESS: Duration = Duration::from_secs(2);
+
 /// A process that cannot be kept running.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -193,6 +196,11 @@ impl Process {
             let log = self.log.clone();
             return Err(ProcessError::Lost { name: name.clone(), losses: super::backoff::MAX_LOSSES, status: describe(status), log });
         };
+        if status.success() {
+            // It obeyed an order (a supervisor's at the end): unless the run ends now, it is wanted again.
+            self.since = now + wait.max(AFTER_SUCCESS);
+            return Ok(None);
+        }
         self.since = now + wait;
         Ok(Some(format!("{name} ended with {}; it is started again in {:.1} s (log: {})", describe(status), wait.as_secs_f64(), self.log.display())))
     }

@@ -13,8 +13,8 @@ use rljob_tests::process::{run, wait_until};
 use rljob_tests::{Cluster, Namespace, rootfs};
 use serde_json::{Value, json};
 
-/// Steps of the job in e2e/job.yaml.
-const STEPS: u64 = 12;
+/// Steps of the second job in e2e/jobs.yaml.
+const STEPS: u64 = 30;
 /// What a step, a restart or a replacement may take on a small machine that runs everything.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -129,16 +129,17 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_an_engine_and_its_coordinator_ar
 
     let namespace = Namespace::create(cluster, "team").unwrap();
     let kubectl = &namespace.kubectl;
-    let job = include_str!("e2e/job.yaml").replace("SHARED", &shared.display().to_string()).replace("RUNS", &runs.display().to_string());
+    let job = include_str!("e2e/jobs.yaml").replace("SHARED", &shared.display().to_string()).replace("RUNS", &runs.display().to_string());
     kubectl.apply(&job).unwrap();
     let run = Run { namespace: &namespace, directory: runs.join(&namespace.name).join("e2e") };
 
-    run.wait_for_steps(2);
+    run.wait_for_steps(3);
     cluster.kill_oldest("rljob-learner").unwrap();
-    run.wait_for_steps(5);
+    run.wait_for_steps(8);
     run.lose_pod("inference");
-    run.wait_for_steps(7);
+    run.wait_for_steps(13);
     run.lose_pod("coordinator");
+    assert!(steps_done(&run.directory) < STEPS, "the job was through before everything was killed");
     kubectl.run(&["wait", "--for=condition=Succeeded", "rljob/e2e", "--timeout=600s"]).unwrap_or_else(|error| {
         panic!("{error:#}\n{}", report(&cluster.kubectl().in_namespace("rljob-system")));
     });

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
-use crate::core::Stage;
 use crate::core::work::Work;
+use crate::core::{Run, Stage};
 use crate::input::{self, Input, InputError};
 use crate::pack::batch::SampleError;
 use crate::store::StoreError;
@@ -95,7 +95,7 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     let mut changes = coordinator.changes();
     let mut running = Running::default();
     loop {
-        let wanted = coordinator.read(|run| run.work()).await;
+        let wanted = coordinator.read(Run::work).await;
         running.switch(&coordinator, &input, wanted).await;
         tokio::select! {
             () = coordinator.stop.cancelled() => break,

@@ -35,7 +35,7 @@ pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version
         prompts: prompts as u32,
         sampled: mean(sampled),
         greedy: mean(greedy),
-        seconds: (coordinator.clock.now() - started).as_secs_f64(),
+        seconds: coordinator.clock.now().saturating_sub(started).as_secs_f64(),
     };
     coordinator.record_evaluation(metrics.clone()).await?;
     Ok(metrics)

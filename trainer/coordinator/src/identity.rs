@@ -53,7 +53,7 @@ impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
         let text = serde_json::to_string(&(&config.spec.model, &config.spec.algorithm))?;
-        let spec_hash = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        let spec_hash = Sha256::digest(text).iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
         Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
     }
 

@@ -7,7 +7,7 @@ use rljob_protocol::learner::Transfer;
 use rljob_protocol::version::Version;
 
 use super::record::Published;
-use super::{Refusal, Route, Run};
+use super::{Publication, Refusal, Route, Run};
 
 /// What a folder of weights is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +80,9 @@ impl Run {
 
     /// A transfer ended, well or not; the engine's version tells which.
     pub fn transfer_over(&mut self, transfer: &Transfer) {
-        if let Some(Route::Broadcast { transfers, outstanding, .. }) = self.publication.as_mut().map(|publication| &mut publication.route) {
-            if transfers.contains(transfer) {
-                outstanding.remove(&transfer.engine);
-            }
+        let Some(Publication { route: Route::Broadcast { transfers, outstanding, .. }, .. }) = &mut self.publication else { return };
+        if transfers.contains(transfer) {
+            outstanding.remove(&transfer.engine);
         }
     }
 }

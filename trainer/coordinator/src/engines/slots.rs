@@ -21,6 +21,7 @@ const POLLS: u32 = 3;
 const COOLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// One engine.
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own; only some combinations are routable, and `routable` says which")]
 #[derive(Debug)]
 pub struct Slot {
     /// Base URL.

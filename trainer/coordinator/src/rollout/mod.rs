@@ -64,7 +64,7 @@ async fn sample(
     while let Some(result) = groups.next().await {
         result?;
     }
-    Ok(started.get().map(|started: &Duration| (coordinator.clock.now() - *started).as_secs_f64()))
+    Ok(started.get().map(|started: &Duration| coordinator.clock.now().saturating_sub(*started).as_secs_f64()))
 }
 
 async fn group(

@@ -142,9 +142,11 @@ impl<'s> Sampler<'s> {
         let now = self.clock.now();
         match error {
             EngineError::Aborted(_) | EngineError::Refused { status: StatusCode::BAD_REQUEST, .. } => {}
-            EngineError::OtherWeights { found, .. } => drop(self.fleet.update(engine, |slot| slot.answered(found.clone()))),
+            EngineError::OtherWeights { found, .. } => {
+                self.fleet.update(engine, |slot| slot.answered(found.clone()));
+            }
             EngineError::Unreachable { .. } | EngineError::Refused { .. } | EngineError::Garbage { .. } => {
-                drop(self.fleet.update(engine, |slot| slot.failed(now)))
+                self.fleet.update(engine, |slot| slot.failed(now));
             }
         }
     }

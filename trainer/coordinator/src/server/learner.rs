@@ -68,19 +68,19 @@ pub async fn instructions(State(coordinator): State<Arc<Coordinator>>, Query(pos
 /// Who asks for a batch.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rank {
+pub struct Part {
     attempt: u32,
     rank: u32,
     world: u32,
 }
 
 /// `GET /v1/batches/{step}`
-pub async fn batch(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Query(rank): Query<Rank>) -> Result<Bytes, Refused> {
-    let fixed = coordinator.read(|run| run.fence(rank.attempt).map(|()| run.is_fixed(step))).await?;
+pub async fn batch(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Query(part): Query<Part>) -> Result<Bytes, Refused> {
+    let fixed = coordinator.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
     if !fixed {
         return Err(Refusal::Invalid(format!("the batch of step {step} is not fixed yet")).into());
     }
-    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, step, rank.rank, rank.world).await?)
+    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, step, part.rank, part.world).await?)
 }
 
 /// `POST /v1/steps/{step}`
