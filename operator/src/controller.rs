@@ -40,9 +40,9 @@ mod policy;
 pub use policy::Failures;
 
 /// A pass that nothing triggered, as a safety net.
-const RESYNC: Duration = Duration::from_mins(5);
+const RESYNC: Duration = Duration::from_secs(300);
 /// Time after which a job that does not get further by itself is looked at again.
-const STALLED_RESYNC: Duration = Duration::from_mins(1);
+const STALLED_RESYNC: Duration = Duration::from_secs(60);
 /// Time after which a deleted job is forgotten at the latest.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
 /// Longest note of an event, in bytes.
@@ -142,7 +142,7 @@ async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: Cancellati
 
 async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let started = Instant::now();
-    let result = reconcile(&job, &context).await;
+    let result = Box::pin(reconcile(&job, &context)).await;
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(ReconcileError::variant));
     if result.is_ok() {
         context.failures.clear(&job.uid().unwrap_or_default());
@@ -150,6 +150,7 @@ async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Ac
     result
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the signature that the controller calls")]
 fn error_policy(job: Arc<RLJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
     let name = ObjectRef::from_obj(job.as_ref());
     if matches!(error, ReconcileError::Conflict) {

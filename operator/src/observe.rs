@@ -112,7 +112,7 @@ impl Observed {
             }
         }
         for pods in self.pods.values_mut() {
-            pods.sort_by_key(|pod| ordinal(pod));
+            pods.sort_by_key(ordinal);
         }
     }
 
@@ -164,4 +164,75 @@ fn is_ready(pod: &Pod) -> bool {
 /// The number at the end of a StatefulSet pod's name.
 fn ordinal(pod: &Pod) -> u32 {
     pod.name_any().rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::test_support::validated;
+    use serde_json::json;
+
+    fn pod(name: &str, role: &str, owner: &str, more: &serde_json::Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "name": name, "uid": format!("uid of {name}"), "labels": { LABEL_JOB: "sums", LABEL_ROLE: role },
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "any", "uid": owner, "controller": true }],
+            },
+            "status": { "podIP": "fd00::7", "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        if more.is_string() {
+            pod["metadata"]["deletionTimestamp"] = more.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn observed() -> Observed {
+        let set = |uid: &str, replicas: i32| {
+            let set = json!({ "metadata": { "uid": uid }, "spec": { "replicas": replicas, "selector": {}, "template": {} } });
+            serde_json::from_value::<StatefulSet>(set).unwrap()
+        };
+        let stateful_sets = BTreeMap::from([(Role::Inference, set("engines", 3)), (Role::Coordinator, set("coordinators", 1))]);
+        let mut observed = Observed { stateful_sets, ..Observed::default() };
+        let (here, going) = (json!(null), json!("2027-01-15T08:00:00Z"));
+        observed.sort_pods(vec![
+            pod("sums-inference-10", "inference", "engines", &here),
+            pod("sums-inference-2", "inference", "engines", &here),
+            pod("sums-inference-1", "inference", "engines", &going),
+            pod("sums-inference-0", "inference", "somebody else", &here),
+            pod("sums-coordinator-0", "coordinator", "coordinators", &here),
+            pod("sums-trainer-0", "trainer", "no set of ours", &here),
+        ]);
+        observed
+    }
+
+    #[test]
+    fn only_own_pods_count_and_a_terminating_engine_leaves_the_list() {
+        let facts = observed().facts(&validated(), &RLJobStatus::default(), |_| None);
+        let names: Vec<&str> = facts.engines.iter().map(|engine| engine.name.as_str()).collect();
+        assert_eq!(names, ["sums-inference-2", "sums-inference-10"]);
+        assert_eq!(facts.engines[0].url, "http://sums-inference-2.sums-inference.lab.svc:30000");
+        let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
+        assert_eq!(facts.roles, Roles { inference: counts(3, 3, 2), coordinator: counts(1, 1, 1), trainer: counts(0, 0, 0) });
+    }
+
+    #[test]
+    fn the_coordinator_is_its_pods_uid_and_address() {
+        assert_eq!(observed().coordinator(), Some(("uid of sums-coordinator-0".to_owned(), Some("http://[fd00::7]:8080".to_owned()))));
+        assert_eq!(Observed::default().coordinator(), None);
+    }
+
+    #[test]
+    fn an_object_is_ours_by_its_controlling_owners_uid() {
+        let owned = |uid: &str, controller: bool| {
+            serde_json::from_value(
+                json!({ "name": "sums-run", "ownerReferences": [{ "apiVersion": "a/v1", "kind": "K", "name": "n", "uid": uid, "controller": controller }] }),
+            )
+            .unwrap()
+        };
+        let job = validated();
+        assert!(is_own(&job, &owned(&job.uid, true)));
+        assert!(!is_own(&job, &owned(&job.uid, false)));
+        assert!(!is_own(&job, &owned("another", true)));
+        assert!(!is_own(&job, &ObjectMeta::default()));
+    }
 }

@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Longest time that an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A change of nothing but progress triggers a pass this often: what status writes at most once a minute.
-const PROGRESS_PERIOD: Duration = Duration::from_mins(1);
+const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
 /// Triggers that wait for the controller; one that finds no room is given again a second later.
 const TRIGGERS: usize = 1024;
 

@@ -19,7 +19,9 @@ fn built(keeps_running: bool, pinned: &Pinned) -> Resources {
 fn the_children_of_a_minimal_job() {
     let Resources { config_map, secret, network_policy, disruption_budget, services, mut stateful_sets } = built(true, &Pinned::default());
     // The annotation holds the template below once more.
-    stateful_sets.iter_mut().for_each(|set| set.metadata.annotations = None);
+    for set in &mut stateful_sets {
+        set.metadata.annotations = None;
+    }
     insta::assert_yaml_snapshot!("config_map", config_map);
     insta::assert_yaml_snapshot!("secret", secret);
     insta::assert_yaml_snapshot!("network_policy", network_policy);

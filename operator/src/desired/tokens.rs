@@ -75,7 +75,7 @@ fn derive(key: &TokenKey, uid: &str, role: &str) -> String {
     for part in ["rljob token 1", "\0", uid, "\0", role] {
         mac.update(part.as_bytes());
     }
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", mac.finalize().into_bytes())
 }
 
 #[cfg(test)]

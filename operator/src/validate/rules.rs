@@ -140,7 +140,7 @@ fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
 fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let minibatches = spec.training.minibatches.max(1);
     let mut divides = |path: &str, batch: u32, what: &str| {
-        if batch % minibatches != 0 {
+        if !batch.is_multiple_of(minibatches) {
             problems.push(Problem::new(path, format!("{batch} {what} cannot be split into training.minibatches = {minibatches} equal parts")));
         }
     };

@@ -1,3 +1,5 @@
+//! What `report` promises, one sentence a test.
+
 use super::*;
 
 fn report() -> Report {

@@ -1,3 +1,5 @@
+//! What `data` promises, one sentence a test.
+
 use std::fs;
 use std::path::Path;
 

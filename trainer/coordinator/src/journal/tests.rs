@@ -1,3 +1,5 @@
+//! What `journal` promises, one sentence a test.
+
 use std::collections::BTreeMap;
 
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};

@@ -1,3 +1,5 @@
+//! What `pack` promises, one sentence a test.
+
 use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 

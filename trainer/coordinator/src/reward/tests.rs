@@ -1,3 +1,5 @@
+//! What `reward` promises, one sentence a test.
+
 use std::collections::BTreeMap;
 
 use rljob_crds::algorithm::{ExactMatchReward, MathReward, RewardSpec};

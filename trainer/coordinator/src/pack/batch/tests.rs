@@ -1,3 +1,5 @@
+//! What `batch` promises, one sentence a test.
+
 use std::collections::BTreeMap;
 
 use super::{SampleError, from_prompts, from_samples};
