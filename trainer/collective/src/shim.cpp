@@ -13,6 +13,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// c10d's flight recorder writes a map before it takes its lock, so that the first operations of two groups in two threads can crash the process. Off:
+// nothing here reads its records. Set before main, while no other thread can read the environment; a value that the user gave stays.
+const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+
 struct Store {
   c10::intrusive_ptr<c10d::TCPStore> tcp;
 };
