@@ -56,9 +56,10 @@ pub enum JobsError {
 /// # Errors
 /// [`JobsError`].
 pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
-    let text = fs::read_to_string(file).map_err(|source| JobsError::Read { path: file.to_owned(), source })?;
-    let folder = file.parent().map(std::path::absolute).transpose().map_err(|source| JobsError::Read { path: file.to_owned(), source })?;
-    parse(file, &text, sets, &folder.unwrap_or_default())
+    let failed = |source| JobsError::Read { path: file.to_owned(), source };
+    let text = fs::read_to_string(file).map_err(failed)?;
+    let absolute = std::path::absolute(file).map_err(failed)?;
+    parse(file, &text, sets, absolute.parent().unwrap_or(&absolute))
 }
 
 /// The jobs of a text; `file` names it in errors, `folder` (absolute) is what relative paths start from.

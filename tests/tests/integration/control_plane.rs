@@ -8,11 +8,14 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
+mod operator;
+
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
         let cluster = Cluster::start(0).unwrap();
+        operator::install(&cluster.kubectl()).unwrap();
         install_crd(&cluster.kubectl()).unwrap();
         cluster
     })

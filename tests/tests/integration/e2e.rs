@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
 use rljob_tests::files::{kubernetes, workspace};
@@ -87,11 +87,18 @@ fn steps_done(run_directory: &Path) -> u64 {
 struct Run<'a> {
     namespace: &'a Namespace,
     directory: PathBuf,
+    start: Instant,
 }
 
 impl Run<'_> {
     fn wait_for_steps(&self, steps: u64) {
         wait_until(&format!("step {steps}"), LIMIT, || Ok(steps_done(&self.directory) >= steps)).unwrap();
+        self.say(&format!("step {steps}"));
+    }
+
+    /// One line a stage, so that a log shows where the time went.
+    fn say(&self, event: &str) {
+        eprintln!("e2e: {event} after {:.0} s", self.start.elapsed().as_secs_f64());
     }
 
     /// Deletes a pod without grace, as a lost node would, and waits for its successor.
@@ -103,6 +110,7 @@ impl Run<'_> {
         let before = uid(&pod).unwrap();
         kubectl.run(&["delete", &pod, "--grace-period=0", "--force", "--wait=false"]).unwrap();
         wait_until(&format!("the successor of {pod}"), LIMIT, || uid(&pod).map(|after| after != before)).unwrap();
+        self.say(&format!("{pod} was deleted and has a successor"));
     }
 
     fn status(&self) -> Value {
@@ -131,7 +139,7 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_an_engine_and_its_coordinator_ar
     let kubectl = &namespace.kubectl;
     let job = include_str!("e2e/jobs.yaml").replace("SHARED", &shared.display().to_string()).replace("RUNS", &runs.display().to_string());
     kubectl.apply(&job).unwrap();
-    let run = Run { namespace: &namespace, directory: runs.join(&namespace.name).join("e2e") };
+    let run = Run { namespace: &namespace, directory: runs.join(&namespace.name).join("e2e"), start: Instant::now() };
 
     run.wait_for_steps(3);
     cluster.kill_oldest("rljob-learner").unwrap();
@@ -143,6 +151,8 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_an_engine_and_its_coordinator_ar
     kubectl.run(&["wait", "--for=condition=Succeeded", "rljob/e2e", "--timeout=600s"]).unwrap_or_else(|error| {
         panic!("{error:#}\n{}", report(&cluster.kubectl().in_namespace("rljob-system")));
     });
+
+    run.say("success");
 
     let status = run.status();
     assert_eq!(status["restarts"], 1, "only the killed learner counts: {status}");

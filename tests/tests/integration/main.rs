@@ -1,5 +1,11 @@
-//! Everything that is tested on the whole: the architecture's invariants, the API on a real control plane, and a job on a real cluster.
+//! Everything that is tested on the whole: the architecture's invariants, the API on a real control plane, `rljob run`, and a job
+//! on a real cluster.
 
+#[cfg(test)]
 mod control_plane;
+#[cfg(test)]
 mod e2e;
+#[cfg(test)]
 mod invariants;
+#[cfg(test)]
+mod local_run;
