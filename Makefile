@@ -1,6 +1,6 @@
 # The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes quickstart test lint build unit e2e docs
+.PHONY: help setup setup-libtorch setup-kubernetes quickstart test lint build unit e2e bench docs
 
 # Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
@@ -22,7 +22,7 @@ quickstart: setup-libtorch ## Teach a tiny model arithmetic with GRPO on this ma
 	cargo build --release --locked --workspace --bins
 	manifests/samples/quickstart.sh
 
-test: setup build unit ## Run the unit, parity and control-plane tests (lint and e2e join them when docs/plan.md says so)
+test: setup lint build unit e2e docs ## Check and test everything: lints, unit, parity and control-plane tests, runs on this machine and on a real Kubernetes
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
@@ -37,6 +37,9 @@ unit: setup build
 
 e2e: setup build ## Run a job on a real Kubernetes of two nodes on this machine
 	$(CARGO_TEST) --test integration e2e:: -- --nocapture
+
+bench: setup-libtorch ## Measure against the peer, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names its Python)
+	OMP_NUM_THREADS=$$(nproc) cargo bench --workspace --locked --benches
 
 docs: setup-libtorch ## Build the API documentation; check that generated manifests are current
 	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked

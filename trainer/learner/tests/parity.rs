@@ -21,12 +21,8 @@ const LENGTHS: [usize; 4] = [9, 3, 33, 12];
 const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
 const ADAMW: AdamW = AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
 
-fn cache() -> Option<PathBuf> {
-    Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12"))
-}
-
 fn python() -> Option<PathBuf> {
-    let cached = || Some(cache()?.join("venv/bin/python"));
+    let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
     let python = std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists());
     if python.is_none() {
         println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
@@ -167,30 +163,38 @@ fn compare_model(python: &Path, folder: &Path) {
     assert!(*worst <= 1e-4, "{name} differs by {worst}");
 }
 
-#[test]
-fn an_untied_model_gives_transformers_numbers() {
-    let Some(python) = python() else { return };
-    let Some(folder) = cache().map(|cache| cache.join("models/tiny-llama")).filter(|folder| folder.exists()) else {
-        println!("skipped: no models/tiny-llama in the cache");
-        return;
-    };
-    compare_model(&python, &folder);
-}
-
-#[test]
-fn a_tied_model_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
-    let Some(python) = python() else { return };
-    let folder = tempfile::tempdir().unwrap();
+/// A model folder with random weights, written by rljob.
+fn random_model(folder: &Path, tied: bool) -> PathBuf {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
-        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}, "tie_word_embeddings": true, "initializer_range": 0.2, "eos_token_id": 2,
+        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}, "tie_word_embeddings": tied, "initializer_range": 0.2, "eos_token_id": 2,
     });
-    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let config = ModelConfig::from_folder(folder.path()).unwrap();
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let config = ModelConfig::from_folder(folder).unwrap();
     let layout = ModelLayout::new(&config);
     let blocks = random::random(&layout, &config, 3).unwrap();
-    let export = folder.path().join("export");
-    hugging_face::write_folder(&export, folder.path(), &layout, &blocks, Kind::Float).unwrap();
-    compare_model(&python, &export);
+    let export = folder.join("export");
+    hugging_face::write_folder(&export, folder, &layout, &blocks, Kind::Float).unwrap();
+    export
+}
+
+#[test]
+fn a_model_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+    let Some(python) = python() else { return };
+    for tied in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        compare_model(&python, &random_model(folder.path(), tied));
+    }
+}
+
+/// For the export of a real run: `RLJOB_PARITY_MODEL=FOLDER cargo test -p rljob-learner --test parity -- --nocapture`.
+#[test]
+fn a_model_that_is_named_gives_transformers_numbers() {
+    let Some(folder) = std::env::var_os("RLJOB_PARITY_MODEL") else {
+        println!("skipped: RLJOB_PARITY_MODEL names no model folder");
+        return;
+    };
+    let Some(python) = python() else { return };
+    compare_model(&python, Path::new(&folder));
 }
