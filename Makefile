@@ -39,8 +39,7 @@ e2e: setup build ## Run a job on a real Kubernetes of two nodes on this machine
 	$(CARGO_TEST) --test integration e2e:: -- --nocapture
 
 bench: setup-libtorch ## Measure against the peer, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names its Python)
-	OMP_NUM_THREADS=$$(nproc) cargo bench --workspace --locked --benches
+	OMP_NUM_THREADS=$$(nproc) cargo bench --workspace --locked --bench '*'
 
-docs: setup-libtorch ## Build the API documentation; check that generated manifests are current
+docs: setup-libtorch ## Build the API documentation; warnings are errors
 	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
-	cargo run --quiet --locked --bin rljob -- crd | diff crds/rljob.yaml -

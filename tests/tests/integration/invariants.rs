@@ -102,6 +102,19 @@ fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
 }
 
 #[test]
+fn decisions_know_roles_and_facts_but_no_cluster_objects() {
+    let files = sources(&workspace().join("operator/src/decide"), &["rs"]);
+    assert_eq!(uses(&files, &["k8s_openapi", "kube::", "Pod", "StatefulSet"]), Vec::<String>::new());
+}
+
+#[test]
+fn the_model_knows_no_other_rank() {
+    let files = sources(&workspace().join("trainer/learner/src/model"), &["rs"]);
+    assert!(!files.is_empty(), "trainer/learner/src/model has no code");
+    assert_eq!(uses(&files, &["rljob_collective", "crate::ranks", "crate::fsdp"]), Vec::<String>::new());
+}
+
+#[test]
 fn the_algorithms_do_no_io_and_no_collectives() {
     let files = sources(&workspace().join("trainer/learner/src/algorithm"), &["rs"]);
     assert!(!files.is_empty(), "trainer/learner/src/algorithm has no code");
@@ -135,14 +148,22 @@ fn the_architecture_page_names_every_member() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// Link targets, and code spans that begin with one of the tree's folders.
+fn paths_in(text: &str) -> Vec<String> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.starts_with("http"));
+    let rooms = ["crds/", "operator/", "trainer/", "manifests/", "tests/", "docs/"];
+    let spans = text.split('`').skip(1).step_by(2).filter(|span| rooms.iter().any(|room| span.starts_with(room)) && !span.contains(' '));
+    links.chain(spans).map(ToOwned::to_owned).collect()
+}
+
 #[test]
 fn files_that_documents_point_to_exist() {
     let root = workspace();
     let mut missing = Vec::new();
     for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
-        let text = fs::read_to_string(root.join(page)).unwrap();
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.starts_with("http"));
-        missing.extend(links.filter(|link| !root.join(link).exists()).map(|link| format!("{page}: {link}")));
+        let paths = paths_in(&fs::read_to_string(root.join(page)).unwrap());
+        assert!(!paths.is_empty(), "{page} points to nothing");
+        missing.extend(paths.into_iter().filter(|path| !root.join(path).exists()).map(|path| format!("{page}: {path}")));
     }
     assert_eq!(missing, Vec::<String>::new());
 }
