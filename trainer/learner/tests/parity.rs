@@ -1,4 +1,5 @@
-//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32: relative differences of at most 1e-4.
+//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32: every value within 1e-4, and every tensor within 1e-4 of
+//! its norm.
 //!
 //! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without it the tests say that they were skipped.
 
@@ -12,7 +13,7 @@ use std::process::Command;
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_learner::algorithm::{grpo, sft};
 use rljob_learner::model::{Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random};
-use serde_json::json;
+use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
 const TEMPERATURE: f64 = 0.7;
@@ -89,7 +90,8 @@ struct Comparison {
     parameters: WholeParameters,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
-    worst: Vec<(f64, String)>,
+    /// Relative and largest absolute difference of each tensor.
+    differences: Vec<(f64, f64, String)>,
 }
 
 impl Comparison {
@@ -99,11 +101,13 @@ impl Comparison {
         let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
         let parameters = WholeParameters::new(model.layout(), blocks, Kind::Float);
         let packed = case.packed(model.config().vocab_size);
-        (Self { reference: case.reference(python, folder), model, parameters, packed, worst: Vec::new() }, case)
+        (Self { reference: case.reference(python, folder), model, parameters, packed, differences: Vec::new() }, case)
     }
 
     fn compare(&mut self, name: &str, actual: &Tensor) {
-        self.worst.push((relative(actual, &self.reference[name]), name.to_owned()));
+        let expected = &self.reference[name];
+        let largest = (actual - expected).abs().max().double_value(&[]);
+        self.differences.push((relative(actual, expected), largest, name.to_owned()));
     }
 
     /// Compares loss and gradients of a pass whose loss is `loss`: (derivative, loss of the chunk).
@@ -158,33 +162,74 @@ fn compare_model(python: &Path, folder: &Path) {
     }
     comparison.compare("adamw", &parameter);
 
-    let (worst, name) = comparison.worst.iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-    println!("{}: logits differ by at most {largest:.1e}; largest of {} relative differences {worst:.1e} at {name}", folder.display(), comparison.worst.len());
-    assert!(*worst <= 1e-4, "{name} differs by {worst}");
+    let differences = &comparison.differences;
+    let (worst, _, name) = differences.iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    let (_, absolute, where_) = differences.iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+    println!(
+        "{}: logits differ by at most {largest:.1e}; of {} losses and gradients the values by at most {absolute:.1e} at {where_}, the norms by {worst:.1e} at {name}",
+        folder.display(),
+        differences.len()
+    );
+    assert!(*worst <= 1e-4, "{name} differs by {worst} of its norm");
+    assert!(*absolute <= 1e-4, "{where_} differs by {absolute}");
 }
 
-/// A model folder with random weights, written by rljob.
-fn random_model(folder: &Path, tied: bool) -> PathBuf {
-    let config = json!({
+/// A model folder with random weights (biases and norms too), written by rljob; `change` makes another shape of a small Llama.
+fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
-        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}, "tie_word_embeddings": tied, "initializer_range": 0.2, "eos_token_id": 2,
+        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}, "tie_word_embeddings": false, "initializer_range": 0.2, "eos_token_id": 2,
     });
+    change(&mut config);
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let config = ModelConfig::from_folder(folder).unwrap();
     let layout = ModelLayout::new(&config);
-    let blocks = random::random(&layout, &config, 3).unwrap();
+    let wave = |block: &Tensor| block + (Tensor::arange(block.numel() as i64, (Kind::Float, tch::Device::Cpu)) * 0.37).sin() * 0.1;
+    let blocks: Vec<Tensor> = random::random(&layout, &config, 3).unwrap().iter().map(wave).collect();
     let export = folder.join("export");
     hugging_face::write_folder(&export, folder, &layout, &blocks, Kind::Float).unwrap();
     export
 }
 
-#[test]
-fn a_model_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+fn compare_random(change: impl FnOnce(&mut Value)) {
     let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    compare_model(&python, &random_model(folder.path(), change));
+}
+
+#[test]
+fn a_llama_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+    compare_random(|_| ());
+    compare_random(|config| config["tie_word_embeddings"] = true.into());
+}
+
+#[test]
+fn a_llama_with_llama_3_1_rope_scaling_gives_transformers_numbers() {
+    compare_random(|config| {
+        config["rope_parameters"] = json!({"rope_theta": 500.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64});
+    });
+}
+
+#[test]
+fn a_qwen2_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+    compare_random(|config| {
+        config["architectures"] = json!(["Qwen2ForCausalLM"]);
+        config["model_type"] = "qwen2".into();
+        config["tie_word_embeddings"] = true.into();
+        config.as_object_mut().unwrap().remove("head_dim");
+    });
+}
+
+#[test]
+fn a_qwen3_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
     for tied in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
-        compare_model(&python, &random_model(folder.path(), tied));
+        compare_random(|config| {
+            config["architectures"] = json!(["Qwen3ForCausalLM"]);
+            config["model_type"] = "qwen3".into();
+            config["tie_word_embeddings"] = tied.into();
+        });
     }
 }
 

@@ -1,11 +1,19 @@
-//! `config.json` of a Hugging Face folder, read for the Llama architecture (also SmolLM2). Anything that would change the arithmetic and is not
-//! supported is an error here, never ignored.
+//! `config.json` of a Hugging Face folder, read for the architectures Llama (also SmolLM2), Qwen2 (also Qwen2.5) and Qwen3. Anything that would change
+//! the arithmetic and is not supported is an error here, never ignored.
+//!
+//! ```text
+//!            q k v biases   RMSNorm of every query and key head   head_dim if the file has none
+//!  Llama     no             no                                    hidden_size ÷ heads
+//!  Qwen2     yes            no                                    hidden_size ÷ heads
+//!  Qwen3     no             yes                                   128
+//! ```
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::ModelError;
+use super::rope::{RawRope, RopeScaling};
 
 /// Shape and constants of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,8 +32,14 @@ pub struct ModelConfig {
     pub num_key_value_heads: i64,
     /// Width of a head; even.
     pub head_dim: i64,
+    /// Whether the query, key and value projections have biases (Qwen2).
+    pub qkv_bias: bool,
+    /// Whether every query and key head is normalised before the rotary embedding (Qwen3).
+    pub qk_norm: bool,
     /// Base of the rotary embedding.
     pub rope_theta: f64,
+    /// How its frequencies are changed for longer contexts.
+    pub rope_scaling: Option<RopeScaling>,
     /// Added to the mean square before its root.
     pub rms_norm_eps: f64,
     /// Whether the head uses the embedding's weights.
@@ -53,8 +67,9 @@ struct Raw {
     head_dim: Option<i64>,
     hidden_act: String,
     rope_theta: Option<f64>,
-    rope_scaling: Option<Rope>,
-    rope_parameters: Option<Rope>,
+    rope_scaling: Option<RawRope>,
+    rope_parameters: Option<RawRope>,
+    partial_rotary_factor: Option<f64>,
     rms_norm_eps: f64,
     #[serde(default)]
     tie_word_embeddings: bool,
@@ -63,17 +78,35 @@ struct Raw {
     attention_bias: bool,
     #[serde(default)]
     mlp_bias: bool,
+    #[serde(default)]
+    attention_dropout: f64,
+    #[serde(default)]
+    use_sliding_window: bool,
+    #[serde(default)]
+    layer_types: Option<Vec<String>>,
+    quantization_config: Option<serde_json::Value>,
     eos_token_id: Option<OneOrMany>,
     bos_token_id: Option<i64>,
     initializer_range: Option<f64>,
 }
 
-/// `rope_scaling` (transformers 4) or `rope_parameters` (transformers 5).
-#[derive(Deserialize)]
-struct Rope {
-    rope_theta: Option<f64>,
-    #[serde(alias = "type")]
-    rope_type: Option<String>,
+/// What differs between the architectures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Architecture {
+    Llama,
+    Qwen2,
+    Qwen3,
+}
+
+impl Architecture {
+    fn of(names: &[String]) -> Result<Self, String> {
+        match names {
+            [name] if name == "LlamaForCausalLM" => Ok(Self::Llama),
+            [name] if name == "Qwen2ForCausalLM" => Ok(Self::Qwen2),
+            [name] if name == "Qwen3ForCausalLM" => Ok(Self::Qwen3),
+            _ => Err(format!("architecture {names:?} is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM")),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -119,8 +152,10 @@ pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
 
 impl Raw {
     fn into_config(self, generation_eos: Option<OneOrMany>) -> Result<ModelConfig, String> {
-        let rope_theta = self.rope_theta()?;
+        let architecture = Architecture::of(&self.architectures)?;
         self.check()?;
+        let (rope_theta, rope_scaling) = self.rope()?;
+        let head_dim = if architecture == Architecture::Qwen3 { 128 } else { self.hidden_size / self.num_attention_heads.max(1) };
         let config = ModelConfig {
             vocab_size: self.vocab_size,
             hidden_size: self.hidden_size,
@@ -128,8 +163,11 @@ impl Raw {
             num_hidden_layers: self.num_hidden_layers,
             num_attention_heads: self.num_attention_heads,
             num_key_value_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
-            head_dim: self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1)),
+            head_dim: self.head_dim.unwrap_or(head_dim),
+            qkv_bias: architecture == Architecture::Qwen2,
+            qk_norm: architecture == Architecture::Qwen3,
             rope_theta,
+            rope_scaling,
             rms_norm_eps: self.rms_norm_eps,
             tie_word_embeddings: self.tie_word_embeddings,
             max_position_embeddings: self.max_position_embeddings,
@@ -141,25 +179,37 @@ impl Raw {
         Ok(config)
     }
 
-    fn rope_theta(&self) -> Result<f64, String> {
+    /// Base and scaling of the rotary embedding.
+    fn rope(&self) -> Result<(f64, Option<RopeScaling>), String> {
+        let mut scaling = None;
         for rope in self.rope_scaling.iter().chain(&self.rope_parameters) {
-            if let Some(kind) = rope.rope_type.as_deref().filter(|kind| *kind != "default") {
-                return Err(format!("rope_type `{kind}` is not supported, only `default`"));
-            }
+            scaling = rope.scaling()?.or(scaling);
         }
         let theta = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
-        theta.ok_or_else(|| "neither rope_parameters.rope_theta nor rope_theta is there".to_owned())
+        Ok((theta.ok_or_else(|| "neither rope_parameters.rope_theta nor rope_theta is there".to_owned())?, scaling))
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.architectures != ["LlamaForCausalLM"] {
-            return Err(format!("architecture {:?} is not supported, only LlamaForCausalLM", self.architectures));
-        }
         if self.hidden_act != "silu" {
             return Err(format!("hidden_act `{}` is not supported, only `silu`", self.hidden_act));
         }
         if self.attention_bias || self.mlp_bias {
             return Err("attention_bias and mlp_bias are not supported".to_owned());
+        }
+        if self.attention_dropout > 0.0 {
+            return Err(format!("attention_dropout {} is not supported, only 0", self.attention_dropout));
+        }
+        if self.use_sliding_window {
+            return Err("use_sliding_window is not supported, only attention over the whole sequence".to_owned());
+        }
+        if let Some(kind) = self.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
+            return Err(format!("layer_types has `{kind}`, which is not supported, only `full_attention`"));
+        }
+        if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
+            return Err("partial_rotary_factor is not supported, only rotary embeddings of whole heads".to_owned());
+        }
+        if self.quantization_config.is_some() {
+            return Err("quantization_config is not supported: give the model with floating-point weights".to_owned());
         }
         Ok(())
     }
@@ -215,14 +265,30 @@ mod tests {
     }
 
     #[test]
+    fn the_architectures_differ_in_biases_head_norms_and_default_head_size() {
+        let read = |name: &str| json(|config| config["architectures"] = serde_json::json!([name])).unwrap();
+        let parts = |config: ModelConfig| (config.qkv_bias, config.qk_norm, config.head_dim);
+        assert_eq!(parts(read("LlamaForCausalLM")), (false, false, 16));
+        assert_eq!(parts(read("Qwen2ForCausalLM")), (true, false, 16));
+        assert_eq!(parts(read("Qwen3ForCausalLM")), (false, true, 128));
+    }
+
+    #[test]
     fn what_would_change_the_arithmetic_is_refused() {
         let error = |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
         assert_eq!(
             error("architectures", serde_json::json!(["MixtralForCausalLM"])),
-            "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM"
+            "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"
         );
-        assert_eq!(error("rope_scaling", serde_json::json!({"rope_type": "llama3"})), "rope_type `llama3` is not supported, only `default`");
+        assert_eq!(error("rope_scaling", serde_json::json!({"type": "yarn", "factor": 4.0})), "rope_type `yarn` is not supported, only `default` and `llama3`");
         assert_eq!(error("attention_bias", true.into()), "attention_bias and mlp_bias are not supported");
+        assert_eq!(error("attention_dropout", 0.1.into()), "attention_dropout 0.1 is not supported, only 0");
+        assert_eq!(error("use_sliding_window", true.into()), "use_sliding_window is not supported, only attention over the whole sequence");
+        let layers = serde_json::json!(["full_attention", "sliding_attention"]);
+        assert_eq!(error("layer_types", layers), "layer_types has `sliding_attention`, which is not supported, only `full_attention`");
+        assert_eq!(error("partial_rotary_factor", 0.5.into()), "partial_rotary_factor is not supported, only rotary embeddings of whole heads");
+        let quantized = "quantization_config is not supported: give the model with floating-point weights";
+        assert_eq!(error("quantization_config", serde_json::json!({"quant_method": "fp8"})), quantized);
         assert_eq!(error("num_key_value_heads", 3.into()), "num_key_value_heads 3 does not divide num_attention_heads 4");
         assert_eq!(error("vocab_size", 0.into()), "vocab_size is 0, expected at least 1");
     }

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  block 0          model.embed_tokens
-//!  blocks 1..=L     input_layernorm │ q k v │ o │ post_attention_layernorm │ gate up │ down       (│ separates views of one GEMM)
+//!  blocks 1..=L     input_layernorm │ q k v │ biases of q k v │ q_norm │ k_norm │ o │ post_attention_layernorm │ gate up │ down
+//!                   (│ separates views of one GEMM)              └──── Qwen2 ───┘ └──── Qwen3 ────┘
 //!  block L+1        model.norm │ lm_head (unless tied)
 //! ```
-//! q, k, v are neighbours, and gate and up are, so that each can be used as one matrix without copying.
+//! q, k, v are neighbours, their biases are, and gate and up are, so that each can be used as one matrix or vector without copying.
 
 use tch::Tensor;
 
@@ -67,7 +68,7 @@ pub struct ModelLayout {
 }
 
 impl ModelLayout {
-    /// The layout of a model of the Llama architecture.
+    /// The layout of a model of this shape.
     pub fn new(config: &ModelConfig) -> Self {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let mut blocks = vec![Layout::default().with("model.embed_tokens.weight".to_owned(), &[vocab, hidden])];
@@ -92,11 +93,19 @@ fn layer_layout(config: &ModelConfig, layer: usize) -> Layout {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let (queries, keys) = (config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim);
     let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-    Layout::default()
+    let bias = |part: &str| format!("model.layers.{layer}.{part}.bias");
+    let mut layout = Layout::default()
         .with(name("input_layernorm"), &[hidden])
         .with(name("self_attn.q_proj"), &[queries, hidden])
         .with(name("self_attn.k_proj"), &[keys, hidden])
-        .with(name("self_attn.v_proj"), &[keys, hidden])
+        .with(name("self_attn.v_proj"), &[keys, hidden]);
+    if config.qkv_bias {
+        layout = layout.with(bias("self_attn.q_proj"), &[queries]).with(bias("self_attn.k_proj"), &[keys]).with(bias("self_attn.v_proj"), &[keys]);
+    }
+    if config.qk_norm {
+        layout = layout.with(name("self_attn.q_norm"), &[config.head_dim]).with(name("self_attn.k_norm"), &[config.head_dim]);
+    }
+    layout
         .with(name("self_attn.o_proj"), &[hidden, queries])
         .with(name("post_attention_layernorm"), &[hidden])
         .with(name("mlp.gate_proj"), &[inner, hidden])

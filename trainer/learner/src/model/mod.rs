@@ -9,7 +9,7 @@
 //! ```
 //! Weights are asked for when a block is about to run, in both directions, and dropped after it; `Saved` holds activations only.
 //!
-//! Read in this order: [`config`], [`layout`], [`packed`], [`parameters`], then `pass` (the whole model), `layer`, `attention`, `head`, `ops`.
+//! Read in this order: [`config`], [`rope`], [`layout`], [`packed`], [`parameters`], then `pass` (the whole model), `layer`, `attention`, `head`, `ops`.
 //!
 //! Shape suffixes: T tokens of a micro-batch, N its trained tokens, H hidden size, V vocabulary, A attention heads, K key-value heads, D head size,
 //! F feed-forward size, B sequences of a bucket, S their padded length.
@@ -27,6 +27,7 @@ pub mod packed;
 pub mod parameters;
 mod pass;
 pub mod random;
+pub mod rope;
 mod safetensors_file;
 
 pub use config::ModelConfig;

@@ -12,7 +12,9 @@ pub struct NormSaved {
     scale_T1: Tensor,
 }
 
-/// RMSNorm (Zhang and Sennrich, arXiv 1910.07467): `x ÷ rms(x) · weight`, the mean square in fp32.
+/// RMSNorm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension: `x ÷ rms(x) · weight`, the mean square in fp32.
+///
+/// `x` is `[T, H]` with a weight `[H]`, or `[T, heads, D]` with a weight `[heads, D]`.
 pub fn rms_norm(x_TH: &Tensor, weight_H: &Tensor, epsilon: f64) -> (Tensor, NormSaved) {
     let x32_TH = x_TH.to_kind(Kind::Float);
     let scale_T1 = (x32_TH.square().mean_dim([-1].as_slice(), true, Kind::Float) + epsilon).rsqrt();
@@ -20,7 +22,7 @@ pub fn rms_norm(x_TH: &Tensor, weight_H: &Tensor, epsilon: f64) -> (Tensor, Norm
     (y_TH, NormSaved { x_TH: x_TH.shallow_clone(), scale_T1 })
 }
 
-/// Derivative of [`rms_norm`]: from `dy_TH` to (`dx_TH` in the kind of x, `dweight_H` in fp32).
+/// Derivative of [`rms_norm`]: from `dy_TH` to (`dx_TH` in the kind of x, `dweight_H` in fp32 and the weight's shape).
 pub fn rms_norm_backward(dy_TH: &Tensor, saved: &NormSaved, weight_H: &Tensor) -> (Tensor, Tensor) {
     let normed_TH = saved.x_TH.to_kind(Kind::Float) * &saved.scale_T1;
     let dy32_TH = dy_TH.to_kind(Kind::Float);
@@ -39,11 +41,9 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// Tables for `positions_T`, with angles in fp32 and the result in `kind`, as transformers computes them.
-    pub fn new(positions_T: &Tensor, head_dim: i64, theta: f64, kind: Kind) -> Self {
-        let frequency = |index| 1.0 / (theta as f32).powf(index as f32 / head_dim as f32);
-        let frequencies: Vec<f32> = (0..head_dim).step_by(2).map(frequency).collect();
-        let frequencies_D = Tensor::from_slice(&frequencies).to_device(positions_T.device());
+    /// Tables for `positions_T` and the `D/2` frequencies, with angles in fp32 and the result in `kind`, as transformers computes them.
+    pub fn new(positions_T: &Tensor, frequencies: &[f32], kind: Kind) -> Self {
+        let frequencies_D = Tensor::from_slice(frequencies).to_device(positions_T.device());
         let angles_T1D = positions_T.to_kind(Kind::Float).view([-1, 1, 1]) * frequencies_D;
         Self { cos_T1D: angles_T1D.cos().to_kind(kind), sin_T1D: angles_T1D.sin().to_kind(kind) }
     }
@@ -79,9 +79,9 @@ pub fn swiglu_backward(dy_TF: &Tensor, gate_up_T2F: &Tensor) -> Tensor {
     Tensor::cat(&[dgate_TF, dy_TF * gate_TF.silu()], -1)
 }
 
-/// `x · weightᵀ` for a weight `[out, in]`.
-pub fn linear(x: &Tensor, weight: &Tensor) -> Tensor {
-    x.matmul(&weight.tr())
+/// `x · weightᵀ + bias` for a weight `[out, in]` and a bias `[out]`.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    x.linear(weight, bias)
 }
 
 /// Writes the weight's gradient `dyᵀ · x` to `out` `[out, in]` in fp32.
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn rotating_back_undoes_the_rotation_and_position_0_turns_nothing() {
-        let rotary = Rotary::new(&Tensor::from_slice(&[0_i64, 1, 700]), 8, 10000.0, Kind::Double);
+        let rotary = Rotary::new(&Tensor::from_slice(&[0_i64, 1, 700]), &[1.0, 0.1, 0.01, 0.001], Kind::Double);
         let x = random(&[3, 2, 8]);
         let y = rotary.apply(&x);
         assert!(f64::try_from((rotary.backward(&y) - &x).abs().max()).unwrap() < 1e-6);

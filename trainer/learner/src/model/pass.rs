@@ -127,7 +127,7 @@ impl Model {
     }
 
     fn rotary(&self, packed: &PackedTokens, kind: Kind) -> Rotary {
-        Rotary::new(&packed.positions_T, self.config.head_dim, self.config.rope_theta, kind)
+        Rotary::new(&packed.positions_T, &self.config.rope_frequencies(), kind)
     }
 
     /// Embedding and layers; keeps activations only if asked.

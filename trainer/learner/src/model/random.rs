@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 use super::layout::TensorSpec;
 use super::{Layout, ModelConfig, ModelError, ModelLayout};
 
-/// The flat fp32 weights of every block: norms 1, all else normal with the configuration's standard deviation.
+/// The flat fp32 weights of every block: norms 1, biases 0, all else normal with the configuration's standard deviation.
 pub fn random(layout: &ModelLayout, config: &ModelConfig, seed: u64) -> Result<Vec<Tensor>, ModelError> {
     layout.blocks().iter().map(|block| random_block(block, config, seed)).collect()
 }
@@ -20,7 +20,8 @@ fn random_block(block: &Layout, config: &ModelConfig, seed: u64) -> Result<Tenso
 
 fn random_tensor(spec: &TensorSpec, deviation: f64, seed: u64) -> Result<Tensor, ModelError> {
     if spec.shape.len() == 1 {
-        return Ok(Tensor::f_ones([spec.numel()], (Kind::Float, tch::Device::Cpu))?);
+        let value = if spec.name.strip_suffix(".bias").is_some() { 0.0 } else { 1.0 };
+        return Ok(Tensor::f_full([spec.numel()], value, (Kind::Float, tch::Device::Cpu))?);
     }
     let key = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(spec.name.as_bytes()).finalize();
     let mut generator = ChaCha8Rng::from_seed(key.into());
@@ -47,6 +48,9 @@ mod tests {
 
     #[test]
     fn weights_depend_on_seed_and_name_only_and_are_normal() {
+        let vector = |name: &str| random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![2], offset: 0 }, 0.02, 1).unwrap();
+        assert_eq!(Vec::<f32>::try_from(vector("k_norm.weight")).unwrap(), [1.0, 1.0]);
+        assert_eq!(Vec::<f32>::try_from(vector("k_proj.bias")).unwrap(), [0.0, 0.0]);
         let make = |name: &str, seed| random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![301, 301], offset: 0 }, 0.02, seed).unwrap();
         let weights = make("a", 1);
         assert_eq!(weights, make("a", 1));
