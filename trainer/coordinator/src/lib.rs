@@ -21,8 +21,9 @@ pub mod server;
 pub mod store;
 pub mod sync;
 pub mod telemetry;
-pub mod text;
 pub mod tokens;
+
+pub use rljob_text as text;
 
 /// An error and its causes on one line.
 pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {

@@ -12,7 +12,7 @@ use crate::reward::Verifier;
 use crate::text::TextTokenizer;
 
 fn tokenizer() -> TextTokenizer {
-    TextTokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat")).unwrap()
+    TextTokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat")).unwrap()
 }
 
 struct File {

@@ -6,15 +6,18 @@
 //!  generation_config.json | config.json ────────▶ stop tokens
 //! ```
 //!
-//! It must not depend on the day, the machine or anything outside the folder: a prompt is the same tokens in every attempt.
+//! The coordinator makes prompts with it, the embedded engine serves text with it. It must not depend on the day, the machine or anything outside
+//! the folder: a prompt is the same tokens in every attempt.
 
 mod chat_template;
 mod folder;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rljob_crds::data::PromptFormat;
+use serde::Serialize;
 use tokenizers::Tokenizer;
 
 use chat_template::ChatTemplate;
@@ -129,23 +132,44 @@ impl TextTokenizer {
 
     /// The chat template's text for one user's turn, up to where the assistant's answer begins.
     pub fn render_chat(&self, user: &str) -> Result<String, TextError> {
+        let message = BTreeMap::from([("role", "user"), ("content", user)]);
+        self.render_messages(&[message], &BTreeMap::<String, String>::new())
+    }
+
+    /// The chat template's text for a conversation, up to where the assistant's answer begins. A message is a map with `role` and `content`; `variables`
+    /// are the template's own, such as `enable_thinking`.
+    pub fn render_messages(&self, messages: &[impl Serialize], variables: &BTreeMap<String, impl Serialize>) -> Result<String, TextError> {
         let folder = &self.inner.folder;
         let template = self.inner.template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
-        template.render(user).map_err(|source| template_error(folder, source))
+        template.render(messages, variables).map_err(|source| template_error(folder, source))
     }
 
     /// Tokens of a text; none are added in front or behind. Special tokens written out in it are recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>, TextError> {
+        self.encode_as(text, false)
+    }
+
+    /// Tokens of a text with those that the tokenizer's own template adds in front and behind, as transformers encodes a text by default.
+    pub fn encode_with_special(&self, text: &str) -> Result<Vec<i64>, TextError> {
+        self.encode_as(text, true)
+    }
+
+    fn encode_as(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i64>, TextError> {
         let failed = |error: tokenizers::Error| TextError::Encode { bytes: text.len(), message: error.to_string() };
-        let encoding = self.inner.tokenizer.encode_fast(text, false).map_err(failed)?;
+        let encoding = self.inner.tokenizer.encode_fast(text, add_special_tokens).map_err(failed)?;
         Ok(encoding.get_ids().iter().map(|&id| i64::from(id)).collect())
     }
 
     /// Text of tokens, special ones skipped.
     pub fn decode(&self, ids: &[i64]) -> Result<String, TextError> {
+        self.decode_as(ids, true)
+    }
+
+    /// Text of tokens, with or without special ones.
+    pub fn decode_as(&self, ids: &[i64], skip_special_tokens: bool) -> Result<String, TextError> {
         let ids: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).map_err(|_| TextError::NotATokenId(id))).collect::<Result<_, _>>()?;
         let failed = |error: tokenizers::Error| TextError::Decode { tokens: ids.len(), message: error.to_string() };
-        self.inner.tokenizer.decode(&ids, true).map_err(failed)
+        self.inner.tokenizer.decode(&ids, skip_special_tokens).map_err(failed)
     }
 
     /// Tokens that end a completion: `eos_token_id` of `generation_config.json`, else of `config.json`, else the tokenizer's own.

@@ -1,6 +1,8 @@
 //! A chat template rendered as transformers does (`apply_chat_template` with `add_generation_prompt`): Jinja with Python's string methods,
 //! `trim_blocks`, `lstrip_blocks`, `break` and `continue`, and the functions `raise_exception` and `strftime_now`.
 
+use std::collections::BTreeMap;
+
 use jiff::civil::Date;
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, Output, State, context, escape_formatter};
@@ -35,16 +37,17 @@ impl ChatTemplate {
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// The text of a conversation of one user's turn, with the assistant's turn opened.
-    pub fn render(&self, user: &str) -> Result<String, Error> {
+    /// The text of a conversation, with the assistant's turn opened. `variables` come beside the standard ones and do not replace them.
+    pub fn render(&self, messages: &[impl Serialize], variables: &BTreeMap<String, impl Serialize>) -> Result<String, Error> {
         let token = |token: &Option<String>| token.as_ref().map_or(Value::UNDEFINED, |text| Value::from(text.as_str()));
         self.environment.get_template(NAME)?.render(context! {
-            messages => vec![context! { role => "user", content => user }],
+            messages => Value::from_serialize(messages),
             tools => (),
             documents => (),
             add_generation_prompt => true,
             bos_token => token(&self.bos_token),
             eos_token => token(&self.eos_token),
+            ..Value::from_serialize(variables)
         })
     }
 }

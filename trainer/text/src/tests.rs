@@ -1,5 +1,6 @@
 //! Expected texts and ids are what transformers 5.6 gives for the same folder (`apply_chat_template(…, add_generation_prompt=True)`).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,10 @@ fn changed(files: &[(&str, Option<&str>)]) -> tempfile::TempDir {
     folder
 }
 
+fn render(template: &ChatTemplate, user: &str) -> Result<String, minijinja::Error> {
+    template.render(&[BTreeMap::from([("role", "user"), ("content", user)])], &BTreeMap::<String, bool>::new())
+}
+
 #[test]
 fn a_prompt_of_format_chat_has_the_tokens_that_transformers_gives() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
@@ -57,7 +62,7 @@ fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
         '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let template = ChatTemplate::new(source.to_owned(), None, None).unwrap();
     assert_eq!(
-        template.render("Hi").unwrap(),
+        render(&template, "Hi").unwrap(),
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
          <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     );
@@ -65,10 +70,10 @@ fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
 
 #[test]
 fn python_methods_white_space_control_and_json_work_as_in_transformers() {
-    let source = include_str!("../../tests/fixtures/every-construct.jinja").to_owned();
+    let source = include_str!("../tests/fixtures/every-construct.jinja").to_owned();
     let template = ChatTemplate::new(source, Some("<|im_start|>".to_owned()), Some("<|im_end|>".to_owned())).unwrap();
     assert_eq!(
-        template.render("  <b>Hi</b> \"there\" – a|b  ").unwrap(),
+        render(&template, "  <b>Hi</b> \"there\" – a|b  ").unwrap(),
         "<|im_start|>[no documents]\n  [0] <b>Hi</b> \"there\" – a|b|b|True\n{\"a\": [1, 2.5, null, true], \"b\": \"  <b>Hi</b> \\\"there\\\" – a|b  \"}\n    \
          {\n  \"x\": [\n    1,\n    \"é\"\n  ]\n}\n(<)(b)(>)\n1 1 1 USER<|im_end|>assistant\n"
     );
@@ -77,7 +82,7 @@ fn python_methods_white_space_control_and_json_work_as_in_transformers() {
 #[test]
 fn the_day_that_a_template_asks_for_is_always_the_same() {
     let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}".to_owned(), None, None).unwrap();
-    assert_eq!(template.render("Hi").unwrap(), "26 Jul 2024");
+    assert_eq!(render(&template, "Hi").unwrap(), "26 Jul 2024");
 }
 
 #[test]
@@ -132,4 +137,14 @@ fn truncation_that_the_tokenizer_file_asks_for_does_not_cut_prompts() {
 fn what_is_no_token_id_is_not_decoded() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     assert!(matches!(tokenizer.decode(&[5, -1]), Err(TextError::NotATokenId(-1))));
+}
+
+#[test]
+fn a_conversation_has_many_turns_and_the_template_sees_the_callers_variables() {
+    let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}{{ thinking }}".to_owned();
+    let template = ChatTemplate::new(source, Some("<s>".to_owned()), None).unwrap();
+    let turn = |role, content| BTreeMap::from([("role", role), ("content", content)]);
+    let variables = BTreeMap::from([("thinking".to_owned(), "off"), ("bos_token".to_owned(), "no")]);
+    let text = template.render(&[turn("system", "Be brief."), turn("user", "Hi")], &variables).unwrap();
+    assert_eq!(text, "system: Be brief.\nuser: Hi\n<s>off");
 }
