@@ -42,4 +42,4 @@ bench: setup-libtorch ## Measure against the peer, in turn; prints `bench NAME R
 	OMP_NUM_THREADS=$$(nproc) cargo bench --workspace --locked --bench '*'
 
 docs: setup-libtorch ## Build the API documentation; warnings are errors
-	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --locked

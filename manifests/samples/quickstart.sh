@@ -22,17 +22,17 @@ if [ -f "$job/export/complete.json" ]; then
     rm -rf "$job" "$job-sft"
 fi
 
-start=$(date +%s)
+start=$(date +%s.%N)
 "$programs/rljob" run -f "$samples/quickstart.yaml" --dir "$runs"
-seconds=$(($(date +%s) - start))
+end=$(date +%s.%N)
 
-python3 - "$job/evaluations.jsonl" "$seconds" <<'PYTHON'
+python3 - "$job/evaluations.jsonl" "$start" "$end" <<'PYTHON'
 import json
 import sys
 
-path, seconds = sys.argv[1:]
+path, start, end = sys.argv[1:]
 with open(path, encoding="utf-8") as lines:
     evaluations = [json.loads(line) for line in lines]
 first, last = evaluations[0], evaluations[-1]
-print(f"quickstart: accuracy {first['sampled']:.3f} -> {last['sampled']:.3f}, {last['step']} steps, {seconds} s")
+print(f"quickstart: accuracy {first['sampled']:.3f} -> {last['sampled']:.3f}, {last['step']} steps, {float(end) - float(start):.1f} s")
 PYTHON

@@ -21,7 +21,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::RLJob;
-use rljob_crds::names::{LABEL_JOB, MANAGED_BY, REASON_CHILD_REJECTED, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
+use rljob_crds::names::{LABEL_JOB, MANAGED_BY, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::RLJobStatus;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +37,7 @@ use crate::validate::{ValidatedJob, validate};
 
 mod policy;
 
-pub use policy::Failures;
+pub use policy::{Failures, Rejections};
 
 /// A pass that nothing triggered, as a safety net.
 const RESYNC: Duration = Duration::from_secs(300);
@@ -64,6 +64,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Failures in a row, by job.
     pub failures: Failures,
+    /// Children that the API server refused, by job.
+    pub rejections: Rejections,
 }
 
 /// Why a pass failed.
@@ -137,6 +139,7 @@ async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: Cancellati
         let uids: HashSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
         context.pollers.retain(|uid| uids.contains(uid));
         context.failures.retain(|uid| uids.contains(uid));
+        context.rejections.retain(|uid| uids.contains(uid));
     }
 }
 
@@ -188,20 +191,25 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
     facts.recorded.epoch = epoch.clone();
     let decision = decide(&job, &facts, now);
-    let new = status::compute(&job, &old, &facts, &decision, &epoch, now);
+    let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
+    if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
+        new = status::rejected(&old, new, &rejection, now);
+    }
     // The record comes before the deed (client).
     let written = write_status(object, &old, new, context).await?;
     tracing::info!(job = %ObjectRef::from_obj(object), decision = ?decision, attempt = written.attempt, epoch = written.epoch, "reconciled");
     // desired (no client), apply (client)
     let tokens = Tokens::derive(&context.token_key, &uid);
     let resources = build(&job, decision.keeps_running(), &context.settings, &tokens, &observed.pinned());
-    match apply(&context.client, &resources).await {
-        Ok(()) => {}
-        Err(error @ ApplyError::Rejected { .. }) => return stall_again(object, &written, &error.to_string(), context, now).await,
+    let rejection = match apply(&context.client, &resources).await {
+        Ok(()) => None,
+        Err(error @ ApplyError::Rejected { .. }) => Some(error.to_string()),
         Err(error) => return Err(ReconcileError::Apply(error)),
-    }
+    };
     tell_coordinator(object, &job, &facts, &observed, &decision, &tokens, context);
-    Ok(Action::requeue(next_pass(&decision, now)))
+    let stalled = rejection.is_some();
+    let is_news = context.rejections.replace(&uid, rejection.as_deref(), now);
+    Ok(Action::requeue(if is_news { Duration::ZERO } else { next_pass(&decision, stalled, now) }))
 }
 
 /// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.
@@ -216,8 +224,9 @@ fn tell_coordinator(object: &RLJob, job: &ValidatedJob, facts: &Facts, observed:
     }
 }
 
-fn next_pass(decision: &Decision, now: Timestamp) -> Duration {
+fn next_pass(decision: &Decision, stalled: bool, now: Timestamp) -> Duration {
     match decision {
+        _ if stalled => STALLED_RESYNC,
         Decision::Drain { deadline } => Duration::try_from(deadline.duration_since(now)).unwrap_or_default().min(RESYNC),
         _ => RESYNC,
     }
@@ -228,13 +237,6 @@ async fn stall(object: &RLJob, old: &RLJobStatus, reason: &str, message: &str, c
     let new = status::stalled(object.metadata.generation.unwrap_or_default(), old, reason, message, now);
     write_status(object, old, new, context).await?;
     Ok(Action::requeue(STALLED_RESYNC))
-}
-
-/// As [`stall`], after this pass has written already: the object's version is a newer one.
-async fn stall_again(object: &RLJob, written: &RLJobStatus, message: &str, context: &Context, now: Timestamp) -> Result<Action, ReconcileError> {
-    let api: Api<RLJob> = Api::namespaced(context.client.clone(), &object.namespace().unwrap_or_default());
-    let fresh = api.get(&object.name_any()).await.map_err(|error| ReconcileError::Observe(Box::new(error)))?;
-    stall(&fresh, written, REASON_CHILD_REJECTED, message, context, now).await
 }
 
 /// Writes the status if it differs, then publishes the events that follow from it. Gives what is recorded now.

@@ -3,12 +3,12 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::enclosure::Enclosure;
+use crate::enclosure::{Enclosure, Program};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
 use crate::node::Node;
@@ -60,9 +60,14 @@ impl Cluster {
         self.nodes.iter().try_for_each(|node| node.import(&self.enclosure, image))
     }
 
-    /// Kills the oldest process of the cluster that runs this program with signal 9, whatever pod it is in.
-    pub fn kill_oldest(&self, program: &str) -> Result<()> {
-        self.enclosure.kill_oldest(program)
+    /// Kills the oldest process of the cluster whose command line matches this extended regular expression with signal 9, whatever pod it is in.
+    pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
+        self.enclosure.kill_oldest(command_line)
+    }
+
+    /// Starts a program beside the cluster, in its network. It ends when it is dropped.
+    pub fn start_program(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Program> {
+        self.enclosure.start_guarded(name, program, arguments)
     }
 
     /// A new folder that every node sees at the same path; any user may write to it. It goes with the cluster.

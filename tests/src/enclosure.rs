@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::files;
 use crate::process::{run, wait_until};
@@ -56,18 +57,28 @@ impl Enclosure {
         Ok(Self { keeper, init, started: Vec::new(), name, state, address })
     }
 
-    /// Starts a program that stays; it writes to `logs/NAME.log`.
+    /// Starts a program that stays as long as the room; it writes to `logs/NAME.log`.
     pub fn start(&mut self, name: &str, program: &Path, arguments: &[String]) -> Result<()> {
-        let log = File::create(self.log(name))?;
-        let mut command = self.enter(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
-        self.started.push(command.spawn().with_context(|| format!("cannot start {name}"))?);
+        let child = self.spawn(name, program, arguments)?;
+        self.started.push(child);
         Ok(())
     }
 
-    /// Kills the oldest process of the room that runs this program, as a crash would.
-    pub fn kill_oldest(&self, program: &str) -> Result<()> {
-        let id = self.run("pgrep", &["--oldest", "--exact", program])?;
+    /// Starts a program that ends when it is dropped, or with the room; it writes to `logs/NAME.log`.
+    pub fn start_guarded(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Program> {
+        Ok(Program { child: self.spawn(name, program, arguments)?, log: self.log(name) })
+    }
+
+    fn spawn(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Child> {
+        let log = File::create(self.log(name))?;
+        let mut command = self.enter(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        command.spawn().with_context(|| format!("cannot start {name}"))
+    }
+
+    /// Kills the oldest process of the room whose command line matches this extended regular expression, as a crash would.
+    pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
+        let id = self.run("pgrep", &["--oldest", "--full", command_line])?;
         self.run("kill", &["-KILL", id.trim()]).map(drop)
     }
 
@@ -84,7 +95,7 @@ impl Enclosure {
     /// The last lines of every log, for a failure that is the cluster's own.
     pub fn logs(&self) -> String {
         let entries = fs::read_dir(self.state.join("logs")).into_iter().flatten().flatten();
-        entries.map(|entry| format!("── {}\n{}\n", entry.path().display(), tail(&entry.path()))).collect()
+        entries.map(|entry| format!("── {}\n{}\n", entry.path().display(), tail(&entry.path()))).collect::<Vec<_>>().concat()
     }
 
     fn enter(&self, program: &Path) -> Command {
@@ -105,6 +116,30 @@ impl Drop for Enclosure {
         if let Err(error) = wait_until("the enclosure to close", Duration::from_secs(60), || Ok(keeper.try_wait()?.is_some())) {
             eprintln!("{error:#}");
         }
+    }
+}
+
+/// A program in a room that a test starts and stops.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// What it has said so far.
+    pub fn words(&self) -> String {
+        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // The child is nsenter, which leads the group that the program itself is in.
+        if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
     }
 }
 

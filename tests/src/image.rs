@@ -67,7 +67,7 @@ fn store_json(blobs: &Path, document: &Value, media_type: &str) -> Result<Value>
 fn store(blobs: &Path, path: &Path, media_type: &str) -> Result<Value> {
     let mut hash = Sha256::new();
     let size = io::copy(&mut File::open(path)?, &mut hash).with_context(|| format!("cannot read {}", path.display()))?;
-    let digest: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = format!("{:x}", hash.finalize());
     fs::rename(path, blobs.join(&digest))?;
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size}))
 }

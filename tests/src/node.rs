@@ -138,7 +138,9 @@ fn kubelet(folder: &Path, authority: &Authority, socket: &Path, cgroup: &str, ad
         "failCgroupV1": false, // kubelet refuses cgroup v1 unless told
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
-        "evictionHard": {"memory.available": "1Mi"}, // a full disk of the developer's machine is no reason to evict
+        // A full disk of the machine is no reason to evict pods, nor to remove images that no registry could give back.
+        "evictionHard": {"memory.available": "1Mi"},
+        "imageGCHighThresholdPercent": 100,
         "address": address,
         "healthzBindAddress": address,
         "podLogsDir": folder.join("pods"),

@@ -71,6 +71,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         pollers,
         metrics: metrics.clone(),
         failures: controller::Failures::default(),
+        rejections: controller::Rejections::default(),
     };
     let stop = stop_on_signal()?;
     let server = server::serve(arguments.listen, metrics, store, stop.clone());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rljob_crds::RLJob;
 
-use crate::validate::parse_jobs;
+use crate::validate::{Problem, parse_jobs};
 
 mod render;
 
@@ -14,7 +14,7 @@ pub use render::{RenderArgs, render};
 /// Checks job files; reports every problem of every file.
 #[derive(clap::Args, Debug)]
 pub struct ValidateArgs {
-    /// Job file; may be given several times.
+    /// Job file, or `-` for standard input; may be given several times.
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }
@@ -22,14 +22,13 @@ pub struct ValidateArgs {
 /// Checks every file; gives a line for each job that can run.
 ///
 /// # Errors
-/// Every problem, a line each.
+/// Every problem of every file, a line each.
 pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
     for file in &arguments.files {
-        let text = read(file)?;
-        match parse_jobs(&text) {
+        match read_jobs(file) {
             Ok(jobs) => valid.extend(jobs.iter().map(|job| format!("{}: rljob {} is valid", file.display(), job.metadata.name.as_deref().unwrap_or_default()))),
-            Err(invalid) => problems.extend(invalid.problems.iter().map(|problem| format!("{}: {problem}", file.display()))),
+            Err(error) => problems.push(format!("{error:#}")),
         }
     }
     if problems.is_empty() { Ok(valid.join("\n")) } else { Err(anyhow::anyhow!(problems.join("\n"))) }
@@ -43,11 +42,35 @@ pub fn crd() -> anyhow::Result<String> {
     Ok(serde_yaml::to_string(&rljob_crds::crd())?)
 }
 
-fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))
+/// The jobs of a file; `-` is standard input. Problems are a line each.
+fn read_jobs(file: &Path) -> anyhow::Result<Vec<RLJob>> {
+    let text = if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) };
+    let text = text.with_context(|| format!("failed to read {}", file.display()))?;
+    let lines = |problems: &[Problem]| problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect::<Vec<_>>().join("\n");
+    parse_jobs(&text).map_err(|invalid| anyhow::anyhow!(lines(&invalid.problems)))
 }
 
-fn read_jobs(file: &Path) -> anyhow::Result<Vec<RLJob>> {
-    let lines = |problems: &[crate::validate::Problem]| problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect::<Vec<_>>().join("\n");
-    parse_jobs(&read(file)?).map_err(|invalid| anyhow::anyhow!(lines(&invalid.problems)))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::test_support::MINIMAL;
+
+    #[test]
+    fn a_file_that_cannot_be_read_hides_no_problem_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (good, bad, missing) = (file("good", MINIMAL), file("bad", &MINIMAL.replace("steps: 10", "steps: 0")), folder.path().join("missing"));
+        let validate =
+            |files: &[&PathBuf]| validate(&ValidateArgs { files: files.iter().map(|&path| path.clone()).collect() }).map_err(|error| error.to_string());
+        assert_eq!(validate(&[&good]), Ok(format!("{}: rljob sums is valid", good.display())));
+        let problems = [
+            format!("failed to read {}: No such file or directory (os error 2)", missing.display()),
+            format!("{}: line 12: spec.training.steps: must be at least 1, found 0", bad.display()),
+        ];
+        assert_eq!(validate(&[&missing, &good, &bad]), Err(problems.join("\n")));
+    }
 }

@@ -11,7 +11,7 @@ use crate::validate::{ValidatedJob, validate};
 /// Prints the objects that the operator would make of a job.
 #[derive(clap::Args, Debug)]
 pub struct RenderArgs {
-    /// The job file.
+    /// The job file, or `-` for standard input.
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Namespace of jobs that name none.

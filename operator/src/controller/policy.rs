@@ -1,13 +1,18 @@
-//! When a failed pass is tried again: at once after a conflict, later and later after other failures in a row.
+//! What is remembered of failed passes: how often one failed in a row, so that it is tried later and later, and what the API server refused, so that the next
+//! pass records it. Both are only hints; a new operator finds them again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 /// After a conflict: by then the watch has brought the newer object.
 pub(super) const CONFLICT_DELAY: Duration = Duration::from_millis(200);
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
+/// For so long, a refusal in other words is the same one.
+const SAME_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Failures in a row, by the job's UID.
 #[derive(Default)]
@@ -34,6 +39,35 @@ impl Failures {
     }
 }
 
+/// Children that the API server refused, by the job's UID, in its words and since when.
+#[derive(Default)]
+pub struct Rejections(Mutex<HashMap<String, (String, Timestamp)>>);
+
+impl Rejections {
+    /// What was refused in the last pass.
+    pub(super) fn of(&self, uid: &str) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).map(|(message, _)| message.clone())
+    }
+
+    /// Remembers what was refused in this pass, or that nothing was. Says whether that is news, which the next pass has to record.
+    ///
+    /// Other words for a refusal that goes on are news once a minute: those of a webhook may differ each time, and every write of the status causes a pass.
+    pub(super) fn replace(&self, uid: &str, rejection: Option<&str>, now: Timestamp) -> bool {
+        let mut rejections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(message) = rejection else { return rejections.remove(uid).is_some() };
+        let settled = rejections.get(uid).is_some_and(|(before, since)| before == message || now.duration_since(*since) < SAME_REFUSAL);
+        if !settled {
+            rejections.insert(uid.to_owned(), (message.to_owned(), now));
+        }
+        !settled
+    }
+
+    /// Forgets jobs that are gone.
+    pub(super) fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| exists(uid));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +80,23 @@ mod tests {
         assert_eq!(failures.next_delay("b").as_secs(), 1, "each job by itself");
         failures.clear("a");
         assert_eq!(failures.next_delay("a").as_secs(), 1);
+    }
+
+    #[test]
+    fn a_rejection_is_news_once_and_in_other_words_once_a_minute() {
+        let rejections = Rejections::default();
+        let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        for (second, rejection, news, then) in [
+            (0, None, false, None),
+            (1, Some("refused, request 1"), true, Some("refused, request 1")),
+            (2, Some("refused, request 1"), false, Some("refused, request 1")),
+            (3, Some("refused, request 2"), false, Some("refused, request 1")),
+            (61, Some("refused, request 3"), true, Some("refused, request 3")),
+            (62, None, true, None),
+        ] {
+            assert_eq!(rejections.replace("a", rejection, at(second)), news, "second {second}");
+            assert_eq!(rejections.of("a").as_deref(), then, "second {second}");
+        }
+        assert_eq!(rejections.of("b"), None);
     }
 }

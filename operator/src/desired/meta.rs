@@ -103,7 +103,7 @@ pub fn child(job: &ValidatedJob, name: String, role: Option<Role>) -> ObjectMeta
         name: Some(name),
         namespace: Some(job.namespace.clone()),
         labels: Some(all_labels(job, role)),
-        owner_references: Some(vec![owner(job)]),
+        owner_references: owner(job).map(|owner| vec![owner]),
         ..ObjectMeta::default()
     }
 }
@@ -126,13 +126,14 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-fn owner(job: &ValidatedJob) -> OwnerReference {
-    OwnerReference {
+/// The RLJob as owner; none where it exists in no cluster, as in `rljob render`.
+fn owner(job: &ValidatedJob) -> Option<OwnerReference> {
+    (!job.uid.is_empty()).then(|| OwnerReference {
         api_version: RLJob::api_version(&()).into_owned(),
         kind: RLJob::kind(&()).into_owned(),
         name: job.name.clone(),
         uid: job.uid.clone(),
         controller: Some(true),
         block_owner_deletion: Some(true),
-    }
+    })
 }

@@ -8,6 +8,7 @@
 //!    metrics.jsonl, evaluations.jsonl, samples.jsonl, journal.sqlite, checkpoints/, export/      the coordinator's and the learners'
 //! ```
 
+use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -206,7 +207,10 @@ impl RunDirectory {
 fn random_hex() -> io::Result<String> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    }))
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {

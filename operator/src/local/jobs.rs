@@ -1,5 +1,6 @@
 //! A job file → jobs that can run here: `--set` applied, validated, relative paths made absolute. Pure but for [`missing_files`].
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -33,8 +34,8 @@ pub enum JobsError {
     /// A `--set` does not fit it.
     #[error(transparent)]
     Set(#[from] SetError),
-    /// It describes no job that can run.
-    #[error("{path} cannot run:\n  {}", .problems.join("\n  "))]
+    /// It describes no job that can run; a line for each problem.
+    #[error("{}", .problems.iter().map(|problem| format!("{}: {problem}", .path.display())).collect::<Vec<_>>().join("\n"))]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -66,9 +67,12 @@ pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
 fn parse(file: &Path, text: &str, sets: &[Set], folder: &Path) -> Result<Vec<ValidatedJob>, JobsError> {
     let edited = edit(text, sets).map_err(|error| error.at(file))?;
     let invalid = |error: InvalidSpec| {
-        // Lines of an edited text are not the file's.
+        // Lines of an edited text are not the file's; without them, several jobs may have one problem.
         let problems = error.problems.into_iter().map(|problem| crate::validate::Problem { line: problem.line.filter(|_| sets.is_empty()), ..problem });
-        JobsError::Invalid { path: file.to_owned(), problems: problems.map(|problem| problem.to_string()).collect() }
+        let mut problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
+        let mut seen = BTreeSet::new();
+        problems.retain(|problem| seen.insert(problem.clone()));
+        JobsError::Invalid { path: file.to_owned(), problems }
     };
     let mut jobs: Vec<ValidatedJob> = Vec::new();
     for job in parse_jobs(&edited).map_err(invalid)? {
@@ -147,25 +151,33 @@ pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
     model.path.as_ref().map(PathBuf::from).or_else(|| model.export_of.as_ref().map(export)).unwrap_or_default()
 }
 
-/// What the job reads and is not there: asked before any process is started.
-pub fn missing_files(runs: &Path, job: &ValidatedJob) -> Vec<String> {
+/// What the jobs read and is not there, asked before any process is started. The export of an earlier job of the file is still to come; a job that has exported
+/// its model reads nothing any more.
+pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
+    let exported = |job: &&ValidatedJob| run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file();
     let mut missing = Vec::new();
-    let model = model_directory(runs, job);
-    match &job.spec.model.export_of {
-        Some(name) if !model.join(EXPORT_COMPLETE_FILE).is_file() => {
-            missing.push(format!("spec.model.exportOf: `{name}` has no complete export in {}; run that job first", model.display()));
-        }
-        None if !model.join("config.json").is_file() => missing.push(format!("spec.model.path: {} has no config.json", model.display())),
-        _ => {}
-    }
-    let dataset = &job.spec.dataset;
-    let evaluation = dataset.evaluation.as_ref().map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
-    for (field, path) in [("spec.dataset.train.path", &dataset.train.path)].into_iter().chain(evaluation) {
-        if !Path::new(path).is_file() {
-            missing.push(format!("{field}: there is no file {path}"));
-        }
+    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
+        let problems = missing_model(runs, job, &jobs[..index]).into_iter().chain(missing_data(job));
+        missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
     missing
+}
+
+fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
+    let model = model_directory(runs, job);
+    match &job.spec.model.export_of {
+        Some(name) if earlier.iter().any(|other| (&other.namespace, &other.name) == (&job.namespace, name)) => None,
+        Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file())
+            .then(|| format!("spec.model.exportOf: `{name}` has no complete export in {}; run that job first", model.display())),
+        None => (!model.join("config.json").is_file()).then(|| format!("spec.model.path: {} has no config.json", model.display())),
+    }
+}
+
+fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
+    let dataset = &job.spec.dataset;
+    let evaluation = dataset.evaluation.as_ref().map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
+    let read = [("spec.dataset.train.path", &dataset.train.path)].into_iter().chain(evaluation);
+    read.filter(|(_, path)| !Path::new(path).is_file()).map(|(field, path)| format!("{field}: there is no file {path}"))
 }
 
 #[cfg(test)]
@@ -188,9 +200,10 @@ mod tests {
 
     #[test]
     fn a_set_of_an_unknown_field_is_refused_by_validation() {
-        let refused = read(MINIMAL, &["spec.training.stepz=3"]).unwrap_err();
-        assert!(refused.starts_with("dir/jobs.yaml cannot run:\n  spec.training"), "{refused}");
-        assert!(refused.contains("stepz"), "{refused}");
+        let twice = format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more"));
+        let refused = read(&twice, &["spec.training.stepz=3"]).unwrap_err();
+        assert!(refused.starts_with("dir/jobs.yaml: spec.training.stepz: unknown field"), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "a problem of both jobs is one line");
     }
 
     #[test]
@@ -202,19 +215,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_reads_must_be_there() {
+    fn what_the_jobs_read_must_be_there() {
         let runs = tempfile::tempdir().unwrap();
-        let mut job = read(MINIMAL, &[]).unwrap().remove(0);
-        assert_eq!(
-            missing_files(runs.path(), &job),
-            ["spec.model.path: /models/tiny has no config.json", "spec.dataset.train.path: there is no file /models/train.jsonl"]
-        );
-        job.spec.model.path = None;
-        job.spec.model.export_of = Some("first".to_owned());
-        let export = runs.path().join("lab/first/export");
-        assert_eq!(
-            missing_files(runs.path(), &job)[0],
-            format!("spec.model.exportOf: `first` has no complete export in {}; run that job first", export.display())
-        );
+        let first = read(MINIMAL, &["spec.dataset.train.path=/dev/../Cargo.none"]).unwrap().remove(0);
+        let missing = |jobs: &[ValidatedJob]| missing_files(runs.path(), jobs);
+        let data = "sums: spec.dataset.train.path: there is no file /Cargo.none".to_owned();
+        assert_eq!(missing(std::slice::from_ref(&first)), ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]);
+
+        let mut second = ValidatedJob { name: "more".to_owned(), ..first.clone() };
+        second.spec.model.path = None;
+        second.spec.model.export_of = Some("sums".to_owned());
+        let folder = runs.path().join("lab/sums/export");
+        let needed = format!("more: spec.model.exportOf: `sums` has no complete export in {}; run that job first", folder.display());
+        assert_eq!(missing(std::slice::from_ref(&second))[0], needed);
+        assert!(!missing(&[first.clone(), second.clone()]).contains(&needed), "an earlier job of the file makes it");
+
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
+        assert_eq!(missing(&[first, second]), ["more: spec.dataset.train.path: there is no file /Cargo.none"], "the first has finished");
     }
 }

@@ -107,7 +107,7 @@ fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
 }
 
 /// Four decimals, or an exponent where they would show nothing.
-pub(super) fn significant(value: f64) -> String {
+fn significant(value: f64) -> String {
     if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) { format!("{value:.4}") } else { format!("{value:.1e}") }
 }
 

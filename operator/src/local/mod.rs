@@ -77,6 +77,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<set::Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets)?;
     let runs = std::path::absolute(&args.dir).with_context(|| format!("failed to resolve {}", args.dir.display()))?;
+    let missing = jobs::missing_files(&runs, &jobs);
+    if !missing.is_empty() {
+        bail!(missing.join("\n"));
+    }
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
         match run_job(job, &runs, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
@@ -103,10 +107,6 @@ async fn run_job(job: &ValidatedJob, runs: &Path, interrupts: &mut Interrupts) -
     if state.succeeded {
         print_line(&format!("{}: finished already; to run it again, remove {}", job.name, directory.path().display()))?;
         return Ok(Ending::Succeeded);
-    }
-    let missing = jobs::missing_files(runs, job);
-    if !missing.is_empty() {
-        bail!("files are missing:\n  {}", missing.join("\n  "));
     }
     directory.write_run_config(&config)?;
     print_line(&format!("{}: {} steps in {}", job.name, job.spec.training.steps, directory.path().display()))?;

@@ -118,10 +118,13 @@ impl Processes {
         RoleCounts { wanted: of_role().count() as i32, existing: running, ready: running }
     }
 
-    /// Stops every process: supervisors may end by themselves first (the coordinator ordered it), then all are asked to, then killed. Bounded by twice `patience`.
+    /// Waits until every trainer has ended by itself, at most for `patience`: a supervisor does when the coordinator orders it.
+    pub async fn wait_for_trainers(&mut self, patience: Duration) {
+        self.wait(Instant::now() + patience, |process| process.recipe.role == Role::Trainer).await;
+    }
+
+    /// Asks every process to end, and kills those that have not after `patience`.
     pub async fn stop(mut self, patience: Duration) {
-        let is_trainer = |process: &Process| process.recipe.role == Role::Trainer;
-        self.wait(Instant::now() + patience, is_trainer).await;
         self.signal(Signal::TERM);
         self.wait(Instant::now() + patience, |_| true).await;
         self.kill().await;

@@ -97,7 +97,11 @@ impl<'a> Session<'a> {
         self.screen.progress(self.screen.position(), "stopping".to_owned());
         match &ending {
             Ok(Ending::Stopped | Ending::Failed(_)) | Err(_) => self.processes.kill().await,
-            Ok(Ending::Succeeded | Ending::Drained) => self.processes.stop(PATIENCE).await,
+            Ok(Ending::Succeeded) => {
+                self.processes.wait_for_trainers(PATIENCE).await;
+                self.processes.stop(PATIENCE).await;
+            }
+            Ok(Ending::Drained) => self.processes.stop(PATIENCE).await,
         }
         self.screen.close();
         ending

@@ -92,14 +92,13 @@ pub(super) fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, deci
     conditions.list
 }
 
-/// Conditions of a job that does not get further by itself. Those of its parts stay as they were last seen.
-pub(super) fn stalled(generation: i64, old: &RLJobStatus, reason: &str, message: &str, now: Timestamp) -> Vec<Condition> {
+/// Conditions of a job that does not get further by itself. Those of its parts are as `parts` has them.
+pub(super) fn stalled(generation: i64, old: &RLJobStatus, parts: &RLJobStatus, reason: &str, message: &str, now: Timestamp) -> Vec<Condition> {
     let mut conditions = Conditions::new(old, generation, now);
     conditions.summary(Is::False, false, false, true, reason, message);
-    let parts = [CONDITION_SUSPENDED, CONDITION_INFERENCE_READY, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, CONDITION_CHECKPOINT_AVAILABLE];
-    for type_ in parts {
-        match conditions.old(type_) {
-            Some(old) => conditions.list.push(Condition { observed_generation: Some(generation), ..old.clone() }),
+    for type_ in [CONDITION_SUSPENDED, CONDITION_INFERENCE_READY, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, CONDITION_CHECKPOINT_AVAILABLE] {
+        match parts.conditions.iter().find(|condition| condition.type_ == type_) {
+            Some(part) => conditions.list.push(Condition { observed_generation: Some(generation), ..part.clone() }),
             None => conditions.set(type_, Is::Unknown, REASON_UNKNOWN, "nothing is known yet"),
         }
     }

@@ -12,7 +12,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_FAILED};
+use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED};
 use rljob_crds::status::{CheckpointStatus, Failure, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -74,8 +74,15 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
 
 /// The status of a job that does not get further by itself: a spec that cannot run, or children that cannot be made. What runs is left alone, and its record kept.
 pub fn stalled(generation: i64, old: &RLJobStatus, reason: &str, message: &str, now: Timestamp) -> RLJobStatus {
-    let conditions = conditions::stalled(generation, old, reason, &clip(message), now);
+    let conditions = conditions::stalled(generation, old, old, reason, &clip(message), now);
     RLJobStatus { observed_generation: Some(generation), conditions, ..old.clone() }
+}
+
+/// A computed status, of a job whose children the API server refused in the pass before: stalled, with all that is known of its parts.
+pub fn rejected(old: &RLJobStatus, computed: RLJobStatus, message: &str, now: Timestamp) -> RLJobStatus {
+    let generation = computed.observed_generation.unwrap_or_default();
+    let conditions = conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &clip(message), now);
+    RLJobStatus { conditions, ..computed }
 }
 
 fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Option<Time> {

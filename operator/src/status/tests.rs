@@ -125,3 +125,16 @@ fn weights_that_no_engine_holds_become_a_failure_only_when_overdue() {
     assert_eq!((synced(&overdue).status.as_str(), synced(&overdue).reason.as_str()), ("False", "Overdue"));
     assert_eq!(synced(&status(&overdue, &running(), at(700))).status, "True");
 }
+
+#[test]
+fn refused_children_stall_the_job_and_the_next_pass_writes_nothing() {
+    let old = status(&unvisited(), &running(), at(0));
+    let computed = |old: &RLJobStatus, now| rejected(old, status(old, &running(), now), "the API server refused StatefulSet sums-trainer: no quota", now);
+    let new = computed(&old, at(1));
+    let summary =
+        |type_: &str| new.conditions.iter().find(|condition| condition.type_ == type_).map(|condition| (condition.status.as_str(), condition.reason.as_str()));
+    assert_eq!(summary("Succeeded"), Some(("False", "ChildRejected")));
+    assert_eq!(summary("Stalled"), Some(("True", "ChildRejected")));
+    assert_eq!(summary("TrainerReady"), Some(("True", "PodsReady")));
+    assert_eq!(computed(&new, at(120)), new);
+}

@@ -2,7 +2,7 @@
 
 use rljob_crds::{RLJob, names};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{InvalidSpec, Problem, locate::line_of, rules, schema};
 
@@ -34,6 +34,8 @@ pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
     if problems.is_empty() && jobs.is_empty() {
         problems.push(Problem::new("", format!("the file holds no object of apiVersion {API_VERSION} and kind RLJob")));
     }
+    // From the top of the file to its end.
+    problems.sort_by_key(|problem| problem.line);
     if problems.is_empty() { Ok(jobs) } else { Err(InvalidSpec { problems }) }
 }
 
@@ -51,23 +53,35 @@ fn is_foreign(value: &Value) -> bool {
 }
 
 fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
+    let Value::Object(object) = &mut value else {
+        return Err(vec![Problem::new("", format!("expected an object of apiVersion {API_VERSION} and kind RLJob, found {}", schema::in_words(&value)))]);
+    };
     let mut problems = Vec::new();
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", "RLJob")] {
-        match value.get(field) {
+        match object.get(field) {
             Some(found) if found == expected => {}
-            Some(found) => problems.push(Problem::new(field, format!("expected {expected}, found {found}"))),
+            Some(found) => problems.push(Problem::new(field, format!("expected {expected}, found {}", schema::in_words(found)))),
             None => problems.push(Problem::new(field, format!("is missing; expected {expected}"))),
         }
     }
-    problems.extend(schema::remove_problems(&mut value));
-    match serde_path_to_error::deserialize::<_, RLJob>(&value) {
-        Ok(job) => {
-            problems.extend(rules::problems(&job));
-            if problems.is_empty() { Ok(job) } else { Err(problems) }
-        }
-        Err(error) if problems.is_empty() => Err(vec![Problem::new(error.path().to_string(), error.inner().to_string())]),
-        Err(_) => Err(problems),
-    }
+    problems.extend(schema::mend(object));
+    object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    let mut found = match serde_path_to_error::deserialize::<_, RLJob>(&value) {
+        Ok(job) => match rules::problems(&job) {
+            found if found.is_empty() && problems.is_empty() => return Ok(job),
+            found => found,
+        },
+        Err(error) => vec![Problem::new(error.path().to_string(), error.inner().to_string())],
+    };
+    // What a rule finds in a stand-in is no problem of the file.
+    found.retain(|problem| !problems.iter().any(|known| holds(&known.path, &problem.path)));
+    problems.extend(found);
+    Err(problems)
+}
+
+/// Whether the path is the other one or leads into it.
+fn holds(path: &str, other: &str) -> bool {
+    other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 #[cfg(test)]
@@ -115,8 +129,10 @@ spec: 3
         assert_eq!(
             problems(text),
             [
-                "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
                 "line 5: spec.model.weigths: unknown field; expected one of exportOf, path, weights",
+                "line 5: spec.reward: is missing; algorithm.grpo needs a reward",
+                "line 7: spec.dataset.train.answer: is missing; algorithm.grpo compares with it",
+                "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
                 "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
                 "line 11: spec.rollout.temprature: unknown field; expected one of batchSize, maxNewTokens, temperature",
                 "line 12: spec.training.steps: is missing",
@@ -132,8 +148,47 @@ spec: 3
         assert_eq!(
             problems(&text),
             [
-                "line 10: spec.rewrad: unknown field; expected one of algorithm, checkpoint, coordinator, dataset, drainTimeoutSeconds, failurePolicy, inference, managedBy, model, optimizer, reward, rollout, storage, suspend, trainer, training, volumes, weightSync",
                 "line 6: spec.reward: is missing; algorithm.grpo needs a reward",
+                "line 10: spec.rewrad: unknown field; expected one of algorithm, checkpoint, coordinator, dataset, drainTimeoutSeconds, failurePolicy, inference, managedBy, model, optimizer, reward, rollout, storage, suspend, trainer, training, volumes, weightSync",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrong_value_hides_no_other_problem_and_brings_none() {
+        let text = "\
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {}
+spec:
+  model: {path: /m, exportOf: other}
+  storage: []
+  volumes:
+  - {name: data, mountPath: data}
+  - {name: data, mountPath: /tmp/x, hostPath: {path: /x}}
+  dataset: 1
+  algorithm: grpo
+  optimizer: {warmupSteps: 10}
+  training: {minibatches: 5, steps: many}
+  inference: {replicas: 0, resources: {limits: {cpu: lots}}}
+---
+- no object
+";
+        assert_eq!(
+            problems(text),
+            [
+                "line 3: metadata.name: is missing",
+                "line 5: spec.model: set exactly one of path, exportOf, found path and exportOf",
+                "line 6: spec.storage: expected object, found a list",
+                "line 8: spec.volumes[0].mountPath: must match ^/, found \"data\"",
+                "line 8: spec.volumes[0]: set exactly one of persistentVolumeClaim, hostPath, configMap, found none",
+                "line 9: spec.volumes[1].name: `data` is the name of an earlier volume",
+                "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /tmp, /dev/shm",
+                "line 10: spec.dataset: expected object, found 1",
+                "line 11: spec.algorithm: expected object, found \"grpo\"",
+                "line 13: spec.training.steps: expected integer, found \"many\"",
+                "line 14: spec.inference.resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi, found \"lots\"",
+                "line 16: expected an object of apiVersion rljob.dev/v1alpha1 and kind RLJob, found a list",
             ]
         );
     }

@@ -33,7 +33,9 @@ pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
 }
 
 fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {
-    let name = name.unwrap_or_default();
+    let Some(name) = name else {
+        return problems.push(Problem::new("metadata.name", "is missing"));
+    };
     let starts_well = name.starts_with(|first: char| first.is_ascii_lowercase());
     if !starts_well || !is_dns_label(name) || name.len() > NAME_LIMIT {
         problems

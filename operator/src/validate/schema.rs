@@ -12,21 +12,47 @@ static ROOT: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
     schema.unwrap_or_default()
 });
 
-/// Reports every departure from the schema, and removes unknown fields, so that what is left can be read and checked further.
-pub(super) fn remove_problems(value: &mut Value) -> Vec<Problem> {
+/// Reports every departure from the schema, and mends it, so that what is left can be read and checked further: unknown fields are removed, missing and wrong
+/// values replaced by a stand-in.
+pub(super) fn mend(value: &mut Map<String, Value>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let Value::Object(object) = value else {
-        return vec![Problem::new("", format!("expected object, found {value}"))];
-    };
     // The API server itself knows these three; the CRD's schema does not describe them.
-    let own = ["apiVersion", "kind", "metadata"].map(|field| (field, object.remove(field)));
-    check_object("", &ROOT, object, &mut problems);
-    for (field, value) in own {
-        if let Some(value) = value {
-            object.insert(field.to_owned(), value);
+    let own = ["apiVersion", "kind", "metadata"].map(|field| (field, value.remove(field)));
+    check_object("", &ROOT, value, &mut problems);
+    for (field, own) in own {
+        if let Some(own) = own {
+            value.insert(field.to_owned(), own);
         }
     }
     problems
+}
+
+/// A value in words that fit a line.
+pub(super) fn in_words(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        scalar => scalar.to_string(),
+    }
+}
+
+/// What takes the place of a value that is missing or wrong: the default, else the least that can be read. A number is the largest that is allowed, since limits
+/// across fields are upper ones.
+fn stand_in(schema: &JSONSchemaProps) -> Value {
+    if let Some(default) = &schema.default {
+        return default.0.clone();
+    }
+    match schema.type_.as_deref() {
+        Some("object") => {
+            let properties = schema.properties.iter().flatten().filter(|(name, _)| schema.required.iter().flatten().any(|required| required == *name));
+            Value::Object(properties.map(|(name, property)| (name.clone(), stand_in(property))).collect())
+        }
+        Some("array") => Value::Array(Vec::new()),
+        Some("boolean") => Value::Bool(false),
+        Some("integer") => Value::from(schema.maximum.unwrap_or(1.0) as i64),
+        Some("number") => Value::from(schema.maximum.unwrap_or(1.0)),
+        _ => schema.enum_.iter().flatten().next().map_or_else(|| Value::from(""), |choice| choice.0.clone()),
+    }
 }
 
 fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut Vec<Problem>) {
@@ -35,15 +61,20 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
     }
     if !has_type(schema, value) {
         let expected = schema.type_.as_deref().unwrap_or("integer or string");
-        problems.push(Problem::new(path, format!("expected {expected}, found {value}")));
+        problems.push(Problem::new(path, format!("expected {expected}, found {}", in_words(value))));
+        *value = stand_in(schema);
         return;
     }
+    let before = problems.len();
     match value {
-        Value::Object(object) => check_object(path, schema, object, problems),
-        Value::Array(items) => check_items(path, schema, items, problems),
+        Value::Object(object) => return check_object(path, schema, object, problems),
+        Value::Array(items) => return check_items(path, schema, items, problems),
         Value::Number(number) => check_range(path, schema, number.as_f64().unwrap_or(f64::NAN), problems),
         Value::String(text) => check_text(path, schema, text, problems),
         Value::Null | Value::Bool(_) => {}
+    }
+    if problems.len() > before {
+        *value = stand_in(schema);
     }
 }
 
@@ -84,6 +115,7 @@ fn check_object(path: &str, schema: &JSONSchemaProps, object: &mut Map<String, V
     for name in schema.required.iter().flatten() {
         if !object.contains_key(name) {
             problems.push(Problem::new(below(name), "is missing"));
+            object.insert(name.clone(), properties.get(name).map_or(Value::Null, stand_in));
         }
     }
 }

@@ -8,6 +8,8 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
+mod children;
+mod lifecycle;
 mod operator;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
@@ -155,6 +157,7 @@ fn explain_is_the_manual() {
     wait_until("the API server to publish the schema", Duration::from_secs(60), published).unwrap();
     let cases = [
         ("rljob", "post-training of a language model"),
+        ("rljob.spec", "suspend <boolean> Stop the run at the end of its step, write a checkpoint and free every pod"),
         ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),
         ("rljob.spec.algorithm.grpo.groupSize", "Samples of one prompt"),
         ("rljob.status.conditions", "Succeeded is the summary of the run"),

@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
-use rljob_tests::files::{kubernetes, workspace};
+use rljob_tests::files::workspace;
 use rljob_tests::namespace::report;
 use rljob_tests::process::{run, wait_until};
 use rljob_tests::{Cluster, Namespace, rootfs};
 use serde_json::{Value, json};
 
-/// Steps of the second job in e2e/jobs.yaml.
-const STEPS: u64 = 30;
+/// Steps of the second job in e2e/jobs.yaml: some are left when the last crash is over, however slow the machine is.
+const STEPS: u64 = 50;
 /// What a step, a restart or a replacement may take on a small machine that runs everything.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -52,9 +52,8 @@ fn make_data(folder: &Path) {
 }
 
 /// A pod that serves a model folder with the embedded engine; Ready once the model is loaded.
-fn engine_pod(name: &str, host_folder: &Path, model: &str, load_format: &str) -> String {
-    let command =
-        ["/usr/local/bin/rljob-engine", "--host=0.0.0.0", "--port=30000", &format!("--model-path=/model/{model}"), &format!("--load-format={load_format}")];
+fn engine_pod(name: &str, host_folder: &Path, model: &str) -> String {
+    let command = ["/usr/local/bin/rljob-engine", "--host=0.0.0.0", "--port=30000", &format!("--model-path=/model/{model}")];
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -86,27 +85,49 @@ fn steps_done(run_directory: &Path) -> u64 {
 /// A job in a namespace, its run directory, and the crashes it must survive.
 struct Run<'a> {
     namespace: &'a Namespace,
+    job: &'a str,
     directory: PathBuf,
     start: Instant,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Applies a file of e2e/ in the namespace; `job` is the one to look at.
+    fn start(cluster: &Cluster, namespace: &'a Namespace, text: &str, job: &'a str) -> Self {
+        let folder = |name: &str| cluster.shared_folder(name).unwrap();
+        let (data, runs) = (folder(&format!("data-{job}")), folder("runs"));
+        make_data(&data);
+        namespace.kubectl.apply(&text.replace("SHARED", &data.display().to_string()).replace("RUNS", &runs.display().to_string())).unwrap();
+        Self { namespace, job, directory: runs.join(&namespace.name).join(job), start: Instant::now() }
+    }
+
     fn wait_for_steps(&self, steps: u64) {
         wait_until(&format!("step {steps}"), LIMIT, || Ok(steps_done(&self.directory) >= steps)).unwrap();
         self.say(&format!("step {steps}"));
     }
 
+    fn wait_for_condition(&self, condition: &str) {
+        let (condition, job) = (format!("--for=condition={condition}"), format!("rljob/{}", self.job));
+        self.namespace.kubectl.run(&["wait", &condition, &job, &format!("--timeout={}s", LIMIT.as_secs())]).unwrap_or_else(|error| {
+            panic!("{error:#}\n{}", report(&cluster().kubectl().in_namespace("rljob-system")));
+        });
+        self.say(&condition);
+    }
+
     /// One line a stage, so that a log shows where the time went.
     fn say(&self, event: &str) {
-        eprintln!("e2e: {event} after {:.0} s", self.start.elapsed().as_secs_f64());
+        eprintln!("{}: {event} after {:.0} s", self.job, self.start.elapsed().as_secs_f64());
+    }
+
+    /// Kills a learner process as running out of memory would.
+    fn kill_learner(&self) {
+        cluster().kill_oldest(&format!("rljob-learner .*--coordinator http://{}-coordinator-0[.]", self.job)).unwrap();
     }
 
     /// Deletes a pod without grace, as a lost node would, and waits for its successor.
     fn lose_pod(&self, role: &str) {
         let kubectl = &self.namespace.kubectl;
-        let selector = format!("--selector=rljob.dev/job=e2e,rljob.dev/role={role}");
         let uid = |pod: &str| kubectl.run(&["get", pod, "--output=jsonpath={.metadata.uid}"]);
-        let pod = kubectl.run(&["get", "pods", &selector, "--output=name"]).unwrap().lines().next().expect("the role has no pod").to_owned();
+        let pod = format!("pod/{}-{role}-0", self.job);
         let before = uid(&pod).unwrap();
         kubectl.run(&["delete", &pod, "--grace-period=0", "--force", "--wait=false"]).unwrap();
         wait_until(&format!("the successor of {pod}"), LIMIT, || uid(&pod).map(|after| after != before)).unwrap();
@@ -114,55 +135,70 @@ impl Run<'_> {
     }
 
     fn status(&self) -> Value {
-        self.namespace.kubectl.get(&["rljob/e2e"]).unwrap()["status"].clone()
+        self.namespace.kubectl.get(&[&format!("rljob/{}", self.job)]).unwrap()["status"].take()
+    }
+
+    /// The steps of metrics.jsonl, in its order; a line that is just being written is left out.
+    fn steps(&self) -> Vec<u64> {
+        let text = fs::read_to_string(self.directory.join(METRICS_FILE)).unwrap();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
     }
 }
 
 #[test]
-fn an_engine_runs_as_an_ordinary_user_on_a_read_only_root() {
-    let folder = cluster().shared_folder("engine").unwrap();
-    make_data(&folder);
-    let namespace = Namespace::create(cluster(), "engine").unwrap();
-    namespace.kubectl.apply(&engine_pod("engine", &folder, "model", "dummy")).unwrap();
-    namespace.kubectl.run(&["wait", "--for=condition=Ready", "pod/engine", "--timeout=120s"]).unwrap();
-}
-
-#[test]
-fn a_job_succeeds_on_two_nodes_though_a_learner_an_engine_and_its_coordinator_are_lost() {
+fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost() {
     let cluster = cluster();
-    let shared = cluster.shared_folder("e2e").unwrap();
-    make_data(&shared);
-    let runs = cluster.shared_folder("runs").unwrap();
     install_operator(cluster);
-
     let namespace = Namespace::create(cluster, "team").unwrap();
-    let kubectl = &namespace.kubectl;
-    let job = include_str!("e2e/jobs.yaml").replace("SHARED", &shared.display().to_string()).replace("RUNS", &runs.display().to_string());
-    kubectl.apply(&job).unwrap();
-    let run = Run { namespace: &namespace, directory: runs.join(&namespace.name).join("e2e"), start: Instant::now() };
+    let run = Run::start(cluster, &namespace, include_str!("e2e/jobs.yaml"), "e2e");
 
     run.wait_for_steps(3);
-    cluster.kill_oldest("rljob-learner").unwrap();
+    run.kill_learner();
     run.wait_for_steps(8);
     run.lose_pod("inference");
     run.wait_for_steps(13);
     run.lose_pod("coordinator");
+    run.wait_for_steps(18);
+    run.lose_pod("trainer");
     assert!(steps_done(&run.directory) < STEPS, "the job was through before everything was killed");
-    kubectl.run(&["wait", "--for=condition=Succeeded", "rljob/e2e", "--timeout=600s"]).unwrap_or_else(|error| {
-        panic!("{error:#}\n{}", report(&cluster.kubectl().in_namespace("rljob-system")));
-    });
-
-    run.say("success");
+    run.wait_for_condition("Succeeded");
 
     let status = run.status();
     assert_eq!(status["restarts"], 1, "only the killed learner counts: {status}");
+    assert!(status["attempt"].as_u64() >= Some(2), "the lost trainer pod had its learners start again too: {status}");
     assert_eq!(status["progress"]["step"], STEPS, "{status}");
     assert_eq!(status["epoch"], 2, "the second coordinator pod has a higher epoch: {status}");
-    let steps: Vec<u64> = lines(&run.directory.join(METRICS_FILE)).iter().map(|line| line["step"].as_u64().unwrap()).collect();
-    assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
+    assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
     used_both_nodes(&namespace);
     export_loads(&run);
-    deletion_leaves_nothing(&namespace);
+    run.say("the export answers");
+    deletion_leaves_nothing(&run);
+    run.say("nothing is left");
+}
+
+#[test]
+fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at() {
+    let cluster = cluster();
+    install_operator(cluster);
+    let namespace = Namespace::create(cluster, "pause").unwrap();
+    let run = Run::start(cluster, &namespace, include_str!("e2e/suspend.yaml"), "pause");
+    let suspend = |suspend: bool| {
+        let patch = json!({"spec": {"suspend": suspend}}).to_string();
+        namespace.kubectl.run(&["patch", "rljob/pause", "--type=merge", "--patch", &patch]).unwrap();
+    };
+
+    run.wait_for_steps(5);
+    suspend(true);
+    run.wait_for_condition("Suspended");
+    assert_eq!(namespace.kubectl.run(&["get", "pods", "--output=name"]).unwrap(), "");
+    let (status, steps) = (run.status(), steps_done(&run.directory));
+    assert_eq!(status["checkpoint"]["step"], steps, "the last step is in a checkpoint: {status}");
+    suspend(false);
+    run.wait_for_steps(steps + 5);
+    let seen = run.steps();
+    assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "no step is left out and none is made twice");
+    assert_eq!(run.status()["restarts"], 0, "nothing has failed");
 }
 
 fn install_operator(cluster: &Cluster) {
@@ -174,10 +210,6 @@ fn install_operator(cluster: &Cluster) {
     }
 }
 
-fn lines(path: &Path) -> Vec<Value> {
-    fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 /// The scheduler spreads the pods of a StatefulSet; events say where they were.
 fn used_both_nodes(namespace: &Namespace) {
     let events = namespace.kubectl.run(&["get", "events", "--field-selector=reason=Scheduled", "--output=jsonpath={.items[*].message}"]).unwrap();
@@ -186,38 +218,31 @@ fn used_both_nodes(namespace: &Namespace) {
     }
 }
 
+/// A new engine serves the export and answers a sum with digits.
 fn export_loads(run: &Run) {
     let export = run.directory.join(EXPORT_DIR);
     assert!(export.join(EXPORT_COMPLETE_FILE).is_file(), "{} is not complete", export.display());
-    run.namespace.kubectl.apply(&engine_pod("export", &run.directory, EXPORT_DIR, "auto")).unwrap();
-    run.namespace.kubectl.run(&["wait", "--for=condition=Ready", "pod/export", "--timeout=120s"]).unwrap();
-    run.namespace.kubectl.run(&["delete", "pod/export", "--grace-period=0", "--force"]).unwrap();
+    let kubectl = &run.namespace.kubectl;
+    kubectl.apply(&engine_pod("export", &run.directory, EXPORT_DIR)).unwrap();
+    kubectl.run(&["wait", "--for=condition=Ready", "pod/export", "--timeout=120s"]).unwrap();
+    let path = format!("/api/v1/namespaces/{}/pods/export:30000/proxy/generate", run.namespace.name);
+    // The vocabulary is two special tokens, ten digits, plus and equals. This is "12+34=", and the teacher's answers are three digits.
+    let prompt = [3, 4, 12, 5, 6, 13];
+    let sampling =
+        json!({"max_new_tokens": 3, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [], "ignore_eos": false, "skip_special_tokens": true});
+    let request = json!({"rid": "sum", "input_ids": prompt, "sampling_params": sampling, "return_logprob": false});
+    let answer = kubectl.run_with_input(&["create", "--raw", &path, "--filename=-"], &request.to_string()).unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let digits: Vec<u64> = answer["output_ids"].as_array().into_iter().flatten().filter_map(Value::as_u64).filter(|token| (2..12).contains(token)).collect();
+    assert_eq!(digits.len(), 3, "{answer}");
+    kubectl.run(&["delete", "pod/export", "--grace-period=0", "--force"]).unwrap();
 }
 
 /// Owner references do it: the operator has no finalizer.
-fn deletion_leaves_nothing(namespace: &Namespace) {
-    namespace.kubectl.run(&["delete", "rljob/e2e", "--wait"]).unwrap();
+fn deletion_leaves_nothing(run: &Run) {
+    let kubectl = &run.namespace.kubectl;
+    kubectl.run(&["delete", "rljob/e2e", "--wait"]).unwrap();
     let kinds = "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
-    let left = || namespace.kubectl.run(&["get", kinds, "--selector=rljob.dev/job=e2e", "--output=name"]);
+    let left = || kubectl.run(&["get", kinds, "--selector=rljob.dev/job=e2e", "--output=name"]);
     wait_until("the job's objects to go", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
-}
-
-#[test]
-fn the_operator_may_not_read_secrets() {
-    let cluster = cluster();
-    install_operator(cluster);
-    let user = "--as=system:serviceaccount:rljob-system:rljob-operator";
-    let may = |verb: &str, resource: &str| {
-        let answer = Command::new(kubernetes("kubectl").unwrap())
-            .arg("--kubeconfig")
-            .arg(cluster.kubeconfig())
-            .args(["auth", "can-i", verb, resource, "--namespace=default", user])
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&answer.stdout).trim() == "yes"
-    };
-    let rights =
-        [("create", "statefulsets.apps"), ("create", "secrets"), ("get", "secrets"), ("list", "secrets"), ("create", "rljobs.rljob.dev"), ("get", "nodes")];
-    let seen: Vec<bool> = rights.iter().map(|(verb, resource)| may(verb, resource)).collect();
-    assert_eq!(seen, [true, true, false, false, false, false], "{rights:?}");
 }

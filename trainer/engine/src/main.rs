@@ -1,6 +1,7 @@
 //! `rljob-engine`: see the library. Exit code 0 after SIGTERM or SIGINT, 1 if the model cannot be loaded or served.
 
 use std::future::Future;
+use std::io::IsTerminal as _;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -12,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
     if arguments.exit_with_parent {
         exit_with_parent().context("failed to ask for a signal at the parent's end")?;
     }

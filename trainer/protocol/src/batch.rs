@@ -112,7 +112,11 @@ impl RankBatch {
             header,
             tokens_T: column(&file, "tokens", Dtype::I64)?.chunks_exact(8).filter_map(|b| b.try_into().ok()).map(i64::from_le_bytes).collect(),
             loss_mask_T: column(&file, "loss_mask", Dtype::U8)?.to_vec(),
-            sampler_logprobs_T: column(&file, "sampler_logprobs", Dtype::F32)?.chunks_exact(4).filter_map(|b| b.try_into().ok()).map(f32::from_le_bytes).collect(),
+            sampler_logprobs_T: column(&file, "sampler_logprobs", Dtype::F32)?
+                .chunks_exact(4)
+                .filter_map(|b| b.try_into().ok())
+                .map(f32::from_le_bytes)
+                .collect(),
         };
         batch.check()?;
         Ok(batch)

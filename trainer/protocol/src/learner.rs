@@ -18,7 +18,7 @@ use crate::version::Version;
 
 /// What the learner group is to do next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Instruction {
     /// Nothing yet: ask again.
     Wait,
@@ -75,7 +75,7 @@ pub struct Transfer {
 
 /// A sender's staging copy is ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum WeightsReady {
     /// A complete folder.
     Disk {

@@ -31,7 +31,7 @@ pub struct SupervisorReport {
 
 /// State of a learner process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum LearnerState {
     /// It runs.
     Running,
@@ -46,7 +46,7 @@ pub enum LearnerState {
 
 /// What a supervisor is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Order {
     /// Keep what runs; nothing to start.
     Wait,

@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
+use super::axis::{Axis, Scale, label, reading};
 use super::escape;
-use crate::local::lines::significant;
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 200.0;
@@ -35,6 +35,8 @@ pub struct Chart {
     pub unit: &'static str,
     /// Lowest and highest value of the vertical axis; from the data if none.
     pub bounds: Option<(f64, f64)>,
+    /// The vertical axis.
+    pub scale: Scale,
     /// The lines, at most two.
     pub series: Vec<Series>,
 }
@@ -42,27 +44,27 @@ pub struct Chart {
 /// The plot's place in data and in the drawing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Frame {
-    steps: (f64, f64),
-    values: (f64, f64),
+    steps: Axis,
+    values: Axis,
 }
 
 impl Frame {
     fn x(&self, step: f64) -> f64 {
-        LEFT + (step - self.steps.0) / (self.steps.1 - self.steps.0) * (WIDTH - LEFT - RIGHT)
+        LEFT + self.steps.share(step) * (WIDTH - LEFT - RIGHT)
     }
 
     fn y(&self, value: f64) -> f64 {
-        HEIGHT - BOTTOM - (value - self.values.0) / (self.values.1 - self.values.0) * (HEIGHT - TOP - BOTTOM)
+        HEIGHT - BOTTOM - self.values.share(value) * (HEIGHT - TOP - BOTTOM)
     }
 }
 
 impl Chart {
     /// The chart as a `figure`; none without a value.
     pub fn render(&self) -> Option<String> {
-        let series: Vec<Series> = self.series.iter().map(thinned).filter(|series| !series.points.is_empty()).collect();
+        let series: Vec<Series> = self.series.iter().map(|series| thinned(series, self.scale)).filter(|series| !series.points.is_empty()).collect();
         let frame = self.frame(&series)?;
         let mut out = String::new();
-        let last: Vec<String> = series.iter().filter_map(|series| Some(significant(series.points.last()?.1))).collect();
+        let last: Vec<String> = series.iter().filter_map(|series| Some(reading(series.points.last()?.1))).collect();
         let _ = write!(
             out,
             "<figure>\n<figcaption><h2>{}</h2><output>{}</output><small>{}</small></figcaption>\n",
@@ -85,21 +87,21 @@ impl Chart {
 
     fn frame(&self, series: &[Series]) -> Option<Frame> {
         let all = || series.iter().flat_map(|series| series.points.iter());
-        let (first, last) = extent(all().map(|point| point.0))?;
+        let (_, last) = extent(all().map(|point| point.0))?;
         let (low, high) = extent(all().map(|point| point.1))?;
         let values = match self.bounds {
-            Some((floor, ceiling)) => (floor.min(low), ceiling.max(high)),
-            None => padded(low, high),
+            Some((floor, ceiling)) => Axis::between(floor.min(low), ceiling.max(high)),
+            None => Axis::around(low, high, self.scale),
         };
-        Some(Frame { steps: if first < last { (first, last) } else { (first - 1.0, last + 1.0) }, values })
+        Some(Frame { steps: Axis::between(0.0, last), values })
     }
 }
 
-fn thinned(series: &Series) -> Series {
-    let finite: Vec<(f64, f64)> = series.points.iter().copied().filter(|point| point.1.is_finite()).collect();
-    let stride = finite.len().div_ceil(MAX_POINTS).max(1);
-    let last = finite.len().saturating_sub(1);
-    let points = finite.into_iter().enumerate().filter(|(index, _)| index % stride == 0 || *index == last).map(|(_, point)| point).collect();
+fn thinned(series: &Series, scale: Scale) -> Series {
+    let shown: Vec<(f64, f64)> = series.points.iter().copied().filter(|point| scale.has(point.1)).collect();
+    let stride = shown.len().div_ceil(MAX_POINTS).max(1);
+    let last = shown.len().saturating_sub(1);
+    let points = shown.into_iter().enumerate().filter(|(index, _)| index % stride == 0 || *index == last).map(|(_, point)| point).collect();
     Series { name: series.name, points }
 }
 
@@ -107,45 +109,16 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |extent, value| Some(extent.map_or((value, value), |(low, high): (f64, f64)| (low.min(value), high.max(value)))))
 }
 
-/// Some room above and below; zero stays an edge where the data do not cross it.
-fn padded(low: f64, high: f64) -> (f64, f64) {
-    let room = if high > low { (high - low) * 0.08 } else { low.abs().max(1e-6) * 0.5 };
-    let floor = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
-    let ceiling = if high <= 0.0 { (high + room).min(0.0) } else { high + room };
-    (floor, if ceiling > floor { ceiling } else { floor + 1.0 })
-}
-
 fn axes(out: &mut String, frame: &Frame) {
-    for value in ticks(frame.values, 4) {
+    for value in frame.values.ticks(5) {
         let y = frame.y(value);
         let _ = write!(out, "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>", WIDTH - RIGHT);
         let _ = writeln!(out, "<text class=\"tick end\" x=\"{}\" y=\"{:.1}\">{}</text>", LEFT - 6.0, y + 3.5, label(value));
     }
-    for step in ticks(frame.steps, 6).into_iter().filter(|step| step.fract() == 0.0 && *step >= 0.0) {
+    for step in frame.steps.ticks(6).into_iter().filter(|step| step.fract() == 0.0) {
         let _ = writeln!(out, "<text class=\"tick mid\" x=\"{:.1}\" y=\"{}\">{}</text>", frame.x(step), HEIGHT - 6.0, label(step));
     }
-}
-
-/// Round numbers inside a range: about `count` of them, 1, 2 or 5 times a power of ten apart.
-fn ticks((low, high): (f64, f64), count: u32) -> Vec<f64> {
-    let rough = (high - low) / f64::from(count);
-    let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= rough * 0.999).unwrap_or(rough);
-    let first = (low / step - 1e-9).ceil();
-    (0..=2 * count).map(|index| (first + f64::from(index)) * step).take_while(|tick| *tick <= high + step * 1e-9).collect()
-}
-
-fn label(value: f64) -> String {
-    let value = if value.abs() < 1e-15 { 0.0 } else { value };
-    match value.abs() {
-        size if size == 0.0 => "0".to_owned(),
-        size if (1e-3..1e4).contains(&size) => {
-            let text = format!("{value:.4}");
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
-        size if (1e4..1e6).contains(&size) => format!("{}k", (value / 100.0).round() / 10.0),
-        _ => format!("{value:.0e}"),
-    }
+    let _ = writeln!(out, "<text class=\"tick end\" x=\"{}\" y=\"{}\">step</text>", LEFT - 10.0, HEIGHT - 6.0);
 }
 
 fn line(out: &mut String, frame: &Frame, index: usize, points: &[(f64, f64)]) {
@@ -165,14 +138,14 @@ fn legend(series: &[Series]) -> String {
 }
 
 fn data(series: &[Series], frame: &Frame) -> String {
-    let points: Vec<Vec<(f64, f64)>> = series.iter().map(|series| series.points.clone()).collect();
-    let json = serde_json::to_string(&points).unwrap_or_default();
+    let names: Vec<&str> = series.iter().map(|series| series.name).collect();
+    let points: Vec<&[(f64, f64)]> = series.iter().map(|series| series.points.as_slice()).collect();
     format!(
-        "data-first=\"{}\" data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-points=\"{}\"",
-        frame.steps.0,
-        frame.steps.1,
+        "data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-names=\"{}\" data-points=\"{}\"",
+        frame.steps.ends().1,
         WIDTH - RIGHT,
-        escape(&json)
+        escape(&serde_json::to_string(&names).unwrap_or_default()),
+        escape(&serde_json::to_string(&points).unwrap_or_default())
     )
 }
 
@@ -181,21 +154,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_numbers_inside_the_range() {
-        assert_eq!(ticks((0.0, 1.0), 4), [0.0, 0.5, 1.0]);
-        assert_eq!(ticks((0.0, 50.0), 6), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
-        assert_eq!(ticks((-3.0, 9.0), 4), [0.0, 5.0]);
-    }
-
-    #[test]
-    fn labels_are_short_at_every_size() {
-        let labels: Vec<String> = [0.0, 0.5, 20.0, -0.25, 12345.0, 2e-7, 3e7].map(label).to_vec();
-        assert_eq!(labels, ["0", "0.5", "20", "-0.25", "12.3k", "2e-7", "3e7"]);
-    }
-
-    #[test]
     fn values_that_are_not_finite_and_empty_charts_are_not_drawn() {
-        let chart = |points: &[(f64, f64)]| Chart { title: "Loss", unit: "", bounds: None, series: vec![Series { name: "Loss", points: points.to_vec() }] };
+        let chart = |points: &[(f64, f64)]| Chart {
+            title: "Loss",
+            unit: "",
+            bounds: None,
+            scale: Scale::Linear,
+            series: vec![Series { name: "Loss", points: points.to_vec() }],
+        };
         assert_eq!(chart(&[]).render(), None);
         assert_eq!(chart(&[(1.0, f64::NAN)]).render(), None);
         let drawn = chart(&[(1.0, 2.0), (2.0, f64::INFINITY), (3.0, 4.0)]).render().unwrap();
@@ -206,7 +172,7 @@ mod tests {
     #[test]
     fn a_long_series_is_thinned_and_keeps_its_ends() {
         let long = Series { name: "x", points: (0..10_000).map(|step| (f64::from(step), 1.0)).collect() };
-        let points = thinned(&long).points;
+        let points = thinned(&long, Scale::Linear).points;
         assert!(points.len() <= MAX_POINTS + 1);
         assert_eq!((points[0].0, points[points.len() - 1].0), (0.0, 9999.0));
     }

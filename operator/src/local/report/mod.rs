@@ -8,10 +8,12 @@ use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 
 use super::records::SampleLine;
 
+mod axis;
 mod chart;
 mod samples;
 mod tiles;
 
+use axis::Scale;
 use chart::{Chart, Series};
 
 /// Everything that a report shows.
@@ -75,28 +77,30 @@ fn header(report: &Report) -> String {
 fn charts(report: &Report) -> String {
     let steps = |value: fn(&StepMetrics) -> Option<f64>| report.metrics.iter().filter_map(|m| Some((f64::from(m.step), value(m)?))).collect::<Vec<_>>();
     let evaluations = |value: fn(&EvaluationMetrics) -> f64| report.evaluations.iter().map(|m| (f64::from(m.step), value(m))).collect::<Vec<_>>();
-    let one = |title, unit, value| Chart { title, unit, bounds: None, series: vec![Series { name: title, points: steps(value) }] };
+    let one = |title, unit, value| Chart { title, unit, bounds: None, scale: Scale::Linear, series: vec![Series { name: title, points: steps(value) }] };
     let share = Some((0.0, 1.0));
     let charts = [
-        Chart { bounds: share, ..one("Reward", "mean of the step's samples", |m| m.reward) },
         Chart {
             title: "Evaluation accuracy",
             unit: "mean reward of held-out prompts",
             bounds: share,
+            scale: Scale::Linear,
             series: vec![Series { name: "sampled", points: evaluations(|m| m.sampled) }, Series { name: "greedy", points: evaluations(|m| m.greedy) }],
         },
+        Chart { bounds: share, ..one("Reward", "mean of the step's samples", |m| m.reward) },
         one("Loss", "per trainable token", |m| Some(m.loss)),
-        one("KL", "sampler to learner, k3 per token", |m| m.kl),
         one("Entropy", "nats per token", |m| Some(m.entropy)),
+        one("Gradient norm", "L2, before clipping", |m| Some(m.gradient_norm)),
         one("Clip fraction", "share of trainable tokens", |m| m.clip_fraction),
+        Chart { scale: Scale::Logarithmic, ..one("KL", "sampler to learner before the update, k3 per token", |m| m.kl) },
         Chart {
             title: "Engine–learner mismatch",
             unit: "|Δ log-probability| before the update, nats",
             bounds: None,
+            scale: Scale::Logarithmic,
             series: vec![Series { name: "mean", points: steps(|m| m.mismatch_mean) }, Series { name: "max", points: steps(|m| m.mismatch_max) }],
         },
-        one("Gradient norm", "L2, before clipping", |m| Some(m.gradient_norm)),
-        one("Speed", "tokens per second", |m| Some(m.tokens_per_second)),
+        one("Speed", "tokens per second, rollouts and evaluations included", |m| Some(m.tokens_per_second)),
     ];
     let drawn: String = charts.iter().filter_map(Chart::render).collect();
     if drawn.is_empty() { "<p class=\"empty\">No step is done yet.</p>\n".to_owned() } else { format!("<section class=\"charts\">\n{drawn}</section>\n") }

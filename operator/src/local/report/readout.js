@@ -1,21 +1,27 @@
 // Shows the values under the pointer in a chart's caption.
 for (const svg of document.querySelectorAll("svg[data-points]")) {
-  const { first, last, left, right } = Object.fromEntries(Object.entries(svg.dataset).map(([key, value]) => [key, Number(value)]));
+  const [last, left, right] = [svg.dataset.last, svg.dataset.left, svg.dataset.right].map(Number);
+  const names = JSON.parse(svg.dataset.names);
   const series = JSON.parse(svg.dataset.points);
   const output = svg.closest("figure").querySelector("output");
   const cursor = svg.querySelector(".cursor");
   const rest = output.textContent;
-  const show = (value) => (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? value.toExponential(1) : value.toFixed(4));
+  const show = (value) => {
+    const size = Math.abs(value);
+    if (size === 0) return "0";
+    if (size < 1e-3 || size >= 1e6) return value.toExponential(1).replace("e+", "e");
+    return value.toFixed(size >= 1e3 ? 0 : size >= 10 ? 2 : 4);
+  };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-    const step = first + ((x - left) / (right - left)) * (last - first);
+    const step = ((x - left) / (right - left)) * last;
     const near = series.map((points) => points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best)));
-    const at = left + ((near[0][0] - first) / (last - first)) * (right - left);
+    const at = left + (near[0][0] / last) * (right - left);
     cursor.setAttribute("x1", at);
     cursor.setAttribute("x2", at);
     cursor.style.visibility = "visible";
-    output.textContent = `step ${near[0][0]}: ${near.map((point) => show(point[1])).join(" · ")}`;
+    output.textContent = `step ${near[0][0]}: ${near.map((point, index) => (names.length > 1 ? `${names[index]} ` : "") + show(point[1])).join(" · ")}`;
   });
   svg.addEventListener("pointerleave", () => {
     cursor.style.visibility = "hidden";

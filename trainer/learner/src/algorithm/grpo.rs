@@ -97,7 +97,8 @@ pub fn loss(input: &LossInput<'_>, clip: Clip) -> (Tensor, LossSums) {
     let loss_N = free_N.maximum(&clipped_N);
     let gradient_N = free_N.where_self(&free_N.ge_tensor(&clipped_N), &free_N.zeros_like()) / input.trainable_tokens as f64;
     let difference_N = input.learner_logprobs_N - input.sampler_logprobs_N;
-    let k3_N = difference_N.exp() - 1.0 - &difference_N;
+    // In fp64, where it is never negative: fp32 loses eᵈ − 1 − d of a small d whole.
+    let k3_N = difference_N.to_kind(Kind::Double).expm1() - difference_N.to_kind(Kind::Double);
     let mismatch_N = difference_N.abs();
     let sums = LossSums {
         loss: sum(&loss_N) / input.trainable_tokens as f64,

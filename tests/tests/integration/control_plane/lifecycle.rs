@@ -1,0 +1,106 @@
+//! How a job's status, epochs and pods go through a life: start, another operator, suspension, a new coordinator.
+
+use rljob_tests::process::wait_until;
+use serde_json::json;
+
+use super::operator::{LIMIT, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods};
+
+#[test]
+fn a_new_job_says_in_columns_and_events_what_it_waits_for() {
+    let namespace = namespace_with("words", &json!({}));
+    let _operator = Operator::start(&namespace, "rljob:a");
+    wait_for_condition(&namespace, "Reconciling");
+    let table = namespace.kubectl.run(&["get", "rljobs"]).unwrap();
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..4], ["sample", "Starting", "3", "0"], "{table}");
+    let waits_for = "waiting for 1 of 1 coordinator pods, 1 of 1 trainer pods, 1 of 1 inference pods";
+    let events =
+        || namespace.kubectl.run(&["get", "events", "--field-selector=involvedObject.name=sample", "--output=jsonpath={.items[*]['reason','message']}"]);
+    wait_until("the event", LIMIT, || Ok(events()? == format!("Starting {waits_for}"))).unwrap();
+    assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message"), waits_for);
+}
+
+#[test]
+fn another_operator_changes_neither_pods_nor_status_until_the_job_is_resumed() {
+    let namespace = namespace_with("pinned", &json!({"spec": {"drainTimeoutSeconds": 1}}));
+    let image = |object: &str, path: &str| field(&namespace, object, &format!("{path}.containers[0].image"));
+    let first = Operator::start(&namespace, "rljob:a");
+    wait_for_pods(&namespace, 3);
+    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1)).unwrap();
+    drop(first);
+    let uid = field(&namespace, "pod/sample-trainer-0", ".metadata.uid");
+    let version = field(&namespace, "rljob/sample", ".metadata.resourceVersion");
+
+    let second = Operator::start(&namespace, "rljob:b");
+    second.wait_to_say("\"reconciled\"");
+    assert_eq!(field(&namespace, "rljob/sample", ".metadata.resourceVersion"), version, "nothing had changed, and yet the status was written");
+    patch(&namespace, &json!({"inference": {"replicas": 2}}));
+    wait_for_pods(&namespace, 4);
+    assert_eq!(field(&namespace, "pod/sample-trainer-0", ".metadata.uid"), uid);
+    assert_eq!(image("pod/sample-inference-1", ".spec"), "rljob:a", "a pod of a running job is made like its peers");
+
+    patch(&namespace, &json!({"suspend": true}));
+    wait_for_condition(&namespace, "Suspended");
+    patch(&namespace, &json!({"suspend": false}));
+    wait_for_pods(&namespace, 4);
+    assert_eq!(image("pod/sample-trainer-0", ".spec"), "rljob:b", "a resume renders anew");
+}
+
+#[test]
+fn a_suspended_job_has_no_pods_and_a_resumed_one_has_them_again() {
+    let namespace = namespace_with("suspend", &json!({"spec": {"drainTimeoutSeconds": 1}}));
+    let _operator = Operator::start(&namespace, "rljob:a");
+    wait_for_pods(&namespace, 3);
+    patch(&namespace, &json!({"suspend": true}));
+    wait_for_condition(&namespace, "Suspended");
+    wait_for_pods(&namespace, 0);
+    assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].reason"), "Suspended");
+    assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Ready')].status"), "True");
+    patch(&namespace, &json!({"suspend": false}));
+    wait_for_pods(&namespace, 3);
+    wait_for_condition(&namespace, "Suspended=False");
+}
+
+/// The API server refuses the record, so that the deed must not follow.
+#[test]
+fn no_pod_is_removed_before_the_status_says_so() {
+    let namespace = namespace_with("record", &json!({"spec": {"drainTimeoutSeconds": 1}}));
+    let name = format!("{}-refuse-releasing", namespace.name);
+    let policy = json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["rljob.dev"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["rljobs/status"]}]},
+            "validations": [{"expression": "!object.status.conditions.exists(c, c.reason == 'Releasing')", "message": "this record is refused"}]}},
+        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": {
+            "policyName": name, "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}}}},
+    ]});
+    namespace.kubectl.apply(&policy.to_string()).unwrap();
+    let operator = Operator::start(&namespace, "rljob:a");
+    wait_for_pods(&namespace, 3);
+    wait_until("the policy to be in force", LIMIT, || {
+        let record = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Releasing", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+        let answer = namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--dry-run=server", "--patch", &record.to_string()]);
+        Ok(answer.is_err_and(|error| format!("{error:#}").contains("this record is refused")))
+    })
+    .unwrap();
+
+    patch(&namespace, &json!({"suspend": true}));
+    operator.wait_to_say("this record is refused");
+    wait_for_pods(&namespace, 3);
+    assert_eq!(field(&namespace, "statefulset/sample-trainer", ".spec.replicas"), "1");
+    namespace.kubectl.run(&["delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", &name]).unwrap();
+    wait_for_condition(&namespace, "Suspended");
+    wait_for_pods(&namespace, 0);
+}
+
+#[test]
+fn every_new_coordinator_pod_has_a_higher_epoch() {
+    let namespace = namespace_with("epoch", &json!({}));
+    let _operator = Operator::start(&namespace, "rljob:a");
+    for epoch in 1..=2 {
+        wait_until(&format!("epoch {epoch}"), LIMIT, || Ok(status(&namespace)?["epoch"] == epoch)).unwrap();
+        let seen = status(&namespace).unwrap();
+        assert_eq!(seen["coordinatorUid"], field(&namespace, "pod/sample-coordinator-0", ".metadata.uid"), "{seen}");
+        namespace.kubectl.run(&["delete", "pod/sample-coordinator-0", "--grace-period=0", "--force"]).unwrap();
+    }
+}
