@@ -3,6 +3,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::grpo::GrpoSpec;
+
 /// What is optimised. Exactly one of the fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -14,32 +16,6 @@ pub struct AlgorithmSpec {
     /// Supervised fine-tuning: cross entropy of the completion's tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sft: Option<SftSpec>,
-}
-
-/// Settings of `grpo`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GrpoSpec {
-    /// Samples of one prompt, whose rewards are normalised together. Default 8.
-    #[serde(default = "group_size")]
-    #[schemars(range(min = 2, max = 1024))]
-    pub group_size: u32,
-    /// The importance ratio is clipped below 1 − clipLow. Default 0.2.
-    #[serde(default = "clip")]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub clip_low: f64,
-    /// The importance ratio is clipped above 1 + clipHigh. Default 0.2.
-    #[serde(default = "clip")]
-    #[schemars(range(min = 0.0, max = 10.0))]
-    pub clip_high: f64,
-}
-
-fn group_size() -> u32 {
-    8
-}
-
-fn clip() -> f64 {
-    0.2
 }
 
 /// Settings of `sft`.
@@ -95,6 +71,21 @@ pub struct RolloutSpec {
     #[serde(default = "temperature")]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub temperature: f64,
+    /// What becomes of a completion that ends because it is as long as allowed. Default Score.
+    #[serde(default)]
+    pub truncated: Truncated,
+}
+
+/// What becomes of a completion that ends because it is as long as allowed. Its reward counts in its group's normalisation in any case.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Truncated {
+    /// It is scored and trained on like any other.
+    #[default]
+    Score,
+    /// Its tokens carry no loss (DAPO's overlong filtering, arXiv 2503.14476).
+    Mask,
+    /// Its normalised reward is 0; its tokens still count in the loss's denominator.
+    Zero,
 }
 
 fn rollout_batch_size() -> u32 {
@@ -111,7 +102,7 @@ fn temperature() -> f64 {
 
 impl Default for RolloutSpec {
     fn default() -> Self {
-        Self { batch_size: rollout_batch_size(), max_new_tokens: max_new_tokens(), temperature: temperature() }
+        Self { batch_size: rollout_batch_size(), max_new_tokens: max_new_tokens(), temperature: temperature(), truncated: Truncated::default() }
     }
 }
 
@@ -218,6 +209,9 @@ pub struct TrainingSpec {
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,
+    /// What a forward pass keeps for the backward pass. `Keep` is faster; `Recompute` keeps each layer's input only, for a third more arithmetic. Default Keep.
+    #[serde(default)]
+    pub activations: Activations,
     /// Compute type of forward and backward; master weights and optimizer states are always fp32. Default FP32.
     #[serde(default)]
     pub precision: Precision,
@@ -240,6 +234,16 @@ fn max_tokens_per_micro_batch() -> u32 {
 
 fn seed() -> u64 {
     1
+}
+
+/// What a forward pass keeps for the backward pass.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// Everything the derivatives need.
+    #[default]
+    Keep,
+    /// Each layer's input; the rest is computed again in the backward pass.
+    Recompute,
 }
 
 /// Compute type of forward and backward.

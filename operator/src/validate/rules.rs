@@ -3,6 +3,7 @@
 use rljob_crds::RLJob;
 use rljob_crds::algorithm::{AlgorithmSpec, RewardSpec};
 use rljob_crds::data::{InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
+use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
 use rljob_crds::roles::Resources;
 use rljob_crds::{RLJobSpec, data::DatasetSpec};
@@ -23,6 +24,9 @@ pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
     check_volumes(&spec.volumes, &mut problems);
     check_storage(&spec.storage, &mut problems);
     check_algorithm(&spec.algorithm, spec.reward.as_ref(), &spec.dataset, &mut problems);
+    if let Some(grpo) = &spec.algorithm.grpo {
+        check_grpo(grpo, spec.rollout.max_new_tokens, &mut problems);
+    }
     check_engines(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
@@ -125,6 +129,23 @@ fn check_algorithm(algorithm: &AlgorithmSpec, reward: Option<&RewardSpec>, datas
     }
     if dataset.evaluation.is_some() && reward.is_none() && algorithm.grpo.is_none() {
         problems.push(Problem::new("spec.reward", "is missing; dataset.evaluation is scored by it"));
+    }
+}
+
+fn check_grpo(grpo: &GrpoSpec, max_new_tokens: u32, problems: &mut Vec<Problem>) {
+    if grpo.overlong_penalty.as_ref().is_some_and(|overlong| overlong.tokens > max_new_tokens) {
+        problems.push(Problem::new("spec.algorithm.grpo.overlongPenalty.tokens", format!("must not exceed rollout.maxNewTokens = {max_new_tokens}")));
+    }
+    let Some(weight) = &grpo.behavior_weight else { return };
+    let path = "spec.algorithm.grpo.behaviorWeight";
+    if grpo.proximal_logprobs == ProximalLogprobs::Sampler {
+        problems.push(Problem::new(path, "needs proximalLogprobs Recompute: of the sampler's own log-probabilities every weight is 1"));
+    }
+    if weight.lower.is_some_and(|lower| lower > weight.upper) {
+        problems.push(Problem::new(format!("{path}.lower"), format!("must not exceed upper = {}", weight.upper)));
+    }
+    if weight.action == BehaviorAction::Clamp && weight.metric != BehaviorMetric::Ratio {
+        problems.push(Problem::new(format!("{path}.metric"), "must be Ratio: action Clamp bounds the weight itself"));
     }
 }
 

@@ -60,7 +60,9 @@ fn batch(step: u32) -> RankBatch {
             world_size: 1,
             micro_batch_minibatch: vec![0],
             sequences: (0..SEQUENCES).map(|sample| Sequence { sample, micro_batch: 0, tokens: TOKENS }).collect(),
-            samples: (0..SEQUENCES).map(|group| SampleRow { group, reward: 0.0, trainable_tokens: TOKENS - 1, rank: 0, minibatch: 0 }).collect(),
+            samples: (0..SEQUENCES)
+                .map(|group| SampleRow { group, reward: 0.0, trainable_tokens: TOKENS - 1, rank: 0, minibatch: 0, truncated: false })
+                .collect(),
         },
         tokens_T: (0..i64::from(SEQUENCES * TOKENS)).map(|row| row * 7919 % 49152).collect(),
         loss_mask_T: (0..length as u32).map(|row| u8::from(row % TOKENS != 0)).collect(),

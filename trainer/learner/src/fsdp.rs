@@ -5,6 +5,8 @@
 //!  weights(b)        all-gather in the compute kind    master shards ──▶ whole block, for one use
 //!  add_gradient(b)   reduce-scatter, a sum in fp32     whole gradient ──▶ added to this rank's shard, every micro-batch
 //! ```
+//! Weights that never change ([`FrozenParameters`]) are kept in the compute kind and have no gradient.
+//!
 //! It knows blocks as flat vectors only. In a world of one the same code runs without collectives.
 
 use std::rc::Rc;
@@ -76,17 +78,52 @@ impl ShardedParameters {
     /// The whole block `[numel]` in the compute kind, on every rank: a collective.
     pub fn gather(&self, block: usize) -> Result<Tensor, ModelError> {
         let shard = self.shard("gather weights", block)?;
-        let local = shard.master.f_to_kind(self.compute)?;
-        let Some(group) = self.ranks.group() else { return Ok(local) };
-        let padded = Tensor::f_empty([local.numel() as i64 * i64::from(self.ranks.world_size())], (self.compute, Device::Cpu))?;
-        group.all_gather(&padded, &local).map_err(|error| failed("gather weights", block, error))?;
-        Ok(padded.f_narrow(0, 0, shard.numel)?)
+        gather(&self.ranks, shard.master.f_to_kind(self.compute)?, shard.numel, block)
     }
 
     fn shard(&self, operation: &'static str, block: usize) -> Result<&Shard, ModelError> {
-        let missing = || failed(operation, block, std::io::Error::other(format!("the model has {} blocks", self.shards.len())));
-        self.shards.get(block).ok_or_else(missing)
+        self.shards.get(block).ok_or_else(|| no_block(operation, block, self.shards.len()))
     }
+}
+
+/// The parameters of a model that is not trained, sharded over the ranks.
+#[derive(Debug)]
+pub struct FrozenParameters {
+    ranks: Rc<Ranks>,
+    /// Elements of the whole block, and this rank's shard of it in the compute kind.
+    shards: Vec<(i64, Tensor)>,
+}
+
+impl FrozenParameters {
+    /// Keeps this rank's shards of `blocks`, flat fp32 vectors, in kind `compute`.
+    pub fn new(ranks: Rc<Ranks>, compute: Kind, blocks: &[Tensor]) -> Self {
+        let shard = |block: &Tensor| (block.numel() as i64, shard_of(block, ranks.rank(), ranks.world_size()).to_kind(compute));
+        let shards = blocks.iter().map(shard).collect();
+        Self { ranks, shards }
+    }
+}
+
+impl Parameters for FrozenParameters {
+    fn weights(&mut self, block: usize) -> Result<Tensor, ModelError> {
+        let (numel, local) = self.shards.get(block).ok_or_else(|| no_block("gather weights", block, self.shards.len()))?;
+        gather(&self.ranks, local.shallow_clone(), *numel, block)
+    }
+
+    fn add_gradient(&mut self, block: usize, _: &Tensor) -> Result<(), ModelError> {
+        Err(failed("add the gradient", block, std::io::Error::other("the model is frozen")))
+    }
+}
+
+/// The whole block of `numel` elements from every rank's `local` shard, on every rank.
+fn gather(ranks: &Ranks, local: Tensor, numel: i64, block: usize) -> Result<Tensor, ModelError> {
+    let Some(group) = ranks.group() else { return Ok(local) };
+    let padded = Tensor::f_empty([local.numel() as i64 * i64::from(ranks.world_size())], (local.kind(), Device::Cpu))?;
+    group.all_gather(&padded, &local).map_err(|error| failed("gather weights", block, error))?;
+    Ok(padded.f_narrow(0, 0, numel)?)
+}
+
+fn no_block(operation: &'static str, block: usize, blocks: usize) -> ModelError {
+    failed(operation, block, std::io::Error::other(format!("the model has {blocks} blocks")))
 }
 
 impl Parameters for ShardedParameters {
@@ -113,9 +150,10 @@ fn failed(operation: &'static str, block: usize, source: impl std::error::Error 
 
 #[cfg(test)]
 mod tests {
-    use super::{ShardedParameters, shard_of};
+    use super::{FrozenParameters, ShardedParameters, shard_of};
     use crate::model::Parameters;
     use crate::ranks::Ranks;
+    use std::rc::Rc;
     use tch::{Kind, Tensor};
 
     fn floats(tensor: &Tensor) -> Vec<f32> {
@@ -139,6 +177,8 @@ mod tests {
             let mut parameters = ShardedParameters::new(ranks, Kind::Float, &[3], vec![shard_of(&whole, rank, 2)]);
             parameters.add_gradient(0, &(&whole * f64::from(rank + 1))).unwrap();
             parameters.add_gradient(0, &whole).unwrap();
+            let mut frozen = FrozenParameters::new(Rc::clone(&parameters.ranks), Kind::Float, &[&whole * 2.0]);
+            assert_eq!(floats(&frozen.weights(0).unwrap()), [2., 4., 6.]);
             (floats(&parameters.weights(0).unwrap()), floats(&parameters.shards()[0].gradient))
         };
         let (zero, one) = std::thread::scope(|scope| {
@@ -147,6 +187,13 @@ mod tests {
         });
         assert_eq!(zero, (vec![1., 2., 3.], vec![5., 10.]));
         assert_eq!(one, (vec![1., 2., 3.], vec![15., 0.]));
+    }
+
+    #[test]
+    fn a_frozen_model_takes_no_gradient() {
+        let mut frozen = FrozenParameters::new(Ranks::alone(), Kind::Float, &[Tensor::from_slice(&[1f32])]);
+        let error = frozen.add_gradient(0, &Tensor::from_slice(&[1f32])).unwrap_err();
+        assert_eq!(crate::error_line(&error), "failed to add the gradient of block 0: the model is frozen");
     }
 
     #[test]

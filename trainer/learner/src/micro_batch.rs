@@ -7,6 +7,8 @@
 use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
 use tch::Tensor;
 
+use crate::algorithm::behavior::Weights;
+use crate::algorithm::table::Table;
 use crate::model::{ModelError, PackedTokens};
 
 /// One forward and backward pass of a rank; it may be empty.
@@ -18,8 +20,18 @@ pub struct MicroBatch {
     pub packed: PackedTokens,
     /// `[N]` the sampler's log-probabilities.
     pub sampler_logprobs_N: Tensor,
-    /// `[N]` the advantage of each token's sample.
+    /// `[N]` the tokens' advantages.
     pub advantages_N: Tensor,
+    /// `[N]` the tokens' weights in the minibatch's loss.
+    pub weights_N: Tensor,
+    /// The group of each sequence, numbered from 0 over the step.
+    pub groups: Vec<usize>,
+    /// `[N]` the reference model's log-probabilities, once they are computed.
+    pub reference_logprobs_N: Option<Tensor>,
+    /// `[N]` what the ratio is taken against, unless that is the learner's log-probabilities of the same pass.
+    pub proximal_logprobs_N: Option<Tensor>,
+    /// The behaviour weights, if they can be known before the pass.
+    pub behavior: Option<Weights>,
 }
 
 /// A batch that does not fit its table, its place or the model.
@@ -60,8 +72,8 @@ pub fn check_place(header: &BatchHeader, step: u32, rank: u32, world_size: u32) 
     if found == expected { Ok(()) } else { Err(BatchError::Place { found, expected }) }
 }
 
-/// The micro-batches in order. `advantages` has one entry for each row of the step's table.
-pub fn micro_batches(batch: &RankBatch, advantages: &[f64], vocab_size: i64) -> Result<Vec<MicroBatch>, BatchError> {
+/// The micro-batches in order. `table` has one entry for each row of the step's table.
+pub fn micro_batches(batch: &RankBatch, table: &Table, vocab_size: i64) -> Result<Vec<MicroBatch>, BatchError> {
     let (mut start, mut sequences) = (0, batch.header.sequences.as_slice());
     let mut result = Vec::with_capacity(batch.header.micro_batch_minibatch.len());
     for (index, &minibatch) in batch.header.micro_batch_minibatch.iter().enumerate() {
@@ -71,17 +83,31 @@ pub fn micro_batches(batch: &RankBatch, advantages: &[f64], vocab_size: i64) -> 
         let (tokens, mask) = (&batch.tokens_T[start..end], &batch.loss_mask_T[start..end]);
         check_trained(mine, mask, &batch.header)?;
         let lengths: Vec<usize> = mine.iter().map(|sequence| sequence.tokens as usize).collect();
-        let packed = PackedTokens::new(tokens, mask, &lengths, vocab_size).map_err(|source| BatchError::Packed { micro_batch: index, source })?;
-        let by_sequence: Vec<f32> = mine.iter().map(|sequence| advantages[sequence.sample as usize] as f32).collect();
+        let mask = effective_mask(mine, mask, table);
+        let packed = PackedTokens::new(tokens, &mask, &lengths, vocab_size).map_err(|source| BatchError::Packed { micro_batch: index, source })?;
+        let entries = || mine.iter().map(|sequence| table.entries[sequence.sample as usize]);
+        let at_tokens = |by_sequence: Vec<f32>| Tensor::from_slice(&by_sequence).index_select(0, packed.sequence_N());
         result.push(MicroBatch {
             minibatch,
             sampler_logprobs_N: Tensor::from_slice(&batch.sampler_logprobs_T[start..end]).index_select(0, packed.trained_N()),
-            advantages_N: Tensor::from_slice(&by_sequence).index_select(0, packed.sequence_N()),
+            advantages_N: at_tokens(entries().map(|entry| entry.advantage as f32).collect()),
+            weights_N: at_tokens(entries().map(|entry| entry.weight as f32).collect()),
+            groups: entries().map(|entry| entry.group).collect(),
             packed,
+            reference_logprobs_N: None,
+            proximal_logprobs_N: None,
+            behavior: None,
         });
         start = end;
     }
     Ok(result)
+}
+
+/// The mask without the samples that the table leaves out of the loss.
+fn effective_mask(sequences: &[Sequence], mask: &[u8], table: &Table) -> Vec<u8> {
+    let trained = |sequence: &Sequence| u8::from(table.entries[sequence.sample as usize].trainable_tokens > 0);
+    let by_token = sequences.iter().flat_map(|sequence| std::iter::repeat_n(trained(sequence), sequence.tokens as usize));
+    mask.iter().zip(by_token).map(|(mask, trained)| mask * trained).collect()
 }
 
 /// Denominators come from the table, so it must agree with the masks.
@@ -102,11 +128,12 @@ fn check_trained(sequences: &[Sequence], mask: &[u8], header: &BatchHeader) -> R
 #[cfg(test)]
 mod tests {
     use super::{check_place, micro_batches};
+    use crate::algorithm::table::{Entry, Table};
     use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
     use tch::Tensor;
 
     fn batch() -> RankBatch {
-        let row = |trainable_tokens, minibatch| SampleRow { group: 0, reward: 0.0, trainable_tokens, rank: 1, minibatch };
+        let row = |trainable_tokens, minibatch| SampleRow { group: 0, reward: 0.0, trainable_tokens, rank: 1, minibatch, truncated: false };
         let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
         RankBatch {
             header: BatchHeader {
@@ -123,24 +150,37 @@ mod tests {
         }
     }
 
+    /// Advantages 0.25, −1, 2; weights 1, 2, 3; the groups are the samples.
+    fn table(trainable: [u32; 3]) -> Table {
+        let entry = |index: usize| Entry { group: index, advantage: [0.25, -1.0, 2.0][index], weight: (index + 1) as f64, trainable_tokens: trainable[index] };
+        Table { entries: (0..3).map(entry).collect(), groups: 3 }
+    }
+
     fn floats(tensor: &Tensor) -> Vec<f32> {
         Vec::try_from(tensor).unwrap()
     }
 
     #[test]
     fn micro_batches_carry_their_tokens_advantages_and_sampler() {
-        let cut = micro_batches(&batch(), &[0.25, -1.0, 2.0], 16).unwrap();
+        let cut = micro_batches(&batch(), &table([1, 2, 2]), 16).unwrap();
         let view = |index: usize| (cut[index].minibatch, floats(&cut[index].advantages_N), floats(&cut[index].sampler_logprobs_N));
         assert_eq!(view(0), (0, vec![-1.0, -1.0, 0.25], vec![-0.5, -1.0, -2.0]));
         assert_eq!(view(1), (0, vec![], vec![]));
         assert_eq!(view(2), (1, vec![2.0, 2.0], vec![-3.5, -4.0]));
+        assert_eq!((floats(&cut[0].weights_N), &cut[0].groups), (vec![2.0, 2.0, 1.0], &vec![1, 0]));
+    }
+
+    #[test]
+    fn a_sample_that_the_table_leaves_out_has_no_trained_tokens() {
+        let cut = micro_batches(&batch(), &table([1, 0, 2]), 16).unwrap();
+        assert_eq!((floats(&cut[0].advantages_N), cut[0].packed.num_tokens()), (vec![0.25], 5));
     }
 
     #[test]
     fn a_mask_that_contradicts_the_table_is_refused() {
         let mut wrong = batch();
         wrong.header.samples[2].trainable_tokens = 3;
-        let error = micro_batches(&wrong, &[0.0; 3], 16).unwrap_err();
+        let error = micro_batches(&wrong, &table([1, 2, 2]), 16).unwrap_err();
         assert_eq!(error.to_string(), "sample 2 has 2 trained tokens, but the step's table says 3");
     }
 

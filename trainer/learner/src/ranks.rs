@@ -56,13 +56,18 @@ impl Ranks {
     }
 
     /// Sums `values` over the ranks, entry by entry; the same bits on every rank.
-    pub fn sum<const N: usize>(&self, values: [f64; N]) -> Result<[f64; N], CollectiveError> {
-        let Some(group) = &self.group else { return Ok(values) };
-        let tensor = Tensor::from_slice(&values);
+    pub fn sum<const N: usize>(&self, mut values: [f64; N]) -> Result<[f64; N], CollectiveError> {
+        self.sum_slice(&mut values)?;
+        Ok(values)
+    }
+
+    /// Sums `values` over the ranks, entry by entry, in place; as many on every rank.
+    pub fn sum_slice(&self, values: &mut [f64]) -> Result<(), CollectiveError> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let tensor = Tensor::from_slice(values);
         group.all_reduce(&tensor)?;
-        let mut sums = [0.0; N];
-        tensor.copy_data(&mut sums, N);
-        Ok(sums)
+        tensor.copy_data(values, values.len());
+        Ok(())
     }
 
     /// The largest of every rank's `value`.

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rljob_crds::algorithm::Precision;
+use rljob_crds::algorithm::{Activations, Precision};
 use rljob_crds::data::InitialWeights;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
 use sha2::{Digest, Sha256};
-use tch::Kind;
+use tch::{Kind, Tensor};
 
 use crate::checkpoint::manifest::hex;
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, ModelShape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{ShardedParameters, shard_of};
+use crate::fsdp::{FrozenParameters, ShardedParameters, shard_of};
 use crate::learner::Learner;
 use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
 use crate::optimizer::Optimizer;
@@ -87,13 +87,13 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
         rljob_collective::set_deterministic(true)?;
     }
     wait_for_model(&model_directory, spec.model.export_of.is_some())?;
-    let model = Model::new(ModelConfig::from_folder(&model_directory)?);
+    let model = Model::new(ModelConfig::from_folder(&model_directory)?).recomputing(spec.training.activations == Activations::Recompute);
     let client = CoordinatorClient::new(&place.coordinator, place.tokens.join(TOKEN_LEARNER), place.attempt)?;
     let (host, port) = &place.rendezvous;
     let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
     let shape = model_shape(model.layout());
     let trainer = match &place.restore {
-        Some(restore) => restored_trainer(spec, model, ranks, restore)?,
+        Some(restore) => restored_trainer(spec, model, ranks, restore, &model_directory)?,
         None => first_trainer(spec, model, ranks, &model_directory)?,
     };
     let steps_done = place.restore.as_ref().map_or(0, |restore| restore.version.step);
@@ -105,25 +105,39 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
 
 /// A trainer at step 0.
 pub fn first_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, model_directory: &Path) -> Result<Trainer, ModelError> {
-    let blocks = match spec.model.weights {
-        InitialWeights::Pretrained => hugging_face::read_tensors(model_directory, model.layout(), Kind::Float)?,
-        InitialWeights::Random => random::random(model.layout(), model.config(), spec.training.seed)?,
-    };
+    let blocks = initial_blocks(&spec, &model, model_directory)?;
     let masters = blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
+    let reference = needs_reference(&spec).then(|| FrozenParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &blocks));
+    drop(blocks);
     let numels = model_shape(model.layout()).block_numels;
     let parameters = ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &numels, masters);
     let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
-    Ok(Trainer { ranks, model, parameters, optimizer, spec })
+    Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
 }
 
-/// A trainer that goes on from a checkpoint.
-pub fn restored_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, restore: &Restore) -> Result<Trainer, CheckpointError> {
-    let shape = model_shape(model.layout());
+/// A trainer that goes on from a checkpoint. The model folder is read again only for a reference model.
+pub fn restored_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, restore: &Restore, model_directory: &Path) -> Result<Trainer, StartError> {
+    let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.training.precision));
     let restored = checkpoint::load(&restore.path, restore.version, &shape, ranks.rank(), ranks.world_size())?;
     let (masters, moments) = restored.blocks.into_iter().map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq])).unzip();
-    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &shape.block_numels, masters);
+    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
     let optimizer = Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer);
-    Ok(Trainer { ranks, model, parameters, optimizer, spec })
+    let initial = needs_reference(&spec).then(|| initial_blocks(&spec, &model, model_directory)).transpose()?;
+    let reference = initial.map(|blocks| FrozenParameters::new(Rc::clone(&ranks), compute, &blocks));
+    Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
+}
+
+/// The weights before training, fp32, one flat vector a block.
+fn initial_blocks(spec: &RLJobSpec, model: &Model, model_directory: &Path) -> Result<Vec<Tensor>, ModelError> {
+    match spec.model.weights {
+        InitialWeights::Pretrained => hugging_face::read_tensors(model_directory, model.layout(), Kind::Float),
+        InitialWeights::Random => random::random(model.layout(), model.config(), spec.training.seed),
+    }
+}
+
+/// Whether the divergence from the model before training is part of reward or loss.
+fn needs_reference(spec: &RLJobSpec) -> bool {
+    spec.algorithm.grpo.as_ref().is_some_and(|grpo| grpo.kl_coefficient > 0.0)
 }
 
 /// The type of forward and backward.

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rljob_collective::{AdamW, fused_adamw};
+use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::algorithm::{grpo, sft};
 use rljob_learner::model::{Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
 const TEMPERATURE: f64 = 0.7;
-const CLIP: grpo::Clip = grpo::Clip { low: 0.2, high: 0.28 };
+const CLIP: [f64; 2] = [0.2, 0.28];
 const LENGTHS: [usize; 4] = [9, 3, 33, 12];
 const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
 const ADAMW: AdamW = AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
@@ -60,7 +61,7 @@ impl Case {
         let (input, output) = (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
             "model": model, "sequences": self.sequences, "masks": self.masks, "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
-            "clip_low": CLIP.low, "clip_high": CLIP.high, "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
+            "clip_low": CLIP[0], "clip_high": CLIP[1], "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
         });
         std::fs::write(&input, case.to_string()).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity.py");
@@ -137,21 +138,24 @@ fn compare_model(python: &Path, folder: &Path) {
     let before = comparison.model.logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE).unwrap();
     comparison.compare("logprobs", &before.logprobs_N);
 
-    let trained = comparison.packed.num_trained() as u64;
-    comparison.pass("sft", &mut |chunk| sft::loss(&chunk.logprobs_N, trained));
+    let weights_N = before.logprobs_N.full_like(1.0 / comparison.packed.num_trained() as f64);
+    comparison.pass("sft", &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.of(&weights_N)));
 
     let proximal_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
     let advantages_N = Tensor::from_slice(&ADVANTAGES).index_select(0, comparison.packed.sequence_N());
+    let clip = GrpoSpec { clip_low: CLIP[0], clip_high: CLIP[1], ..GrpoSpec::default() };
     comparison.pass("grpo", &mut |chunk| {
         let input = grpo::LossInput {
             learner_logprobs_N: &chunk.logprobs_N,
             proximal_logprobs_N: Some(&chunk.of(&proximal_N)),
             sampler_logprobs_N: &chunk.of(&before.logprobs_N),
+            reference_logprobs_N: None,
             advantages_N: &chunk.of(&advantages_N),
-            trainable_tokens: trained,
+            weights_N: &chunk.of(&weights_N),
+            behavior: None,
         };
-        let (gradient, sums) = grpo::loss(&input, CLIP);
-        assert!(sums.clipped > 0.0 && sums.mismatch_max < 1e-5, "{sums:?}");
+        let (gradient, sums) = grpo::loss(&clip, &input);
+        assert!(sums.clipped_upper > 0.0 && sums.clipped_lower > 0.0 && sums.mismatch_max < 1e-5, "{sums:?}");
         (gradient, sums.loss)
     });
 

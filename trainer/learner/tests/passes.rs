@@ -45,7 +45,7 @@ fn packed(lengths: &[usize]) -> PackedTokens {
 fn gradients(model: &Model, parameters: &mut WholeParameters, micro_batches: &[PackedTokens]) -> Tensor {
     parameters.zero_gradients();
     for packed in micro_batches {
-        model.forward_backward(parameters, packed, 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, 100).0).unwrap();
+        model.forward_backward(parameters, packed, 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(0.01)).0).unwrap();
     }
     Tensor::cat(parameters.gradients(), 0)
 }
@@ -75,8 +75,12 @@ impl Parameters for Recorded {
 
 fn calls(tied: bool, lengths: &[usize]) -> Vec<(&'static str, usize)> {
     let (model, inner) = model(tied, Kind::Float);
+    calls_of(&model, inner, lengths)
+}
+
+fn calls_of(model: &Model, inner: WholeParameters, lengths: &[usize]) -> Vec<(&'static str, usize)> {
     let mut recorded = Recorded { inner, calls: Vec::new() };
-    model.forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, 1).0).unwrap();
+    model.forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.ones_like()).0).unwrap();
     recorded.calls
 }
 
@@ -137,6 +141,17 @@ fn sequences_give_the_same_gradient_packed_and_alone() {
         let together = gradients(&model, &mut parameters, &[packed(&[5, 17, 1, 6])]);
         let alone = gradients(&model, &mut parameters, &[packed(&[5]), packed(&[17]), packed(&[1]), packed(&[6])]);
         assert!(relative(&together, &alone) < 1e-5, "{}", relative(&together, &alone));
+    }
+}
+
+#[test]
+fn recomputed_activations_give_the_same_gradient_with_the_same_calls() {
+    for tied in [false, true] {
+        let (model, mut parameters) = model(tied, Kind::Float);
+        let kept = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
+        let recomputed = gradients(&model.clone().recomputing(true), &mut parameters, &[packed(&[5, 17, 6])]);
+        assert!(relative(&recomputed, &kept) < 1e-6, "{}", relative(&recomputed, &kept));
+        assert_eq!(calls_of(&model.recomputing(true), parameters, &[5, 3]), calls(tied, &[5, 3]));
     }
 }
 

@@ -69,6 +69,8 @@ pub struct SampleRow {
     pub rank: u32,
     /// Minibatch (optimizer update) it belongs to.
     pub minibatch: u32,
+    /// Whether the completion ended because it was as long as allowed; false for `sft`.
+    pub truncated: bool,
 }
 
 /// A batch that cannot be read.
@@ -155,7 +157,7 @@ mod tests {
     use super::{BatchHeader, RankBatch, SampleRow, Sequence};
 
     fn batch() -> RankBatch {
-        let row = |group, rank| SampleRow { group, reward: 0.5, trainable_tokens: 1, rank, minibatch: 0 };
+        let row = |group, rank| SampleRow { group, reward: 0.5, trainable_tokens: 1, rank, minibatch: 0, truncated: rank == 1 };
         RankBatch {
             header: BatchHeader {
                 step: 7,

@@ -116,14 +116,26 @@ pub struct StepMetrics {
     pub attempt: u32,
     /// Mean reward of the step's samples; none for `sft`.
     pub reward: Option<f64>,
-    /// Loss, per trainable token.
+    /// Loss, as `lossAggregation` says; the mean over minibatches by trainable tokens.
     pub loss: f64,
     /// Estimate k3 of KL(sampler ‖ learner) per token; none for `sft`.
     pub kl: Option<f64>,
     /// Entropy of the learner's distribution, nats per token.
     pub entropy: f64,
-    /// Share of trainable tokens whose ratio was clipped; none for `sft`.
+    /// Share of trainable tokens whose ratio was clipped at either bound; none for `sft`.
     pub clip_fraction: Option<f64>,
+    /// The part of it above 1 + clipHigh.
+    pub clip_fraction_upper: Option<f64>,
+    /// The part of it below 1 − clipLow.
+    pub clip_fraction_lower: Option<f64>,
+    /// Share of trainable tokens whose loss was bounded by cClip; none without cClip.
+    pub clip_fraction_dual: Option<f64>,
+    /// Estimate of KL(learner ‖ model before training) per token by `klEstimator`; none without a reference model.
+    pub reference_kl: Option<f64>,
+    /// Mean behaviour weight of trainable tokens, 0 where masked; none without `behaviorWeight`.
+    pub behavior_weight: Option<f64>,
+    /// Share of trainable tokens that `behaviorWeight` masked or clamped; none without it.
+    pub behavior_bounded: Option<f64>,
     /// Mean of |learner − sampler| log-probability over trainable tokens before the update, in nats; none for `sft`.
     pub mismatch_mean: Option<f64>,
     /// Largest such difference.

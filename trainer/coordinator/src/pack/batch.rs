@@ -10,6 +10,9 @@ use super::TrainSample;
 use crate::data::Prompt;
 use crate::journal::Sample;
 
+/// The finish reason of a completion that is as long as allowed.
+const TRUNCATED: &str = "length";
+
 /// A sample that cannot be learned from.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
@@ -64,7 +67,8 @@ fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> 
     if sample.prompt_tokens.is_empty() {
         return Err(SampleError::EmptyPrompt { position: sample.position, row: sample.row });
     }
-    Ok(joined(group, sample.reward, &sample.prompt_tokens, &sample.completion_tokens, &sample.sampler_logprobs))
+    let truncated = sample.finish_reason == TRUNCATED;
+    Ok(TrainSample { truncated, ..joined(group, sample.reward, &sample.prompt_tokens, &sample.completion_tokens, &sample.sampler_logprobs) })
 }
 
 /// For `sft`: a step's prompts in order of position, each its own group.
@@ -88,6 +92,7 @@ fn joined(group: u32, reward: f64, prompt: &[i64], completion: &[i64], logprobs:
         tokens: [prompt, completion].concat(),
         loss_mask: [vec![0; prompt.len()], vec![1; completion.len()]].concat(),
         sampler_logprobs: [&vec![0.0; prompt.len()], logprobs].concat(),
+        truncated: false,
     }
 }
 

@@ -27,6 +27,8 @@ pub struct TrainSample {
     pub loss_mask: Vec<u8>,
     /// `[T]` the sampler's log-probability of the token; 0 where the mask is 0.
     pub sampler_logprobs: Vec<f32>,
+    /// Whether the completion ended because it was as long as allowed; false for `sft`.
+    pub truncated: bool,
 }
 
 /// A batch that cannot be packed.
@@ -89,6 +91,7 @@ pub fn pack(step: u32, samples: &[TrainSample], world_size: u32, minibatches: u3
         trainable_tokens: sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum(),
         rank: place.rank,
         minibatch: place.minibatch,
+        truncated: sample.truncated,
     };
     let table: Vec<SampleRow> = samples.iter().zip(&plan.places).map(row).collect();
     let header = |rank| BatchHeader {

@@ -54,6 +54,7 @@ pub struct ModelConfig {
     pub initializer_range: f64,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "the file's own keys")]
 /// What is read of `config.json`; keys that do not matter to the arithmetic are left aside.
 #[derive(Deserialize)]
 struct Raw {

@@ -1,4 +1,5 @@
-//! One transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`.
+//! One transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`; `activations(x, w) → Saved` is the part of forward that a backward
+//! pass without kept activations repeats.
 //!
 //! ```text
 //!  x ─┬─ norm ─ q k v ─ rotary ─ attention ─ o ─(+)─┬─ norm ─ gate up ─ SwiGLU ─ down ─(+)─▶ y
@@ -77,8 +78,19 @@ pub struct Context<'a> {
 
 /// `x` `[T, H]` through the layer with flat weights `weights`.
 pub fn forward(context: &Context<'_>, layout: &Layout, weights: &Tensor, x_TH: &Tensor) -> Result<(Tensor, Saved), ModelError> {
+    let w = Views::new(weights, layout, context.config);
+    let (middle_TH, saved) = until_gate_up(context, &w, x_TH)?;
+    Ok((middle_TH + linear(&swiglu(&saved.gate_up_T2F), &w.down, None), saved))
+}
+
+/// What [`forward`] saves, without its output.
+pub fn activations(context: &Context<'_>, layout: &Layout, weights: &Tensor, x_TH: &Tensor) -> Result<Saved, ModelError> {
+    Ok(until_gate_up(context, &Views::new(weights, layout, context.config), x_TH)?.1)
+}
+
+/// Everything but the last product: (the residual stream between attention and feed-forward `[T, H]`, saved).
+fn until_gate_up(context: &Context<'_>, w: &Views, x_TH: &Tensor) -> Result<(Tensor, Saved), ModelError> {
     let config = context.config;
-    let w = Views::new(weights, layout, config);
     let (attention_input_TH, attention_norm) = rms_norm(x_TH, &w.attention_norm_H, config.rms_norm_eps);
     let (qk_TAD, v_TKD) = split_qkv(&linear(&attention_input_TH, &w.qkv, w.qkv_bias.as_ref()), config);
     let (qk_TAD, qk_norm) = match w.head_norms(config) {
@@ -95,8 +107,7 @@ pub fn forward(context: &Context<'_>, layout: &Layout, weights: &Tensor, x_TH: &
     let middle_TH = x_TH + linear(&attention_output_TH, &w.o, None);
     let (mlp_input_TH, mlp_norm) = rms_norm(&middle_TH, &w.mlp_norm_H, config.rms_norm_eps);
     let gate_up_T2F = linear(&mlp_input_TH, &w.gate_up, None);
-    let y_TH = middle_TH + linear(&swiglu(&gate_up_T2F), &w.down, None);
-    Ok((y_TH, Saved { attention_norm, attention_input_TH, qk_norm, attention, attention_output_TH, mlp_norm, mlp_input_TH, gate_up_T2F }))
+    Ok((middle_TH, Saved { attention_norm, attention_input_TH, qk_norm, attention, attention_output_TH, mlp_norm, mlp_input_TH, gate_up_T2F }))
 }
 
 /// From `dy` `[T, H]` to (`dx` `[T, H]`, the flat fp32 gradient of the layer's weights).

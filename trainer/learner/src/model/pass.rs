@@ -5,7 +5,8 @@
 //!             and adds the gradients of             L+1, (0 if tied),      L..=1, 0       one after the use of each
 //!  logprobs   asks for weights of         0, 1..=L, L+1, (0 if tied)
 //! ```
-//! An empty micro-batch goes the same way with tensors of no rows.
+//! An empty micro-batch goes the same way with tensors of no rows. A model that recomputes keeps each layer's input only, and repeats the layer's forward
+//! pass with the weights that its backward pass asks for: the calls are the same.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -22,6 +23,14 @@ use super::{Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Paramete
 pub struct Model {
     config: ModelConfig,
     layout: ModelLayout,
+    recompute: bool,
+}
+
+/// What a layer's backward pass starts from.
+enum Kept {
+    Everything(Saved),
+    /// The layer's input `[T, H]`.
+    Input(Tensor),
 }
 
 /// Log-probabilities of some of the micro-batch's trained tokens, handed to the loss.
@@ -63,7 +72,13 @@ impl Model {
     /// The model with this configuration.
     pub fn new(config: ModelConfig) -> Self {
         let layout = ModelLayout::new(&config);
-        Self { config, layout }
+        Self { config, layout, recompute: false }
+    }
+
+    /// The model, keeping between forward and backward each layer's input only if `recompute`.
+    #[must_use]
+    pub fn recomputing(self, recompute: bool) -> Self {
+        Self { recompute, ..self }
     }
 
     /// Shape and constants.
@@ -85,14 +100,19 @@ impl Model {
         temperature: f64,
         loss: &mut dyn FnMut(&Chunk) -> Tensor,
     ) -> Result<(), ModelError> {
-        let (x_TH, saved) = self.layers_forward(parameters, packed, true)?;
+        let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
         let mut dx_TH = self.top_forward_backward(parameters, packed, &x_TH, temperature, loss)?;
         drop(x_TH);
         let rotary = self.rotary(packed, dx_TH.kind());
         let context = Context { config: &self.config, packed, rotary: &rotary };
-        for (layer, saved) in saved.into_iter().enumerate().rev() {
+        for (layer, kept) in kept.into_iter().enumerate().rev() {
             let block = layer + 1;
-            let (dx, gradient) = layer::backward(&context, self.block(block), &parameters.weights(block)?, &saved, &dx_TH)?;
+            let weights = parameters.weights(block)?;
+            let saved = match kept {
+                Kept::Everything(saved) => saved,
+                Kept::Input(x_TH) => layer::activations(&context, self.block(block), &weights, &x_TH)?,
+            };
+            let (dx, gradient) = layer::backward(&context, self.block(block), &weights, &saved, &dx_TH)?;
             dx_TH = dx;
             parameters.add_gradient(block, &gradient)?;
         }
@@ -130,8 +150,8 @@ impl Model {
         Rotary::new(&packed.positions_T, &self.config.rope_frequencies(), kind)
     }
 
-    /// Embedding and layers; keeps activations only if asked.
-    fn layers_forward(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, keep: bool) -> Result<(Tensor, Vec<Saved>), ModelError> {
+    /// Embedding and layers; keeps what the backward pass starts from only if asked.
+    fn layers_forward(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, keep: bool) -> Result<(Tensor, Vec<Kept>), ModelError> {
         let table_VH = parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]);
         let mut x_TH = table_VH.index_select(0, &packed.tokens_T);
         drop(table_VH);
@@ -140,8 +160,8 @@ impl Model {
         let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
         for block in 1..=self.config.num_hidden_layers {
             let (y_TH, saved) = layer::forward(&context, self.block(block), &parameters.weights(block)?, &x_TH)?;
-            x_TH = y_TH;
-            kept.extend(keep.then_some(saved));
+            let input_TH = std::mem::replace(&mut x_TH, y_TH);
+            kept.extend(keep.then(|| if self.recompute { Kept::Input(input_TH) } else { Kept::Everything(saved) }));
         }
         Ok((x_TH, kept))
     }

@@ -37,7 +37,11 @@ fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
         let tokens: Vec<i64> = (0..length).map(|row| i64::from(1 + (step * 11 + index * 5 + row * row * 3) % (VOCABULARY - 1))).collect();
         let mask: Vec<u8> = (0..length).map(|row| u8::from(row >= 2)).collect();
         let (group, reward) = (index / 3, f64::from((index + step) % 2));
-        Sample { row: SampleRow { group, reward, trainable_tokens: length - 2, rank: index % world_size, minibatch: group % minibatches }, tokens, mask }
+        Sample {
+            row: SampleRow { group, reward, trainable_tokens: length - 2, rank: index % world_size, minibatch: group % minibatches, truncated: index == 4 },
+            tokens,
+            mask,
+        }
     };
     (0..6).map(sample).collect()
 }
@@ -110,12 +114,12 @@ fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
     trainer.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
 }
 
-/// Runs `steps` of GRPO on two ranks, each a thread; metrics and weights of both.
-fn two_ranks(folder: &Path, steps: u32, minibatches: u32) -> Vec<(Vec<StepMetrics>, Vec<Vec<u32>>)> {
+/// Runs `steps` on two ranks, each a thread; metrics and weights of both.
+fn two_ranks(folder: &Path, algorithm: &Value, steps: u32, minibatches: u32) -> Vec<(Vec<StepMetrics>, Vec<Vec<u32>>)> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let rank = |rank| {
         let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, 2, 0).unwrap();
-        let mut trainer = trainer(spec(&json!({"grpo": {}}), "Random", minibatches), folder, ranks);
+        let mut trainer = trainer(spec(algorithm, "Random", minibatches), folder, ranks);
         (train(&mut trainer, 1..=steps, minibatches), weights(&trainer))
     };
     std::thread::scope(|scope| {
@@ -124,39 +128,95 @@ fn two_ranks(folder: &Path, steps: u32, minibatches: u32) -> Vec<(Vec<StepMetric
     })
 }
 
+/// Every number of a step's metrics that losses make.
+fn numbers(metrics: &StepMetrics) -> Vec<f64> {
+    let StepMetrics { loss, kl, entropy, clip_fraction, clip_fraction_upper, clip_fraction_lower, clip_fraction_dual, .. } = metrics.clone();
+    let StepMetrics { mismatch_mean, mismatch_max, reference_kl, behavior_weight, behavior_bounded, gradient_norm, .. } = metrics.clone();
+    let others = [kl, clip_fraction, clip_fraction_upper, clip_fraction_lower, clip_fraction_dual, mismatch_mean, mismatch_max];
+    let options = [reference_kl, behavior_weight, behavior_bounded];
+    [loss, entropy, gradient_norm].into_iter().chain(others.into_iter().chain(options).flatten()).collect()
+}
+
+/// Settings of `grpo` that together use every option.
+fn algorithms() -> [Value; 3] {
+    [
+        json!({"grpo": {}}),
+        json!({"grpo": {
+            "cClip": 1.01, "lossAggregation": "Sequence", "klCoefficient": 0.1, "klEstimator": "K3", "klTerm": "Loss", "overlongPenalty": {"tokens": 1020},
+            "behaviorWeight": {"level": "Sequence", "action": "Clamp", "upper": 1.2, "lower": 0.9},
+        }}),
+        json!({"grpo": {
+            "lossAggregation": "Constant", "klCoefficient": 0.1, "behaviorWeight": {"upper": 1.05, "lower": 0.3},
+            "rewardNormalization": {"scale": "None", "leaveOneOut": true}, "advantageNormalization": {"mean": "Batch", "scaleLevel": "Batch"},
+        }}),
+    ]
+}
+
 #[test]
 fn two_ranks_compute_what_one_computes_and_agree_on_it() {
     let folder = small_model();
-    for minibatches in [1, 2] {
-        let mut one = trainer(spec(&json!({"grpo": {}}), "Random", minibatches), folder.path(), Ranks::alone());
-        let alone = train(&mut one, 1..=5, minibatches);
-        let two = two_ranks(folder.path(), 5, minibatches);
+    for (algorithm, minibatches) in algorithms().iter().flat_map(|algorithm| [(algorithm, 1), (algorithm, 2)]) {
+        let mut one = trainer(spec(algorithm, "Random", minibatches), folder.path(), Ranks::alone());
+        let alone = train(&mut one, 1..=4, minibatches);
+        let two = two_ranks(folder.path(), algorithm, 4, minibatches);
         assert_eq!(two[0].0, two[1].0);
         for (one, two) in alone.iter().zip(&two[0].0) {
-            let numbers = |metrics: &StepMetrics| {
-                let StepMetrics { loss, kl, entropy, clip_fraction, mismatch_mean, mismatch_max, gradient_norm, .. } = metrics.clone();
-                [loss, kl.unwrap(), entropy, clip_fraction.unwrap(), mismatch_mean.unwrap(), mismatch_max.unwrap(), gradient_norm]
-            };
+            assert_eq!(numbers(one).len(), numbers(two).len());
             for (a, b) in numbers(one).into_iter().zip(numbers(two)) {
                 assert!((a - b).abs() <= 1e-6 + 1e-5 * a.abs(), "{one:?} is not {two:?}");
             }
-            // The surrogate is near 0 by construction: its terms are of the size of the advantages, 1.
-            assert!((one.loss - two.loss).abs() <= 1e-6, "{} is not {}", one.loss, two.loss);
             assert_eq!((one.tokens, one.trainable_tokens, one.skipped), (two.tokens, two.trainable_tokens, two.skipped));
         }
     }
 }
 
 #[test]
+fn the_learner_leaves_its_reference_model_and_a_divergence_in_the_loss_holds_it_back() {
+    let folder = small_model();
+    let divergence = |coefficient: f64| {
+        let algorithm = json!({"grpo": {"klCoefficient": coefficient, "klTerm": "Loss", "klEstimator": "K3"}});
+        let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
+        train(&mut trainer, 1..=8, 1).iter().map(|metrics| metrics.reference_kl.unwrap()).collect::<Vec<_>>()
+    };
+    let (free, held) = (divergence(1e-9), divergence(100.0));
+    assert!(free[0].abs() < 1e-9 && free[7] > 1e-6, "{free:?}");
+    assert!(held[7] < free[7], "{held:?} is not below {free:?}");
+}
+
+#[test]
+fn masked_samples_do_not_train_and_do_not_count() {
+    let folder = small_model();
+    let mut masking = spec(&json!({"grpo": {}}), "Random", 1);
+    masking.rollout.truncated = rljob_crds::algorithm::Truncated::Mask;
+    let metrics = trainer(masking, folder.path(), Ranks::alone()).step(1, &batch(1, 1, 0, 1)).unwrap();
+    let all: u32 = samples(1, 1, 1).iter().map(|sample| sample.row.trainable_tokens).sum();
+    assert_eq!(metrics.trainable_tokens, u64::from(all - samples(1, 1, 1)[4].row.trainable_tokens));
+}
+
+#[test]
+fn recomputed_activations_train_the_same_weights() {
+    let folder = small_model();
+    let weights_of = |recompute| {
+        let model = Model::new(ModelConfig::from_folder(folder.path()).unwrap()).recomputing(recompute);
+        let mut trainer = first_trainer(spec(&json!({"grpo": {}}), "Random", 2), model, Ranks::alone(), folder.path()).unwrap();
+        train(&mut trainer, 1..=3, 2);
+        Tensor::cat(&trainer.parameters.shards().iter().map(|shard| shard.master.shallow_clone()).collect::<Vec<_>>(), 0)
+    };
+    assert!(weights_of(true).allclose(&weights_of(false), 1e-5, 1e-6, false));
+}
+
+#[test]
 fn the_same_batches_give_the_same_bits() {
     let folder = small_model();
-    assert_eq!(two_ranks(folder.path(), 3, 2), two_ranks(folder.path(), 3, 2));
+    for algorithm in algorithms() {
+        assert_eq!(two_ranks(folder.path(), &algorithm, 3, 2), two_ranks(folder.path(), &algorithm, 3, 2));
+    }
 }
 
 #[test]
 fn a_run_that_goes_on_from_a_checkpoint_is_the_run_that_never_stopped() {
     let folder = small_model();
-    let spec = spec(&json!({"grpo": {}}), "Random", 2);
+    let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", 2);
     let mut whole = trainer(spec.clone(), folder.path(), Ranks::alone());
     train(&mut whole, 1..=2, 2);
     let (version, path) = (Version { step: 2, attempt: 0 }, folder.path().join("step-2.attempt-0"));
@@ -166,7 +226,7 @@ fn a_run_that_goes_on_from_a_checkpoint_is_the_run_that_never_stopped() {
     writer.begin(Place { path: path.clone(), version, rank: 0, world_size: 1 }, whole.optimizer.progress(), snapshot).unwrap();
     let after = train(&mut whole, 3..=5, 2);
     writer.wait().unwrap();
-    let mut resumed = restored_trainer(spec, whole.model.clone(), Ranks::alone(), &Restore { version, path }).unwrap();
+    let mut resumed = restored_trainer(spec, whole.model.clone(), Ranks::alone(), &Restore { version, path }, folder.path()).unwrap();
     assert_eq!(train(&mut resumed, 3..=5, 2), after);
     assert_eq!(weights(&resumed), weights(&whole));
 }
