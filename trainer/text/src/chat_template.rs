@@ -1,13 +1,15 @@
 //! A chat template rendered as transformers does (`apply_chat_template` with `add_generation_prompt`): Jinja with Python's string methods,
-//! `trim_blocks`, `lstrip_blocks`, `break` and `continue`, and the functions `raise_exception` and `strftime_now`.
+//! `trim_blocks`, `lstrip_blocks`, `break` and `continue`, the tag `generation`, and the functions `raise_exception` and `strftime_now`.
 
 use std::collections::BTreeMap;
 
 use jiff::civil::Date;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind, Output, State, context, escape_formatter};
+use minijinja::value::{Kwargs, Value, merge_maps};
+use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context, escape_formatter};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+use super::folder::{SPECIAL_TOKENS, SpecialTokens};
 
 /// The day that `strftime_now` tells. A real clock would give one position other tokens after a restart; this is the day that Llama's templates
 /// use where they have no clock.
@@ -18,13 +20,12 @@ const NAME: &str = "chat_template";
 /// A compiled template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    bos_token: Option<String>,
-    eos_token: Option<String>,
+    special_tokens: SpecialTokens,
 }
 
 impl ChatTemplate {
     /// Compiles a template's source; the tokens are its variables.
-    pub fn new(source: String, bos_token: Option<String>, eos_token: Option<String>) -> Result<Self, Error> {
+    pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
@@ -33,23 +34,62 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
-        environment.add_template_owned(NAME, source)?;
-        Ok(Self { environment, bos_token, eos_token })
+        environment.add_template_owned(NAME, without_generation_tags(source))?;
+        Ok(Self { environment, special_tokens })
     }
 
     /// The text of a conversation, with the assistant's turn opened. `variables` come beside the standard ones and do not replace them.
     pub fn render(&self, messages: &[impl Serialize], variables: &BTreeMap<String, impl Serialize>) -> Result<String, Error> {
-        let token = |token: &Option<String>| token.as_ref().map_or(Value::UNDEFINED, |text| Value::from(text.as_str()));
-        self.environment.get_template(NAME)?.render(context! {
-            messages => Value::from_serialize(messages),
-            tools => (),
-            documents => (),
-            add_generation_prompt => true,
-            bos_token => token(&self.bos_token),
-            eos_token => token(&self.eos_token),
-            ..Value::from_serialize(variables)
-        })
+        render(&self.environment, messages, &self.special_tokens, variables)
     }
+
+    /// Special tokens that the template prints and the tokenizer does not have: transformers leaves them out in silence.
+    pub fn missing_tokens(&self) -> Result<Vec<&'static str>, Error> {
+        let used = self.environment.get_template(NAME)?.undeclared_variables(false);
+        let missing: Vec<_> = SPECIAL_TOKENS.into_iter().filter(|name| used.contains(*name) && !self.special_tokens.contains_key(name)).collect();
+        let mut strict = self.environment.clone();
+        strict.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+        let probe = [BTreeMap::from([("role", "user"), ("content", "x")])];
+        let none = BTreeMap::<String, String>::new();
+        if render(&strict, &probe, &self.special_tokens, &none).is_ok() {
+            return Ok(Vec::new());
+        }
+        let stand_ins = missing.iter().map(|name| (*name, String::new()));
+        let complete: SpecialTokens = self.special_tokens.clone().into_iter().chain(stand_ins).collect();
+        Ok(if render(&strict, &probe, &complete, &none).is_ok() { missing } else { Vec::new() })
+    }
+}
+
+fn render(
+    environment: &Environment,
+    messages: &[impl Serialize],
+    tokens: &SpecialTokens,
+    variables: &BTreeMap<String, impl Serialize>,
+) -> Result<String, Error> {
+    let conversation = context! { messages => Value::from_serialize(messages), tools => (), documents => (), add_generation_prompt => true };
+    let variables = merge_maps([Value::from_serialize(variables), Value::from_serialize(tokens), conversation]);
+    environment.get_template(NAME)?.render(variables)
+}
+
+/// The source with `{% generation %}` … `{% endgeneration %}`, which mark the assistant's tokens for others, as a block that is always rendered. The
+/// tags' white space control stays.
+fn without_generation_tags(source: &str) -> String {
+    let mut result = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        result.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, after) = tag.split_at(end);
+        let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        match name {
+            "generation" => result.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => result.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => result.push_str(tag),
+        }
+        rest = after;
+    }
+    result + rest
 }
 
 /// `True`, `False` and `None` have capitals where a template prints them.

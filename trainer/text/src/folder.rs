@@ -1,5 +1,6 @@
 //! What a model folder says beside `tokenizer.json`: special tokens, chat template, stop tokens. Reading only.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -7,13 +8,17 @@ use serde::de::DeserializeOwned;
 
 use super::TextError;
 
+/// Names of the tokens that a template may use.
+pub const SPECIAL_TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// Tokens by name.
+pub type SpecialTokens = BTreeMap<&'static str, String>;
+
 /// What is used of `tokenizer_config.json` and `chat_template.jinja`. All may be missing; other fields are transformers' business.
 #[derive(Default)]
 pub struct TokenizerConfig {
-    /// Begin-of-sequence token, for templates.
-    pub bos_token: Option<String>,
-    /// End-of-sequence token.
-    pub eos_token: Option<String>,
+    /// `bos_token`, `eos_token` and the others of [`SPECIAL_TOKENS`] that are set, for templates.
+    pub special_tokens: SpecialTokens,
     /// Source of the chat template; the file of its own wins, as in transformers.
     pub chat_template: Option<String>,
 }
@@ -22,6 +27,11 @@ pub struct TokenizerConfig {
 struct RawTokenizerConfig {
     bos_token: Option<SpecialToken>,
     eos_token: Option<SpecialToken>,
+    unk_token: Option<SpecialToken>,
+    sep_token: Option<SpecialToken>,
+    pad_token: Option<SpecialToken>,
+    cls_token: Option<SpecialToken>,
+    mask_token: Option<SpecialToken>,
     chat_template: Option<RawTemplate>,
 }
 
@@ -69,7 +79,9 @@ impl TokenizerConfig {
     pub fn read(folder: &Path) -> Result<Self, TextError> {
         let raw: RawTokenizerConfig = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let chat_template = read_optional(&folder.join("chat_template.jinja"))?.or_else(|| raw.chat_template.and_then(RawTemplate::default_source));
-        Ok(Self { bos_token: raw.bos_token.map(String::from), eos_token: raw.eos_token.map(String::from), chat_template })
+        let tokens = [raw.bos_token, raw.eos_token, raw.unk_token, raw.sep_token, raw.pad_token, raw.cls_token, raw.mask_token];
+        let special_tokens = SPECIAL_TOKENS.into_iter().zip(tokens).filter_map(|(name, token)| Some((name, String::from(token?)))).collect();
+        Ok(Self { special_tokens, chat_template })
     }
 }
 

@@ -77,6 +77,22 @@ pub enum TextError {
         /// The model folder.
         folder: PathBuf,
     },
+    /// The template prints a special token that is not set.
+    #[error("the chat template of {} prints {name}, which tokenizer_config.json there does not set", folder.display())]
+    TokenNotSet {
+        /// The model folder.
+        folder: PathBuf,
+        /// `bos_token` or another.
+        name: &'static str,
+    },
+    /// The template prints a special token that the tokenizer does not know.
+    #[error("the chat template of {} prints {token}, which is no token of tokenizer.json there: is the template another model's?", folder.display())]
+    NotInVocabulary {
+        /// The model folder.
+        folder: PathBuf,
+        /// The token.
+        token: String,
+    },
     /// The tokenizer failed on a text.
     #[error("failed to encode a text of {bytes} bytes: {message}")]
     Encode {
@@ -98,6 +114,12 @@ pub enum TextError {
     NotATokenId(i64),
 }
 
+impl std::fmt::Debug for TextTokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TextTokenizer").field("folder", &self.inner.folder).finish_non_exhaustive()
+    }
+}
+
 impl TextTokenizer {
     /// Reads `tokenizer.json` (required), `tokenizer_config.json`, `chat_template.jinja`, `generation_config.json` and `config.json` of a model folder.
     pub fn open(model_dir: &Path) -> Result<Self, TextError> {
@@ -112,12 +134,12 @@ impl TextTokenizer {
         let config = folder::TokenizerConfig::read(model_dir)?;
         let stop_token_ids = folder::stop_token_ids(model_dir)?;
         let token_id = |token: &String| tokenizer.token_to_id(token).map(i64::from);
-        let own_eos = config.eos_token.as_ref().and_then(token_id);
+        let own_eos = config.special_tokens.get("eos_token").and_then(token_id);
         let stop_token_ids = if stop_token_ids.is_empty() { own_eos.into_iter().collect() } else { stop_token_ids };
         let eos_token_id = own_eos.filter(|id| stop_token_ids.contains(id)).or_else(|| stop_token_ids.first().copied());
         let template = match config.chat_template {
             None => None,
-            Some(source) => Some(ChatTemplate::new(source, config.bos_token, config.eos_token).map_err(|source| template_error(model_dir, source))?),
+            Some(source) => Some(ChatTemplate::new(&source, config.special_tokens).map_err(|source| template_error(model_dir, source))?),
         };
         Ok(Self { inner: Arc::new(Inner { folder: model_dir.to_owned(), tokenizer, template, stop_token_ids, eos_token_id }) })
     }
@@ -142,6 +164,19 @@ impl TextTokenizer {
         let folder = &self.inner.folder;
         let template = self.inner.template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
         template.render(messages, variables).map_err(|source| template_error(folder, source))
+    }
+
+    /// Checks that the tokenizer has what the chat template needs: the special tokens that it prints, by name (`bos_token`) or written out (`<|im_start|>`).
+    /// Without them prompts would be silently others than the model was trained on.
+    pub fn check_chat_template(&self) -> Result<(), TextError> {
+        let folder = &self.inner.folder;
+        let template = self.inner.template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        if let [name, ..] = template.missing_tokens().map_err(|source| template_error(folder, source))?.as_slice() {
+            return Err(TextError::TokenNotSet { folder: folder.clone(), name });
+        }
+        let text = self.render_chat("x")?;
+        let unknown = written_tokens(&text).find(|token| self.inner.tokenizer.token_to_id(token).is_none());
+        unknown.map_or(Ok(()), |token| Err(TextError::NotInVocabulary { folder: folder.clone(), token: token.to_owned() }))
     }
 
     /// Tokens of a text; none are added in front or behind. Special tokens written out in it are recognised.
@@ -182,10 +217,19 @@ impl TextTokenizer {
         self.inner.eos_token_id
     }
 
-    /// Tokens of the tokenizer, added ones included. The model's may be more (padding), never fewer.
-    pub fn vocabulary_size(&self) -> usize {
-        self.inner.tokenizer.get_vocab_size(true)
+    /// The largest token id, added tokens included; none of an empty vocabulary. The model's vocabulary may be larger (padding), never smaller.
+    pub fn largest_token_id(&self) -> Option<i64> {
+        self.inner.tokenizer.get_vocab(true).into_values().max().map(i64::from)
     }
+}
+
+/// What looks like a special token in a text: `<|…|>` without white space.
+fn written_tokens(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("<|").filter_map(|(start, _)| {
+        let length = text[start + 2..].find("|>")? + 4;
+        let token = &text[start..start + length];
+        (!token[2..].contains("<|") && !token.contains(char::is_whitespace)).then_some(token)
+    })
 }
 
 fn template_error(folder: &Path, source: minijinja::Error) -> TextError {

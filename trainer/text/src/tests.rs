@@ -7,12 +7,17 @@ use std::path::{Path, PathBuf};
 use rljob_crds::data::PromptFormat;
 
 use super::chat_template::ChatTemplate;
+use super::folder::SpecialTokens;
 use super::{TextError, TextTokenizer};
 
 const QUESTION: &str = "What is 12 + 30?\nAnswer with a number — bitte. <|im_end|>";
 /// Tokens of [`QUESTION`].
 const QUESTION_IDS: [i64; 31] =
     [57, 74, 271, 348, 318, 20, 279, 930, 33, 201, 35, 80, 85, 89, 272, 733, 421, 666, 68, 272, 223, 161, 225, 245, 315, 293, 86, 71, 16, 223, 2];
+
+fn tokens(tokens: &[(&'static str, &str)]) -> SpecialTokens {
+    tokens.iter().map(|(name, token)| (*name, (*token).to_owned())).collect()
+}
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat")
@@ -52,7 +57,7 @@ fn a_prompt_of_format_text_gets_nothing_added() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
     assert_eq!(tokenizer.encode("").unwrap(), Vec::<i64>::new());
-    assert_eq!((tokenizer.vocabulary_size(), tokenizer.stop_token_ids(), tokenizer.eos_token_id()), (1024, &[2][..], Some(2)));
+    assert_eq!((tokenizer.largest_token_id(), tokenizer.stop_token_ids(), tokenizer.eos_token_id()), (Some(1023), &[2][..], Some(2)));
 }
 
 #[test]
@@ -60,7 +65,7 @@ fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
     let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant \
         named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + \
         '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    let template = ChatTemplate::new(source.to_owned(), None, None).unwrap();
+    let template = ChatTemplate::new(source, SpecialTokens::new()).unwrap();
     assert_eq!(
         render(&template, "Hi").unwrap(),
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
@@ -70,8 +75,8 @@ fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
 
 #[test]
 fn python_methods_white_space_control_and_json_work_as_in_transformers() {
-    let source = include_str!("../tests/fixtures/every-construct.jinja").to_owned();
-    let template = ChatTemplate::new(source, Some("<|im_start|>".to_owned()), Some("<|im_end|>".to_owned())).unwrap();
+    let source = include_str!("../tests/fixtures/every-construct.jinja");
+    let template = ChatTemplate::new(source, tokens(&[("bos_token", "<|im_start|>"), ("eos_token", "<|im_end|>")])).unwrap();
     assert_eq!(
         render(&template, "  <b>Hi</b> \"there\" – a|b  ").unwrap(),
         "<|im_start|>[no documents]\n  [0] <b>Hi</b> \"there\" – a|b|b|True\n{\"a\": [1, 2.5, null, true], \"b\": \"  <b>Hi</b> \\\"there\\\" – a|b  \"}\n    \
@@ -81,7 +86,7 @@ fn python_methods_white_space_control_and_json_work_as_in_transformers() {
 
 #[test]
 fn the_day_that_a_template_asks_for_is_always_the_same() {
-    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}".to_owned(), None, None).unwrap();
+    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", SpecialTokens::new()).unwrap();
     assert_eq!(render(&template, "Hi").unwrap(), "26 Jul 2024");
 }
 
@@ -134,6 +139,24 @@ fn truncation_that_the_tokenizer_file_asks_for_does_not_cut_prompts() {
 }
 
 #[test]
+fn a_tokenizer_that_lacks_what_its_template_prints_is_refused() {
+    let refusal = |template: &str, config: &str| {
+        let folder = changed(&[("chat_template.jinja", Some(template)), ("tokenizer_config.json", Some(config))]);
+        let checked = TextTokenizer::open(folder.path()).unwrap().check_chat_template();
+        checked.map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+    };
+    let named = "the chat template of FOLDER prints bos_token, which tokenizer_config.json there does not set".to_owned();
+    assert_eq!(refusal("{{ bos_token }}{{ messages[0].content }}", "{}"), Err(named.clone()));
+    assert_eq!(refusal("{{ bos_token + 'x' }}", "{}"), Err(named));
+    assert_eq!(refusal("{{ bos_token }}", r#"{"bos_token": "<|im_start|>"}"#), Ok(()));
+    assert_eq!(refusal("{% if bos_token is defined %}{{ bos_token }}{% endif %}{% if pad_token %}{{ pad_token }}{% endif %}", "{}"), Ok(()));
+    let written = "the chat template of FOLDER prints <|start_header_id|>, which is no token of tokenizer.json there: is the template another model's?";
+    assert_eq!(refusal("<|im_start|>a<|start_header_id|>user<|end_header_id|>", "{}"), Err(written.to_owned()));
+    assert_eq!(refusal("<|im_start|>{{ messages[0].content }}<| not one |><|im_end|>", "{}"), Ok(()));
+    assert_eq!(TextTokenizer::open(&fixture()).unwrap().check_chat_template().map_err(|error| error.to_string()), Ok(()));
+}
+
+#[test]
 fn what_is_no_token_id_is_not_decoded() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     assert!(matches!(tokenizer.decode(&[5, -1]), Err(TextError::NotATokenId(-1))));
@@ -141,8 +164,8 @@ fn what_is_no_token_id_is_not_decoded() {
 
 #[test]
 fn a_conversation_has_many_turns_and_the_template_sees_the_callers_variables() {
-    let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}{{ thinking }}".to_owned();
-    let template = ChatTemplate::new(source, Some("<s>".to_owned()), None).unwrap();
+    let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}{{ thinking }}";
+    let template = ChatTemplate::new(source, tokens(&[("bos_token", "<s>")])).unwrap();
     let turn = |role, content| BTreeMap::from([("role", role), ("content", content)]);
     let variables = BTreeMap::from([("thinking".to_owned(), "off"), ("bos_token".to_owned(), "no")]);
     let text = template.render(&[turn("system", "Be brief."), turn("user", "Hi")], &variables).unwrap();

@@ -1,0 +1,71 @@
+//! Chat templates of every style against transformers: committed texts always, and transformers itself where there is a Python with it.
+//!
+//! The templates are made for these tests and use what those of the well-known models use: namespaces, loops backwards and with conditions, macros, white
+//! space control, `tojson`, `strftime_now`, `raise_exception`, `generation`, string methods and filters. `golden.py` writes `fixtures/golden.json`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and says what it skipped")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rljob_text::TextTokenizer;
+use serde_json::Value;
+
+/// By template and conversation; none where the template refuses the conversation.
+type Texts = BTreeMap<String, BTreeMap<String, Option<String>>>;
+
+const CONFIG: &str = r#"{"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"}"#;
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn golden() -> Texts {
+    serde_json::from_str(&fs::read_to_string(tests().join("fixtures/golden.json")).unwrap()).unwrap()
+}
+
+/// A model folder with the tokenizer of the fixture and this template.
+fn tokenizer(template: &str) -> TextTokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(tests().join("fixtures/tiny-chat/tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    fs::write(folder.path().join("tokenizer_config.json"), CONFIG).unwrap();
+    fs::copy(tests().join(format!("fixtures/templates/{template}.jinja")), folder.path().join("chat_template.jinja")).unwrap();
+    TextTokenizer::open(folder.path()).unwrap()
+}
+
+fn rendered() -> Texts {
+    let conversations: Vec<Value> = serde_json::from_str(&fs::read_to_string(tests().join("fixtures/conversations.json")).unwrap()).unwrap();
+    let render = |tokenizer: &TextTokenizer, conversation: &Value| {
+        let messages = conversation["messages"].as_array().unwrap();
+        let variables: BTreeMap<String, Value> = conversation.get("variables").map_or_else(BTreeMap::new, |map| serde_json::from_value(map.clone()).unwrap());
+        tokenizer.render_messages(messages, &variables).ok()
+    };
+    let texts = |template: &String| {
+        let tokenizer = tokenizer(template);
+        conversations.iter().map(|conversation| (conversation["name"].as_str().unwrap().to_owned(), render(&tokenizer, conversation))).collect()
+    };
+    golden().keys().map(|template| (template.clone(), texts(template))).collect()
+}
+
+#[test]
+fn every_template_gives_the_texts_that_transformers_gave() {
+    let (rendered, golden) = (rendered(), golden());
+    assert!(golden.len() >= 7 && golden.values().all(|texts| texts.len() >= 10));
+    for (template, texts) in &golden {
+        assert_eq!(&rendered[template], texts, "template {template}");
+    }
+}
+
+#[test]
+fn the_committed_texts_are_what_transformers_gives_today() {
+    let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
+    let Some(python) = std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists()) else {
+        println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
+        return;
+    };
+    let output = Command::new(python).arg(tests().join("golden.py")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(serde_json::from_slice::<Texts>(&output.stdout).unwrap(), golden());
+}
