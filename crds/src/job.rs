@@ -22,6 +22,9 @@ self.spec.dataset == oldSelf.spec.dataset && self.spec.algorithm == oldSelf.spec
 self.spec.optimizer == oldSelf.spec.optimizer && self.spec.training == oldSelf.spec.training && self.spec.weightSync == oldSelf.spec.weightSync && \
 self.spec.trainer == oldSelf.spec.trainer && self.spec.coordinator == oldSelf.spec.coordinator && \
 self.spec.inference.engine == oldSelf.spec.inference.engine && self.spec.inference.resources == oldSelf.spec.inference.resources && \
+self.spec.inference.gpusPerReplica == oldSelf.spec.inference.gpusPerReplica && self.spec.inference.gpuResourceName == oldSelf.spec.inference.gpuResourceName && \
+has(self.spec.inference.extraArgs) == has(oldSelf.spec.inference.extraArgs) && \
+(!has(self.spec.inference.extraArgs) || self.spec.inference.extraArgs == oldSelf.spec.inference.extraArgs) && \
 has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(self.spec.inference.image) || self.spec.inference.image == oldSelf.spec.inference.image))";
 
 /// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a coordinator and trainers, run until the last step is done.
@@ -45,11 +48,12 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").message("metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
     validation = Rule::new(IDENTITY_RULE).message("spec.model, spec.storage and the kind of spec.algorithm never change once the run has started"),
-    validation = Rule::new(FROZEN_RULE).message("the run has started: to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume (one apply may do both); only suspend, inference.replicas, checkpoint, failurePolicy and drainTimeoutSeconds may change while it runs")
+    validation = Rule::new(FROZEN_RULE).message("the run has started: to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume (one apply may do both); only suspend, inference.replicas, checkpoint, failurePolicy, drainTimeoutSeconds, activeDeadlineSeconds and ttlSecondsAfterFinished may change while it runs")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.reward)").message("algorithm.grpo needs a reward"))]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
+#[x_kube(validation = Rule::new("self.inference.gpusPerReplica == 0 || self.weightSync.method == 'Disk'").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
 pub struct RLJobSpec {
     /// Stop the run at the end of its step, write a checkpoint and free every pod; false goes on at the same step. Default false.
     #[serde(default)]
@@ -121,6 +125,17 @@ pub struct RLJobSpec {
     #[serde(default = "drain_timeout_seconds")]
     #[schemars(range(min = 1, max = 86400))]
     pub drain_timeout_seconds: u32,
+
+    /// Seconds that the run may take from its start, or from its last resume, before it fails with reason DeadlineExceeded. Checkpoints stay. Default no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub active_deadline_seconds: Option<u32>,
+
+    /// Seconds after the run's end in which its children (StatefulSets, Services, ConfigMap, Secret, policies) are kept; then they are removed. The RLJob and the
+    /// run directory stay. Default for as long as the RLJob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
+    pub ttl_seconds_after_finished: Option<u32>,
 }
 
 fn managed_by() -> String {
@@ -162,6 +177,11 @@ pub struct CheckpointSpec {
     #[serde(default = "keep_last")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_last: u32,
+    /// A complete checkpoint of the same model, its folder `step-N.attempt-K` as the pods see it: a run that has no checkpoint of its own starts from its weights and
+    /// optimizer state after step N. `rljob run` resolves a relative path against the job file. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096), regex(pattern = "(^|/)step-[0-9]+\\.attempt-[0-9]+/?$"))]
+    pub restore_from: Option<String>,
 }
 
 fn checkpoint_every_steps() -> u32 {
@@ -174,7 +194,7 @@ fn keep_last() -> u32 {
 
 impl Default for CheckpointSpec {
     fn default() -> Self {
-        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last() }
+        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), restore_from: None }
     }
 }
 

@@ -59,6 +59,10 @@ pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
 pub const REASON_COMPLETED: &str = "Completed";
 /// Reason: the run failed for good.
 pub const REASON_FAILED: &str = "Failed";
+/// Reason: the run took longer than `spec.activeDeadlineSeconds`.
+pub const REASON_DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// Reason: the run directory belongs to another run.
+pub const REASON_RUN_DIRECTORY_IN_USE: &str = "RunDirectoryInUse";
 /// Reason: the spec cannot run; the message lists every problem.
 pub const REASON_INVALID_SPEC: &str = "InvalidSpec";
 /// Reason: an object that belongs to somebody else has the name of a child.
@@ -99,6 +103,9 @@ pub const STORAGE_MOUNT: &str = "/rljob/runs";
 pub const CONFIG_MOUNT: &str = "/rljob/config";
 /// Where pods see the tokens, one file each.
 pub const TOKENS_MOUNT: &str = "/rljob/tokens";
+/// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h): starting it again changes nothing.
+pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
+
 /// File name of the run configuration.
 pub const RUN_CONFIG_FILE: &str = "run.json";
 
@@ -110,6 +117,9 @@ pub const TOKEN_LEARNER: &str = "learner";
 pub const TOKEN_ENGINE_API: &str = "engine-api";
 /// Token for an engine's control routes.
 pub const TOKEN_ENGINE_ADMIN: &str = "engine-admin";
+
+/// Beside the tokens: both engine tokens as a configuration file of SGLang, which reads no key from a file of its own.
+pub const SGLANG_CONFIG_FILE: &str = "sglang.yaml";
 
 /// In the run directory: the journal.
 pub const JOURNAL_FILE: &str = "journal.sqlite";
@@ -125,5 +135,9 @@ pub const WEIGHTS_DIR: &str = "weights";
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// In the run directory: one JSON line an evaluation.
 pub const EVALUATIONS_FILE: &str = "evaluations.jsonl";
+/// In the run directory: completions of the newest evaluations to read, one JSON line each.
+pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
 /// In the run directory: sample rollouts to read, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
+/// In a local run's directory: the folder of TensorBoard event files.
+pub const TENSORBOARD_DIR: &str = "tensorboard";

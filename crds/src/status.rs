@@ -30,6 +30,9 @@ pub struct RLJobStatus {
     /// When the children were first created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
+    /// Since when pods are wanted without a break: the start or the last resume. `spec.activeDeadlineSeconds` counts from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_since: Option<Time>,
     /// When the drain that `spec.suspend` asked for is cut short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline: Option<Time>,

@@ -26,11 +26,12 @@ use rljob_crds::status::RLJobStatus;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::{ApplyError, apply};
-use crate::decide::{Decision, Facts, assign_epoch, decide, desired_for_coordinator};
+use crate::decide::{self, Decision, Facts, Recorded, assign_epoch, decide, desired_for_coordinator};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Settings, Tokens, build};
 use crate::observe::{Observed, observe};
 use crate::poll::{Order, Pollers};
+use crate::remove::remove;
 use crate::server::Metrics;
 use crate::status;
 use crate::validate::{ValidatedJob, validate};
@@ -83,6 +84,9 @@ pub enum ReconcileError {
     /// A child could not be applied.
     #[error(transparent)]
     Apply(ApplyError),
+    /// A finished job's child could not be removed.
+    #[error("failed to remove the children of a finished job")]
+    Remove(#[source] Box<kube::Error>),
 }
 
 impl ReconcileError {
@@ -93,6 +97,7 @@ impl ReconcileError {
             Self::Observe(_) => "observe",
             Self::WriteStatus(_) => "write_status",
             Self::Apply(_) => "apply",
+            Self::Remove(_) => "remove",
         }
     }
 }
@@ -198,6 +203,13 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     // The record comes before the deed (client).
     let written = write_status(object, &old, new, context).await?;
     tracing::info!(job = %ObjectRef::from_obj(object), decision = ?decision, attempt = written.attempt, epoch = written.epoch, "reconciled");
+    if matches!(decision, Decision::Finished(_)) && decide::removal(&job, &facts.recorded).is_some_and(|due| now >= due) {
+        context.pollers.forget(&uid);
+        if observed.has_children() {
+            remove(&context.client, &job).await.map_err(|error| ReconcileError::Remove(Box::new(error)))?;
+        }
+        return Ok(Action::await_change());
+    }
     // desired (no client), apply (client)
     let tokens = Tokens::derive(&context.token_key, &uid);
     let resources = build(&job, decision.keeps_running(), &context.settings, &tokens, &observed.pinned());
@@ -209,7 +221,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     tell_coordinator(object, &job, &facts, &observed, &decision, &tokens, context);
     let stalled = rejection.is_some();
     let is_news = context.rejections.replace(&uid, rejection.as_deref(), now);
-    Ok(Action::requeue(if is_news { Duration::ZERO } else { next_pass(&decision, stalled, now) }))
+    Ok(Action::requeue(if is_news { Duration::ZERO } else { next_pass(&job, &status::recorded(&written), &decision, stalled, now) }))
 }
 
 /// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.
@@ -224,12 +236,16 @@ fn tell_coordinator(object: &RLJob, job: &ValidatedJob, facts: &Facts, observed:
     }
 }
 
-fn next_pass(decision: &Decision, stalled: bool, now: Timestamp) -> Duration {
-    match decision {
-        _ if stalled => STALLED_RESYNC,
-        Decision::Drain { deadline } => Duration::try_from(deadline.duration_since(now)).unwrap_or_default().min(RESYNC),
-        _ => RESYNC,
-    }
+/// When time alone changes what is to be done, or else as a safety net.
+fn next_pass(job: &ValidatedJob, recorded: &Recorded, decision: &Decision, stalled: bool, now: Timestamp) -> Duration {
+    let due = match decision {
+        Decision::Drain { deadline } => Some(*deadline),
+        Decision::Start(_) | Decision::Run => decide::deadline(job, recorded),
+        Decision::Finish(_) | Decision::Finished(_) => decide::removal(job, recorded),
+        Decision::Release | Decision::Suspended => None,
+    };
+    let longest = if stalled { STALLED_RESYNC } else { RESYNC };
+    due.map_or(longest, |due| Duration::try_from(due.duration_since(now)).unwrap_or_default().min(longest))
 }
 
 /// Writes the status of a job that does not get further by itself.

@@ -1,6 +1,6 @@
 //! The manifests that install the operator, `manifests/install.yaml`: what it may do is written here, and nothing else is.
 //!
-//! It may delete nothing, and read no Secret but its own key: children go with their owner, pods with their StatefulSet's size.
+//! It may delete only what it makes, at the end of `ttlSecondsAfterFinished`, and read no Secret but its own key. Pods go with their StatefulSet's size.
 
 use serde_json::{Value, json};
 
@@ -61,12 +61,12 @@ fn cluster_role() -> Value {
         rule("rljob.dev", &["rljobs/status"], &["update"]),
         // An owner reference with blockOwnerDeletion needs this where owner references are checked.
         rule("rljob.dev", &["rljobs/finalizers"], &["update"]),
-        rule("apps", &["statefulsets"], &["get", "list", "watch", "create", "patch"]),
-        rule("", &["services"], &["get", "list", "watch", "create", "patch"]),
-        rule("networking.k8s.io", &["networkpolicies"], &["get", "list", "watch", "create", "patch"]),
-        rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch"]),
-        rule("", &["configmaps"], &["get", "create", "patch"]),
-        rule("", &["secrets"], &["create", "patch"]),
+        rule("apps", &["statefulsets"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("networking.k8s.io", &["networkpolicies"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("", &["configmaps"], &["get", "create", "patch", "delete"]),
+        rule("", &["secrets"], &["create", "patch", "delete"]),
         rule("", &["pods"], &["list", "watch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ] })
@@ -141,13 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_may_delete_nothing_and_read_no_secret_but_its_key() {
+    fn the_operator_may_delete_only_what_it_makes_and_read_no_secret_but_its_key() {
         let role = cluster_role();
         for rule in role["rules"].as_array().unwrap() {
             let verbs = rule["verbs"].as_array().unwrap();
-            assert!(verbs.iter().all(|verb| verb != "delete" && verb != "deletecollection" && verb != "*"), "{rule}");
+            assert!(verbs.iter().all(|verb| verb != "deletecollection" && verb != "*"), "{rule}");
+            let made = ["statefulsets", "services", "networkpolicies", "poddisruptionbudgets", "configmaps", "secrets"];
+            let own = rule["resources"].as_array().unwrap().iter().all(|resource| made.iter().any(|made| resource == made));
+            assert!(own || verbs.iter().all(|verb| verb != "delete"), "{rule}");
             let secrets = rule["resources"].as_array().unwrap().iter().any(|resource| resource == "secrets");
-            assert!(!secrets || verbs.iter().all(|verb| verb == "create" || verb == "patch"), "{rule}");
+            assert!(!secrets || verbs.iter().all(|verb| verb == "create" || verb == "patch" || verb == "delete"), "{rule}");
         }
     }
 }

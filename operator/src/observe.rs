@@ -13,7 +13,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
-use rljob_crds::names::{COORDINATOR_PORT, LABEL_JOB, LABEL_ROLE};
+use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_JOB, LABEL_ROLE};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
@@ -116,6 +116,30 @@ impl Observed {
         }
     }
 
+    /// Whether there is anything left to remove.
+    pub fn has_children(&self) -> bool {
+        self.config_map.is_some() || !self.stateful_sets.is_empty()
+    }
+
+    /// What a coordinator said that ended because the run directory belongs to another run.
+    fn directory_in_use(&self) -> Option<String> {
+        let pod = self.pods.get(&Role::Coordinator)?.first()?;
+        let containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+        let ends = containers.flat_map(|container| [&container.state, &container.last_state]).flatten().filter_map(|state| state.terminated.as_ref());
+        let end = ends.into_iter().find(|end| end.exit_code == EXIT_RUN_DIRECTORY_IN_USE)?;
+        let words = end.message.as_deref().and_then(|text| text.lines().rev().find(|line| !line.trim().is_empty()));
+        Some(words.unwrap_or("the run directory belongs to another run").trim_start_matches("error: ").to_owned())
+    }
+
+    /// The first pod that no node can take, and why.
+    fn blocked(&self) -> Option<String> {
+        self.pods.values().flatten().find_map(|pod| {
+            let conditions = pod.status.as_ref()?.conditions.iter().flatten();
+            let refused = conditions.into_iter().find(|condition| condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable"))?;
+            Some(format!("{} cannot be scheduled: {}", pod.name_any(), refused.message.as_deref().unwrap_or("no node fits")))
+        })
+    }
+
     /// What the templates of the next pass keep.
     pub fn pinned(&self) -> Pinned {
         Pinned::from_live(self.config_map.as_ref(), &self.stateful_sets)
@@ -140,6 +164,8 @@ impl Observed {
             recorded: status::recorded(old),
             coordinator: identity.as_deref().and_then(report),
             coordinator_identity: identity,
+            directory_in_use: self.directory_in_use(),
+            blocked: self.blocked(),
             engines: engines.map(endpoint).collect(),
             roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
         }
@@ -213,6 +239,21 @@ mod tests {
         assert_eq!(facts.engines[0].url, "http://sums-inference-2.sums-inference.lab.svc:30000");
         let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
         assert_eq!(facts.roles, Roles { inference: counts(3, 3, 2), coordinator: counts(1, 1, 1), trainer: counts(0, 0, 0) });
+    }
+
+    #[test]
+    fn what_a_pod_cannot_do_is_said_in_its_own_words() {
+        let mut observed = observed();
+        assert_eq!((observed.directory_in_use(), observed.blocked()), (None, None));
+        let message = "a log line\nerror: it belongs to lab/other\n";
+        let status = json!({
+            "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient nvidia.com/gpu" }],
+            "containerStatuses": [{ "name": "coordinator", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+                "lastState": { "terminated": { "exitCode": 78, "message": message } } }],
+        });
+        observed.pods.get_mut(&Role::Coordinator).unwrap()[0].status = Some(serde_json::from_value(status).unwrap());
+        assert_eq!(observed.directory_in_use().as_deref(), Some("it belongs to lab/other"));
+        assert_eq!(observed.blocked().as_deref(), Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `rljob`: run a job on this machine, and check or render job files, without a cluster.
+//! `rljob`: run jobs on this machine, see how runs stand, check and render job files.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,12 +18,21 @@ struct Arguments {
 enum Command {
     /// Run the jobs of a file on this machine.
     Run(local::RunArgs),
+    /// Show how runs stand, on this machine or in a cluster.
+    Status(cli::StatusArgs),
+    /// Print the logs of a run's processes.
+    Logs(cli::LogsArgs),
+    /// Write the report of runs as they stand.
+    Report(cli::ReportArgs),
     /// Check job files; every problem is reported with its line.
     Validate(cli::ValidateArgs),
     /// Print the objects that the operator would make of a job.
     Render(cli::RenderArgs),
     /// Print the CustomResourceDefinition.
     Crd,
+    /// Become a program that ends with its parent.
+    #[command(hide = true)]
+    ExecWithParent(cli::WithParentArgs),
 }
 
 /// The main thread awaits `run`: a local run's processes end with the thread that started them.
@@ -31,9 +40,13 @@ enum Command {
 async fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => local::run(arguments).await,
+        Command::Status(arguments) => cli::status(&arguments).await.and_then(|text| print(&text)),
+        Command::Logs(arguments) => cli::logs(&arguments, &mut std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Report(arguments) => cli::report(&arguments).and_then(|text| print(&text)),
         Command::Validate(arguments) => cli::validate(&arguments).and_then(|text| print(&text)),
         Command::Render(arguments) => cli::render(&arguments).and_then(|text| print(&text)),
         Command::Crd => cli::crd().and_then(|text| print(&text)),
+        Command::ExecWithParent(arguments) => cli::exec_with_parent(&arguments).map(|never| match never {}),
     };
     result.unwrap_or_else(|error| {
         for line in format!("{error:#}").lines() {

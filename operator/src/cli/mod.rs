@@ -1,4 +1,4 @@
-//! The `rljob` command but for `run`: what needs no cluster.
+//! The `rljob` command but for `run`: what checks, shows and renders.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,17 @@ use rljob_crds::RLJob;
 
 use crate::validate::{Problem, parse_jobs};
 
+mod logs;
 mod render;
+mod report;
+mod status;
+mod with_parent;
 
+pub use logs::{LogsArgs, logs};
 pub use render::{RenderArgs, render};
+pub use report::{ReportArgs, report};
+pub use status::{StatusArgs, status};
+pub use with_parent::{WithParentArgs, exec_with_parent};
 
 /// Checks job files; reports every problem of every file.
 #[derive(clap::Args, Debug)]

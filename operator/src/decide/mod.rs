@@ -1,7 +1,7 @@
 //! Facts and time → [`Decision`]. Pure; knows roles and facts, not pods and not processes.
 //!
 //! ```text
-//!  finished ─▶ suspended ─▶ failed ─▶ succeeded ─▶ starting ─▶ running        the first policy that answers, decides
+//!  finished ─▶ directory ─▶ suspended ─▶ failed ─▶ succeeded ─▶ deadline ─▶ starting ─▶ running      the first policy that answers, decides
 //! ```
 //!
 //! What is true is what was recorded in status, what exists, and what the coordinator reports; no edge is remembered, so a pass that was missed changes nothing.
@@ -14,6 +14,8 @@ use rljob_protocol::status::CoordinatorStatus;
 use crate::validate::ValidatedJob;
 
 mod coordinator;
+mod deadline;
+mod directory;
 mod failed;
 mod finished;
 mod running;
@@ -22,6 +24,7 @@ mod succeeded;
 mod suspended;
 
 pub use coordinator::{Epoch, assign_epoch, desired_for_coordinator};
+pub use deadline::{deadline, removal};
 
 /// Everything that a decision rests on.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +39,10 @@ pub struct Facts {
     pub coordinator: Option<CoordinatorStatus>,
     /// Identity of the coordinator that exists now: the pod's UID, or the process's number and start. None while there is none.
     pub coordinator_identity: Option<String>,
+    /// What the coordinator said when it found that the run directory belongs to another run.
+    pub directory_in_use: Option<String>,
+    /// Why something that is wanted cannot be placed, in one line; it may become possible by itself.
+    pub blocked: Option<String>,
     /// Every engine that exists.
     pub engines: Vec<EngineEndpoint>,
     /// The roles' counts.
@@ -49,6 +56,10 @@ pub struct Recorded {
     pub started: bool,
     /// How the run ended; final.
     pub outcome: Option<Outcome>,
+    /// Since when the run is active: its start or its last resume.
+    pub active_since: Option<Timestamp>,
+    /// When the run ended.
+    pub completed_at: Option<Timestamp>,
     /// When the drain in progress is cut short.
     pub drain_deadline: Option<Timestamp>,
     /// Fencing number and the coordinator that holds it.
@@ -139,9 +150,11 @@ impl Facts {
 /// Decides: the first policy that answers.
 pub fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Decision {
     finished::decide(facts)
+        .or_else(|| directory::decide(facts))
         .or_else(|| suspended::decide(job, facts, now))
         .or_else(|| failed::decide(facts))
         .or_else(|| succeeded::decide(facts))
+        .or_else(|| deadline::decide(job, facts, now))
         .or_else(|| starting::decide(facts))
         .unwrap_or_else(running::decide)
 }
@@ -184,9 +197,11 @@ pub(crate) mod test_support {
         Facts {
             suspend: false,
             generation: 4,
-            recorded: Recorded { started: true, outcome: None, drain_deadline: None, epoch: Epoch { number: 3, holder: Some("pod-c".to_owned()) } },
+            recorded: Recorded { started: true, epoch: Epoch { number: 3, holder: Some("pod-c".to_owned()) }, ..Recorded::default() },
             coordinator: Some(report()),
             coordinator_identity: Some("pod-c".to_owned()),
+            directory_in_use: None,
+            blocked: None,
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
         }

@@ -4,14 +4,18 @@ use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
     ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::data::InitialWeights;
-use rljob_crds::names::{CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT};
-use rljob_crds::roles::Resources;
+use rljob_crds::names::{
+    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
+};
+use rljob_crds::roles::{EngineKind, Resources};
 
 use super::{Role, Settings, meta, run_config, volumes};
+use crate::sglang;
 use crate::validate::ValidatedJob;
 
 /// User and group of every process: `nonroot` of distroless images.
@@ -24,12 +28,12 @@ pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings
     let (image, resources) = of_role(job, role);
     let container = Container {
         name: role.as_str().to_owned(),
-        image: Some(image.unwrap_or(&settings.image).to_owned()),
+        image: Some(image.unwrap_or(if is_sglang(job, role) { sglang::DEFAULT_IMAGE } else { &settings.image }).to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(command(job, role)),
         env: Some(environment(job, role)),
         ports: Some(vec![ContainerPort { name: Some("http".to_owned()), container_port: i32::from(role.port()), ..ContainerPort::default() }]),
-        resources: requirements(resources),
+        resources: requirements(resources, gpus(job, role)),
         volume_mounts: Some(volume_mounts),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -59,7 +63,20 @@ fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, &Resources) {
     (image.as_deref(), resources)
 }
 
+fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
+    role == Role::Inference && job.spec.inference.engine == EngineKind::SGLang
+}
+
+/// Name and number of the GPUs of a role's container.
+fn gpus(job: &ValidatedJob, role: Role) -> Option<(String, i32)> {
+    let inference = &job.spec.inference;
+    (role == Role::Inference && inference.gpus_per_replica > 0).then(|| (inference.gpu_resource_name.clone(), inference.gpus_per_replica))
+}
+
 fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
+    if is_sglang(job, role) {
+        return sglang_command(job);
+    }
     let arguments = match role {
         Role::Inference => engine_arguments(job),
         Role::Coordinator => {
@@ -82,6 +99,12 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Trainer => "rljob-supervisor",
     };
     std::iter::once(format!("{PROGRAMS}/{program}")).chain(arguments).collect()
+}
+
+fn sglang_command(job: &ValidatedJob) -> Vec<String> {
+    let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
+    let flags = sglang::arguments(&job.spec, &run_config(job).model_directory, "0.0.0.0", &format!("{TOKENS_MOUNT}/{SGLANG_CONFIG_FILE}"));
+    program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]).collect()
 }
 
 fn config_arguments() -> Vec<String> {
@@ -133,9 +156,12 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     environment
 }
 
-fn requirements(resources: &Resources) -> Option<ResourceRequirements> {
+fn requirements(resources: &Resources, gpus: Option<(String, i32)>) -> Option<ResourceRequirements> {
     let amounts = |amounts: &std::collections::BTreeMap<_, _>| if amounts.is_empty() { None } else { Some(amounts.clone()) };
-    let (requests, limits) = (amounts(&resources.requests), amounts(&resources.limits));
+    let mut limits = resources.limits.clone();
+    // An extended resource is requested by its limit.
+    limits.extend(gpus.map(|(name, count)| (name, Quantity(count.to_string()))));
+    let (requests, limits) = (amounts(&resources.requests), amounts(&limits));
     (requests.is_some() || limits.is_some()).then(|| ResourceRequirements { requests, limits, ..ResourceRequirements::default() })
 }
 

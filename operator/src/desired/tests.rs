@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rljob_crds::roles::EngineKind;
+
 use super::tokens::TokenKey;
 use super::*;
 use crate::validate::test_support::validated;
@@ -66,4 +68,20 @@ fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders
 fn a_resume_renders_anew() {
     let stopped = built(false, &Pinned::default());
     assert_eq!(Pinned::from_live(Some(&stopped.config_map), &live(&stopped)), Pinned::default());
+}
+
+#[test]
+fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
+    let mut job = validated();
+    job.spec.inference.engine = EngineKind::SGLang;
+    job.spec.inference.gpus_per_replica = 2;
+    job.spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
+    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let Resources { secret, stateful_sets, .. } = build(&job, true, &settings(), &tokens, &Pinned::default());
+    let config = &secret.data.unwrap()["sglang.yaml"].0;
+    assert_eq!(String::from_utf8_lossy(config), format!("api-key: \"{}\"\nadmin-api-key: \"{}\"\n", tokens.engine_api, tokens.engine_admin));
+    let pod = stateful_sets[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    insta::assert_yaml_snapshot!("sglang_container", pod.containers[0]);
+    let text = serde_json::to_string(&stateful_sets).unwrap();
+    assert!(!text.contains(&tokens.engine_api) && !text.contains(&tokens.engine_admin));
 }

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use rljob_crds::data::{ClaimSource, StorageSpec, VolumeSpec};
 use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
+use rljob_crds::roles::EngineKind;
 
 use super::{Role, meta, secret};
 use crate::validate::ValidatedJob;
@@ -15,7 +16,8 @@ type Mounted = (Volume, VolumeMount);
 /// Every volume of a role's pod, with its mount.
 pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mut all = vec![storage(&job.spec.storage), run_config(job), tokens(job, role), scratch("rljob-tmp", "/tmp", None)];
-    if role == Role::Trainer {
+    // NCCL and SGLang's processes share memory.
+    if role == Role::Trainer || (role == Role::Inference && job.spec.inference.engine == EngineKind::SGLang) {
         all.push(scratch("rljob-shm", "/dev/shm", Some("Memory")));
     }
     all.extend(job.spec.volumes.iter().map(users));
@@ -54,7 +56,7 @@ fn tokens(job: &ValidatedJob, role: Role) -> Mounted {
     let secret = SecretVolumeSource {
         secret_name: Some(meta::secret_name(job)),
         default_mode: Some(0o440),
-        items: Some(secret::tokens_of(role).iter().map(item).collect()),
+        items: Some(secret::tokens_of(job, role).iter().map(item).collect()),
         optional: None,
     };
     (Volume { secret: Some(secret), ..volume(name) }, mount(name, TOKENS_MOUNT, true))

@@ -1,13 +1,16 @@
-//! The command line of every process of a local run. Pure: ports, paths and the job are parameters.
+//! The command line of every process of a local run. Pure: ports, paths, GPUs and the job are parameters.
 
 use std::ffi::{OsStr, OsString};
 
 use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::data::InitialWeights;
-use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
+use rljob_crds::names::{SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
+use rljob_crds::roles::EngineKind;
 
 use super::directory::RunDirectory;
+use super::gpus;
+use crate::sglang;
 
 /// What a process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +34,29 @@ pub struct Recipe {
     pub program: &'static str,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// Environment variables beside this process's own.
+    pub environment: Vec<(&'static str, String)>,
     /// Whether it is given a free port, another one at every start, as a last `--port`.
     pub takes_port: bool,
 }
 
+/// What this machine brings to a run.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// The user's command of an SGLang server, word by word.
+    pub engine_command: Vec<String>,
+    /// Its GPUs.
+    pub gpus: Vec<String>,
+}
+
 /// Every process of the run, in the order in which they are started.
-pub fn recipes(config: &RunConfig, directory: &RunDirectory, coordinator_port: u16) -> Vec<Recipe> {
+pub fn recipes(config: &RunConfig, directory: &RunDirectory, machine: &Machine, coordinator_port: u16) -> Vec<Recipe> {
     let spec = &config.spec;
     let mut recipes = vec![coordinator(directory, coordinator_port)];
-    recipes.extend((0..spec.inference.replicas).map(|index| engine(config, directory, index)));
+    recipes.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine {
+        EngineKind::Embedded => embedded(config, directory, index),
+        EngineKind::SGLang => sglang(config, directory, machine, index),
+    }));
     recipes.extend((0..spec.trainer.replicas).map(|index| supervisor(directory, coordinator_port, index)));
     recipes
 }
@@ -48,7 +65,7 @@ fn coordinator(directory: &RunDirectory, port: u16) -> Recipe {
     let mut arguments = common(directory);
     push(&mut arguments, "--listen", format!("127.0.0.1:{port}"));
     arguments.push("--exit-with-parent".into());
-    Recipe { name: "coordinator".to_owned(), role: Role::Coordinator, program: "rljob-coordinator", arguments, takes_port: false }
+    Recipe { name: "coordinator".to_owned(), role: Role::Coordinator, program: "rljob-coordinator", arguments, environment: vec![], takes_port: false }
 }
 
 fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
@@ -58,10 +75,10 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
     push(&mut arguments, "--name", &name);
     push(&mut arguments, "--address", "127.0.0.1");
     arguments.push("--exit-with-parent".into());
-    Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, takes_port: false }
+    Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, environment: vec![], takes_port: false }
 }
 
-fn engine(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe {
+fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe {
     let training = &config.spec.training;
     let mut arguments = Vec::new();
     push(&mut arguments, "--model-path", &config.model_directory);
@@ -75,7 +92,20 @@ fn engine(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe {
         arguments.push("--deterministic".into());
     }
     arguments.push("--exit-with-parent".into());
-    Recipe { name: format!("inference-{index}"), role: Role::Inference, program: "rljob-engine", arguments, takes_port: true }
+    engine(index, "rljob-engine", arguments, vec![])
+}
+
+/// The user's server, under this program, which makes it end with the run.
+fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index: i32) -> Recipe {
+    let keys = directory.token(SGLANG_CONFIG_FILE);
+    let flags = sglang::arguments(&config.spec, &config.model_directory, "127.0.0.1", &keys.to_string_lossy());
+    let words = ["exec-with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(machine.engine_command.iter().cloned()).chain(flags);
+    let visible = gpus::share(&machine.gpus, config.spec.inference.gpus_per_replica, index);
+    engine(index, "rljob", words.map(OsString::from).collect(), vec![("CUDA_VISIBLE_DEVICES", visible)])
+}
+
+fn engine(index: i32, program: &'static str, arguments: Vec<OsString>, environment: Vec<(&'static str, String)>) -> Recipe {
+    Recipe { name: format!("inference-{index}"), role: Role::Inference, program, arguments, environment, takes_port: true }
 }
 
 fn common(directory: &RunDirectory) -> Vec<OsString> {
@@ -88,4 +118,33 @@ fn common(directory: &RunDirectory) -> Vec<OsString> {
 fn push(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
     arguments.push(name.into());
     arguments.push(value.as_ref().to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::run_config;
+    use crate::validate::test_support::validated;
+
+    #[test]
+    fn sglang_is_the_users_command_with_the_runs_flags_and_no_key() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::open(runs.path()).unwrap();
+        let secrets = directory.draw_tokens().unwrap();
+        let mut job = validated();
+        job.spec.inference.engine = EngineKind::SGLang;
+        let machine = Machine { engine_command: ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned).to_vec(), gpus: vec![] };
+        let all = recipes(&run_config(&job), &directory, &machine, 1234);
+        let names: Vec<&str> = all.iter().map(|recipe| recipe.name.as_str()).collect();
+        assert_eq!(names, ["coordinator", "inference-0", "inference-1", "trainer-0"]);
+        let engine = &all[1];
+        assert_eq!((engine.program, engine.takes_port), ("rljob", true));
+        assert_eq!(engine.arguments[..6], ["exec-with-parent", "--", "python3", "-m", "sglang.launch_server", "--model-path=/models/tiny"]);
+        let config = directory.token(SGLANG_CONFIG_FILE);
+        assert_eq!(engine.arguments[engine.arguments.len() - 2..], [OsString::from("--config"), config.clone().into()]);
+        let api_key = std::fs::read_to_string(directory.token(TOKEN_ENGINE_API)).unwrap();
+        assert!(std::fs::read_to_string(config).unwrap().contains(&api_key));
+        let words: String = all.iter().flat_map(|recipe| &recipe.arguments).map(|word| word.to_string_lossy()).collect();
+        assert!(!words.contains(&api_key) && !words.contains(&secrets));
+    }
 }

@@ -5,6 +5,7 @@
 //!    lock              held while `rljob run` runs                   state.json   epoch and outcome
 //!    run.json          what every process reads                      tokens/      one file each, 0600 in 0700, drawn anew every run
 //!    logs/             one file a process                            report.html  curves and samples
+//!    tensorboard/      event files                                  inside `tokens`, sglang.yaml holds both engine tokens
 //!    metrics.jsonl, evaluations.jsonl, samples.jsonl, journal.sqlite, checkpoints/, export/      the coordinator's and the learners'
 //! ```
 
@@ -15,9 +16,18 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
-use rljob_crds::names::{RUN_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_crds::names::{RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::sglang;
+
+/// Held while `rljob run` runs.
+pub const LOCK_FILE: &str = "lock";
+/// The recorded [`State`].
+pub const STATE_FILE: &str = "state.json";
+/// One file a process.
+pub const LOGS_DIR: &str = "logs";
 
 /// What in a cluster stands in the RLJob's status.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -27,6 +37,9 @@ pub struct State {
     pub epoch: u64,
     /// Whether the run reached its last step and exported the model.
     pub succeeded: bool,
+    /// Why it failed, until it is started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 /// A run directory that cannot be used.
@@ -76,10 +89,10 @@ impl RunDirectory {
     /// # Errors
     /// [`DirectoryError::Locked`] if another process has it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
-        for folder in [path.to_owned(), path.join("logs")] {
+        for folder in [path.to_owned(), path.join(LOGS_DIR)] {
             fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
         }
-        let file = path.join("lock");
+        let file = path.join(LOCK_FILE);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&file).map_err(failed("open", &file))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
@@ -95,7 +108,7 @@ impl RunDirectory {
 
     /// The log of a process.
     pub fn log(&self, process: &str) -> PathBuf {
-        self.path.join("logs").join(format!("{process}.log"))
+        self.path.join(LOGS_DIR).join(format!("{process}.log"))
     }
 
     /// A token's file.
@@ -126,7 +139,7 @@ impl RunDirectory {
     /// # Errors
     /// [`DirectoryError::Malformed`].
     pub fn state(&self) -> Result<State, DirectoryError> {
-        Ok(self.read("state.json")?.unwrap_or_default())
+        Ok(self.read(STATE_FILE)?.unwrap_or_default())
     }
 
     /// Records the state, on disk before it returns.
@@ -134,7 +147,7 @@ impl RunDirectory {
     /// # Errors
     /// [`DirectoryError::Io`].
     pub fn record(&self, state: &State) -> Result<(), DirectoryError> {
-        self.write("state.json", state)
+        self.write(STATE_FILE, state)
     }
 
     /// Writes the run configuration.
@@ -153,9 +166,9 @@ impl RunDirectory {
         let folder = self.tokens();
         DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed("make", &folder))?;
         fs::set_permissions(&folder, Permissions::from_mode(0o700)).map_err(failed("protect", &folder))?;
-        for name in [TOKEN_LEARNER, TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN] {
-            self.draw_token(name)?;
-        }
+        self.draw_token(TOKEN_LEARNER)?;
+        let (api, admin) = (self.draw_token(TOKEN_ENGINE_API)?, self.draw_token(TOKEN_ENGINE_ADMIN)?);
+        self.write_secret(SGLANG_CONFIG_FILE, &sglang::config_text(&api, &admin))?;
         self.draw_token(TOKEN_OPERATOR)
     }
 
@@ -171,14 +184,19 @@ impl RunDirectory {
     fn draw_token(&self, name: &str) -> Result<String, DirectoryError> {
         let path = self.token(name);
         let token = random_hex().map_err(failed("draw", &path))?;
+        self.write_secret(name, &token)?;
+        Ok(token)
+    }
+
+    fn write_secret(&self, name: &str, text: &str) -> Result<(), DirectoryError> {
+        let path = self.token(name);
         let partial = path.with_extension("partial");
         let write = || {
             let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&partial)?;
-            file.write_all(token.as_bytes())?;
+            file.write_all(text.as_bytes())?;
             fs::rename(&partial, &path)
         };
-        write().map_err(failed("write", &path))?;
-        Ok(token)
+        write().map_err(failed("write", &path))
     }
 
     fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<Option<T>, DirectoryError> {
@@ -251,7 +269,7 @@ mod tests {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
         assert_eq!(directory.state().unwrap(), State::default());
-        let state = State { epoch: 3, succeeded: true };
+        let state = State { epoch: 3, succeeded: true, failure: None };
         directory.record(&state).unwrap();
         assert_eq!(directory.state().unwrap(), state);
     }

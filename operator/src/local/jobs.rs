@@ -118,7 +118,8 @@ fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let dataset = &mut job.spec.dataset;
     let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
-    for path in job.spec.model.path.iter_mut().chain([&mut dataset.train.path]).chain(evaluation) {
+    let checkpoint = &mut job.spec.checkpoint.restore_from;
+    for path in job.spec.model.path.iter_mut().chain([&mut dataset.train.path]).chain(evaluation).chain(checkpoint) {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
     job
@@ -157,7 +158,7 @@ pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
     let exported = |job: &&ValidatedJob| run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file();
     let mut missing = Vec::new();
     for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
-        let problems = missing_model(runs, job, &jobs[..index]).into_iter().chain(missing_data(job));
+        let problems = missing_model(runs, job, &jobs[..index]).into_iter().chain(missing_data(job)).chain(missing_checkpoint(job));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
     missing
@@ -173,11 +174,17 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
     }
 }
 
+fn missing_checkpoint(job: &ValidatedJob) -> Option<String> {
+    let path = job.spec.checkpoint.restore_from.as_ref()?;
+    (!Path::new(path).join("manifest.json").is_file())
+        .then(|| format!("spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"))
+}
+
 fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let dataset = &job.spec.dataset;
     let evaluation = dataset.evaluation.as_ref().map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
     let read = [("spec.dataset.train.path", &dataset.train.path)].into_iter().chain(evaluation);
-    read.filter(|(_, path)| !Path::new(path).is_file()).map(|(field, path)| format!("{field}: there is no file {path}"))
+    read.filter(|(_, path)| !Path::new(path).exists()).map(|(field, path)| format!("{field}: there is nothing at {path}"))
 }
 
 #[cfg(test)]
@@ -219,7 +226,7 @@ mod tests {
         let runs = tempfile::tempdir().unwrap();
         let first = read(MINIMAL, &["spec.dataset.train.path=/dev/../Cargo.none"]).unwrap().remove(0);
         let missing = |jobs: &[ValidatedJob]| missing_files(runs.path(), jobs);
-        let data = "sums: spec.dataset.train.path: there is no file /Cargo.none".to_owned();
+        let data = "sums: spec.dataset.train.path: there is nothing at /Cargo.none".to_owned();
         assert_eq!(missing(std::slice::from_ref(&first)), ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]);
 
         let mut second = ValidatedJob { name: "more".to_owned(), ..first.clone() };
@@ -232,6 +239,6 @@ mod tests {
 
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
-        assert_eq!(missing(&[first, second]), ["more: spec.dataset.train.path: there is no file /Cargo.none"], "the first has finished");
+        assert_eq!(missing(&[first, second]), ["more: spec.dataset.train.path: there is nothing at /Cargo.none"], "the first has finished");
     }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMetrics};
 
+use super::RunArgs;
+
 /// One line a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed. What the algorithm does not have is left out.
 pub fn step(metrics: &StepMetrics, total_steps: u32) -> String {
     let mut line = counter("step", metrics.step, total_steps);
@@ -79,12 +81,15 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// The command that goes on with a run.
-pub fn command(file: &str, sets: &[String], runs: &str) -> String {
-    let mut line = format!("rljob run -f {}", quoted(file));
-    for set in sets {
+pub fn command(args: &RunArgs) -> String {
+    let mut line = format!("rljob run -f {}", quoted(&args.file.to_string_lossy()));
+    for set in &args.set {
         let _ = write!(line, " --set {}", quoted(set));
     }
-    let _ = write!(line, " --dir {}", quoted(runs));
+    let _ = write!(line, " --dir {}", quoted(&args.dir.to_string_lossy()));
+    if let Some(command) = &args.engine_command {
+        let _ = write!(line, " --engine-command {}", quoted(command));
+    }
     line
 }
 
@@ -140,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_evaluation_is_one_line() {
-        let metrics = EvaluationMetrics { step: 0, prompts: 256, sampled: 0.375, greedy: 0.9, seconds: 1.25 };
+        let metrics = EvaluationMetrics { step: 0, prompts: 256, sampled: 0.375, greedy: 0.9, seconds: 1.25, ..EvaluationMetrics::default() };
         assert_eq!(evaluation(&metrics, 30), "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)");
     }
 
@@ -161,8 +166,9 @@ mod tests {
 
     #[test]
     fn the_command_to_go_on_can_be_pasted() {
-        let sets = ["spec.training.steps=3".to_owned(), "a:spec.dataset.train.prompt={{x}} it's".to_owned()];
-        let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs";
-        assert_eq!(command("job.yaml", &sets, "runs"), expected);
+        let set = vec!["spec.training.steps=3".to_owned(), "a:spec.dataset.train.prompt={{x}} it's".to_owned()];
+        let args = RunArgs { file: "job.yaml".into(), set, dir: "runs".into(), engine_command: Some("python3 -m sglang.launch_server".to_owned()) };
+        let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --engine-command 'python3 -m sglang.launch_server'";
+        assert_eq!(command(&args), expected);
     }
 }

@@ -6,17 +6,16 @@
 //!                            coordinator, engines, supervisors ◀──┴──▶ the operator's `decide`
 //! ```
 //!
-//! Read in this order: this file, [`jobs`], [`session`], [`processes`]; [`set`], [`commands`], [`backoff`], [`lines`] and [`report`] are pure.
+//! Read in this order: this file, [`jobs`], [`session`], [`processes`]; [`set`], [`commands`], [`backoff`], [`lines`] and [`report`] are pure; [`inspect`] reads a run
+//! directory from outside.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use rljob_crds::RunConfig;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
+use rljob_crds::roles::EngineKind;
 
 use crate::validate::ValidatedJob;
 
@@ -46,6 +45,15 @@ pub mod screen;
 
 pub mod report;
 
+pub mod reports;
+
+pub mod tensorboard;
+
+pub mod inspect;
+
+pub mod gpus;
+
+use commands::Machine;
 use directory::{DirectoryError, RunDirectory, State};
 use interrupts::Interrupts;
 use processes::Processes;
@@ -67,6 +75,9 @@ pub struct RunArgs {
     /// Folder of run directories: each job has `<namespace>/<name>` in it.
     #[arg(long, value_name = "RUNS", default_value = "runs")]
     pub dir: PathBuf,
+    /// Command of an SGLang server, for jobs with `spec.inference.engine: SGLang`; the run's own flags (model, host, port, keys …) are appended.
+    #[arg(long, value_name = "COMMAND")]
+    pub engine_command: Option<String>,
 }
 
 /// Runs the jobs. The future must be awaited on the main thread: processes end with the thread that started them.
@@ -77,13 +88,15 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<set::Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets)?;
     let runs = std::path::absolute(&args.dir).with_context(|| format!("failed to resolve {}", args.dir.display()))?;
-    let missing = jobs::missing_files(&runs, &jobs);
+    let machine = machine(&args, &jobs)?;
+    let mut missing = jobs::missing_files(&runs, &jobs);
+    missing.extend(jobs.iter().filter_map(|job| Some(format!("{}: {}", job.name, gpus::missing(job, machine.gpus.len())?))));
     if !missing.is_empty() {
         bail!(missing.join("\n"));
     }
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
-        match run_job(job, &runs, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
+        match run_job(job, &runs, &machine, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
             Ending::Succeeded => {}
             Ending::Failed(cause) => {
                 eprintln!("error: {} failed: {cause}", job.name);
@@ -91,7 +104,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             }
             ending @ (Ending::Drained | Ending::Stopped) => {
                 let saved = if ending == Ending::Drained { "is in a checkpoint" } else { "was stopped; it goes on from its last checkpoint" };
-                let command = lines::command(&args.file.to_string_lossy(), &args.set, &args.dir.to_string_lossy());
+                let command = lines::command(&args);
                 print_line(&format!("{} {saved}. To go on:\n  {command}", job.name))?;
                 return Ok(ExitCode::from(INTERRUPTED));
             }
@@ -100,7 +113,29 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run_job(job: &ValidatedJob, runs: &Path, interrupts: &mut Interrupts) -> anyhow::Result<Ending> {
+/// The user's server and the GPUs.
+fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
+    let wants_sglang = |job: &ValidatedJob| job.spec.inference.engine == EngineKind::SGLang && job.spec.inference.replicas > 0;
+    let engine_command = match &args.engine_command {
+        Some(text) => {
+            let words = shlex::split(text).filter(|words| !words.is_empty()).with_context(|| format!("--engine-command: `{text}` is no command"))?;
+            anyhow::ensure!(jobs.iter().any(wants_sglang), "--engine-command: no job of {} has spec.inference.engine SGLang", args.file.display());
+            words
+        }
+        None => {
+            if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
+                bail!(
+                    "{}: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'",
+                    job.name
+                );
+            }
+            Vec::new()
+        }
+    };
+    Ok(Machine { engine_command, gpus: gpus::available() })
+}
+
+async fn run_job(job: &ValidatedJob, runs: &Path, machine: &Machine, interrupts: &mut Interrupts) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
     let config = run_config(job, runs, &directory)?;
     let state = directory.state()?;
@@ -108,23 +143,23 @@ async fn run_job(job: &ValidatedJob, runs: &Path, interrupts: &mut Interrupts) -
         print_line(&format!("{}: finished already; to run it again, remove {}", job.name, directory.path().display()))?;
         return Ok(Ending::Succeeded);
     }
+    directory.record(&State { failure: None, ..state })?;
     directory.write_run_config(&config)?;
     print_line(&format!("{}: {} steps in {}", job.name, job.spec.training.steps, directory.path().display()))?;
     let started = Instant::now();
-    let ending = start(job, &config, &directory)?.run(interrupts).await?;
-    if ending == Ending::Succeeded {
-        directory.record(&State { succeeded: true, ..directory.state()? })?;
-    }
-    finish(job, &config, &directory, &ending, started.elapsed().as_secs_f64())?;
+    let ending = start(job, &config, machine, &directory)?.run(interrupts).await?;
+    let failure = if let Ending::Failed(cause) = &ending { Some(cause.clone()) } else { None };
+    directory.record(&State { succeeded: ending == Ending::Succeeded, failure, ..directory.state()? })?;
+    finish(&config, &directory, &ending, started.elapsed().as_secs_f64())?;
     Ok(ending)
 }
 
-fn start<'a>(job: &'a ValidatedJob, config: &RunConfig, directory: &'a RunDirectory) -> anyhow::Result<Session<'a>> {
+fn start<'a>(job: &'a ValidatedJob, config: &RunConfig, machine: &Machine, directory: &'a RunDirectory) -> anyhow::Result<Session<'a>> {
     let token = directory.draw_tokens()?;
     let port = processes::free_port().context("failed to find a free port for the coordinator")?;
     let program = std::env::current_exe().context("failed to find this program's own file")?;
     let programs = program.parent().context("this program's file has no folder")?;
-    let processes = Processes::new(programs, commands::recipes(config, directory, port), |name| directory.log(name));
+    let processes = Processes::new(programs, commands::recipes(config, directory, machine, port), |name| directory.log(name));
     let coordinator = client::Coordinator::new(port, token).context("failed to make an HTTP client")?;
     Ok(Session::new(job, directory, processes, coordinator)?)
 }
@@ -153,35 +188,21 @@ fn run_config(job: &ValidatedJob, runs: &Path, directory: &RunDirectory) -> Resu
     if algorithm(&previous) != algorithm(&config) {
         return Err(other("spec.algorithm"));
     }
-    config.uid = previous.uid;
+    // A failed run that is started again is a new one in the same directory: its coordinator counts restarts anew.
+    config.uid = if directory.state()?.failure.is_some() { directory.draw_uid()? } else { previous.uid };
     Ok(config)
 }
 
 /// The report and the summary.
-fn finish(job: &ValidatedJob, config: &RunConfig, directory: &RunDirectory, ending: &Ending, seconds: f64) -> anyhow::Result<()> {
-    let file = |name| directory.path().join(name);
-    let report = report::Report {
-        name: job.name.clone(),
-        outcome: match ending {
-            Ending::Succeeded => report::Outcome::Finished,
-            Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),
-            Ending::Drained | Ending::Stopped => report::Outcome::Interrupted,
-        },
-        spec: serde_yaml::to_string(&config.spec).context("failed to write the spec as YAML")?,
-        total_steps: job.spec.training.steps,
-        metrics: records::read_all(&file(METRICS_FILE))?,
-        evaluations: records::read_all(&file(EVALUATIONS_FILE))?,
-        samples: records::read_all(&file(SAMPLES_FILE))?,
+fn finish(config: &RunConfig, directory: &RunDirectory, ending: &Ending, seconds: f64) -> anyhow::Result<()> {
+    let outcome = match ending {
+        Ending::Succeeded => report::Outcome::Finished,
+        Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),
+        Ending::Drained | Ending::Stopped => report::Outcome::Interrupted,
     };
-    let path = file("report.html");
-    write_whole(&path, &report::render(&report)).with_context(|| format!("failed to write {}", path.display()))?;
-    print_line(&lines::summary(&job.name, &report.metrics, &report.evaluations, seconds))?;
+    let report = reports::gather(directory.path(), config, outcome)?;
+    let path = reports::write(directory.path(), &report)?;
+    print_line(&lines::summary(&config.name, &report.metrics, &report.evaluations, seconds))?;
     print_line(&format!("report: {}", path.display()))?;
     Ok(())
-}
-
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let partial = path.with_extension("html.partial");
-    fs::write(&partial, text)?;
-    fs::rename(&partial, path)
 }

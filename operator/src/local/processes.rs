@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rljob_protocol::desired::EngineEndpoint;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
@@ -74,6 +75,7 @@ struct Process {
 pub struct Processes {
     programs: PathBuf,
     all: Vec<Process>,
+    directory_in_use: Option<String>,
 }
 
 impl Processes {
@@ -81,7 +83,7 @@ impl Processes {
     pub fn new(programs: &Path, recipes: Vec<Recipe>, log: impl Fn(&str) -> PathBuf) -> Self {
         let process =
             |recipe: Recipe| Process { log: log(&recipe.name), recipe, child: None, port: None, starts: 0, since: Instant::now(), losses: Losses::default() };
-        Self { programs: programs.to_owned(), all: recipes.into_iter().map(process).collect() }
+        Self { programs: programs.to_owned(), all: recipes.into_iter().map(process).collect(), directory_in_use: None }
     }
 
     /// Starts what is due and takes note of what has ended; returns one line for each loss.
@@ -91,7 +93,12 @@ impl Processes {
     pub fn tend(&mut self, now: Instant) -> Result<Vec<String>, ProcessError> {
         let mut lines = Vec::new();
         for process in &mut self.all {
-            lines.extend(process.reap(now)?);
+            if let Some((status, lived)) = process.reap(now)? {
+                if process.recipe.role == Role::Coordinator && status.code() == Some(EXIT_RUN_DIRECTORY_IN_USE) {
+                    self.directory_in_use = Some(last_line(&process.log));
+                }
+                lines.extend(process.lost(status, lived, now)?);
+            }
             if process.child.is_none() && now >= process.since {
                 process.start(&self.programs, now)?;
             }
@@ -103,6 +110,11 @@ impl Processes {
     pub fn coordinator(&self) -> Option<String> {
         let process = self.all.iter().find(|process| process.recipe.role == Role::Coordinator)?;
         Some(format!("{}-{}", process.child.as_ref()?.id()?, process.starts))
+    }
+
+    /// What the coordinator said last, if it ended because the run directory belongs to another run.
+    pub fn directory_in_use(&self) -> Option<String> {
+        self.directory_in_use.clone()
     }
 
     /// Engines that run.
@@ -166,7 +178,14 @@ impl Process {
         let errors = log.try_clone().map_err(prepare)?;
         let program = programs.join(self.recipe.program);
         let mut command = Command::new(&program);
-        command.args(&self.recipe.arguments).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0).kill_on_drop(true);
+        command
+            .args(&self.recipe.arguments)
+            .envs(self.recipe.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .process_group(0)
+            .kill_on_drop(true);
         if self.recipe.takes_port {
             let port = free_port().map_err(prepare)?;
             command.arg("--port").arg(port.to_string());
@@ -187,15 +206,21 @@ impl Process {
         Ok(log)
     }
 
-    fn reap(&mut self, now: Instant) -> Result<Option<String>, ProcessError> {
+    /// How the process ended, and how long it lived.
+    fn reap(&mut self, now: Instant) -> Result<Option<(ExitStatus, Duration)>, ProcessError> {
         let status = match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(Some(status))) => status,
             Some(Err(source)) => return Err(ProcessError::Prepare { name: self.recipe.name.clone(), source }),
             Some(Ok(None)) | None => return Ok(None),
         };
         self.child = None;
+        Ok(Some((status, now - self.since)))
+    }
+
+    /// Says when the process is started again; a line for a person, unless it ended as it was told.
+    fn lost(&mut self, status: ExitStatus, lived: Duration, now: Instant) -> Result<Option<String>, ProcessError> {
         let name = &self.recipe.name;
-        let Some(wait) = self.losses.count(now - self.since) else {
+        let Some(wait) = self.losses.count(lived) else {
             let log = self.log.clone();
             return Err(ProcessError::Lost { name: name.clone(), losses: super::backoff::MAX_LOSSES, status: describe(status), log });
         };
@@ -207,6 +232,13 @@ impl Process {
         self.since = now + wait;
         Ok(Some(format!("{name} ended with {}; it is started again in {:.1} s (log: {})", describe(status), wait.as_secs_f64(), self.log.display())))
     }
+}
+
+/// The last line of a log that is not empty; what cannot be read has none.
+fn last_line(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -12,7 +12,7 @@ use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE};
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, TENSORBOARD_DIR};
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMetrics};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -25,6 +25,7 @@ use super::lines;
 use super::processes::{ProcessError, Processes};
 use super::records::Tail;
 use super::screen::Screen;
+use super::tensorboard::TensorBoard;
 use crate::decide::{Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator};
 use crate::validate::ValidatedJob;
 
@@ -66,6 +67,7 @@ pub struct Session<'a> {
     screen: Screen,
     metrics: Tail,
     evaluations: Tail,
+    tensorboard: TensorBoard,
     recorded: Recorded,
     interrupted: bool,
     told: Option<Desired>,
@@ -79,13 +81,20 @@ impl<'a> Session<'a> {
     pub fn new(job: &'a ValidatedJob, directory: &'a RunDirectory, processes: Processes, coordinator: Coordinator) -> Result<Self, SessionError> {
         let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
         let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
-        let done = metrics.read::<StepMetrics>()?.last().map_or(0, |last| last.step);
-        evaluations.read::<EvaluationMetrics>()?;
+        let mut tensorboard = TensorBoard::open(&directory.path().join(TENSORBOARD_DIR))?;
+        let mut done = 0;
+        for step in metrics.read::<StepMetrics>()? {
+            done = step.step;
+            tensorboard.add_step(&step, wall_time())?;
+        }
+        for evaluation in evaluations.read::<EvaluationMetrics>()? {
+            tensorboard.add_evaluation(&evaluation, wall_time())?;
+        }
         let screen = Screen::new(&job.name, job.spec.training.steps);
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
-        let recorded = Recorded { started: true, epoch, ..Recorded::default() };
-        Ok(Self { job, directory, processes, coordinator, screen, metrics, evaluations, recorded, interrupted: false, told: None })
+        let recorded = Recorded { started: true, active_since: Some(Timestamp::now()), epoch, ..Recorded::default() };
+        Ok(Self { job, directory, processes, coordinator, screen, metrics, evaluations, tensorboard, recorded, interrupted: false, told: None })
     }
 
     /// Runs the job until it ends or is interrupted twice. Every process is gone when it returns.
@@ -158,7 +167,7 @@ impl<'a> Session<'a> {
     fn record_epoch(&mut self) -> Result<(), DirectoryError> {
         let epoch = assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref());
         if epoch != self.recorded.epoch {
-            self.directory.record(&State { epoch: epoch.number, succeeded: false })?;
+            self.directory.record(&State { epoch: epoch.number, ..State::default() })?;
             self.recorded.epoch = epoch;
         }
         Ok(())
@@ -176,6 +185,8 @@ impl<'a> Session<'a> {
             recorded: self.recorded.clone(),
             coordinator: status,
             coordinator_identity: identity,
+            directory_in_use: self.processes.directory_in_use(),
+            blocked: None,
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),
@@ -202,9 +213,11 @@ impl<'a> Session<'a> {
         let total = self.job.spec.training.steps;
         for metrics in self.metrics.read()? {
             self.screen.line(&lines::step(&metrics, total))?;
+            self.tensorboard.add_step(&metrics, wall_time())?;
         }
         for metrics in self.evaluations.read()? {
             self.screen.line(&lines::evaluation(&metrics, total))?;
+            self.tensorboard.add_evaluation(&metrics, wall_time())?;
         }
         self.screen.progress(status.map_or(self.screen.position(), |status| status.step), lines::phase(status));
         Ok(())
@@ -215,6 +228,11 @@ impl<'a> Session<'a> {
         let log = self.directory.log(supervisor.unwrap_or("coordinator"));
         format!("{} (log: {})", lines::one_line(message), log.display())
     }
+}
+
+/// Seconds since 1970, as TensorBoard counts.
+fn wall_time() -> f64 {
+    Timestamp::now().as_microsecond() as f64 / 1e6
 }
 
 fn released(facts: &Facts) -> Ending {

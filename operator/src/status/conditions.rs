@@ -187,6 +187,7 @@ fn waits_for(job: &ValidatedJob, facts: &Facts) -> String {
         .map(|(role, counts, wanted)| format!("{} of {wanted} {role} pods", wanted - counts.ready))
         .collect();
     match (missing.is_empty(), facts.report()) {
+        (false, _) if facts.blocked.is_some() => format!("waiting for {}; {}", missing.join(", "), facts.blocked.as_deref().unwrap_or_default()),
         (false, _) => format!("waiting for {}", missing.join(", ")),
         (true, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
         (true, Some(_)) => "all pods are ready; the coordinator waits for learners and engines".to_owned(),

@@ -42,6 +42,8 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
     Recorded {
         started: status.start_time.is_some(),
         outcome,
+        active_since: status.active_since.as_ref().map(|time| time.0),
+        completed_at: status.completion_time.as_ref().map(|time| time.0),
         drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
         epoch: Epoch { number: status.epoch, holder: status.coordinator_uid.clone() },
     }
@@ -61,6 +63,7 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
         epoch: epoch.number,
         coordinator_uid: epoch.holder.clone(),
         start_time: old.start_time.clone().or_else(|| keeps_running.then_some(Time(now))),
+        active_since: active_since(old, decision, now),
         drain_deadline: drain_deadline(old, facts, decision),
         completion_time: old.completion_time.clone().or_else(|| finishes.then_some(Time(now))),
         last_failure: last_failure(old, report, now),
@@ -83,6 +86,15 @@ pub fn rejected(old: &RLJobStatus, computed: RLJobStatus, message: &str, now: Ti
     let generation = computed.observed_generation.unwrap_or_default();
     let conditions = conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &clip(message), now);
     RLJobStatus { conditions, ..computed }
+}
+
+/// Kept while pods are wanted, and after the end as a record; a suspension ends it.
+fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
+    match decision {
+        Decision::Release | Decision::Suspended => None,
+        Decision::Start(_) | Decision::Run | Decision::Drain { .. } => old.active_since.clone().or(Some(Time(now))),
+        Decision::Finish(_) | Decision::Finished(_) => old.active_since.clone(),
+    }
 }
 
 fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Option<Time> {

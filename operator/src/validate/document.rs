@@ -93,6 +93,11 @@ mod tests {
         parse_jobs(text).unwrap_err().problems.iter().map(ToString::to_string).collect()
     }
 
+    /// Without the lists of known fields, which grow.
+    fn problems_without_hints(text: &str) -> Vec<String> {
+        problems(text).iter().map(|problem| problem.split("; expected one of").next().unwrap_or_default().to_owned()).collect()
+    }
+
     #[test]
     fn a_minimal_job_gets_its_defaults() {
         let jobs = parse_jobs(MINIMAL).unwrap();
@@ -127,14 +132,13 @@ metadata: {name: b}
 spec: 3
 ";
         assert_eq!(
-            problems(text),
+            problems_without_hints(text),
             [
-                "line 5: spec.model.weigths: unknown field; expected one of exportOf, path, weights",
+                "line 5: spec.model.weigths: unknown field",
                 "line 5: spec.reward: is missing; algorithm.grpo needs a reward",
-                "line 7: spec.dataset.train.answer: is missing; algorithm.grpo compares with it",
                 "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
                 "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
-                "line 11: spec.rollout.temprature: unknown field; expected one of batchSize, maxNewTokens, temperature",
+                "line 11: spec.rollout.temprature: unknown field",
                 "line 12: spec.training.steps: is missing",
                 "line 18: apiVersion: expected rljob.dev/v1alpha1, found \"rljob.dev/v1\"",
                 "line 21: spec: expected object, found 3",
@@ -145,13 +149,7 @@ spec: 3
     #[test]
     fn rules_across_fields_are_checked_beside_unknown_fields() {
         let text = MINIMAL.replace("reward: {math: {}}", "rewrad: {math: {}}");
-        assert_eq!(
-            problems(&text),
-            [
-                "line 6: spec.reward: is missing; algorithm.grpo needs a reward",
-                "line 10: spec.rewrad: unknown field; expected one of algorithm, checkpoint, coordinator, dataset, drainTimeoutSeconds, failurePolicy, inference, managedBy, model, optimizer, reward, rollout, storage, suspend, trainer, training, volumes, weightSync",
-            ]
-        );
+        assert_eq!(problems_without_hints(&text), ["line 6: spec.reward: is missing; algorithm.grpo needs a reward", "line 10: spec.rewrad: unknown field",]);
     }
 
     #[test]
@@ -191,6 +189,12 @@ spec:
                 "line 16: expected an object of apiVersion rljob.dev/v1alpha1 and kind RLJob, found a list",
             ]
         );
+    }
+
+    #[test]
+    fn an_unknown_field_names_the_known_ones() {
+        let text = MINIMAL.replace("{path: /models/tiny}", "{path: /models/tiny, weigths: Random}");
+        assert_eq!(problems(&text), ["line 6: spec.model.weigths: unknown field; expected one of exportOf, path, weights"]);
     }
 
     #[test]

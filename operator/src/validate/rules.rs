@@ -1,14 +1,19 @@
 //! Rules across fields: those that the API server checks by CEL, so that no cluster is needed to hear of them, and those that CEL cannot see.
 
+use std::path::Path;
+
 use rljob_crds::RLJob;
 use rljob_crds::algorithm::{AlgorithmSpec, RewardSpec};
 use rljob_crds::data::{InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
+use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
-use rljob_crds::roles::Resources;
+use rljob_crds::roles::{EngineKind, Resources};
 use rljob_crds::{RLJobSpec, data::DatasetSpec};
+use rljob_protocol::version::Version;
 
 use super::Problem;
+use crate::sglang;
 
 /// Longest name of a job; the longest suffix of a child still fits a pod's host name.
 const NAME_LIMIT: usize = 40;
@@ -28,6 +33,7 @@ pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
         check_grpo(grpo, spec.rollout.max_new_tokens, &mut problems);
     }
     check_engines(spec, &mut problems);
+    check_inference(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
     for (role, resources) in [("inference", &spec.inference.resources), ("trainer", &spec.trainer.resources), ("coordinator", &spec.coordinator.resources)] {
@@ -149,6 +155,31 @@ fn check_grpo(grpo: &GrpoSpec, max_new_tokens: u32, problems: &mut Vec<Problem>)
     }
 }
 
+fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let inference = &spec.inference;
+    if inference.engine == EngineKind::Embedded {
+        if inference.gpus_per_replica > 0 {
+            problems.push(Problem::new("spec.inference.gpusPerReplica", "needs engine SGLang: the embedded engine runs on CPUs"));
+        }
+        if !inference.extra_args.is_empty() {
+            problems.push(Problem::new("spec.inference.extraArgs", "needs engine SGLang: the embedded engine takes none"));
+        }
+    }
+    if inference.gpus_per_replica > 0 && spec.weight_sync.method == WeightSyncMethod::Distributed {
+        problems.push(Problem::new("spec.weightSync.method", "must be Disk where engines run on GPUs: learners run on CPUs"));
+    }
+    let limits = &inference.resources.limits;
+    if inference.gpus_per_replica > 0 && limits.contains_key(&inference.gpu_resource_name) {
+        let path = format!("spec.inference.resources.limits.{}", inference.gpu_resource_name);
+        problems.push(Problem::new(path, "is set by spec.inference.gpusPerReplica; remove it here"));
+    }
+    for (index, argument) in inference.extra_args.iter().enumerate() {
+        if let Some(flag) = sglang::own_flag(argument) {
+            problems.push(Problem::new(format!("spec.inference.extraArgs[{index}]"), format!("{flag} is set by the run itself; remove it")));
+        }
+    }
+}
+
 fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if spec.inference.replicas >= 1 {
         return;
@@ -182,6 +213,11 @@ fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     }
     if spec.optimizer.warmup_steps > spec.training.steps {
         problems.push(Problem::new("spec.optimizer.warmupSteps", format!("must not exceed training.steps = {}", spec.training.steps)));
+    }
+    let restored = spec.checkpoint.restore_from.as_deref().and_then(|path| Path::new(path).file_name()?.to_str()?.parse::<Version>().ok());
+    if let Some(version) = restored.filter(|version| version.step > spec.training.steps) {
+        let message = format!("{version} has more steps than training.steps = {}", spec.training.steps);
+        problems.push(Problem::new("spec.checkpoint.restoreFrom", message));
     }
     if spec.optimizer.epsilon <= 0.0 {
         problems.push(Problem::new("spec.optimizer.epsilon", "must be above 0"));

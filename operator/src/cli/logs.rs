@@ -1,0 +1,145 @@
+//! `rljob logs`: what the processes of a run wrote, each line with its process. (In a cluster: `kubectl logs -l rljob.dev/job=NAME`.)
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::local::directory::{LOCK_FILE, LOGS_DIR};
+use crate::local::inspect;
+
+/// Between two looks at the files of a run that is followed.
+const POLL: Duration = Duration::from_millis(300);
+/// Bytes read of a file at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// Prints the logs of a run's processes.
+#[derive(clap::Args, Debug)]
+pub struct LogsArgs {
+    /// The run directory, `RUNS/<namespace>/<name>`.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// One process: coordinator, inference-0, trainer-0 … Default all, one after the other.
+    #[arg(value_name = "PROCESS")]
+    pub process: Option<String>,
+    /// Go on with what is written next, until the run ends.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only the last so many lines of each process.
+    #[arg(long, value_name = "LINES")]
+    pub tail: Option<usize>,
+}
+
+/// Prints the logs to `out`.
+///
+/// # Errors
+/// There is no such run or process, or a file cannot be read.
+pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut offsets = BTreeMap::new();
+    let mut first = true;
+    loop {
+        // Asked before the files are read, so that the last lines of a run are seen.
+        let running = inspect::is_locked(&arguments.dir.join(LOCK_FILE))?;
+        let files = files(&arguments.dir, arguments.process.as_deref())?;
+        let several = files.len() > 1;
+        for (name, path) in files {
+            let offset = offsets.entry(name.clone()).or_insert(0);
+            let read = print(&path, if several { &name } else { "" }, *offset, arguments.tail.filter(|_| first), out);
+            *offset = read.with_context(|| format!("failed to print {}", path.display()))?;
+        }
+        first = false;
+        if !arguments.follow || !running {
+            return Ok(());
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// The logs by process; of one, if it is named.
+fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let folder = directory.join(LOGS_DIR);
+    let entries = fs::read_dir(&folder).with_context(|| format!("{} is no run directory: failed to list {}", directory.display(), folder.display()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let mut all: Vec<(String, PathBuf)> = paths.filter_map(|path| Some((path.file_stem()?.to_string_lossy().into_owned(), path))).collect();
+    all.sort();
+    let names: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
+    all.retain(|(name, _)| process.is_none_or(|process| process == name));
+    match process {
+        Some(process) if all.is_empty() => bail!("no process `{process}` has a log in {}; there are {}", folder.display(), names.join(", ")),
+        _ => Ok(all),
+    }
+}
+
+/// Prints the complete lines from `offset` on; gives where they end.
+fn print(path: &Path, name: &str, offset: u64, tail: Option<usize>, out: &mut impl Write) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    let mut offset = match tail {
+        Some(lines) => start_of_last(&mut file, lines)?,
+        None => offset,
+    };
+    loop {
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut file).take(CHUNK).read_to_end(&mut bytes)?;
+        let full = bytes.len() as u64 == CHUNK;
+        // A line longer than a chunk is printed in parts.
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(if full { bytes.len() } else { 0 }, |end| end + 1);
+        for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {
+            if !name.is_empty() {
+                write!(out, "{name} | ")?;
+            }
+            out.write_all(line)?;
+        }
+        out.flush()?;
+        offset += end as u64;
+        if !full {
+            return Ok(offset);
+        }
+    }
+}
+
+/// Where the last so many lines begin.
+fn start_of_last(file: &mut File, lines: usize) -> io::Result<u64> {
+    let mut position = file.metadata()?.len();
+    let mut found = 0;
+    while position > 0 {
+        let length = position.min(CHUNK);
+        file.seek(SeekFrom::Start(position - length))?;
+        let mut bytes = vec![0; length as usize];
+        file.read_exact(&mut bytes)?;
+        for (index, _) in bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            if found == lines {
+                return Ok(position - length + index as u64 + 1);
+            }
+            found += 1;
+        }
+        position -= length;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::inspect::test_support::run_directory;
+
+    #[test]
+    fn lines_carry_their_process_and_an_unknown_one_is_named() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = run_directory(runs.path());
+        fs::write(directory.log("trainer-0"), "three\n").unwrap();
+        let print = |process: Option<&str>, tail| {
+            let arguments = LogsArgs { dir: directory.path().to_owned(), process: process.map(ToOwned::to_owned), follow: false, tail };
+            let mut out = Vec::new();
+            logs(&arguments, &mut out).map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!(print(None, None).unwrap(), "coordinator | one\ncoordinator | two\ntrainer-0 | three\n");
+        assert_eq!(print(Some("coordinator"), None).unwrap(), "one\ntwo\n");
+        assert_eq!(print(None, Some(1)).unwrap(), "coordinator | two\ntrainer-0 | three\n");
+        let unknown = print(Some("engine"), None).unwrap_err();
+        assert!(unknown.starts_with("no process `engine` has a log in ") && unknown.ends_with("; there are coordinator, trainer-0"), "{unknown}");
+    }
+}

@@ -1,0 +1,156 @@
+//! What a run directory says about its run, read without disturbing it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use rljob_crds::RunConfig;
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING, RUN_CONFIG_FILE};
+use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rustix::fs::{FlockOperation, flock};
+
+use super::directory::{LOCK_FILE, STATE_FILE, State};
+use super::records;
+use super::report::Outcome;
+
+/// A run as its directory shows it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its configuration.
+    pub config: RunConfig,
+    /// What was recorded.
+    pub state: State,
+    /// Whether a `rljob run` is at work in it now.
+    pub running: bool,
+    /// The newest step.
+    pub metrics: Option<StepMetrics>,
+    /// The newest evaluation.
+    pub evaluation: Option<EvaluationMetrics>,
+}
+
+impl Run {
+    /// Reads a run directory.
+    ///
+    /// # Errors
+    /// A file is missing or not what it should be.
+    pub fn read(directory: &Path) -> anyhow::Result<Self> {
+        let file = |name: &str| directory.join(name);
+        let state = if file(STATE_FILE).exists() { read_json(&file(STATE_FILE))? } else { State::default() };
+        Ok(Self {
+            directory: directory.to_owned(),
+            config: read_json(&file(RUN_CONFIG_FILE))?,
+            state,
+            running: is_locked(&file(LOCK_FILE))?,
+            metrics: records::read_all(&file(METRICS_FILE))?.pop(),
+            evaluation: records::read_all(&file(EVALUATIONS_FILE))?.pop(),
+        })
+    }
+
+    /// How it stands, in the words of an RLJob's STATUS column where there is one.
+    pub fn status(&self) -> &'static str {
+        match (self.running, self.state.succeeded, &self.state.failure) {
+            (true, ..) => REASON_RUNNING,
+            (false, true, _) => REASON_COMPLETED,
+            (false, false, Some(_)) => REASON_FAILED,
+            (false, false, None) => "Stopped",
+        }
+    }
+
+    /// How it stands, for a report.
+    pub fn outcome(&self) -> Outcome {
+        match (self.running, self.state.succeeded, &self.state.failure) {
+            (false, true, _) => Outcome::Finished,
+            (false, false, Some(cause)) => Outcome::Failed(cause.clone()),
+            (true, ..) | (false, false, None) => Outcome::Interrupted,
+        }
+    }
+}
+
+/// The run directory itself, or every one in a folder of run directories, in order of name.
+///
+/// # Errors
+/// There is none.
+pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let is_run = |path: &PathBuf| path.join(RUN_CONFIG_FILE).is_file();
+    if is_run(&path.to_owned()) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
+    let mut found: Vec<PathBuf> = folders(path).iter().flat_map(|namespace| folders(namespace)).filter(is_run).collect();
+    found.sort();
+    if found.is_empty() {
+        bail!("{} is no run directory and holds none: there is neither {RUN_CONFIG_FILE} nor <namespace>/<name>/{RUN_CONFIG_FILE} in it", path.display());
+    }
+    Ok(found)
+}
+
+/// Whether a `rljob run` holds the lock.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn is_locked(lock: &Path) -> io::Result<bool> {
+    let file = match File::open(lock) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?,
+    };
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> anyhow::Result<T> {
+    let text = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
+}
+
+#[cfg(test)]
+pub(crate) mod test_support {
+    use super::super::directory::RunDirectory;
+    use crate::desired::run_config;
+    use crate::validate::test_support::validated;
+    use std::path::Path;
+
+    /// A run directory of the minimal job, with a step and an evaluation in it.
+    pub fn run_directory(runs: &Path) -> RunDirectory {
+        let directory = RunDirectory::open(&runs.join("lab/sums")).unwrap();
+        directory.write_run_config(&run_config(&validated())).unwrap();
+        let line = |value: serde_json::Value| format!("{value}\n");
+        let metrics = super::StepMetrics { step: 7, reward: Some(0.5), ..Default::default() };
+        std::fs::write(directory.path().join(super::METRICS_FILE), line(serde_json::to_value(metrics).unwrap())).unwrap();
+        std::fs::write(directory.log("coordinator"), "one\ntwo\n").unwrap();
+        directory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_running_while_its_directory_is_locked_and_then_what_was_recorded() {
+        let runs = tempfile::tempdir().unwrap();
+        let directory = test_support::run_directory(runs.path());
+        assert_eq!(find(runs.path()).unwrap(), [directory.path()]);
+        let status = || Run::read(&runs.path().join("lab/sums")).unwrap().status();
+        assert_eq!(status(), "Running");
+        directory.record(&State { failure: Some("out of memory".to_owned()), ..State::default() }).unwrap();
+        assert_eq!(status(), "Running", "it was started again");
+        drop(directory);
+        assert_eq!(status(), "Failed");
+        let run = Run::read(&runs.path().join("lab/sums")).unwrap();
+        assert_eq!((run.outcome(), run.metrics.unwrap().step), (Outcome::Failed("out of memory".to_owned()), 7));
+    }
+
+    #[test]
+    fn a_folder_without_a_run_says_what_was_looked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let message =
+            format!("{} is no run directory and holds none: there is neither run.json nor <namespace>/<name>/run.json in it", folder.path().display());
+        assert_eq!(find(folder.path()).unwrap_err().to_string(), message);
+    }
+}

@@ -1,0 +1,230 @@
+//! TensorBoard event files of a run: `tensorboard/train` and `tensorboard/evaluation`, one scalar a number of `metrics.jsonl` and `evaluations.jsonl`.
+//!
+//! ```text
+//!  file    record, record, …                       the first says `brain.Event:2`
+//!  record  u64 length │ crc of the length │ event │ crc of the event       little-endian, CRC-32C, masked (TFRecord)
+//!  event   protobuf: wall_time = 1 (double), step = 2 (int64), file_version = 3 (string) or summary = 5 (repeated {tag = 1, simple_value = 2 (float)} = 1)
+//! ```
+//!
+//! One file a folder, appended to over restarts: a step is in it once, and a record that a crash left torn is cut off (docs/decisions/0006).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use serde::Serialize;
+use serde_json::Value;
+
+/// TensorBoard knows event files by `tfevents` in their names.
+const FILE: &str = "events.out.tfevents.rljob";
+
+/// The event files of a run directory.
+#[derive(Debug)]
+pub struct TensorBoard {
+    train: EventFile,
+    evaluation: EventFile,
+}
+
+impl TensorBoard {
+    /// Opens the files in `folder`, which is made if needed.
+    ///
+    /// # Errors
+    /// They cannot be made, read or mended.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        Ok(Self { train: EventFile::open(&folder.join("train"))?, evaluation: EventFile::open(&folder.join("evaluation"))? })
+    }
+
+    /// Adds a step's numbers, unless it is there. `wall_time`: seconds since 1970.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn add_step(&mut self, metrics: &StepMetrics, wall_time: f64) -> io::Result<()> {
+        self.train.add(metrics.step, wall_time, &scalars(metrics)?)
+    }
+
+    /// Adds an evaluation's numbers, unless they are there.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn add_evaluation(&mut self, metrics: &EvaluationMetrics, wall_time: f64) -> io::Result<()> {
+        self.evaluation.add(metrics.step, wall_time, &scalars(metrics)?)
+    }
+}
+
+/// Every number of a record but its step, by its name in JSON; `passAt/4` is field `4` of `passAt`.
+fn scalars(record: &impl Serialize) -> io::Result<Vec<(String, f32)>> {
+    let mut numbers = Vec::new();
+    collect("", &serde_json::to_value(record)?, &mut numbers);
+    Ok(numbers)
+}
+
+fn collect(name: &str, value: &Value, numbers: &mut Vec<(String, f32)>) {
+    match value {
+        Value::Number(number) if name != "step" => numbers.extend(number.as_f64().map(|number| (name.to_owned(), number as f32))),
+        Value::Object(fields) if name.is_empty() => fields.iter().for_each(|(field, value)| collect(field, value, numbers)),
+        Value::Object(fields) => fields.iter().for_each(|(field, value)| collect(&format!("{name}/{field}"), value, numbers)),
+        _ => {}
+    }
+}
+
+/// A file of scalars by step.
+#[derive(Debug)]
+struct EventFile {
+    file: File,
+    /// The newest step in it.
+    newest: Option<u32>,
+}
+
+impl EventFile {
+    fn open(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(folder.join(FILE))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let (mut whole, mut newest) = (0, None);
+        while let Some((event, length)) = first_record(&bytes[whole..]) {
+            newest = newest.max(step_of(event));
+            whole += length;
+        }
+        file.set_len(whole as u64)?;
+        file.seek(SeekFrom::End(0))?;
+        if whole == 0 {
+            file.write_all(&record(&version_event()))?;
+        }
+        Ok(Self { file, newest })
+    }
+
+    fn add(&mut self, step: u32, wall_time: f64, scalars: &[(String, f32)]) -> io::Result<()> {
+        if self.newest.is_some_and(|newest| newest >= step) {
+            return Ok(());
+        }
+        self.file.write_all(&record(&scalar_event(step, wall_time, scalars)))?;
+        self.newest = Some(step);
+        Ok(())
+    }
+}
+
+/// An event in its frame.
+fn record(event: &[u8]) -> Vec<u8> {
+    let length = (event.len() as u64).to_le_bytes();
+    [&length[..], &masked_crc(&length), event, &masked_crc(event)].concat()
+}
+
+/// The event at the beginning of the bytes and its record's length; none if it is not whole.
+fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let (length_crc, rest) = rest.split_first_chunk::<4>()?;
+    let event = rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let event_crc = rest[event.len()..].first_chunk::<4>()?;
+    (*length_crc == masked_crc(length) && *event_crc == masked_crc(event)).then_some((event, event.len() + 16))
+}
+
+/// A checksum rotated and shifted, as TFRecord keeps it: the checksum of data that hold checksums is weak.
+fn masked_crc(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+fn version_event() -> Vec<u8> {
+    let mut event = vec![0x09];
+    event.extend(0_f64.to_le_bytes());
+    push_bytes(&mut event, 3, b"brain.Event:2");
+    event
+}
+
+fn scalar_event(step: u32, wall_time: f64, scalars: &[(String, f32)]) -> Vec<u8> {
+    let mut summary = Vec::new();
+    for (tag, number) in scalars {
+        let mut value = Vec::new();
+        push_bytes(&mut value, 1, tag.as_bytes());
+        value.push(2 << 3 | 5);
+        value.extend(number.to_le_bytes());
+        push_bytes(&mut summary, 1, &value);
+    }
+    let mut event = vec![0x09];
+    event.extend(wall_time.to_le_bytes());
+    event.push(0x10);
+    push_varint(&mut event, u64::from(step));
+    push_bytes(&mut event, 5, &summary);
+    event
+}
+
+/// The step of an event that [`scalar_event`] wrote.
+fn step_of(event: &[u8]) -> Option<u32> {
+    let step = event.get(9..)?.strip_prefix(&[0x10])?;
+    let (mut value, mut shift) = (0_u64, 0);
+    for byte in step.iter().take(5) {
+        value |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            return u32::try_from(value).ok();
+        }
+    }
+    None
+}
+
+/// A length-delimited field.
+fn push_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    message.push(field << 3 | 2);
+    push_varint(message, bytes.len() as u64);
+    message.extend(bytes);
+}
+
+fn push_varint(message: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        message.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    message.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(path: &Path) -> Vec<Option<u32>> {
+        let (bytes, mut at, mut steps) = (fs::read(path).unwrap(), 0, Vec::new());
+        while let Some((event, length)) = first_record(&bytes[at..]) {
+            steps.push(step_of(event));
+            at += length;
+        }
+        assert_eq!(at, bytes.len(), "a record is torn");
+        steps
+    }
+
+    #[test]
+    fn a_step_is_there_once_over_restarts_and_a_torn_record_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = |step| StepMetrics { step, reward: Some(0.5), ..StepMetrics::default() };
+        let mut board = TensorBoard::open(folder.path()).unwrap();
+        for step in [1, 200, 200] {
+            board.add_step(&metrics(step), 1.8e9).unwrap();
+        }
+        let path = folder.path().join("train").join(FILE);
+        let mut torn = fs::read(&path).unwrap();
+        torn.extend(&record(&scalar_event(201, 1.8e9, &[]))[..20]);
+        fs::write(&path, torn).unwrap();
+        let mut board = TensorBoard::open(folder.path()).unwrap();
+        for step in [200, 201] {
+            board.add_step(&metrics(step), 1.8e9).unwrap();
+        }
+        assert_eq!(steps(&path), [None, Some(1), Some(200), Some(201)]);
+        assert_eq!(steps(&folder.path().join("evaluation").join(FILE)), [None]);
+    }
+
+    #[test]
+    fn the_first_record_is_the_one_that_tensorflow_writes() {
+        // tf.summary's own first record, its wall time set to 0.
+        let expected = b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
+        assert_eq!(record(&version_event())[..expected.len()], expected[..]);
+    }
+
+    #[test]
+    fn numbers_that_a_step_does_not_have_are_left_out() {
+        let scalars = scalars(&EvaluationMetrics { step: 3, greedy: 0.75, ..EvaluationMetrics::default() }).unwrap();
+        assert!(scalars.contains(&("greedy".to_owned(), 0.75)));
+        assert!(scalars.iter().all(|(name, _)| name != "step"));
+        let none = super::scalars(&StepMetrics::default()).unwrap();
+        assert!(none.iter().all(|(name, _)| name != "reward"));
+    }
+}

@@ -1,0 +1,115 @@
+//! How SGLang 0.5.12 is started, in a pod as on a laptop (docs/decisions/0007). Pure: where it runs is a parameter.
+
+use std::path::Path;
+
+use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Precision;
+use rljob_crds::data::InitialWeights;
+
+/// The release that rljob is tested with.
+pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
+
+/// Flags that a run sets itself; `inference.extraArgs` must not.
+pub const OWN_FLAGS: [&str; 16] = [
+    "--model-path",
+    "--model",
+    "--host",
+    "--port",
+    "--load-format",
+    "--dtype",
+    "--random-seed",
+    "--sampling-backend",
+    "--tp-size",
+    "--tensor-parallel-size",
+    "--enable-deterministic-inference",
+    "--log-level",
+    "--log-level-http",
+    "--config",
+    "--api-key",
+    "--admin-api-key",
+];
+
+/// The server's flags but for `--port`, which follows. `config_file` holds the keys, as [`config_text`] gives them.
+pub fn arguments(spec: &RLJobSpec, model_directory: &Path, host: &str, config_file: &str) -> Vec<String> {
+    let load_format = if spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" };
+    let dtype = if spec.training.precision == Precision::BF16 { "bfloat16" } else { "float32" };
+    let mut arguments = vec![
+        format!("--model-path={}", model_directory.display()),
+        format!("--host={host}"),
+        format!("--load-format={load_format}"),
+        format!("--dtype={dtype}"),
+        format!("--random-seed={}", spec.training.seed),
+        // flashinfer's sampler refuses a seed of the request.
+        "--sampling-backend=pytorch".to_owned(),
+        // At `info` the server logs its settings, keys included.
+        "--log-level=warning".to_owned(),
+    ];
+    if spec.inference.gpus_per_replica > 1 {
+        arguments.push(format!("--tp-size={}", spec.inference.gpus_per_replica));
+    }
+    if spec.training.deterministic {
+        arguments.push("--enable-deterministic-inference".to_owned());
+    }
+    arguments.extend(spec.inference.extra_args.iter().cloned());
+    // The server finds this one only as two words.
+    arguments.extend(["--config".to_owned(), config_file.to_owned()]);
+    arguments
+}
+
+/// The keys as SGLang's configuration file.
+pub fn config_text(api_key: &str, admin_api_key: &str) -> String {
+    // Keys are hexadecimal; a quoted text is YAML whatever they are made of.
+    format!("api-key: {api_key:?}\nadmin-api-key: {admin_api_key:?}\n")
+}
+
+/// The flag of an argument such as `--flag=value`, if a run sets it itself.
+pub fn own_flag(argument: &str) -> Option<&'static str> {
+    let name = argument.split('=').next().unwrap_or_default().replace('_', "-");
+    OWN_FLAGS.into_iter().find(|own| *own == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::test_support::validated;
+
+    #[test]
+    fn the_flags_follow_the_spec_and_hold_no_key() {
+        let mut spec = validated().spec;
+        let plain = [
+            "--model-path=/models/tiny",
+            "--host=0.0.0.0",
+            "--load-format=auto",
+            "--dtype=float32",
+            "--random-seed=1",
+            "--sampling-backend=pytorch",
+            "--log-level=warning",
+            "--config",
+            "/keys.yaml",
+        ];
+        assert_eq!(arguments(&spec, Path::new("/models/tiny"), "0.0.0.0", "/keys.yaml"), plain);
+        spec.model.weights = InitialWeights::Random;
+        spec.training.precision = Precision::BF16;
+        spec.training.deterministic = true;
+        spec.inference.gpus_per_replica = 4;
+        spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
+        let all = arguments(&spec, Path::new("/m"), "::", "/keys.yaml");
+        assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
+        assert_eq!(all[7..10], ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]);
+    }
+
+    #[test]
+    fn flags_of_the_run_are_known_in_every_spelling() {
+        for (argument, own) in
+            [("--tp-size", Some("--tp-size")), ("--api_key=x", Some("--api-key")), ("--tp-sizes=2", None), ("2", None), ("--context-length=9", None)]
+        {
+            assert_eq!(own_flag(argument), own, "{argument}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_file_is_yaml() {
+        let value: serde_yaml::Value = serde_yaml::from_str(&config_text("a1", "b:2")).unwrap();
+        assert_eq!((value["api-key"].as_str(), value["admin-api-key"].as_str()), (Some("a1"), Some("b:2")));
+    }
+}
