@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 fn main() {
     println!("cargo:rerun-if-changed=src/shim.cpp");
+    println!("cargo:rerun-if-changed=src/linear.cpp");
+    println!("cargo:rerun-if-changed=src/linear_kernel.h");
+    println!("cargo:rerun-if-changed=src/linear_tiles.h");
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
         println!("cargo:error=LIBTORCH is not set: run `make setup`, which lays .libtorch");
@@ -18,6 +21,16 @@ fn main() {
         .include(libtorch.join("include/torch/csrc/api/include"))
         .file("src/shim.cpp")
         .compile("rljob_collective_shim");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++20")
+        .flag("-w")
+        .flag("-fopenmp") // at::parallel_for is sequential without
+        .opt_level(3) // in every profile: tests and quick starts compute with it too
+        .include(libtorch.join("include"))
+        .file("src/linear.cpp")
+        .compile("rljob_linear");
+    println!("cargo:rustc-link-lib=dylib=gomp");
     println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");

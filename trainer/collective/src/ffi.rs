@@ -47,7 +47,7 @@ mod raw {
 }
 
 /// The shim's answer as a result; frees the message.
-fn check(message: *mut c_char) -> Result<(), String> {
+pub fn check(message: *mut c_char) -> Result<(), String> {
     let Some(message) = NonNull::new(message) else { return Ok(()) };
     // SAFETY: the shim returns a NUL-terminated string from strdup, which is read once and freed once, here.
     let text = unsafe { CStr::from_ptr(message.as_ptr()) }.to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What tch lacks, behind a small safe interface: c10d's store and Gloo collectives, fused AdamW, the deterministic switch.
+//! What tch lacks, behind a small safe interface: c10d's store and Gloo collectives, fused AdamW, a linear layer for few rows, the deterministic switch.
 //!
 //! This is the only crate with C++ and `unsafe`. It knows tensors and ranks, nothing of models or training.
 //!
@@ -13,11 +13,13 @@ mod adamw;
 mod error;
 mod ffi;
 mod group;
+mod linear;
 mod settings;
 mod store;
 
 pub use adamw::{AdamW, fused_adamw};
 pub use error::CollectiveError;
 pub use group::Group;
+pub use linear::linear;
 pub use settings::{set_deterministic, set_num_threads};
 pub use store::Store;

@@ -1,0 +1,18 @@
+// How the result is cut into tiles: COLUMNS neighbours of y for ROWS rows at a time, the weights of a tile being in the cache for its other rows.
+// Included behind a `tile<T, M, N>` in its namespace; X is the type of x, T that of the weights.
+
+template <typename X, typename T, int N>
+void rows(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n) {
+  int64_t a = 0;
+  for (; a + ROWS <= m; a += ROWS) tile<T, ROWS, N>(x + a * k, w, y + a * n, k, n);
+  for (; a + 2 <= m; a += 2) tile<T, 2, N>(x + a * k, w, y + a * n, k, n);
+  for (; a < m; ++a) tile<T, 1, N>(x + a * k, w, y + a * n, k, n);
+}
+
+// Columns `first` to `last` of y.
+template <typename X, typename T>
+void columns(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n, int64_t first, int64_t last) {
+  int64_t b = first;
+  for (; b + COLUMNS <= last; b += COLUMNS) rows<X, T, COLUMNS>(x, w + b * k, y + b, m, k, n);
+  for (; b < last; ++b) rows<X, T, 1>(x, w + b * k, y + b, m, k, n);
+}
