@@ -1,20 +1,37 @@
-//! Inference forward of the Llama family: a prompt at once, or one token of every running request.
+//! Inference forward of Llama, Qwen2 and Qwen3: a prompt at once, or one token of every running request.
 //!
 //! ```text
 //!  prefill: [T] tokens ──▶ block × layers (causal attention) ──▶ kv [layers, 2, T, kv_heads, head_dim], logits of the last token
 //!  decode:  [B] tokens ──▶ block × layers (attention over the KV cache, in spans of rows with one bucket) ──▶ logits [B, vocabulary]
 //! ```
-//! A step costs few libtorch calls whatever B is: matrices multiply all rows together, and attention is one call a span. In deterministic mode a
+//! A step costs few calls whatever B is: matrices multiply all rows together ([`rljob_collective::linear`]: a decode step takes as long as the weights
+//! take to read), and attention is one call a span. In deterministic mode a
 //! prompt is computed alone at its own shape, decoded rows are padded to a multiple of [`ROWS`], and a row's attention length is its own bucket.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes: T or B rows, H query heads, K key-value heads, D head dimension")]
 
+use rljob_collective::{CollectiveError, linear};
 use rljob_learner::model::ModelConfig;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::cache::{CacheShape, KvCache, ROWS, bucket};
 use crate::prompts::Prefilled;
+use crate::sampling::{Sampled, logprobs_of};
 use crate::weights::{LayerWeights, Weights};
+
+/// Positions of a prompt that are scored at once; bounds the memory of their logits.
+const SCORED_ROWS: usize = 128;
+
+/// A computation that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// libtorch failed.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+    /// The linear layer failed.
+    #[error(transparent)]
+    Linear(#[from] CollectiveError),
+}
 
 /// A model ready to run.
 #[derive(Debug)]
@@ -68,7 +85,24 @@ impl Model {
     }
 
     /// Computes a prompt.
-    pub fn prefill(&self, prompt: &[i64]) -> Result<Prefilled, TchError> {
+    pub fn prefill(&self, prompt: &[i64]) -> Result<Prefilled, ForwardError> {
+        self.prefill_with_hidden(prompt).map(|(prefilled, _)| prefilled)
+    }
+
+    /// Computes a prompt, and the log-probabilities of its tokens after `start`, each given those before, with the `top` likeliest of each position.
+    pub fn score(&self, prompt: &[i64], start: usize, top: usize) -> Result<(Prefilled, Vec<Sampled>), ForwardError> {
+        let (prefilled, x_TE) = self.prefill_with_hidden(prompt)?;
+        let mut scored = Vec::with_capacity(prompt.len() - start - 1);
+        for first in (start..prompt.len() - 1).step_by(SCORED_ROWS) {
+            let rows = SCORED_ROWS.min(prompt.len() - 1 - first);
+            let logits_TV = self.logits(&x_TE.f_narrow(0, first as i64, rows as i64)?)?;
+            scored.extend(logprobs_of(&logits_TV, &prompt[first + 1..=first + rows], top)?);
+        }
+        Ok((prefilled, scored))
+    }
+
+    /// A prompt's prefill and the residual stream after the last layer, `[T, hidden]`.
+    fn prefill_with_hidden(&self, prompt: &[i64]) -> Result<(Prefilled, Tensor), ForwardError> {
         let (T, config) = (prompt.len() as i64, &self.config);
         let kv = Tensor::f_zeros([config.num_hidden_layers as i64, 2, T, config.num_key_value_heads, config.head_dim], (self.weights.kind(), Device::Cpu))?;
         let angles = [self.rotary.cos.f_narrow(0, 0, T)?.f_unsqueeze(1)?, self.rotary.sin.f_narrow(0, 0, T)?.f_unsqueeze(1)?];
@@ -76,17 +110,17 @@ impl Model {
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let slot = kv.f_select(0, index as i64)?;
             x_TE = self.block(layer, &x_TE, &angles, |q_THD, k_TKD, v_TKD| {
-                slot.f_select(0, 0)?.f_copy_(k_TKD)?;
-                slot.f_select(0, 1)?.f_copy_(v_TKD)?;
+                let _ = slot.f_select(0, 0)?.f_copy_(k_TKD)?;
+                let _ = slot.f_select(0, 1)?.f_copy_(v_TKD)?;
                 causal_attention(q_THD, k_TKD, v_TKD)
             })?;
         }
         let logits = self.logits(&x_TE.f_narrow(0, T - 1, 1)?)?.f_squeeze_dim(0)?;
-        Ok(Prefilled { kv, logits })
+        Ok((Prefilled { kv, logits }, x_TE))
     }
 
     /// Feeds one token of each request, row `i` being slot `i`; writes their keys and values into `cache` and returns logits `[rows, vocabulary]` in fp32.
-    pub fn decode(&self, cache: &KvCache, rows: &[Row]) -> Result<Tensor, TchError> {
+    pub fn decode(&self, cache: &KvCache, rows: &[Row]) -> Result<Tensor, ForwardError> {
         let count = rows.len() as i64;
         let rows = self.padded(rows);
         let tokens: Vec<i64> = rows.iter().map(|row| row.token).collect();
@@ -104,7 +138,7 @@ impl Model {
                 cached_attention(q_BHD, &keys.rows_SLKD, &values.rows_SLKD, &spans)
             })?;
         }
-        self.logits(&x_BE)?.f_narrow(0, 0, count)
+        Ok(self.logits(&x_BE)?.f_narrow(0, 0, count)?)
     }
 
     /// In deterministic mode, rows up to a multiple of [`ROWS`]; the spare ones use free slots and the last row's shapes.
@@ -118,8 +152,8 @@ impl Model {
         self.weights.embedding.f_index_select(0, &Tensor::f_from_slice(tokens)?)
     }
 
-    fn logits(&self, x_TE: &Tensor) -> Result<Tensor, TchError> {
-        self.norm(x_TE, &self.weights.norm)?.f_linear(&self.weights.head, None::<Tensor>)?.f_to_kind(Kind::Float)
+    fn logits(&self, x_TE: &Tensor) -> Result<Tensor, ForwardError> {
+        Ok(linear(&self.norm(x_TE, &self.weights.norm)?, &self.weights.head)?.f_to_kind(Kind::Float)?)
     }
 
     fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
@@ -127,21 +161,28 @@ impl Model {
     }
 
     /// One block. `attend` takes rotated q `[T, H, D]`, rotated k and v `[T, K, D]` and returns `[T, H · D]`.
-    fn block<A>(&self, layer: &LayerWeights, x_TE: &Tensor, angles: &[Tensor; 2], attend: A) -> Result<Tensor, TchError>
+    fn block<A>(&self, layer: &LayerWeights, x_TE: &Tensor, angles: &[Tensor; 2], attend: A) -> Result<Tensor, ForwardError>
     where
         A: FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
     {
         let (H, K, D) = (self.config.num_attention_heads, self.config.num_key_value_heads, self.config.head_dim);
-        let qkv = self.norm(x_TE, &layer.input_norm)?.f_linear(&layer.qkv, None::<Tensor>)?.f_view([-1, H + 2 * K, D])?;
-        let qk = qkv.f_narrow(1, 0, H + K)?;
+        let mut qkv = linear(&self.norm(x_TE, &layer.input_norm)?, &layer.qkv)?;
+        if let Some(bias) = &layer.qkv_bias {
+            qkv = qkv.f_add_(bias)?;
+        }
+        let qkv = qkv.f_view([-1, H + 2 * K, D])?;
+        let mut qk = qkv.f_narrow(1, 0, H + K)?;
+        if let Some([of_queries, of_keys]) = &layer.qk_norms {
+            qk = Tensor::f_cat(&[self.norm(&qk.f_narrow(1, 0, H)?, of_queries)?, self.norm(&qk.f_narrow(1, H, K)?, of_keys)?], 1)?;
+        }
         let [cos, sin] = angles;
         let qk = qk.f_mul(cos)?.f_addcmul(&qk.f_roll([D / 2], [-1])?, sin)?;
         let attended = attend(&qk.f_narrow(1, 0, H)?, &qk.f_narrow(1, H, K)?, &qkv.f_narrow(1, H + K, K)?)?;
-        let x_TE = attended.f_linear(&layer.output, None::<Tensor>)?.f_add_(x_TE)?;
-        let gate_up = self.norm(&x_TE, &layer.mlp_norm)?.f_linear(&layer.gate_up, None::<Tensor>)?;
+        let x_TE = linear(&attended, &layer.output)?.f_add_(x_TE)?;
+        let gate_up = linear(&self.norm(&x_TE, &layer.mlp_norm)?, &layer.gate_up)?;
         let inner = self.config.intermediate_size;
         let activated = gate_up.f_narrow(1, 0, inner)?.f_silu()?.f_mul_(&gate_up.f_narrow(1, inner, inner)?)?;
-        activated.f_linear(&layer.down, None::<Tensor>)?.f_add_(&x_TE)
+        Ok(linear(&activated, &layer.down)?.f_add_(&x_TE)?)
     }
 }
 
@@ -152,9 +193,8 @@ pub fn cache_shape(config: &ModelConfig, kind: Kind) -> CacheShape {
 
 impl Rotary {
     fn new(config: &ModelConfig, context: usize, kind: Kind) -> Result<Self, TchError> {
-        let (D, options) = (config.head_dim, (Kind::Float, Device::Cpu));
-        let exponents = Tensor::f_arange_start_step(0.0, D as f64, 2.0, options)?.f_div_scalar(D as f64)?;
-        let frequencies = Tensor::f_from_slice(&[config.rope_theta])?.f_to_kind(Kind::Float)?.f_pow(&exponents)?.f_reciprocal()?;
+        let options = (Kind::Float, Device::Cpu);
+        let frequencies = Tensor::f_from_slice(&config.rope_frequencies())?;
         let angles = Tensor::f_arange(context as i64, options)?.f_unsqueeze(1)?.f_mul(&frequencies.f_unsqueeze(0)?)?;
         let (cos, sin) = (angles.f_cos()?, angles.f_sin()?);
         Ok(Self { cos: Tensor::f_cat(&[&cos, &cos], 1)?.f_to_kind(kind)?, sin: Tensor::f_cat(&[&sin.f_neg()?, &sin], 1)?.f_to_kind(kind)? })

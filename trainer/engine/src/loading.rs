@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rljob_learner::model::{ModelConfig, ModelError, ModelLayout, hugging_face, random};
+use rljob_text::{TextError, TextTokenizer};
 use serde::Deserialize;
 use tch::Kind;
 
@@ -34,9 +35,12 @@ pub enum LoadError {
     /// libtorch failed.
     #[error("failed to build the model")]
     Torch(#[from] tch::TchError),
-    /// `dtype` of config.json.
-    #[error("failed to read the type of the weights from {0}: {1}; give --dtype")]
-    Dtype(String, String),
+    /// config.json.
+    #[error("failed to use {0}: {1}")]
+    Config(String, String),
+    /// The tokenizer's files.
+    #[error(transparent)]
+    Text(#[from] TextError),
 }
 
 /// A model with what the scheduler and the checks must know of it.
@@ -50,6 +54,20 @@ pub struct Loaded {
     pub max_total_tokens: usize,
     /// Tokens that end a completion.
     pub eos: Vec<i64>,
+    /// What turns text to tokens and back, if the folder has a `tokenizer.json`.
+    pub tokenizer: Option<TextTokenizer>,
+    /// What `/model_info` says of the architecture.
+    pub identity: Identity,
+}
+
+/// What a model's configuration calls itself.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, serde::Serialize)]
+pub struct Identity {
+    /// Kind of model, such as `llama`.
+    pub model_type: Option<String>,
+    /// Classes of transformers.
+    #[serde(default)]
+    pub architectures: Vec<String>,
 }
 
 /// Waits until the folder has what `format` needs.
@@ -98,7 +116,19 @@ pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
     let (limits, eos) = (Limits { context_length, vocabulary: config.vocab_size }, config.eos_token_ids.clone());
     tracing::info!(parameters = layout.numel(), ?kind, context_length, max_total_tokens, "model loaded");
     let model = Model::new(config, weights, context_length, arguments.deterministic)?;
-    Ok(Loaded { model, limits, max_total_tokens, eos })
+    let tokenizer = tokenizer(folder)?;
+    let eos = with_own_eos(eos, tokenizer.as_ref());
+    Ok(Loaded { model, limits, max_total_tokens, eos, tokenizer, identity: read_config(folder)? })
+}
+
+fn tokenizer(folder: &Path) -> Result<Option<TextTokenizer>, LoadError> {
+    if folder.join("tokenizer.json").is_file() { Ok(Some(TextTokenizer::open(folder)?)) } else { Ok(None) }
+}
+
+/// The tokenizer's own end-of-sequence token ends a completion too, as in SGLang.
+fn with_own_eos(mut eos: Vec<i64>, tokenizer: Option<&TextTokenizer>) -> Vec<i64> {
+    eos.extend(tokenizer.and_then(TextTokenizer::eos_token_id).filter(|id| !eos.contains(id)));
+    eos
 }
 
 /// `dtype` (transformers 5) or `torch_dtype` (transformers 4); fp32 if the configuration names none.
@@ -108,13 +138,19 @@ fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
         dtype: Option<String>,
         torch_dtype: Option<String>,
     }
-    let path = folder.join("config.json");
-    let failed = |reason: String| LoadError::Dtype(path.display().to_string(), reason);
-    let text = std::fs::read(&path).map_err(|error| failed(error.to_string()))?;
-    let raw: Raw = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+    let raw: Raw = read_config(folder)?;
     match raw.dtype.or(raw.torch_dtype).as_deref() {
         None | Some("float32") => Ok(Kind::Float),
         Some("bfloat16") => Ok(Kind::BFloat16),
-        Some(other) => Err(failed(format!("`{other}` is neither float32 nor bfloat16"))),
+        Some(other) => Err(config_error(folder, format!("dtype `{other}` is neither float32 nor bfloat16; give --dtype"))),
     }
+}
+
+fn read_config<T: serde::de::DeserializeOwned>(folder: &Path) -> Result<T, LoadError> {
+    let text = std::fs::read(folder.join("config.json")).map_err(|error| config_error(folder, error.to_string()))?;
+    serde_json::from_slice(&text).map_err(|error| config_error(folder, error.to_string()))
+}
+
+fn config_error(folder: &Path, reason: String) -> LoadError {
+    LoadError::Config(folder.join("config.json").display().to_string(), reason)
 }

@@ -1,6 +1,9 @@
 //! Prometheus metrics under SGLang's names.
 
-use prometheus::{Encoder, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
+use prometheus::{Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder};
+
+/// Bounds of the histograms, in seconds.
+const SECONDS: [f64; 16] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// The metrics of one engine.
 #[derive(Clone, Debug)]
@@ -22,6 +25,22 @@ pub struct Metrics {
     pub requests: IntCounter,
     /// Requests answered as aborted.
     pub aborted: IntCounter,
+    /// Times a pause took a running request back to the queue.
+    pub retracted: IntCounter,
+    /// Token positions in use.
+    pub used_tokens: IntGauge,
+    /// Token positions there are.
+    pub max_total_tokens: IntGauge,
+    /// The part of them in use.
+    pub token_usage: Gauge,
+    /// From arrival to the first token.
+    pub first_token: Histogram,
+    /// From token to token of a running request.
+    pub inter_token: Histogram,
+    /// From arrival to the answer.
+    pub latency: Histogram,
+    /// From arrival to the start.
+    pub queue_time: Histogram,
 }
 
 impl Metrics {
@@ -37,6 +56,14 @@ impl Metrics {
             generation_tokens: register(&registry, IntCounter::new("sglang:generation_tokens_total", "Number of generation tokens processed.")?)?,
             requests: register(&registry, IntCounter::new("sglang:num_requests_total", "Number of requests processed.")?)?,
             aborted: register(&registry, IntCounter::new("sglang:num_aborted_requests_total", "Number of requests aborted.")?)?,
+            retracted: register(&registry, IntCounter::new("sglang:num_retracted_requests_total", "Number of requests taken back to the queue.")?)?,
+            used_tokens: register(&registry, IntGauge::new("sglang:num_used_tokens", "The number of used tokens.")?)?,
+            max_total_tokens: register(&registry, IntGauge::new("sglang:max_total_num_tokens", "Maximum total number of tokens in the KV cache pool.")?)?,
+            token_usage: register(&registry, Gauge::new("sglang:token_usage", "The token usage.")?)?,
+            first_token: histogram(&registry, "sglang:time_to_first_token_seconds", "Time to the first token in seconds.")?,
+            inter_token: histogram(&registry, "sglang:inter_token_latency_seconds", "Time from token to token in seconds.")?,
+            latency: histogram(&registry, "sglang:e2e_request_latency_seconds", "Time from arrival to answer in seconds.")?,
+            queue_time: histogram(&registry, "sglang:queue_time_seconds", "Time in the queue in seconds.")?,
             registry,
         })
     }
@@ -52,4 +79,8 @@ impl Metrics {
 fn register<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
+}
+
+fn histogram(registry: &Registry, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+    register(registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?)
 }

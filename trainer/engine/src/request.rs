@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use rljob_protocol::sglang::{GenerateRequest, GenerateResponse};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+
+use crate::answer::Answer;
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,65 @@ pub enum GenerateError {
     Internal(String),
 }
 
+/// One sample to make, SGLang's defaults filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Request id, for `/abort_request`.
+    pub rid: String,
+    /// The prompt.
+    pub input_ids: Vec<i64>,
+    /// How to sample.
+    pub sampling: Sampling,
+    /// Log-probabilities to return.
+    pub logprobs: Option<Logprobs>,
+    /// Whether the answer so far is wanted after each token.
+    pub stream: bool,
+}
+
+/// How to sample. Numbers that SGLang limits are as they came; [`Limits::check`] refuses those outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Longest completion in tokens; none asks for as many as fit.
+    pub max_new_tokens: Option<i64>,
+    /// Tokens before a stop token may come.
+    pub min_new_tokens: i64,
+    /// Divides the logits; below 1e-6 the most likely token is taken.
+    pub temperature: f64,
+    /// Probability mass that is sampled from, most likely tokens first.
+    pub top_p: f64,
+    /// Tokens that are sampled from; −1 for all.
+    pub top_k: i64,
+    /// Least probability of a token that is sampled, as a part of the likeliest one's.
+    pub min_p: f64,
+    /// Taken from a token's logit for each time it was generated.
+    pub frequency_penalty: f64,
+    /// Taken from a token's logit if it was generated.
+    pub presence_penalty: f64,
+    /// Texts that end the completion, not in its text.
+    pub stop: Vec<String>,
+    /// Tokens that end the completion, in its tokens but not in its text.
+    pub stop_token_ids: Vec<i64>,
+    /// Go on past end-of-sequence and stop tokens.
+    pub ignore_eos: bool,
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: bool,
+    /// Leave what ended the completion in the text.
+    pub no_stop_trim: bool,
+    /// Seed of the sample; the engine's own, if there is none.
+    pub seed: Option<u64>,
+}
+
+/// Log-probabilities to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Logprobs {
+    /// First prompt token whose log-probability is returned; none for none.
+    pub start: Option<usize>,
+    /// Likeliest tokens beside each token.
+    pub top: usize,
+    /// Return each token's text.
+    pub text: bool,
+}
+
 /// What a request is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -31,25 +91,34 @@ pub struct Limits {
     pub vocabulary: i64,
 }
 
+/// Likeliest tokens beside each token, at most: a bound of this engine's.
+const TOP_LOGPROBS: usize = 128;
+
+/// Stop strings of a request, at most.
+const STOP_STRINGS: usize = 64;
+
 /// A request that was accepted.
 #[derive(Debug)]
 pub struct Job {
     /// The request.
-    pub request: GenerateRequest,
+    pub request: Request,
+    /// Its longest completion.
+    pub max_new_tokens: usize,
     /// When it came.
     pub arrival: Instant,
     /// Receives the one answer. Closed when the client is gone.
-    pub done: oneshot::Sender<Result<GenerateResponse, GenerateError>>,
+    pub done: oneshot::Sender<Result<Answer, GenerateError>>,
     /// Receives the answer so far, if the request streams; only the newest is kept.
-    pub partial: Option<watch::Sender<Option<GenerateResponse>>>,
+    pub partial: Option<watch::Sender<Option<Answer>>>,
     /// Its place in the bounded queue.
     pub place: OwnedSemaphorePermit,
 }
 
 impl Limits {
-    /// Checks a request; the messages are SGLang's.
-    pub fn check(&self, request: &GenerateRequest) -> Result<(), GenerateError> {
-        let (prompt, new) = (request.input_ids.len(), request.sampling_params.max_new_tokens as usize);
+    /// Checks a request and says how long its completion may be; the messages are SGLang's where it has them.
+    pub fn check(&self, request: &Request) -> Result<usize, GenerateError> {
+        let prompt = request.input_ids.len();
+        let asked = request.sampling.max_new_tokens;
         let message = if request.rid.is_empty() {
             "rid cannot be empty.".to_owned()
         } else if prompt == 0 {
@@ -58,74 +127,125 @@ impl Limits {
             format!("The input_ids contain {id}, which is outside the vocabulary (0 to {}).", self.vocabulary - 1)
         } else if prompt >= self.context_length {
             format!("The input ({prompt} tokens) is longer than the model's context length ({} tokens).", self.context_length)
-        } else if prompt + new > self.context_length {
+        } else if let Some(new) = asked.filter(|new| *new > (self.context_length - prompt) as i64) {
             self.too_many(prompt, new)
+        } else if let Some(logprobs) = request.logprobs.filter(|logprobs| logprobs.top > TOP_LOGPROBS.min(self.vocabulary as usize)) {
+            format!("top_logprobs_num must be at most {}, got {}.", TOP_LOGPROBS.min(self.vocabulary as usize), logprobs.top)
+        } else if let Some(start) = request.logprobs.and_then(|logprobs| logprobs.start).filter(|start| *start >= prompt) {
+            format!("logprob_start_len must be below the number of prompt tokens ({prompt}), got {start}.")
         } else {
-            return check_sampling(request);
+            let room = self.context_length - prompt;
+            return request.sampling.check(self.vocabulary).map(|()| asked.map_or(room, |new| new as usize)).map_err(GenerateError::Invalid);
         };
         Err(GenerateError::Invalid(message))
     }
 
-    fn too_many(&self, prompt: usize, new: usize) -> String {
+    fn too_many(&self, prompt: usize, new: i64) -> String {
         format!(
             "Requested token count exceeds the model's maximum context length of {} tokens. You requested a total of {} tokens: {prompt} tokens from the \
              input messages and {new} tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within \
              the limit.",
             self.context_length,
-            prompt + new
+            new.saturating_add(prompt as i64)
         )
     }
 }
 
-fn check_sampling(request: &GenerateRequest) -> Result<(), GenerateError> {
-    let sampling = &request.sampling_params;
-    let message = if sampling.temperature < 0.0 || !sampling.temperature.is_finite() {
-        format!("temperature must be non-negative, got {}.", sampling.temperature)
-    } else if (sampling.top_p - 1.0).abs() > 0.0 {
-        format!("top_p must be 1 (this engine samples the whole distribution), got {}.", sampling.top_p)
-    } else if sampling.top_k != -1 {
-        format!("top_k must be -1 (this engine samples the whole vocabulary), got {}.", sampling.top_k)
-    } else {
-        return Ok(());
-    };
-    Err(GenerateError::Invalid(message))
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            max_new_tokens: None,
+            min_new_tokens: 0,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: -1,
+            min_p: 0.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            skip_special_tokens: true,
+            no_stop_trim: false,
+            seed: None,
+        }
+    }
+}
+
+impl Sampling {
+    fn check(&self, vocabulary: i64) -> Result<(), String> {
+        let penalty = |name: &str, value: f64| if (-2.0..=2.0).contains(&value) { Ok(()) } else { Err(format!("{name} must be in [-2, 2], got {value:?}.")) };
+        let ensure = |holds: bool, message: String| if holds { Ok(()) } else { Err(message) };
+        let Self { temperature, top_p, top_k, min_p, min_new_tokens, .. } = *self;
+        ensure(temperature >= 0.0 && temperature.is_finite(), format!("temperature must be non-negative, got {temperature:?}."))?;
+        ensure(top_p > 0.0 && top_p <= 1.0, format!("top_p must be in (0, 1], got {top_p:?}."))?;
+        ensure((0.0..=1.0).contains(&min_p), format!("min_p must be in [0, 1], got {min_p:?}."))?;
+        ensure(top_k == -1 || top_k >= 1 || self.is_greedy(), format!("top_k must be -1 (disable) or at least 1, got {top_k}."))?;
+        penalty("frequency_penalty", self.frequency_penalty)?;
+        penalty("presence_penalty", self.presence_penalty)?;
+        ensure(min_new_tokens >= 0, format!("min_new_tokens must be in [0, max_new_tokens], got {min_new_tokens}."))?;
+        if let Some(max) = self.max_new_tokens {
+            ensure(max >= 0, format!("max_new_tokens must be at least 0, got {max}."))?;
+            ensure(min_new_tokens <= max, format!("min_new_tokens must be in [0, max_new_tokens({max})], got {min_new_tokens}."))?;
+        }
+        ensure(self.stop.len() <= STOP_STRINGS, format!("stop must have at most {STOP_STRINGS} strings, got {}.", self.stop.len()))?;
+        ensure(self.stop.iter().all(|stop| !stop.is_empty()), "stop must not have an empty string.".to_owned())?;
+        let outside = self.stop_token_ids.iter().find(|id| !(0..vocabulary).contains(*id));
+        outside.map_or(Ok(()), |id| Err(format!("stop_token_ids contain {id}, which is outside the vocabulary (0 to {}).", vocabulary - 1)))
+    }
+
+    /// Whether the most likely token is always taken.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < crate::sampling::GREEDY_BELOW
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
+    use super::{Limits, Logprobs, Request, Sampling};
 
-    use super::Limits;
+    pub(crate) fn request(input_ids: Vec<i64>, max_new_tokens: i64) -> Request {
+        let sampling = Sampling { max_new_tokens: Some(max_new_tokens), seed: Some(1), ..Sampling::default() };
+        Request { rid: "r".to_owned(), input_ids, sampling, logprobs: Some(Logprobs::default()), stream: false }
+    }
 
-    pub(crate) fn request(input_ids: Vec<i64>, max_new_tokens: u32) -> GenerateRequest {
-        let sampling_params = SamplingParams {
-            max_new_tokens,
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: -1,
-            stop_token_ids: vec![],
-            ignore_eos: false,
-            skip_special_tokens: false,
-            sampling_seed: Some(1),
-        };
-        GenerateRequest { rid: "r".to_owned(), input_ids, sampling_params, return_logprob: true, stream: false }
+    fn refused(request: &Request) -> String {
+        Limits { context_length: 8, vocabulary: 10 }.check(request).unwrap_err().to_string()
     }
 
     #[test]
     fn what_cannot_be_served_is_refused_with_its_reason() {
         let limits = Limits { context_length: 8, vocabulary: 10 };
-        let refused = |request: &GenerateRequest| limits.check(request).unwrap_err().to_string();
-        assert_eq!(limits.check(&request(vec![1, 9], 6)), Ok(()));
+        assert_eq!(limits.check(&request(vec![1, 9], 6)), Ok(6));
+        let open = Request { sampling: Sampling::default(), ..request(vec![1, 9], 0) };
+        assert_eq!(limits.check(&open), Ok(6));
         assert_eq!(refused(&request(vec![], 1)), "input_ids cannot be empty.");
         assert_eq!(refused(&request(vec![1, 10], 1)), "The input_ids contain 10, which is outside the vocabulary (0 to 9).");
         assert_eq!(refused(&request(vec![-1], 1)), "The input_ids contain -1, which is outside the vocabulary (0 to 9).");
         assert_eq!(refused(&request(vec![1; 8], 1)), "The input (8 tokens) is longer than the model's context length (8 tokens).");
         assert!(refused(&request(vec![1; 3], 6)).starts_with("Requested token count exceeds the model's maximum context length of 8 tokens."));
-        let mut hot = request(vec![1], 1);
-        hot.sampling_params.temperature = -0.5;
-        assert_eq!(refused(&hot), "temperature must be non-negative, got -0.5.");
-        hot.sampling_params.temperature = 1.0;
-        hot.sampling_params.top_k = 5;
-        assert_eq!(refused(&hot), "top_k must be -1 (this engine samples the whole vocabulary), got 5.");
+        let mut late = request(vec![1], 1);
+        late.logprobs = Some(Logprobs { start: Some(1), ..Logprobs::default() });
+        assert_eq!(refused(&late), "logprob_start_len must be below the number of prompt tokens (1), got 1.");
+        late.logprobs = Some(Logprobs { top: 11, ..Logprobs::default() });
+        assert_eq!(refused(&late), "top_logprobs_num must be at most 10, got 11.");
+    }
+
+    #[test]
+    fn sampling_outside_its_limits_is_refused_in_sglangs_words() {
+        let with = |change: &dyn Fn(&mut Sampling)| {
+            let mut request = request(vec![1], 2);
+            change(&mut request.sampling);
+            refused(&request)
+        };
+        assert_eq!(with(&|s| s.temperature = -0.5), "temperature must be non-negative, got -0.5.");
+        assert_eq!(with(&|s| s.top_p = 0.0), "top_p must be in (0, 1], got 0.0.");
+        assert_eq!(with(&|s| s.top_k = 0), "top_k must be -1 (disable) or at least 1, got 0.");
+        assert_eq!(with(&|s| s.min_p = 1.5), "min_p must be in [0, 1], got 1.5.");
+        assert_eq!(with(&|s| s.presence_penalty = 3.0), "presence_penalty must be in [-2, 2], got 3.0.");
+        assert_eq!(with(&|s| s.min_new_tokens = 3), "min_new_tokens must be in [0, max_new_tokens(2)], got 3.");
+        assert_eq!(with(&|s| s.max_new_tokens = Some(-1)), "max_new_tokens must be at least 0, got -1.");
+        assert_eq!(with(&|s| s.stop = vec![String::new()]), "stop must not have an empty string.");
+        assert_eq!(with(&|s| s.stop_token_ids = vec![10]), "stop_token_ids contain 10, which is outside the vocabulary (0 to 9).");
     }
 }

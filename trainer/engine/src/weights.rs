@@ -1,8 +1,8 @@
 //! The weights, allocated once: a flat tensor a block, in the learner's layout, where every Hugging Face name is a view.
 //!
 //! ```text
-//!  block i: input_layernorm │ q k v │ o │ post_attention_layernorm │ gate up │ down
-//!                             └──┬─┘                                 └──┬──┘      neighbours are also one matrix, for one GEMM
+//!  block i: input_layernorm │ q k v │ biases │ norms │ o │ post_attention_layernorm │ gate up │ down
+//!                             └──┬─┘                                              └──┬──┘      neighbours are also one matrix, for one GEMM
 //! ```
 //! A weight update is a copy into these views; nothing is allocated and no view moves.
 
@@ -18,6 +18,10 @@ pub struct LayerWeights {
     pub input_norm: Tensor,
     /// `[(heads + 2 · kv_heads) · head_dim, hidden]`.
     pub qkv: Tensor,
+    /// Biases of q, k and v in one, if the model has them (Qwen2).
+    pub qkv_bias: Option<Tensor>,
+    /// RMSNorms of each query's and each key's head, `[head_dim]`, if the model has them (Qwen3).
+    pub qk_norms: Option<[Tensor; 2]>,
     /// `[hidden, heads · head_dim]`.
     pub output: Tensor,
     /// RMSNorm before the MLP, `[hidden]`.
@@ -103,7 +107,7 @@ impl Weights {
         let embedding = first.tensor("embed_tokens.weight")?;
         let head = if config.tie_word_embeddings { embedding.shallow_clone() } else { last.tensor("lm_head.weight")? };
         let norm = last.tensor("model.norm.weight")?;
-        let layers = layers.iter().map(layer_weights).collect::<Result<_, _>>()?;
+        let layers = layers.iter().map(|block| layer_weights(block, config)).collect::<Result<_, _>>()?;
         let views = hugging_face::named_tensors(&layout, &flats).into_iter().collect();
         Ok(Self { embedding, layers, norm, head, layout, blocks: flats, views })
     }
@@ -139,8 +143,11 @@ impl Weights {
     }
 }
 
-fn layer_weights(block: &Block<'_>) -> Result<LayerWeights, WeightsError> {
+fn layer_weights(block: &Block<'_>, config: &ModelConfig) -> Result<LayerWeights, WeightsError> {
+    let norms = || Ok::<_, WeightsError>([block.tensor("q_norm.weight")?, block.tensor("k_norm.weight")?]);
     Ok(LayerWeights {
+        qkv_bias: config.qkv_bias.then(|| block.matrix("q_proj.bias", "v_proj.bias")).transpose()?,
+        qk_norms: config.qk_norm.then(norms).transpose()?,
         input_norm: block.tensor("input_layernorm.weight")?,
         qkv: block.matrix("q_proj.weight", "v_proj.weight")?,
         output: block.tensor("o_proj.weight")?,

@@ -117,7 +117,7 @@ pub struct ModelInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PauseGeneration {
-    /// Only `abort`: requests in flight are answered at once with what they have.
+    /// `abort`: requests in flight are answered at once with what they have. `retract`: they go back to the queue. `in_place`: they stay as they are.
     pub mode: String,
 }
 
@@ -144,9 +144,11 @@ pub struct AbortRequest {
 pub struct UpdateWeightsFromDisk {
     /// A Hugging Face folder.
     pub model_path: String,
-    /// The version to stamp; always send it.
+    /// The version to stamp; always send it. Without one SGLang keeps the old version and the embedded engine says `default`.
+    #[serde(default = "default_version")]
     pub weight_version: String,
     /// Drop the KV cache; the server must be idle.
+    #[serde(default = "yes")]
     pub flush_cache: bool,
 }
 
@@ -181,8 +183,10 @@ pub struct UpdateWeightsFromDistributed {
     /// The group.
     pub group_name: String,
     /// Drop the KV cache; the server must be idle.
+    #[serde(default = "yes")]
     pub flush_cache: bool,
     /// The version to stamp, with the last bucket.
+    #[serde(default = "default_version")]
     pub weight_version: String,
 }
 
@@ -210,7 +214,20 @@ pub struct GetWeightsByName {
     /// Hugging Face name.
     pub name: String,
     /// Entries returned.
+    #[serde(default = "truncate_size")]
     pub truncate_size: usize,
+}
+
+fn default_version() -> String {
+    "default".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn truncate_size() -> usize {
+    100
 }
 
 /// SGLang's error body.

@@ -45,7 +45,8 @@ pub fn weights_answer(answer: WeightsAnswer) -> Response {
     (status, Json(answer)).into_response()
 }
 
-fn server_error(status: StatusCode, kind: &str, message: &str) -> Response {
+/// `{"object": "error", …}`.
+pub fn server_error(status: StatusCode, kind: &str, message: &str) -> Response {
     let body = serde_json::json!({"object": "error", "message": message, "type": kind, "param": null, "code": status.as_u16()});
     (status, Json(body)).into_response()
 }

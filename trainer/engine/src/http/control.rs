@@ -7,12 +7,14 @@ use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use rljob_protocol::sglang::{AbortRequest, ContinueGeneration, ModelInfo, PauseGeneration};
+use rljob_protocol::sglang::{AbortRequest, ContinueGeneration, ModelInfo};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::answers::{invalid, parse, scheduler_ended};
 use crate::engine::Engine;
-use crate::scheduler::Command;
+use crate::loading::Identity;
+use crate::scheduler::{Command, PauseMode};
 
 const FLUSHED: &str =
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
@@ -29,8 +31,14 @@ pub async fn health(State(engine): State<Engine>) -> StatusCode {
 }
 
 /// What the engine holds; does not wait for the scheduler.
-pub async fn model_info(State(engine): State<Engine>) -> Json<ModelInfo> {
-    Json(engine.info())
+pub async fn model_info(State(engine): State<Engine>) -> Json<Value> {
+    let ModelInfo { model_path, is_generation, weight_version } = engine.info();
+    let Identity { model_type, architectures } = &engine.served.identity;
+    Json(json!({
+        "model_path": model_path, "tokenizer_path": engine.served.name, "is_generation": is_generation, "preferred_sampling_params": null,
+        "weight_version": weight_version, "has_image_understanding": false, "has_audio_understanding": false, "model_type": model_type,
+        "architectures": architectures
+    }))
 }
 
 /// Prometheus' text format.
@@ -41,16 +49,21 @@ pub async fn metrics(State(engine): State<Engine>) -> Response {
     }
 }
 
-/// Answers what is in flight as aborted; new requests wait.
+/// `PauseGeneration` with its mode read.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pause {
+    #[serde(default)]
+    mode: PauseMode,
+}
+
+/// Stops generating; new requests wait.
 pub async fn pause(State(engine): State<Engine>, body: Bytes) -> Response {
-    let request: PauseGeneration = match parse(&body) {
+    let request: Pause = match parse(&body) {
         Ok(request) => request,
         Err(response) => return *response,
     };
-    if request.mode != "abort" {
-        return invalid(&format!("mode must be abort, the only one of this engine, got {}.", request.mode));
-    }
-    done(engine.ask(Command::Pause).await, "Generation paused successfully.")
+    done(engine.ask(|done| Command::Pause(request.mode, done)).await, "Generation paused successfully.")
 }
 
 /// Runs the held requests.
@@ -63,7 +76,7 @@ pub async fn resume(State(engine): State<Engine>, body: Bytes) -> Response {
 
 fn done(answer: Option<()>, message: &str) -> Response {
     match answer {
-        Some(()) => Json(serde_json::json!({"message": message, "status": "ok"})).into_response(),
+        Some(()) => Json(json!({"message": message, "status": "ok"})).into_response(),
         None => scheduler_ended(),
     }
 }

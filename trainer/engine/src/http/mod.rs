@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  open      /health  /health_generate  /metrics
-//!  api key   /generate  /model_info  /get_model_info
+//!  api key   /generate  /model_info  /get_model_info  /v1/models  /v1/completions  /v1/chat/completions
 //!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache  /get_weights_by_name
 //!            /update_weights_from_disk  /init_weights_update_group  /update_weights_from_distributed  /destroy_weights_update_group
 //! ```
@@ -12,6 +12,9 @@ mod answers;
 mod auth;
 mod control;
 mod generate;
+mod input;
+mod openai;
+mod stream;
 mod weights;
 
 use std::sync::Arc;
@@ -37,6 +40,10 @@ pub fn router(engine: Engine, keys: Keys) -> Router {
         .route("/generate", post(generate::generate).put(generate::generate))
         .route("/model_info", get(control::model_info))
         .route("/get_model_info", get(control::model_info))
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{*model}", get(openai::model))
+        .route("/v1/completions", post(openai::completions))
+        .route("/v1/chat/completions", post(openai::chat_completions))
         .layer(from_fn_with_state(Arc::clone(&keys), auth::normal));
     let admin = Router::new()
         .route("/pause_generation", post(control::pause))

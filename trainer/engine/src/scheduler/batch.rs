@@ -3,12 +3,14 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use super::Scheduler;
-use super::sequence::{Sequence, longest};
+use super::sequence::Sequence;
+use crate::answer::Finish;
+use crate::forward::ForwardError;
 use crate::prompts::Prefilled;
-use crate::request::{GenerateError, Job};
+use crate::request::GenerateError;
 use crate::sampling::{Draw, Sampled, sample};
 
 /// Prompt tokens computed between two decode steps; a longer prompt goes alone.
@@ -16,33 +18,37 @@ const PREFILL_TOKENS: usize = 4096;
 
 const NON_FINITE: &str = "the model's logits are not finite";
 
+/// A sequence whose context is computed.
+type Started = (Sequence, Rc<Prefilled>);
+
 impl Scheduler {
     /// Starts waiting requests, oldest first, as long as there is room.
     pub(super) fn admit(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let mut started: Vec<(Sequence, Rc<Prefilled>)> = Vec::new();
+        let mut started: Vec<Started> = Vec::new();
         let mut longest_yet = self.running.iter().map(Sequence::longest).max().unwrap_or(0);
         let mut computed = 0;
         while computed < PREFILL_TOKENS {
             let requests = self.running.len() + started.len() + 1;
-            let fits = self.waiting.front().is_some_and(|job| self.fits(requests, longest_yet.max(longest(job))));
+            let fits = self.waiting.front().is_some_and(|sequence| self.fits(requests, longest_yet.max(sequence.longest())));
             if !fits {
                 break;
             }
-            let Some(job) = self.waiting.pop_front() else { break };
-            if job.done.is_closed() {
+            let Some(mut sequence) = self.waiting.pop_front() else { break };
+            if sequence.abandoned() {
                 self.metrics.aborted.inc();
                 continue;
             }
-            longest_yet = longest_yet.max(longest(&job));
-            match self.prefill(&job) {
-                Ok((prefilled, cached)) => {
-                    computed += job.request.input_ids.len() - cached;
-                    started.push((self.start(job, cached), prefilled));
+            longest_yet = longest_yet.max(sequence.longest());
+            match self.prefill(&mut sequence) {
+                Ok((_, new)) if sequence.wants_nothing() => {
+                    computed += new;
+                    self.answer(sequence, Finish::Length(0));
                 }
-                Err(error) => Sequence::new(job, 0, 0).fail(GenerateError::Internal(format!("failed to compute the prompt: {error}"))),
+                Ok((prefilled, new)) => {
+                    computed += new;
+                    started.push((sequence, prefilled));
+                }
+                Err(error) => sequence.fail(GenerateError::Internal(format!("failed to compute the prompt: {error}"))),
             }
         }
         if let Err(error) = self.first_tokens(started) {
@@ -55,36 +61,42 @@ impl Scheduler {
         requests == 1 || requests <= self.settings.max_running && self.cache.admits(requests, tokens)
     }
 
-    /// The prompt's prefill and how many of its tokens came from the cache.
-    fn prefill(&mut self, job: &Job) -> Result<(Rc<Prefilled>, usize), TchError> {
-        let prompt = &job.request.input_ids;
-        if let Some(prefilled) = self.prompts.get(prompt) {
-            return Ok((prefilled, prompt.len()));
+    /// The prefill of a sequence's context, and how many tokens had to be computed for it.
+    fn prefill(&mut self, sequence: &mut Sequence) -> Result<(Rc<Prefilled>, usize), ForwardError> {
+        let context = sequence.context();
+        let fresh = sequence.is_fresh();
+        let (prefilled, scored, cached) = if let Some((start, top)) = sequence.to_score() {
+            let (prefilled, scored) = self.model.score(&context, start, top)?;
+            (Rc::new(prefilled), scored, 0)
+        } else if let Some(prefilled) = self.prompts.get(&context) {
+            (prefilled, Vec::new(), context.len())
+        } else {
+            let prefilled = Rc::new(self.model.prefill(&context)?);
+            if fresh {
+                self.prompts.insert(&context, Rc::clone(&prefilled));
+            }
+            (prefilled, Vec::new(), 0)
+        };
+        sequence.start(cached, scored, Instant::now());
+        if fresh {
+            self.metrics.prompt_tokens.inc_by(context.len() as u64);
+            self.metrics.cached_tokens.inc_by(cached as u64);
+            sequence.waited().inspect(|seconds| self.metrics.queue_time.observe(*seconds));
         }
-        let prefilled = Rc::new(self.model.prefill(prompt)?);
-        self.prompts.insert(prompt, Rc::clone(&prefilled));
-        Ok((prefilled, 0))
-    }
-
-    fn start(&mut self, job: Job, cached: usize) -> Sequence {
-        let prompt = job.request.input_ids.len();
-        self.metrics.prompt_tokens.inc_by(prompt as u64);
-        self.metrics.cached_tokens.inc_by(cached as u64);
-        self.seedless += u64::from(job.request.sampling_params.sampling_seed.is_none());
-        let seed = self.settings.random_seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(self.seedless);
-        Sequence::new(job, seed, cached as u32)
+        Ok((prefilled, context.len() - cached))
     }
 
     /// Draws the first token of each started request; those that go on get a slot.
-    fn first_tokens(&mut self, started: Vec<(Sequence, Rc<Prefilled>)>) -> Result<(), TchError> {
+    fn first_tokens(&mut self, started: Vec<Started>) -> Result<(), ForwardError> {
         if started.is_empty() {
             return Ok(());
         }
-        let (mut sequences, prefills): (Vec<Sequence>, Vec<Rc<Prefilled>>) = started.into_iter().unzip();
+        let (sequences, prefills): (Vec<Sequence>, Vec<Rc<Prefilled>>) = started.into_iter().unzip();
         let logits = Tensor::f_stack(&prefills.iter().map(|prefilled| &prefilled.logits).collect::<Vec<_>>(), 0)?;
-        let sampled = sample(&logits, &sequences.iter().map(Sequence::draw).collect::<Vec<Draw>>())?;
+        let sampled = sample(&logits, &sequences.iter().map(|sequence| sequence.draw(&self.settings.eos)).collect::<Vec<Draw>>())?;
         let mut going_on = Vec::new();
-        for ((sequence, prefilled), sampled) in sequences.drain(..).zip(prefills).zip(sampled) {
+        for ((sequence, prefilled), sampled) in sequences.into_iter().zip(prefills).zip(sampled) {
+            self.metrics.first_token.observe(sequence.age(Instant::now()));
             if let Some(sequence) = self.take(sequence, sampled) {
                 going_on.push((sequence, prefilled));
             }
@@ -100,19 +112,35 @@ impl Scheduler {
 
     /// Gives a request its token and answers it if it ends so; else hands it back.
     fn take(&self, mut sequence: Sequence, sampled: Option<Sampled>) -> Option<Sequence> {
+        match self.push(&mut sequence, sampled) {
+            Ok(None) => Some(sequence),
+            Ok(Some(reason)) => {
+                self.answer(sequence, reason);
+                None
+            }
+            Err(error) => {
+                self.metrics.requests.inc();
+                sequence.fail(error);
+                None
+            }
+        }
+    }
+
+    /// Gives a request its token and streams it; why it ends so, if it does.
+    fn push(&self, sequence: &mut Sequence, sampled: Option<Sampled>) -> Result<Option<Finish>, GenerateError> {
         let Some(sampled) = sampled else {
-            self.metrics.requests.inc();
             tracing::error!(rid = sequence.rid(), NON_FINITE);
-            sequence.fail(GenerateError::Internal(NON_FINITE.to_owned()));
-            return None;
+            return Err(GenerateError::Internal(NON_FINITE.to_owned()));
         };
         self.metrics.generation_tokens.inc();
-        if let Some(reason) = sequence.push(sampled, &self.settings.eos) {
-            self.answer(sequence, reason);
-            return None;
-        }
-        sequence.stream(&self.info.borrow().weight_version, Instant::now());
-        Some(sequence)
+        let tokenizer = self.settings.tokenizer.as_ref();
+        let pushed = sequence.push(sampled, &self.settings.eos, tokenizer).and_then(|reason| {
+            if reason.is_none() {
+                sequence.stream(&self.info.borrow().weight_version, tokenizer)?;
+            }
+            Ok(reason)
+        });
+        pushed.map_err(|error| GenerateError::Internal(error.to_string()))
     }
 
     /// One token for every running request.
@@ -129,36 +157,45 @@ impl Scheduler {
         if self.running.is_empty() {
             return;
         }
+        let start = Instant::now();
         match self.decode() {
-            Ok(sampled) => self.take_all(&sampled),
+            Ok(sampled) => {
+                self.metrics.inter_token.observe(start.elapsed().as_secs_f64());
+                self.take_all(sampled);
+            }
             Err(error) => self.fail_all(&format!("failed to decode: {error}")),
         }
     }
 
-    fn decode(&mut self) -> Result<Vec<Option<Sampled>>, TchError> {
+    fn decode(&mut self) -> Result<Vec<Option<Sampled>>, ForwardError> {
         let rows: Vec<_> = self.running.iter().map(Sequence::row).collect();
         let tokens = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         self.cache.reserve(rows.len(), tokens, rows.len())?;
         let logits = self.model.decode(&self.cache, &rows)?;
-        sample(&logits, &self.running.iter().map(Sequence::draw).collect::<Vec<Draw>>())
+        Ok(sample(&logits, &self.running.iter().map(|sequence| sequence.draw(&self.settings.eos)).collect::<Vec<Draw>>())?)
     }
 
-    /// From the last slot to the first, so that those that end together move nothing.
-    fn take_all(&mut self, sampled: &[Option<Sampled>]) {
-        for index in (0..self.running.len()).rev() {
-            let Some(sampled) = sampled[index] else {
-                self.metrics.requests.inc();
-                if let Err(error) = self.cache.wipe(index) {
-                    self.fault = Some(format!("failed to wipe a slot of the KV cache: {error}"));
-                }
-                self.remove(index).fail(GenerateError::Internal(NON_FINITE.to_owned()));
-                continue;
-            };
-            self.metrics.generation_tokens.inc();
-            match self.running[index].push(sampled, &self.settings.eos) {
-                Some(reason) => self.end(index, reason),
-                None => self.running[index].stream(&self.info.borrow().weight_version, Instant::now()),
+    fn take_all(&mut self, sampled: Vec<Option<Sampled>>) {
+        let mut running = std::mem::take(&mut self.running);
+        let taken = running.iter_mut().zip(sampled).map(|(sequence, sampled)| (sampled.is_none(), self.push(sequence, sampled)));
+        let taken: Vec<_> = taken.collect();
+        self.running = running;
+        // From the last slot to the first, so that those that end together move nothing.
+        for (index, (broken, outcome)) in taken.into_iter().enumerate().rev() {
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(reason)) => self.end(index, reason),
+                Err(error) => self.give_up(index, broken, error),
             }
         }
+    }
+
+    /// Ends a running request with an error; `wipe` its slot if what is in it is not finite.
+    fn give_up(&mut self, index: usize, wipe: bool, error: GenerateError) {
+        self.metrics.requests.inc();
+        if wipe && let Err(error) = self.cache.wipe(index) {
+            self.fault = Some(format!("failed to wipe a slot of the KV cache: {error}"));
+        }
+        self.remove(index).fail(error);
     }
 }

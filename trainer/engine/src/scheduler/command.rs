@@ -4,7 +4,7 @@ use rljob_collective::Group;
 use rljob_protocol::sglang::{GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer};
 use tokio::sync::oneshot;
 
-use super::Scheduler;
+use super::{PauseMode, Scheduler};
 use crate::request::Job;
 
 /// A command. An answer nobody waits for is dropped.
@@ -12,8 +12,8 @@ use crate::request::Job;
 pub enum Command {
     /// Run a request; its answer goes its own way.
     Generate(Job),
-    /// Answer what is in flight as aborted and hold new requests.
-    Pause(oneshot::Sender<()>),
+    /// Stop generating and hold new requests.
+    Pause(PauseMode, oneshot::Sender<()>),
     /// Run the held requests.
     Continue(oneshot::Sender<()>),
     /// End requests: those whose id begins with this one, or all.
@@ -39,12 +39,12 @@ impl Scheduler {
         // A receiver that is gone has no use for the answer.
         match command {
             Command::Generate(job) => self.accept(job),
-            Command::Pause(done) => {
-                self.pause();
+            Command::Pause(mode, done) => {
+                self.pause(mode);
                 let _ = done.send(());
             }
             Command::Continue(done) => {
-                self.paused = false;
+                self.resume();
                 let _ = done.send(());
             }
             Command::Abort(rid, done) => {

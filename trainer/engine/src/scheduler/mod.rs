@@ -1,14 +1,18 @@
 //! The thread that owns the model: requests and control commands come in through one bounded channel and are handled between decode steps.
 //!
 //! ```text
-//!  commands ─▶ handle ─▶ waiting ──admit: prefill, first token──▶ running ──step: one token each──▶ answers
-//!                          │ held while paused                      │ pause, abort, lost client: answered at once
-//!                          └──────────── weight updates: only when nothing runs or waits ───────────┘
+//!             not paused
+//!  commands ─┬──────────▶ waiting ──admit: prompt, first token──▶ running ──step: one token each──▶ answers
+//!            └─▶ held ──────▲ ▲ continue                            │ abort, lost client: answered at once
+//!              paused         └──────────── pause `retract` ────────┤ pause `in_place`: stays as it is
+//!                                                                   └ pause `abort`: answered at once
 //! ```
+//! Weights change only when nothing runs or waits, or in a pause that keeps the cache because it was asked to.
 //! It never panics on input: a failure of libtorch or a non-finite logit ends the requests concerned with an error, and the engine goes on.
 
 mod batch;
 mod command;
+mod pause;
 mod sequence;
 mod updates;
 
@@ -16,11 +20,14 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use rljob_collective::Group;
-use rljob_protocol::sglang::{FinishReason, ModelInfo};
+use rljob_protocol::sglang::ModelInfo;
+use rljob_text::TextTokenizer;
 use tokio::sync::{mpsc, watch};
 
 pub use command::Command;
+pub use pause::PauseMode;
 
+use crate::answer::Finish;
 use crate::cache::KvCache;
 use crate::forward::Model;
 use crate::metrics::Metrics;
@@ -42,6 +49,10 @@ pub struct Settings {
     pub eos: Vec<i64>,
     /// Seed of requests that bring none.
     pub random_seed: u64,
+    /// Whether a sample that a pause takes back starts anew, so that its bits are those of an uninterrupted one.
+    pub deterministic: bool,
+    /// Makes text of tokens, if the model's folder has one.
+    pub tokenizer: Option<TextTokenizer>,
 }
 
 /// State of the thread.
@@ -50,7 +61,9 @@ pub struct Scheduler {
     model: Model,
     cache: KvCache,
     prompts: PromptCache,
-    waiting: VecDeque<Job>,
+    /// Came while paused.
+    held: VecDeque<Sequence>,
+    waiting: VecDeque<Sequence>,
     /// Request `i` has slot `i` of the cache.
     running: Vec<Sequence>,
     paused: bool,
@@ -70,11 +83,13 @@ impl Scheduler {
         let cache = KvCache::new(model.cache_shape(), settings.max_total_tokens)?;
         let bytes = settings.max_total_tokens as u64 * model.cache_shape().bytes_per_token();
         let prompts = PromptCache::new((bytes / 4) as usize);
+        metrics.max_total_tokens.set(settings.max_total_tokens as i64);
         Ok(Self {
             settings,
             model,
             cache,
             prompts,
+            held: VecDeque::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
             paused: false,
@@ -92,7 +107,7 @@ impl Scheduler {
         let _no_grad = tch::no_grad_guard();
         loop {
             self.measure();
-            if self.is_idle() {
+            if self.paused || self.is_idle() {
                 let Some(command) = commands.blocking_recv() else { return };
                 self.handle(command);
             }
@@ -101,56 +116,25 @@ impl Scheduler {
             }
             if !self.paused {
                 self.admit();
+                self.step();
             }
-            self.step();
         }
     }
 
-    /// Whether weights may change: nothing runs, and nothing is about to.
+    /// Whether nothing runs or waits. What is held has not begun.
     fn is_idle(&self) -> bool {
-        self.running.is_empty() && (self.paused || self.waiting.is_empty())
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
     fn version(&self) -> String {
         self.info.borrow().weight_version.clone()
     }
 
-    /// Queues a request; one that wants no token is answered at once.
     fn accept(&mut self, job: Job) {
-        if job.request.sampling_params.max_new_tokens == 0 {
-            self.answer(Sequence::new(job, 0, 0), FinishReason::Length { length: 0 });
-        } else {
-            self.waiting.push_back(job);
-        }
-    }
-
-    fn pause(&mut self) {
-        if !self.paused {
-            self.abort(|_| true);
-        }
-        self.paused = true;
-    }
-
-    /// Ends the requests whose id is chosen; running ones keep their tokens.
-    fn abort(&mut self, chosen: impl Fn(&str) -> bool) {
-        for index in (0..self.running.len()).rev() {
-            if chosen(self.running[index].rid()) {
-                self.end(index, FinishReason::Abort { message: "Aborted".to_owned() });
-            }
-        }
-        let (ended, kept): (Vec<Job>, Vec<Job>) = self.waiting.drain(..).partition(|job| chosen(&job.request.rid));
-        self.waiting = kept.into();
-        for job in ended {
-            self.answer(Sequence::new(job, 0, 0), FinishReason::Abort { message: "Abort in waiting queue".to_owned() });
-        }
-    }
-
-    /// Ends `rid` and every request whose id begins with it, if `rid` itself is live: SGLang's rule.
-    fn abort_prefix(&mut self, rid: &str) {
-        let live = self.running.iter().any(|sequence| sequence.rid() == rid) || self.waiting.iter().any(|job| job.request.rid == rid);
-        if live {
-            self.abort(|id| id.starts_with(rid));
-        }
+        self.seedless += u64::from(job.request.sampling.seed.is_none());
+        let seed = self.settings.random_seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(self.seedless);
+        let sequence = Sequence::new(job, seed);
+        if self.paused { self.held.push_back(sequence) } else { self.waiting.push_back(sequence) }
     }
 
     /// Takes a running request out; the last one moves into its slot.
@@ -164,17 +148,19 @@ impl Scheduler {
         self.running.swap_remove(index)
     }
 
-    fn end(&mut self, index: usize, reason: FinishReason) {
+    fn end(&mut self, index: usize, reason: Finish) {
         let sequence = self.remove(index);
         self.answer(sequence, reason);
     }
 
-    fn answer(&self, sequence: Sequence, reason: FinishReason) {
+    fn answer(&self, sequence: Sequence, reason: Finish) {
         self.metrics.requests.inc();
-        if matches!(reason, FinishReason::Abort { .. }) {
+        if matches!(reason, Finish::Aborted | Finish::AbortedWaiting) {
             self.metrics.aborted.inc();
         }
-        sequence.finish(reason, &self.version(), Instant::now());
+        let now = Instant::now();
+        self.metrics.latency.observe(sequence.age(now));
+        sequence.finish(reason, &self.version(), now, self.settings.tokenizer.as_ref());
     }
 
     /// Ends every running request with an error.
@@ -189,9 +175,12 @@ impl Scheduler {
     fn measure(&mut self) {
         const WINDOW: Duration = Duration::from_secs(1);
         self.metrics.running.set(self.running.len() as i64);
-        self.metrics.queued.set(self.waiting.len() as i64);
+        self.metrics.queued.set((self.waiting.len() + self.held.len()) as i64);
+        let used: usize = self.running.iter().map(Sequence::cached_length).sum();
+        self.metrics.used_tokens.set(used as i64);
+        self.metrics.token_usage.set(used as f64 / self.settings.max_total_tokens.max(1) as f64);
         let (elapsed, generated) = (self.window.0.elapsed(), self.metrics.generation_tokens.get());
-        if self.running.is_empty() {
+        if self.running.is_empty() || self.paused {
             self.metrics.throughput.set(0.0);
             self.window = (Instant::now(), generated);
         } else if elapsed >= WINDOW {

@@ -1,4 +1,5 @@
-//! Weight updates: from a folder, or broadcast by a learner through a group of its own. Only while idle, copied in place.
+//! Weight updates: from a folder, or broadcast by a learner through a group of its own. Only while idle, or in a pause if the cache is to be kept
+//! (`flush_cache: false`): then the requests go on with keys and values of the old weights. Cached prompts always go. Copied in place.
 //!
 //! From the first byte that changes until the last one the version is `default`; an update that fails midway leaves it so, and
 //! the engine is never taken for one that holds a published version. What can be refused is refused before anything changes.
@@ -15,7 +16,8 @@ use super::{DEFAULT_VERSION, Scheduler};
 /// Rank of the sender in every group.
 const SENDER: u32 = 0;
 
-const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation with mode `abort` first.";
+const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation with mode `abort` first, or with another mode and \
+                    send flush_cache false.";
 
 /// The rest of SGLang's message for an update that failed midway.
 const PARTIAL: &str = "The full weights of the ModelRunner are partially updated. Please discard the whole weights.";
@@ -36,6 +38,15 @@ impl Scheduler {
         idle
     }
 
+    fn may_update(&self, flush: bool) -> bool {
+        self.is_idle() || self.paused && !flush
+    }
+
+    /// Keys and values of running requests are kept if they are not to be flushed; a prompt's never are.
+    fn drop_stale(&mut self, flush: bool) {
+        if flush { self.drop_caches() } else { self.prompts.clear() }
+    }
+
     fn drop_caches(&mut self) {
         self.prompts.clear();
         if let Err(error) = self.cache.clear() {
@@ -44,7 +55,7 @@ impl Scheduler {
     }
 
     pub(super) fn update_from_disk(&mut self, update: &UpdateWeightsFromDisk) -> WeightsAnswer {
-        if !self.is_idle() {
+        if !self.may_update(update.flush_cache) {
             return failure(BUSY);
         }
         let weights = self.model.weights();
@@ -53,12 +64,12 @@ impl Scheduler {
             Err(error) => return failure(&format!("Failed to get weights iterator: {}. Nothing was changed.", causes(&error))),
         };
         self.distrust();
-        self.drop_caches();
+        self.drop_stale(update.flush_cache);
         if let Err(error) = self.model.weights().copy_from(&blocks) {
             return failure(&format!("Failed to update weights: {error}. {PARTIAL}"));
         }
         self.commit(&update.weight_version, Some(&update.model_path));
-        success(&format!("Succeeded to update model weights. Weight version updated to {}.", update.weight_version))
+        success(&format!("Succeeded to update model weights.{}", stamped(&update.weight_version)))
     }
 
     pub(super) fn add_group(&mut self, name: String, group: Group) -> WeightsAnswer {
@@ -77,7 +88,7 @@ impl Scheduler {
     }
 
     pub(super) fn update_from_distributed(&mut self, update: &UpdateWeightsFromDistributed) -> WeightsAnswer {
-        if !self.is_idle() {
+        if !self.may_update(update.flush_cache) {
             return failure(BUSY);
         }
         let Some(group) = self.groups.get(&update.group_name) else {
@@ -92,14 +103,14 @@ impl Scheduler {
             .iter()
             .zip(&update.names)
             .try_for_each(|(incoming, name)| receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}")));
-        self.drop_caches();
+        self.drop_stale(update.flush_cache);
         if let Err(message) = received {
             // The members of a group that failed are no longer in step.
             self.groups.remove(&update.group_name);
             return failure(&format!("Failed to update parameter online: {message}. {PARTIAL}"));
         }
         self.commit(&update.weight_version, None);
-        success(&format!("Succeeded to update parameter online. Weight version updated to {}.", update.weight_version))
+        success(&format!("Succeeded to update parameter online.{}", stamped(&update.weight_version)))
     }
 
     /// Where each announced tensor goes, or why the announcement does not fit the model.
@@ -158,6 +169,11 @@ fn receive(group: &Group, incoming: &Incoming) -> Result<(), String> {
     let staging = Tensor::f_zeros(view.size(), (*kind, Device::Cpu)).map_err(|error| error.to_string())?;
     group.broadcast(&staging, SENDER).map_err(|error| error.to_string())?;
     view.shallow_clone().f_copy_(&staging).map(drop).map_err(|error| error.to_string())
+}
+
+/// What SGLang adds if the update brought a version.
+fn stamped(version: &str) -> String {
+    if version == DEFAULT_VERSION { String::new() } else { format!(" Weight version updated to {version}.") }
 }
 
 /// An error with its causes.

@@ -18,8 +18,15 @@ async fn a_request_that_cannot_be_served_gets_sglangs_error() {
     let message = body["message"].as_str().unwrap();
     assert!(status == 400 && message.starts_with("unknown field `return_logprobs`"), "{body}");
     assert_eq!(body, json!({"object": "error", "message": message, "type": "Bad Request", "param": null, "code": 400}));
-    let mode = engine.post("/pause_generation", &json!({"mode": "retract"})).await;
-    assert_eq!(mode, error("mode must be abort, the only one of this engine, got retract."));
+    let (status, body) = engine.post("/pause_generation", &json!({"mode": "other"})).await;
+    let message = body["message"].as_str().unwrap();
+    assert!(status == 400 && message.starts_with("unknown variant `other`, expected one of `abort`, `retract`, `in_place`"), "{body}");
+    let many = engine.post("/generate", &json!({"input_ids": [1], "sampling_params": {"n": 5000}})).await;
+    assert_eq!(many, error("A body asks for 1 to 4096 completions, this one for 5000."));
+    let text = engine.post("/generate", &json!({"text": "Hi"})).await;
+    assert_eq!(text, error("texts cannot be empty and tokenizer must be initialized"));
+    let (status, body) = engine.post("/generate", &json!({"input_ids": [1], "sampling_params": {"top_q": 1}})).await;
+    assert!(status == 400 && body["message"].as_str().unwrap().starts_with("unknown field `top_q`"), "{body}");
     engine.stop().await;
 }
 

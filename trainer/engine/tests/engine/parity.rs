@@ -1,11 +1,14 @@
-//! Greedy tokens and log-probabilities against transformers, in Python beside it (`make sglang` installs it; without it the test says that it is skipped).
+//! Greedy tokens and log-probabilities against transformers, in Python beside it (tests/sglang/setup.sh installs it; without it the test says that it is skipped).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rljob_learner::model::hugging_face;
 use serde::Deserialize;
+use serde_json::json;
+use tch::{Device, Kind, Tensor};
 
-use crate::harness::{greedy, serve};
+use crate::harness::{greedy, random_blocks, serve, tiny_config, write_blocks};
 
 const NEW_TOKENS: u32 = 24;
 
@@ -39,18 +42,33 @@ fn installation() -> PathBuf {
     std::env::home_dir().unwrap_or_default().join(".cache/rljob/sglang-0.5.12")
 }
 
-async fn agrees_with_transformers(model: &str, prompts: &[Vec<i64>]) {
-    let (python, folder) = (installation().join("venv/bin/python"), installation().join("models").join(model));
-    if !python.exists() || !folder.exists() {
-        eprintln!("skipped: no transformers at {} or no model at {}", python.display(), folder.display());
+/// A Python with transformers, if there is one.
+fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("RLJOB_PYTHON").map_or_else(|| installation().join("venv/bin/python"), PathBuf::from);
+    if !python.exists() {
+        eprintln!("skipped: no Python with torch and transformers at {}; set RLJOB_PYTHON to one", python.display());
+        return None;
+    }
+    Some(python)
+}
+
+async fn installed_agrees_with_transformers(model: &str, prompts: &[Vec<i64>]) {
+    let folder = installation().join("models").join(model);
+    if !folder.exists() {
+        eprintln!("skipped: no model at {}; run tests/sglang/setup.sh", folder.display());
         return;
     }
+    agrees_with_transformers(&folder, prompts).await;
+}
+
+async fn agrees_with_transformers(folder: &Path, prompts: &[Vec<i64>]) {
+    let Some(python) = python() else { return };
     let arguments = [folder.to_str().unwrap(), &NEW_TOKENS.to_string(), &serde_json::to_string(prompts).unwrap()].map(str::to_owned);
     let output = Command::new(python).arg("-c").arg(SCRIPT).args(arguments).env("OMP_NUM_THREADS", "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected: Vec<Expected> = serde_json::from_slice(&output.stdout).unwrap();
 
-    let engine = serve(tempfile::tempdir().unwrap(), &folder, &["--dtype", "float32"]).await;
+    let engine = serve(tempfile::tempdir().unwrap(), folder, &["--dtype", "float32"]).await;
     for (prompt, expected) in prompts.iter().zip(expected) {
         let answer = engine.generate(&greedy("a", prompt.clone(), NEW_TOKENS)).await;
         assert_eq!(answer.output_ids, expected.tokens);
@@ -61,13 +79,38 @@ async fn agrees_with_transformers(model: &str, prompts: &[Vec<i64>]) {
     engine.stop().await;
 }
 
+/// A random model whose norms and biases are not the ones that a model begins with.
+async fn random_agrees_with_transformers(architecture: &str, kind: &str) {
+    let mut config = tiny_config();
+    (config["architectures"], config["model_type"]) = (json!([architecture]), json!(kind));
+    let (layout, blocks) = random_blocks(&config, 5);
+    for (name, vector) in hugging_face::named_tensors(&layout, &blocks).into_iter().filter(|(_, tensor)| tensor.dim() == 1) {
+        let waves = (Tensor::arange(vector.numel() as i64, (Kind::Float, Device::Cpu)) * 1.7).sin() * 0.5;
+        let base = if name.ends_with(".bias") { 0.0 } else { 1.0 };
+        vector.shallow_clone().copy_(&(waves + base));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_blocks(folder.path(), &config, &layout, &blocks);
+    agrees_with_transformers(folder.path(), &[vec![1, 5, 9], vec![40; 61], (0..100).map(|index| (index * 7) % 320).collect()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn qwen2_with_its_biases_agrees_with_transformers() {
+    random_agrees_with_transformers("Qwen2ForCausalLM", "qwen2").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn qwen3_with_its_norms_of_heads_agrees_with_transformers() {
+    random_agrees_with_transformers("Qwen3ForCausalLM", "qwen3").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tiny_llama_agrees_with_transformers() {
     let long = (0..100).map(|index| (index * 7) % 1024).collect();
-    agrees_with_transformers("tiny-llama", &[vec![1, 5, 9], vec![40; 61], long]).await;
+    installed_agrees_with_transformers("tiny-llama", &[vec![1, 5, 9], vec![40; 61], long]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn smollm2_agrees_with_transformers() {
-    agrees_with_transformers("smollm2-135m-f32", &[vec![504, 3575, 282, 4649, 314]]).await;
+    installed_agrees_with_transformers("smollm2-135m-f32", &[vec![504, 3575, 282, 4649, 314]]).await;
 }

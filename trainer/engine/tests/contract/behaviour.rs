@@ -1,0 +1,122 @@
+//! What a run relies on: streams, aborts, pauses, flushes.
+
+use serde_json::{Value, json};
+
+use crate::server::{LIMIT, Server, greedy};
+
+const PROMPT: [i64; 4] = [11, 12, 13, 14];
+
+/// Longer than anything takes that a test waits for.
+const LONG: u32 = 3000;
+
+fn ids(answer: &Value) -> Vec<i64> {
+    serde_json::from_value(answer["output_ids"].clone()).unwrap()
+}
+
+fn aborted() -> Value {
+    json!({"type": "abort", "message": "Aborted", "status_code": null, "err_type": null})
+}
+
+pub async fn streams_are_cumulative_and_end_with_done(server: &Server) {
+    let mut body = greedy("stream", &PROMPT, 40);
+    body["return_logprob"] = json!(true);
+    let whole = server.generate(&body).await;
+    let events = server.running(body).await.events().await;
+    for event in &events {
+        assert!(ids(&whole).starts_with(&ids(event)) && whole["text"].as_str().unwrap().starts_with(event["text"].as_str().unwrap()), "{event}");
+        assert_eq!(event["meta_info"]["output_token_logprobs"].as_array().unwrap().len(), ids(event).len());
+    }
+    let (last, before) = events.split_last().unwrap();
+    assert!(before.iter().all(|event| event["meta_info"]["finish_reason"].is_null()));
+    assert_eq!((ids(last), &last["text"]), (ids(&whole), &whole["text"]));
+    assert_eq!(last["meta_info"]["finish_reason"], json!({"type": "length", "length": 40}));
+}
+
+pub async fn a_batch_is_answered_in_order_and_streamed_with_indexes(server: &Server) {
+    let one = async |prompt: &[i64]| ids(&server.generate(&greedy("one", prompt, 6)).await);
+    let expected = [one(&[21, 22]).await, one(&[31]).await];
+    let mut body = greedy("batch", &[], 6);
+    body["input_ids"] = json!([[21, 22], [31]]);
+    let answers = server.generate(&body).await;
+    assert_eq!([ids(&answers[0]), ids(&answers[1])], expected);
+    assert_eq!([&answers[0]["meta_info"]["id"], &answers[1]["meta_info"]["id"]], [&json!("batch_0"), &json!("batch_1")]);
+    let events = server.running(body).await.events().await;
+    for (index, expected) in expected.iter().enumerate() {
+        let last = events.iter().rfind(|event| event["index"] == json!(index)).unwrap();
+        assert_eq!(ids(last), *expected);
+    }
+}
+
+pub async fn abort_takes_a_live_id_and_what_begins_with_it(server: &Server) {
+    let mut running = Vec::new();
+    for rid in ["x-1", "x-10", "x-2"] {
+        running.push(server.running(greedy(rid, &PROMPT, LONG)).await);
+    }
+    assert_eq!(server.post("/abort_request", &json!({"rid": "x-"})).await, (200, json!("")));
+    assert_eq!(server.post("/abort_request", &json!({"rid": "x-1"})).await, (200, json!("")));
+    let mut running = running.into_iter();
+    for _ in 0..2 {
+        let answer = running.next().unwrap().answer().await;
+        assert_eq!(answer["meta_info"]["finish_reason"], aborted());
+        assert!((1..LONG as usize).contains(&ids(&answer).len()));
+    }
+    assert_eq!(server.post("/abort_request", &json!({"abort_all": true})).await, (200, json!("")));
+    assert_eq!(running.next().unwrap().answer().await["meta_info"]["finish_reason"], aborted());
+}
+
+pub async fn pause_abort_answers_what_runs_and_holds_what_comes(server: &Server) {
+    let running = server.running(greedy("runs.", &PROMPT, LONG)).await;
+    let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
+    assert_eq!(server.post("/pause_generation", &json!({"mode": "abort"})).await, (200, paused));
+    assert_eq!(running.answer().await["meta_info"]["finish_reason"], aborted());
+    let held = server.spawn(greedy("held.", &PROMPT, 5));
+    assert_eq!(server.ask("GET", "/model_info", None).await.0, 200);
+    assert_eq!(server.ask("GET", "/flush_cache", None).await.0, 200);
+    assert!(!held.is_finished());
+    let going_on = json!({"message": "Generation continued successfully.", "status": "ok"});
+    assert_eq!(server.post("/continue_generation", &json!({})).await, (200, going_on));
+    let answer = tokio::time::timeout(LIMIT, held).await.unwrap().unwrap();
+    assert_eq!(answer["meta_info"]["finish_reason"], json!({"type": "length", "length": 5}));
+}
+
+pub async fn pause_retract_and_in_place_go_on_where_they_were(server: &Server) {
+    let expected = ids(&server.generate(&greedy("whole", &PROMPT, 600)).await);
+    for (mode, retractions) in [("retract", 1), ("in_place", 0)] {
+        let running = server.running(greedy(mode, &PROMPT, 600)).await;
+        assert_eq!(server.post("/pause_generation", &json!({"mode": mode})).await.0, 200);
+        assert_eq!(server.ask("GET", "/flush_cache", None).await.0, 400, "{mode}");
+        assert_eq!(server.post("/continue_generation", &json!({})).await.0, 200);
+        let answer = running.answer().await;
+        assert_eq!(answer["meta_info"]["num_retractions"], json!(retractions), "{mode}");
+        assert_eq!(ids(&answer).len(), expected.len());
+        assert_eq!(ids(&answer)[..20], expected[..20], "{mode}");
+    }
+}
+
+pub async fn a_flush_needs_an_idle_server(server: &Server) {
+    let running = server.running(greedy("busy.", &PROMPT, LONG)).await;
+    let (status, message) = server.ask("GET", "/flush_cache", None).await;
+    assert_eq!((status, message.as_str().unwrap().trim_end()), (400, "Flush cache failed."));
+    let (status, message) = server.ask("GET", "/flush_cache?timeout=0.05", None).await;
+    assert_eq!((status, message.as_str().unwrap().trim_end()), (400, "Timed out waiting for idle state."));
+    server.post("/abort_request", &json!({"rid": "busy."})).await;
+    running.answer().await;
+    assert_eq!(server.ask("POST", "/flush_cache?timeout=10", None).await.0, 200);
+}
+
+/// Limits that leave one token make any temperature greedy. Top-p and min-p keep the log-probability of the whole distribution at that temperature; with
+/// top-k 1 it is the unscaled one.
+pub async fn limits_that_leave_one_token_are_greedy(server: &Server) {
+    let greedy_ids = ids(&server.generate(&greedy("greedy", &PROMPT, 12)).await);
+    let mut body = greedy("limited", &PROMPT, 12);
+    body["return_logprob"] = json!(true);
+    let mut logprobs = Vec::new();
+    for (key, value, temperature) in [("top_p", json!(1e-6), 2.0), ("min_p", json!(1.0), 2.0), ("top_k", json!(1), 2.0), ("top_k", json!(1), 1.0)] {
+        body["sampling_params"] = json!({"temperature": temperature, "max_new_tokens": 12, "ignore_eos": true, key: value});
+        let answer = server.generate(&body).await;
+        assert_eq!(ids(&answer), greedy_ids, "{key}");
+        logprobs.push(answer["meta_info"]["output_token_logprobs"][0][0].as_f64().unwrap());
+    }
+    let [top_p, min_p, top_k, plain] = logprobs[..] else { unreachable!() };
+    assert!((top_p - min_p).abs() < 1e-4 && (top_k - plain).abs() < 1e-4 && top_p < plain, "{logprobs:?}");
+}

@@ -1,0 +1,52 @@
+//! OpenAI's own Python client talks to the embedded engine.
+
+use std::process::Command;
+
+use crate::server::{Server, installation, model_folder};
+
+const SCRIPT: &str = r#"
+import sys
+from openai import OpenAI, BadRequestError
+client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none")
+model = client.models.list().data[0].id
+assert client.models.list().data[0].max_model_len > 0
+chat = lambda **k: client.chat.completions.create(model=model, messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+                                                  max_tokens=12, temperature=0, extra_body={"ignore_eos": True}, **k)
+whole = chat(logprobs=True, top_logprobs=2)
+choice = whole.choices[0]
+assert choice.finish_reason == "length" and choice.message.role == "assistant", choice
+assert whole.usage.completion_tokens == 12 and len(choice.logprobs.content) == 12, whole
+assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in choice.logprobs.content)
+chunks = list(chat(stream=True, stream_options={"include_usage": True}))
+text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+assert text == choice.message.content, (text, choice.message.content)
+assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].usage.total_tokens == whole.usage.total_tokens
+two = client.completions.create(model=model, prompt=["What", "is"], n=2, max_tokens=5, temperature=0.8, seed=3)
+assert [choice.index for choice in two.choices] == [0, 1, 2, 3] and two.usage.completion_tokens <= 20
+stream = client.completions.create(model=model, prompt="What", max_tokens=5, temperature=0, stream=True)
+once = client.completions.create(model=model, prompt="What", max_tokens=5, temperature=0)
+assert "".join(chunk.choices[0].text for chunk in stream) == once.choices[0].text
+try:
+    client.completions.create(model=model, prompt="What", max_tokens=5, temperature=-1)
+    raise SystemExit("a negative temperature was taken")
+except BadRequestError as error:
+    assert "temperature must be non-negative" in str(error), error
+print("all of it")
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_openai_client_library_talks_to_the_embedded_engine() {
+    let python = std::env::var_os("RLJOB_PYTHON").map(Into::into).or_else(|| Some(installation()?.join("venv/bin/python")));
+    let usable = |python: &std::path::PathBuf| Command::new(python).args(["-c", "import openai"]).output().is_ok_and(|output| output.status.success());
+    let Some(python) = python.filter(usable) else {
+        eprintln!("skipped: no Python with the package openai; set RLJOB_PYTHON to one, or run tests/sglang/setup.sh");
+        return;
+    };
+    let models = model_folder();
+    let server = Server::embedded(&models.path().join("first")).await;
+    let url = server.url.clone();
+    let run = move || Command::new(python).args(["-c", SCRIPT, &url]).env("no_proxy", "*").output().unwrap();
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "all of it\n", "{}", String::from_utf8_lossy(&output.stderr));
+    server.stop().await;
+}
