@@ -1,14 +1,17 @@
-//! Checkpoints on the disk: complete is what has a manifest, which is written last and removed first.
+//! Checkpoints on the disk: complete is what has a manifest, which is written last and removed first. Usable is what the manifest is true of: a group starts from
+//! nothing else, so that a checkpoint that was torn or altered costs the steps since the one before, and not the run.
 
-use std::collections::BTreeSet;
-use std::io::{Error, ErrorKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read};
 use std::path::Path;
 
 use rljob_crds::names::CHECKPOINTS_DIR;
+use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
+use sha2::{Digest, Sha256};
 
-/// Written last into a checkpoint's folder.
-pub const MANIFEST: &str = "manifest.json";
+pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 
 /// Complete checkpoints of a run directory; none if it cannot be read, so that nobody takes an unreadable volume for an empty one. Blocks shortly.
 pub fn complete(run_directory: &Path) -> Option<BTreeSet<Version>> {
@@ -19,6 +22,80 @@ pub fn complete(run_directory: &Path) -> Option<BTreeSet<Version>> {
             None
         }
     }
+}
+
+/// A complete checkpoint that is not what its manifest says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which.
+    pub version: Version,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Complete, and the newest of them is what its manifest says.
+    pub usable: BTreeSet<Version>,
+    /// Newer ones that are not, and were not refused before.
+    pub refused: Vec<Refused>,
+}
+
+/// Verifies checkpoints, each once as long as it keeps its manifest: reading one of a large model takes minutes.
+#[derive(Debug, Default)]
+pub struct Verifier(BTreeMap<Version, (Option<Manifest>, bool)>);
+
+impl Verifier {
+    /// The complete checkpoints without those newest ones whose files have another size or SHA-256 than their manifest says. None if they cannot be listed. Blocks.
+    pub fn usable(&mut self, run_directory: &Path) -> Option<Found> {
+        let mut found = Found { usable: complete(run_directory)?, refused: Vec::new() };
+        while let Some(&version) = found.usable.last() {
+            let folder = run_directory.join(CHECKPOINTS_DIR).join(version.to_string());
+            let manifest = std::fs::read(folder.join(MANIFEST)).ok().and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
+            let known = self.0.get(&version).filter(|(known, _)| *known == manifest).map(|(_, good)| *good);
+            if known == Some(true) {
+                break;
+            }
+            if known.is_none() {
+                let verdict = manifest.as_ref().ok_or_else(|| format!("{MANIFEST} is not understood")).and_then(|manifest| verify(&folder, version, manifest));
+                let good = verdict.is_ok();
+                found.refused.extend(verdict.err().map(|detail| Refused { version, detail }));
+                self.0.insert(version, (manifest, good));
+                if good {
+                    break;
+                }
+            }
+            found.usable.remove(&version);
+        }
+        Some(found)
+    }
+}
+
+/// What is wrong with a checkpoint, if anything is.
+fn verify(folder: &Path, version: Version, manifest: &Manifest) -> Result<(), String> {
+    if manifest.version != version {
+        return Err(format!("its manifest is of {}", manifest.version));
+    }
+    manifest.files.iter().try_for_each(|entry| verify_file(&folder.join(&entry.name), entry))
+}
+
+fn verify_file(path: &Path, entry: &FileEntry) -> Result<(), String> {
+    let unreadable = |error: Error| format!("`{}` cannot be read: {error}", path.display());
+    let mut file = File::open(path).map_err(unreadable)?;
+    let size = file.metadata().map_err(unreadable)?.len();
+    if size != entry.size {
+        return Err(format!("`{}` has {size} bytes, expected {}", path.display(), entry.size));
+    }
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer).map_err(unreadable)? {
+            0 => break,
+            read => hash.update(&buffer[..read]),
+        }
+    }
+    let sha256 = hash.finalize().iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
+    if sha256 == entry.sha256 { Ok(()) } else { Err(format!("`{}` was altered: its SHA-256 is {sha256}, expected {}", path.display(), entry.sha256)) }
 }
 
 /// Removes what the policy does not keep: of the complete ones all but the newest `keep_last`, of the others those of attempts before `attempt`,
@@ -64,6 +141,7 @@ fn folders(run_directory: &Path) -> std::io::Result<Vec<(Version, bool)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rljob_protocol::checkpoint::{ModelShape, OptimizerProgress};
 
     fn checkpoint(run: &Path, name: &str, complete: bool) {
         let folder = run.join(CHECKPOINTS_DIR).join(name);
@@ -72,6 +150,48 @@ mod tests {
         if complete {
             std::fs::write(folder.join(MANIFEST), b"{}").unwrap();
         }
+    }
+
+    /// A checkpoint as a learner leaves it.
+    fn whole(run: &Path, step: u32) -> std::path::PathBuf {
+        let version = Version { step, attempt: 0 };
+        checkpoint(run, &version.to_string(), false);
+        let folder = run.join(CHECKPOINTS_DIR).join(version.to_string());
+        let sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881".to_owned(); // printf x | sha256sum
+        let files = vec![FileEntry { name: "rank-0.safetensors".to_owned(), size: 1, sha256 }];
+        let (model, optimizer) = (ModelShape { sha256: String::new(), block_numels: vec![] }, OptimizerProgress::default());
+        let manifest = Manifest { format: 1, version, world_size: 1, model, optimizer, files };
+        std::fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_torn_or_altered_checkpoint_is_refused_once_and_the_one_before_is_used() {
+        let run = tempfile::tempdir().unwrap();
+        let [_, altered, torn, garbled] = [2, 4, 6, 8].map(|step| whole(run.path(), step));
+        let version = |step| Version { step, attempt: 0 };
+        let mut verifier = Verifier::default();
+        assert_eq!(verifier.usable(run.path()), Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] }));
+
+        std::fs::write(altered.join("rank-0.safetensors"), b"y").unwrap();
+        std::fs::write(torn.join("rank-0.safetensors"), b"").unwrap();
+        std::fs::write(garbled.join(MANIFEST), b"{").unwrap();
+        let mut verifier = Verifier::default();
+        let found = verifier.usable(run.path()).unwrap();
+        assert_eq!(found.usable, [version(2)].into());
+        let details: Vec<(u32, String)> =
+            found.refused.into_iter().map(|refused| (refused.version.step, refused.detail.replace(&run.path().display().to_string(), ""))).collect();
+        let file = |step| format!("`/checkpoints/step-{step}.attempt-0/rank-0.safetensors`");
+        let sha256 = "its SHA-256 is a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa, expected 2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
+        assert_eq!(
+            details,
+            [
+                (8, "manifest.json is not understood".to_owned()),
+                (6, format!("{} has 0 bytes, expected 1", file(6))),
+                (4, format!("{} was altered: {sha256}", file(4))),
+            ]
+        );
+        assert_eq!(verifier.usable(run.path()), Some(Found { usable: [version(2)].into(), refused: vec![] }), "what was refused is not read again");
     }
 
     #[test]

@@ -1,19 +1,22 @@
 //! Does what the run asks for: time passes, checkpoints are looked up, and the one piece of work that the learners wait for is done.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_protocol::status::LearnerFailure;
+use rljob_protocol::version::Version;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::checkpoints::Verifier;
 use crate::coordinator::Coordinator;
 use crate::core::work::Work;
 use crate::core::{Run, Stage};
 use crate::input::{self, Input, InputError};
 use crate::pack::batch::SampleError;
 use crate::store::StoreError;
-use crate::{checkpoints, evaluation, rollout};
+use crate::{evaluation, rollout};
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(250);
@@ -61,6 +64,7 @@ impl WorkError {
 pub async fn tick(coordinator: Arc<Coordinator>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut verifier = Verifier::default();
     loop {
         tokio::select! {
             () = coordinator.stop.cancelled() => return,
@@ -68,7 +72,7 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
         }
         let forming = coordinator.read(|run| matches!(run.record().stage, Stage::Forming { .. })).await;
         // A group forms from what the disk holds, not from what was reported.
-        let complete = if forming { checkpoints::complete(&coordinator.config.run_directory) } else { None };
+        let complete = if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
         let changed = coordinator.change(|run, now| {
             if let Some(complete) = complete {
                 run.set_checkpoints(complete);
@@ -79,6 +83,24 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
             tracing::error!(error = %crate::error_line(&error), "failed to record the run's state; trying again");
         }
     }
+}
+
+/// Checkpoints that a group may start from. What is refused is said in the log and in the journal.
+async fn usable_checkpoints(coordinator: &Arc<Coordinator>, verifier: &mut Verifier) -> Option<BTreeSet<Version>> {
+    let (directory, mut taken) = (coordinator.config.run_directory.clone(), std::mem::take(verifier));
+    let verified = tokio::task::spawn_blocking(move || {
+        let found = taken.usable(&directory);
+        (taken, found)
+    });
+    let (returned, found) = verified.await.ok()?;
+    *verifier = returned;
+    let found = found?;
+    for refusal in found.refused {
+        let used = found.usable.last().map_or_else(|| "the run starts from its beginning".to_owned(), |version| format!("{version} is used"));
+        tracing::warn!("refused checkpoint {}: {}; {used}", refusal.version, refusal.detail);
+        coordinator.event("CheckpointRefused", serde_json::json!({"version": refusal.version, "detail": refusal.detail})).await;
+    }
+    Some(found.usable)
 }
 
 /// Opens the input, then does the wanted work until `stop`.

@@ -1,11 +1,18 @@
 //! Whose run directory this is: written at the first start, compared at every later one, so that two jobs never share a journal.
+//!
+//! A run is the same one if namespace, name, model and kind of algorithm are; the rest of a spec may be edited between two starts. Under a new UID it is the same run of
+//! a job that was made anew: it goes on, with a restart budget and fencing numbers of its own.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
+use rljob_crds::names::JOURNAL_FILE;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::core::{Record, record};
+use crate::journal::{Journal, JournalError};
 
 const FILE: &str = "identity.json";
 
@@ -19,7 +26,7 @@ pub struct Identity {
     pub name: String,
     /// Its UID when the directory was made. The same job made anew has another one and goes on here.
     pub uid: String,
-    /// SHA-256 of what may not change: model and algorithm, as hexadecimal.
+    /// SHA-256 of what may not change: the model and the kind of algorithm, as hexadecimal.
     pub spec_hash: String,
 }
 
@@ -29,7 +36,7 @@ pub enum IdentityError {
     /// It belongs to another job.
     #[error(
         "the run directory {} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
-        directory.display(), held.namespace, held.name, held.uid, if *same_name { "another model or algorithm" } else { "its own run" }
+        directory.display(), held.namespace, held.name, held.uid, if *same_name { "another model or kind of algorithm" } else { "its own run" }
     )]
     Another {
         /// The directory.
@@ -47,17 +54,21 @@ pub enum IdentityError {
         /// Why.
         source: std::io::Error,
     },
+    /// The journal of the job's earlier life cannot be read or written.
+    #[error("failed to take over the run's journal")]
+    Journal(#[from] JournalError),
 }
 
 impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
-        let text = serde_json::to_string(&(&config.spec.model, &config.spec.algorithm))?;
+        let algorithm = &config.spec.algorithm;
+        let text = serde_json::to_string(&(&config.spec.model, algorithm.grpo.is_some(), algorithm.sft.is_some()))?;
         let spec_hash = Sha256::digest(text).iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
         Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
     }
 
-    /// Claims the directory, or checks that it is claimed by the same job. Makes it if it is not there.
+    /// Claims the directory, or checks that it is claimed by the same run. Makes it if it is not there.
     pub fn claim(&self, directory: &Path) -> Result<(), IdentityError> {
         let path = directory.join(FILE);
         let failed = |source| IdentityError::File { path: path.clone(), source };
@@ -68,10 +79,16 @@ impl Identity {
             Err(error) => return Err(failed(error)),
         };
         let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
-        if same_name && held.spec_hash == self.spec_hash {
-            return Ok(());
+        if !same_name || held.spec_hash != self.spec_hash {
+            return Err(IdentityError::Another { directory: directory.to_owned(), held: Box::new(held), same_name });
         }
-        Err(IdentityError::Another { directory: directory.to_owned(), held: Box::new(held), same_name })
+        if held.uid != self.uid {
+            // In this order: a crash between the two renews once more, which changes nothing.
+            renew(&directory.join(JOURNAL_FILE))?;
+            self.write(&path).map_err(failed)?;
+            tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
+        }
+        Ok(())
     }
 
     /// Whole or not at all.
@@ -83,19 +100,57 @@ impl Identity {
     }
 }
 
+/// Makes the journal that of a job made anew.
+fn renew(path: &Path) -> Result<(), JournalError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let mut journal = Journal::open(path)?;
+    let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
+    let malformed = |error: serde_json::Error| JournalError::Malformed { what: "state.value", source: error.into() };
+    let mut record: Record = serde_json::from_value(json).map_err(malformed)?;
+    record.renew();
+    journal.put_state(record::KEY, &serde_json::to_value(&record).map_err(malformed)?)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Identity;
+    use super::{Identity, JOURNAL_FILE};
+    use crate::core::record::KEY;
+    use crate::core::{Record, Stage};
+    use crate::journal::Journal;
+
+    fn identity(uid: &str) -> Identity {
+        Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: uid.to_owned(), spec_hash: "aa".to_owned() }
+    }
+
+    #[test]
+    fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = || Journal::open(&directory.path().join(JOURNAL_FILE)).unwrap();
+        identity("u1").claim(directory.path()).unwrap();
+        let failed = Record { epoch: Some(9), attempt: 4, restarts: 3, stage: Stage::Failed, ..Record::default() };
+        journal().put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
+        identity("u1").claim(directory.path()).unwrap();
+        let read = || serde_json::from_value::<Record>(journal().get_state(KEY).unwrap().unwrap()).unwrap();
+        assert_eq!(read(), failed, "the same UID is the same job");
+        identity("u2").claim(directory.path()).unwrap();
+        assert_eq!(read(), Record { attempt: 5, ..Record::default() });
+        let finished = Record { epoch: Some(2), attempt: 5, stage: Stage::Finished, exported: true, ..Record::default() };
+        journal().put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
+        identity("u3").claim(directory.path()).unwrap();
+        assert_eq!(read(), Record { epoch: None, ..finished }, "what is finished stays so");
+    }
 
     #[test]
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let first = Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: "u1".to_owned(), spec_hash: "aa".to_owned() };
+        let first = identity("u1");
         first.claim(directory.path()).unwrap();
         Identity { uid: "u2".to_owned(), ..first.clone() }.claim(directory.path()).unwrap();
         let other = Identity { name: "other".to_owned(), ..first.clone() }.claim(directory.path()).unwrap_err();
-        assert!(other.to_string().contains("belongs to default/gsm8k (uid u1) with its own run"), "{other}");
+        assert!(other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
         let changed = Identity { spec_hash: "bb".to_owned(), ..first }.claim(directory.path()).unwrap_err();
-        assert!(changed.to_string().contains("with another model or algorithm"), "{changed}");
+        assert!(changed.to_string().contains("with another model or kind of algorithm"), "{changed}");
     }
 }

@@ -114,7 +114,12 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         None => Record::default(),
     };
     facts.checkpoints = checkpoints::complete(&config.run_directory).context("failed to list the checkpoints")?;
-    let run = Run::new(Settings::from_config(&config), given_another_chance(record), facts, incarnation, clock.now());
+    let settings = Settings::from_config(&config);
+    if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
+        facts.last_step = facts.last_step.max(restore.version.step);
+        facts.fixed_step = facts.fixed_step.max(restore.version.step);
+    }
+    let run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
     let metrics = Metrics::new()?;
     Ok(Coordinator::new(Parts { config, incarnation, clock, store, fleet: Fleet::new(client, clock), files, run, newest_metrics, newest_evaluation, metrics }))
 }

@@ -6,6 +6,7 @@
 //!  learner ── GET /v1/instructions ──────────────▶ coordinator          learner
 //!          ── GET /v1/batches/STEP ──────────────▶                      batch
 //!          ── POST /v1/steps, checkpoints, weights ▶                    learner
+//!  learner ── files of a checkpoint ─────────────▶ coordinator, learner checkpoint
 //!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang
 //! ```
 
@@ -20,5 +21,7 @@ pub mod supervisor;
 pub mod learner;
 
 pub mod batch;
+
+pub mod checkpoint;
 
 pub mod sglang;

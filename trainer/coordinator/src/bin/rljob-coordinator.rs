@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rljob_coordinator::identity::IdentityError;
 use rljob_coordinator::process::{Options, run};
+use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use tracing_subscriber::EnvFilter;
 
 /// Coordinator of an RLJob: data, rollouts, rewards, the journal, batches, weight-sync orders and evaluation.
@@ -34,8 +36,10 @@ fn main() -> ExitCode {
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
+            // The last line is what an operator shows.
+            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            let in_use = matches!(error.downcast_ref(), Some(IdentityError::Another { .. }));
+            if in_use { ExitCode::from(EXIT_RUN_DIRECTORY_IN_USE as u8) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -118,7 +118,7 @@ impl Run {
             world_size: self.settings.supervisors * self.settings.processes,
             rendezvous_address: first.address.clone(),
             rendezvous_port: first.rendezvous_port,
-            restore: self.newest_checkpoint().map(|version| Restore { version, path: self.checkpoint_path(version) }),
+            restore: self.restore(),
         })
     }
 
@@ -192,6 +192,12 @@ impl Run {
 
     fn standings(&self, layout: &Layout, now: Now) -> Vec<Standing> {
         layout.members.iter().map(|member| self.supervisors.standing(member, self.since, now)).collect()
+    }
+
+    /// What a group starts from: the newest checkpoint, or before the first one that of another run, if the spec names one.
+    fn restore(&self) -> Option<Restore> {
+        let own = self.newest_checkpoint().map(|version| Restore { version, path: self.checkpoint_path(version) });
+        own.or_else(|| self.settings.restore_from.clone())
     }
 
     /// The newest complete checkpoint.

@@ -30,6 +30,19 @@ pub struct Record {
     pub exported: bool,
 }
 
+impl Record {
+    /// The run's job was made anew: its epochs and restarts are counted from the start, and a run that had failed is tried again. A finished one stays finished.
+    pub fn renew(&mut self) {
+        self.epoch = None;
+        self.restarts = 0;
+        if self.stage == Stage::Failed {
+            self.stage = Stage::default();
+            self.last_failure = None;
+            self.attempt += 1;
+        }
+    }
+}
+
 /// Life of the learner group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -1,9 +1,11 @@
 //! What the state machine needs of the run configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
+use rljob_protocol::supervisor::Restore;
+
 
 /// The fixed part of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub struct Settings {
     pub method: WeightSyncMethod,
     /// Ranks of one engine.
     pub engine_ranks: u32,
+    /// Where a run without a checkpoint of its own starts.
+    pub restore_from: Option<Restore>,
     /// The run directory.
     pub run_directory: PathBuf,
 }
@@ -37,8 +41,15 @@ impl Settings {
             rollouts: spec.algorithm.grpo.is_some(),
             evaluation_every: spec.dataset.evaluation.as_ref().map(|evaluation| evaluation.every_steps),
             method: spec.weight_sync.method,
-            engine_ranks: 1,
+            engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),
+            restore_from: spec.checkpoint.restore_from.as_deref().and_then(restore),
             run_directory: config.run_directory.clone(),
         }
     }
+}
+
+/// The checkpoint in a folder `…/step-N.attempt-K`; the schema admits no other name.
+fn restore(path: &str) -> Option<Restore> {
+    let path = Path::new(path);
+    Some(Restore { version: path.file_name()?.to_str()?.parse().ok()?, path: path.to_owned() })
 }

@@ -23,6 +23,7 @@ fn settings() -> Settings {
         evaluation_every: None,
         method: WeightSyncMethod::Disk,
         engine_ranks: 1,
+        restore_from: None,
         run_directory: PathBuf::from("/run"),
     }
 }

@@ -1,85 +1,29 @@
-//! `manifest.json`: what a checkpoint holds. Its presence is the commit; a folder without it is not a checkpoint.
+//! `manifest.json` and the receipts of the ranks: names, measuring, reading and writing whole.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use rljob_protocol::version::Version;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::CheckpointError;
 
-/// Name of the manifest in a checkpoint's folder.
-pub const MANIFEST_FILE: &str = "manifest.json";
-/// The layout of checkpoints that this program writes and reads.
-pub const FORMAT: u32 = 1;
+pub use rljob_protocol::checkpoint::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress};
 
-/// What a checkpoint holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Manifest {
-    /// [`FORMAT`].
-    pub format: u32,
-    /// Steps done and the incarnation that did them.
-    pub version: Version,
-    /// Ranks that wrote it, one file each.
-    pub world_size: u32,
-    /// Which model it is.
-    pub model: ModelShape,
-    /// State of the optimizer beside its moments.
-    pub optimizer: OptimizerProgress,
-    /// The files, in order of rank.
-    pub files: Vec<FileEntry>,
-}
-
-/// Identifies a model's parameters: another shape, another model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ModelShape {
-    /// SHA-256 of the names and shapes of every parameter, in hexadecimal.
-    pub sha256: String,
-    /// Elements of each block, without padding.
-    pub block_numels: Vec<i64>,
-}
-
-/// What the optimizer counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OptimizerProgress {
-    /// Updates made, for AdamW's bias correction.
-    pub updates: u64,
-    /// Updates skipped in a row, up to now, because loss or gradient was not finite.
-    pub skipped_in_a_row: u32,
-}
-
-/// A file of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FileEntry {
-    /// Its name in the folder.
-    pub name: String,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Its SHA-256, in hexadecimal.
-    pub sha256: String,
-}
-
-impl FileEntry {
-    /// Measures the file `name` in `folder`.
-    pub fn of(folder: &Path, name: &str) -> Result<Self, CheckpointError> {
-        let path = folder.join(name);
-        let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
-        let mut file = File::open(&path).map_err(|error| CheckpointError::io("open", &path, error))?;
-        loop {
-            let read = file.read(&mut buffer).map_err(|error| CheckpointError::io("read", &path, error))?;
-            if read == 0 {
-                return Ok(Self { name: name.to_owned(), size, sha256: hex(&hash.finalize()) });
-            }
-            size += read as u64;
-            hash.update(&buffer[..read]);
+/// Measures the file `name` in `folder`.
+pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> {
+    let path = folder.join(name);
+    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+    let mut file = File::open(&path).map_err(|error| CheckpointError::io("open", &path, error))?;
+    loop {
+        let read = file.read(&mut buffer).map_err(|error| CheckpointError::io("read", &path, error))?;
+        if read == 0 {
+            return Ok(FileEntry { name: name.to_owned(), size, sha256: hex(&hash.finalize()) });
         }
+        size += read as u64;
+        hash.update(&buffer[..read]);
     }
 }
 

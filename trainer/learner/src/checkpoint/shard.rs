@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, View};
 use tch::{Kind, Tensor};
 
 use super::CheckpointError;
-use super::manifest::{FileEntry, commit, shard_file, temporary};
+use super::manifest::{FileEntry, commit, measure, shard_file, temporary};
 
 /// What is kept of each block, in the order of [`Snapshot::blocks`] and of [`super::Restored`].
 pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
@@ -38,7 +38,7 @@ impl Snapshot {
         safetensors::serialize_to_file(views, None, &partial).map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
         File::open(&partial).and_then(|file| file.sync_all()).map_err(|error| CheckpointError::io("sync", &partial, error))?;
         commit(&partial, &path)?;
-        FileEntry::of(folder, &shard_file(rank, world_size))
+        measure(folder, &shard_file(rank, world_size))
     }
 }
 
