@@ -32,29 +32,6 @@ fn sft_batch_size() -> u32 {
     64
 }
 
-/// How a completion is scored, from 0 to 1. Exactly one of the fields.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("has(self.math) != has(self.exactMatch)").message("set exactly one of math and exactMatch"))]
-pub struct RewardSpec {
-    /// 1 if the completion's final number (after `####`, in `\boxed{}`, else the last number) equals the answer's by value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub math: Option<MathReward>,
-    /// 1 if the completion equals the answer, leading and trailing white space aside.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exact_match: Option<ExactMatchReward>,
-}
-
-/// Settings of the `math` reward.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MathReward {}
-
-/// Settings of the `exactMatch` reward.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExactMatchReward {}
-
 /// How completions are sampled.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

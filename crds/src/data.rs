@@ -116,17 +116,31 @@ pub struct DatasetSpec {
     pub evaluation: Option<EvaluationDataset>,
 }
 
-/// A JSONL file and how its rows become prompts.
+/// Rows and how they become prompts.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainDataset {
-    /// A JSONL file: one object a line. `rljob run` resolves a relative path against the job file.
+    /// A `.jsonl` file (one object a line), a `.parquet` file, or a Hugging Face dataset folder of such files. `rljob run` resolves a relative path against
+    /// the job file.
     #[schemars(length(min = 1, max = 4096))]
     pub path: String,
+    /// Split of a dataset folder, as its README.md or its files' names say. Default `train`; not for a single file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub split: Option<String>,
+    /// Subset (configuration) of a dataset folder whose README.md lists several. Default the one marked as default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub subset: Option<String>,
+    /// Rows whose prompt has more tokens, chat template included, are left out, and their number is logged. Unset, a prompt that the model's context
+    /// cannot hold is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_prompt_tokens: Option<u32>,
     /// Jinja template of the prompt over a row's fields, for example `{{question}}`.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
-    /// Name of the field that holds the reference answer, which rewards compare with. Needed by `grpo`.
+    /// Name of the field that holds the reference answer, which `math` and `exactMatch` rewards compare with and others are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
@@ -143,9 +157,23 @@ pub struct TrainDataset {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationDataset {
-    /// A JSONL file: one object a line. `rljob run` resolves a relative path against the job file.
+    /// A `.jsonl` file (one object a line), a `.parquet` file, or a Hugging Face dataset folder of such files. `rljob run` resolves a relative path against
+    /// the job file.
     #[schemars(length(min = 1, max = 4096))]
     pub path: String,
+    /// Split of a dataset folder, as its README.md or its files' names say. Default `test`; not for a single file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub split: Option<String>,
+    /// Subset (configuration) of a dataset folder whose README.md lists several. Default the one marked as default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub subset: Option<String>,
+    /// Rows whose prompt has more tokens, chat template included, are left out, and their number is logged. Unset, a prompt that the model's context
+    /// cannot hold is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_prompt_tokens: Option<u32>,
     /// Jinja template of the prompt over a row's fields.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,

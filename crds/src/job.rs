@@ -4,8 +4,9 @@ use kube::CustomResource;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{AlgorithmSpec, OptimizerSpec, RewardSpec, RolloutSpec, TrainingSpec};
+use crate::algorithm::{AlgorithmSpec, OptimizerSpec, RolloutSpec, TrainingSpec};
 use crate::data::{DatasetSpec, ModelSpec, StorageSpec, VolumeSpec};
+use crate::reward::RewardSpec;
 use crate::roles::{CoordinatorSpec, InferenceSpec, TrainerSpec};
 use crate::status::RLJobStatus;
 

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use rljob_crds::RLJob;
-use rljob_crds::algorithm::{AlgorithmSpec, RewardSpec};
+use rljob_crds::algorithm::AlgorithmSpec;
 use rljob_crds::data::{InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
+use rljob_crds::reward::{AnswerPlace, RewardSpec};
 use rljob_crds::roles::{EngineKind, Resources};
 use rljob_crds::{RLJobSpec, data::DatasetSpec};
 use rljob_protocol::version::Version;
@@ -117,13 +118,13 @@ fn check_storage(storage: &StorageSpec, problems: &mut Vec<Problem>) {
 fn check_algorithm(algorithm: &AlgorithmSpec, reward: Option<&RewardSpec>, dataset: &DatasetSpec, problems: &mut Vec<Problem>) {
     exactly_one("spec.algorithm", &[("grpo", algorithm.grpo.is_some()), ("sft", algorithm.sft.is_some())], problems);
     if let Some(reward) = reward {
-        exactly_one("spec.reward", &[("math", reward.math.is_some()), ("exactMatch", reward.exact_match.is_some())], problems);
+        check_reward(reward, problems);
     }
     if algorithm.grpo.is_some() {
         if reward.is_none() {
             problems.push(Problem::new("spec.reward", "is missing; algorithm.grpo needs a reward"));
         }
-        if dataset.train.answer.is_none() {
+        if dataset.train.answer.is_none() && reward.is_none_or(compares) {
             problems.push(Problem::new("spec.dataset.train.answer", "is missing; algorithm.grpo compares with it"));
         }
         if dataset.train.completion.is_some() {
@@ -176,6 +177,27 @@ fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     for (index, argument) in inference.extra_args.iter().enumerate() {
         if let Some(flag) = sglang::own_flag(argument) {
             problems.push(Problem::new(format!("spec.inference.extraArgs[{index}]"), format!("{flag} is set by the run itself; remove it")));
+        }
+    }
+}
+
+/// Whether the reward is nothing without a reference answer.
+fn compares(reward: &RewardSpec) -> bool {
+    reward.math.is_some() || reward.exact_match.is_some()
+}
+
+fn check_reward(reward: &RewardSpec, problems: &mut Vec<Problem>) {
+    let kinds = [
+        ("math", reward.math.is_some()),
+        ("exactMatch", reward.exact_match.is_some()),
+        ("http", reward.http.is_some()),
+        ("command", reward.command.is_some()),
+    ];
+    exactly_one("spec.reward", &kinds, problems);
+    let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
+    for (index, place) in places.iter().enumerate() {
+        if places[..index].contains(place) {
+            problems.push(Problem::new(format!("spec.reward.math.extract[{index}]"), format!("{place:?} is there already")));
         }
     }
 }

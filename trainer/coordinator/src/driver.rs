@@ -13,8 +13,10 @@ use crate::checkpoints::Verifier;
 use crate::coordinator::Coordinator;
 use crate::core::work::Work;
 use crate::core::{Run, Stage};
+use crate::data::Dataset;
 use crate::input::{self, Input, InputError};
 use crate::pack::batch::SampleError;
+use crate::reward::RewardError;
 use crate::store::StoreError;
 use crate::{evaluation, rollout};
 
@@ -40,9 +42,15 @@ pub enum WorkError {
     /// An evaluation without data.
     #[error("the spec has no evaluation data")]
     NoEvaluationData,
-    /// A verifier hangs: the run fails.
-    #[error("the reward of one completion took longer than {} s", .0.as_secs())]
-    SlowReward(Duration),
+    /// The verifier is broken: the run fails.
+    #[error(transparent)]
+    Verifier(#[from] RewardError),
+    /// Nothing is left to train on or to evaluate: the run fails.
+    #[error("the verifier failed on every completion of step {step}: the coordinator's log says how")]
+    AllRejected {
+        /// The step.
+        step: u32,
+    },
     /// The journal failed: tried again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -113,6 +121,8 @@ pub async fn work(coordinator: Arc<Coordinator>) {
         Ok(input) => Arc::new(input),
         Err(error) => return fail(&coordinator, &error).await,
     };
+    let rows = |data: &Dataset| serde_json::json!({"rows": data.len(), "dropped": data.dropped()});
+    coordinator.event("DataOpened", serde_json::json!({"train": rows(&input.train), "evaluation": input.evaluation.as_ref().map(rows)})).await;
     coordinator.batches.set_input(Arc::clone(&input));
     let mut changes = coordinator.changes();
     let mut running = Running::default();

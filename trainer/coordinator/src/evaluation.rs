@@ -12,7 +12,7 @@ use crate::driver::WorkError;
 use crate::input::{Input, InputError};
 use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{Sampler, Wanted};
-use crate::rollout::score::score;
+use crate::rollout::score::{Verdict, score};
 
 /// Prompts at engines, or waiting for one.
 const PROMPTS: usize = 1024;
@@ -27,8 +27,11 @@ pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version
     let mut pairs = futures::stream::iter(0..prompts).map(|row| pair(coordinator, input, &sampler, data, row)).buffer_unordered(PROMPTS);
     while let Some(rewards) = pairs.next().await {
         let (one, other) = rewards?;
-        sampled.push(one);
-        greedy.push(other);
+        sampled.extend(one);
+        greedy.extend(other);
+    }
+    if sampled.is_empty() || greedy.is_empty() {
+        return Err(WorkError::AllRejected { step: version.step });
     }
     let metrics = EvaluationMetrics {
         step: version.step,
@@ -41,8 +44,8 @@ pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version
     Ok(metrics)
 }
 
-/// Rewards of the sampled and of the greedy completion.
-async fn pair(coordinator: &Coordinator, input: &Arc<Input>, sampler: &Sampler<'_>, data: &Dataset, row: u64) -> Result<(f64, f64), WorkError> {
+/// Rewards of the sampled and of the greedy completion; none where the verifier failed.
+async fn pair(coordinator: &Coordinator, input: &Arc<Input>, sampler: &Sampler<'_>, data: &Dataset, row: u64) -> Result<(Option<f64>, Option<f64>), WorkError> {
     let rollout = &coordinator.config.spec.rollout;
     let prompt = data.prompt(row).map_err(InputError::from)?;
     let max_new_tokens = input.room("evaluation", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
@@ -50,13 +53,14 @@ async fn pair(coordinator: &Coordinator, input: &Arc<Input>, sampler: &Sampler<'
     let wanted = [rollout.temperature, 0.0].into_iter().zip(0..).map(|(temperature, index)| Wanted { key: key(index), temperature, max_new_tokens });
     let wanted: Vec<_> = wanted.collect();
     let lease = sampler.lease(&prompt.tokens, &wanted).await;
-    let mut rewards = [0.0; 2];
+    let mut rewards = [None; 2];
     let mut finished = std::pin::pin!(sampler.group(lease, &prompt.tokens, &wanted));
     while let Some((at, result)) = finished.next().await {
         let (_, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
-        let scored = score(input, completion.tokens, prompt.answer.clone().unwrap_or_default()).await?;
-        if let Some(reward) = rewards.get_mut(at) {
-            *reward = scored.reward.value;
+        match (score(input, &prompt, completion.tokens).await?, rewards.get_mut(at)) {
+            (Verdict::Scored(scored), Some(reward)) => *reward = Some(scored.reward.value),
+            (Verdict::Rejected(error), _) => tracing::warn!(row, error = %crate::error_line(&error), "a completion is left out of the evaluation"),
+            (Verdict::Scored(_), None) => {}
         }
     }
     Ok((rewards[0], rewards[1]))

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rljob_crds::RunConfig;
+use rljob_crds::data::PromptFormat;
 use rljob_crds::names::EXPORT_COMPLETE_FILE;
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
-use crate::reward::Verifier;
+use crate::reward::{RewardError, Verifier};
 use crate::text::{TextError, TextTokenizer};
 
 /// How long another job's export is waited for.
@@ -23,6 +24,9 @@ pub enum InputError {
     /// The tokenizer or chat template.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The verifier.
+    #[error(transparent)]
+    Reward(#[from] RewardError),
     /// A data file.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -33,6 +37,16 @@ pub enum InputError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The tokenizer is another model's.
+    #[error("the tokenizer in {} has token ids up to {largest}, and config.json there gives the model a vocab_size of {vocabulary}: one of the two is another model's", path.display())]
+    Vocabularies {
+        /// The model folder.
+        path: PathBuf,
+        /// The tokenizer's largest id.
+        largest: i64,
+        /// `vocab_size`.
+        vocabulary: i64,
     },
     /// A prompt, or a prompt with its completion, does not fit.
     #[error("row {row} of the {dataset} data has {tokens} tokens; the model's context (max_position_embeddings) is {context}: remove the row or shorten it")]
@@ -95,9 +109,19 @@ impl Input {
         let spec = &config.spec;
         let tokenizer = TextTokenizer::open(&config.model_directory)?;
         let model = model_config(&config.model_directory)?;
-        let verifier = spec.reward.as_ref().map(Verifier::new);
+        if let Some(largest) = tokenizer.largest_token_id().filter(|largest| *largest >= model.vocab_size) {
+            return Err(InputError::Vocabularies { path: config.model_directory.clone(), largest, vocabulary: model.vocab_size });
+        }
+        let chat = spec.dataset.train.format == PromptFormat::Chat || spec.dataset.evaluation.as_ref().is_some_and(|data| data.format == PromptFormat::Chat);
+        if chat {
+            tokenizer.check_chat_template()?;
+        }
+        let verifier = spec.reward.as_ref().map(Verifier::new).transpose()?;
         let train = Dataset::open_train(&spec.dataset.train, &tokenizer, spec.training.seed)?;
         let evaluation = spec.dataset.evaluation.as_ref().map(|evaluation| Dataset::open_evaluation(evaluation, &tokenizer)).transpose()?;
+        for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
+            data.check_lengths(model.max_position_embeddings)?;
+        }
         if let Some(verifier) = &verifier {
             if spec.algorithm.grpo.is_some() {
                 train.check_answers(verifier)?;

@@ -1,24 +1,29 @@
-//! A JSONL file's rows, rendered by the spec's templates. Everything that can be wrong with a row is found here, when the file is opened.
+//! Rows rendered by the spec's templates, and how many tokens they have. Everything that can be wrong with a row is found here, when the data is opened.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-
-use minijinja::{Environment, UndefinedBehavior};
-use serde_json::{Map, Value};
+use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
+use rljob_crds::data::PromptFormat;
+use serde_json::Value;
 
 use super::DataError;
+use super::read::{Fields, Place};
+use crate::text::TextTokenizer;
 
 const PROMPT: &str = "prompt";
 const COMPLETION: &str = "completion";
 
 /// A rendered row.
 pub struct Row {
-    /// Its line in the file, from 1.
-    pub line: u64,
+    /// Where it stands.
+    pub place: Place,
+    /// Its number over all files, from 0.
+    pub number: u64,
     pub prompt: String,
     pub completion: Option<String>,
     pub answer: Option<String>,
+    /// Tokens of the prompt, chat template included.
+    pub prompt_tokens: usize,
+    /// Tokens of the completion, the end-of-sequence token included; 0 without one.
+    pub completion_tokens: usize,
 }
 
 /// The spec's templates, compiled, and the name of the answer's field.
@@ -33,6 +38,7 @@ impl Templates {
     pub fn new(prompt: &str, completion: Option<&str>, answer: Option<&str>) -> Result<Self, DataError> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_formatter(print);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         let mut add =
             |template, source: &str| environment.add_template_owned(template, source.to_owned()).map_err(|source| DataError::Template { template, source });
@@ -41,30 +47,42 @@ impl Templates {
         Ok(Self { environment, completion: completion.is_some(), answer: answer.map(str::to_owned) })
     }
 
-    fn row(&self, path: &Path, line: u64, fields: &Map<String, Value>) -> Result<Row, DataError> {
+    /// A row, its tokens not counted yet.
+    pub fn row(&self, place: Place, number: u64, fields: &Fields) -> Result<Row, DataError> {
         Ok(Row {
-            line,
-            prompt: self.render(PROMPT, path, line, fields)?,
-            completion: if self.completion { Some(self.render(COMPLETION, path, line, fields)?) } else { None },
-            answer: self.answer.as_deref().map(|field| answer(path, line, field, fields)).transpose()?,
+            prompt: self.render(PROMPT, &place, fields)?,
+            completion: if self.completion { Some(self.render(COMPLETION, &place, fields)?) } else { None },
+            answer: self.answer.as_deref().map(|field| answer(&place, field, fields)).transpose()?,
+            place,
+            number,
+            prompt_tokens: 0,
+            completion_tokens: 0,
         })
     }
 
-    fn render(&self, template: &'static str, path: &Path, line: u64, fields: &Map<String, Value>) -> Result<String, DataError> {
+    fn render(&self, template: &'static str, place: &Place, fields: &Fields) -> Result<String, DataError> {
         let compiled = self.environment.get_template(template).map_err(|source| DataError::Template { template, source })?;
         compiled.render(fields).map_err(|source| {
             let mut used: Vec<String> = compiled.undeclared_variables(false).into_iter().filter(|name| !fields.contains_key(name)).collect();
             used.sort_unstable();
             match used.into_iter().next() {
-                Some(field) if source.kind() == minijinja::ErrorKind::UndefinedError => DataError::MissingField { path: path.to_owned(), line, field },
-                _ => DataError::Render { path: path.to_owned(), line, template, source },
+                Some(field) if source.kind() == ErrorKind::UndefinedError => DataError::MissingField { place: place.clone(), field },
+                _ => DataError::Render { place: place.clone(), template, source },
             }
         })
     }
 }
 
-fn answer(path: &Path, line: u64, field: &str, fields: &Map<String, Value>) -> Result<String, DataError> {
-    let wrong = |found| Err(DataError::FieldType { path: path.to_owned(), line, field: field.to_owned(), found });
+/// A null in a prompt is a hole in the data, not the word None.
+fn print(out: &mut Output, state: &State, value: &minijinja::Value) -> Result<(), minijinja::Error> {
+    if value.is_none() {
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a field that it prints is null"));
+    }
+    escape_formatter(out, state, value)
+}
+
+fn answer(place: &Place, field: &str, fields: &Fields) -> Result<String, DataError> {
+    let wrong = |found| Err(DataError::FieldType { place: place.clone(), field: field.to_owned(), found });
     match fields.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Number(number)) => Ok(number.to_string()),
@@ -72,28 +90,39 @@ fn answer(path: &Path, line: u64, field: &str, fields: &Map<String, Value>) -> R
         Some(Value::Bool(_)) => wrong("a boolean"),
         Some(Value::Array(_)) => wrong("a list"),
         Some(Value::Object(_)) => wrong("an object"),
-        None => Err(DataError::MissingField { path: path.to_owned(), line, field: field.to_owned() }),
+        None => Err(DataError::MissingField { place: place.clone(), field: field.to_owned() }),
     }
 }
 
-/// Reads and renders the first `limit` rows; blank lines are not rows.
-pub fn read(path: &Path, templates: &Templates, limit: usize) -> Result<Vec<Row>, DataError> {
-    let unreadable = |source| DataError::Read { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
-    let mut rows = Vec::new();
-    let mut bytes = Vec::new();
-    let mut line = 0;
-    while rows.len() < limit {
-        bytes.clear();
-        if file.read_until(b'\n', &mut bytes).map_err(unreadable)? == 0 {
-            break;
-        }
-        line += 1;
-        if bytes.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let fields: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|source| DataError::Json { path: path.to_owned(), line, source })?;
-        rows.push(templates.row(path, line, &fields)?);
+impl Row {
+    /// The prompt's tokens.
+    pub fn prompt(&self, tokenizer: &TextTokenizer, format: PromptFormat) -> Result<Vec<i64>, DataError> {
+        tokenizer.encode_prompt(&self.prompt, format).map_err(|source| DataError::Tokens { place: self.place.clone(), source })
     }
-    if rows.is_empty() { Err(DataError::Empty { path: path.to_owned() }) } else { Ok(rows) }
+
+    /// The tokens to learn, the end-of-sequence token last; none without a completion.
+    pub fn completion(&self, tokenizer: &TextTokenizer) -> Result<Option<Vec<i64>>, DataError> {
+        let Some(text) = &self.completion else { return Ok(None) };
+        let mut tokens = tokenizer.encode(text).map_err(|source| DataError::Tokens { place: self.place.clone(), source })?;
+        tokens.extend(tokenizer.eos_token_id());
+        Ok(Some(tokens))
+    }
+}
+
+/// Counts the rows' tokens, on all cores.
+pub fn count_tokens(rows: &mut [Row], tokenizer: &TextTokenizer, format: PromptFormat) -> Result<(), DataError> {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let count = |rows: &mut [Row]| {
+        for row in rows {
+            row.prompt_tokens = row.prompt(tokenizer, format)?.len();
+            row.completion_tokens = row.completion(tokenizer)?.map_or(0, |tokens| tokens.len());
+        }
+        Ok(())
+    };
+    let share = rows.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let counting: Vec<_> = rows.chunks_mut(share).map(|rows| scope.spawn(|| count(rows))).collect();
+        // In order, so that of several wrong rows the first is named.
+        counting.into_iter().try_for_each(|counted| counted.join().unwrap_or(Err(DataError::Tokenizer)))
+    })
 }

@@ -4,7 +4,7 @@
 //!  positions (s−1)·B .. s·B ─▶ groups (sampler) ─▶ score ─▶ queue ─▶ journal, many at a time ─▶ fix_batch
 //! ```
 //!
-//! Samples that the journal has already are not made again. The order in which they finish leaves no trace.
+//! A sample that its verifier fails on is left out of its group, never scored 0. Samples that the journal has already are not made again. The order in which they finish leaves no trace.
 
 pub mod request;
 pub mod sampler;
@@ -28,6 +28,7 @@ use crate::input::{Input, InputError};
 use crate::journal::{Sample, VersionRun};
 use request::{Key, Purpose};
 use sampler::{Sampler, Wanted};
+use score::Verdict;
 
 /// Groups that wait for an engine or are at one.
 const GROUPS: usize = 1024;
@@ -42,6 +43,9 @@ pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version
     let have: BTreeSet<_> = coordinator.store.call(move |journal| journal.samples(step)).await?.iter().map(|sample| (sample.position, sample.index)).collect();
     let (sender, receiver) = mpsc::channel(QUEUE);
     let (seconds, ()) = tokio::try_join!(sample(coordinator, input, version, &have, sender), write(coordinator, receiver))?;
+    if coordinator.store.call(move |journal| journal.samples(step)).await?.is_empty() {
+        return Err(WorkError::AllRejected { step });
+    }
     coordinator.store.call(move |journal| journal.fix_batch(step)).await?;
     Ok(seconds)
 }
@@ -92,23 +96,33 @@ async fn group(
     while let Some((at, result)) = finished.next().await {
         let (request, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
         let Some(index) = missing.get(at) else { continue };
-        let sample = scored(input, &prompt, sampler.version, *index, &request, completion).await?;
+        let Some(sample) = scored(coordinator, input, &prompt, sampler.version, *index, &request, completion).await? else { continue };
         coordinator.metrics.sampled(sample.completion_tokens.len());
         sender.send(sample).await.map_err(|_| WorkError::Interrupted)?;
     }
     Ok(())
 }
 
+/// The finished sample; none if its verifier failed on it.
 async fn scored(
+    coordinator: &Coordinator,
     input: &Arc<Input>,
     prompt: &Prompt,
     version: Version,
     index: u32,
     request: &GenerateRequest,
     completion: Completion,
-) -> Result<Sample, WorkError> {
-    let scored = score::score(input, completion.tokens.clone(), prompt.answer.clone().unwrap_or_default()).await?;
-    Ok(Sample {
+) -> Result<Option<Sample>, WorkError> {
+    let scored = match score::score(input, prompt, completion.tokens.clone()).await? {
+        Verdict::Scored(scored) => scored,
+        Verdict::Rejected(error) => {
+            let cause = crate::error_line(&error);
+            let detail = serde_json::json!({"step": version.step + 1, "position": prompt.position, "index": index, "cause": cause});
+            coordinator.event("SampleRejected", detail).await;
+            return Ok(None);
+        }
+    };
+    Ok(Some(Sample {
         step: version.step + 1,
         position: prompt.position,
         index,
@@ -123,7 +137,7 @@ async fn scored(
         reward_components: scored.reward.components,
         prompt_text: prompt.text.clone(),
         completion_text: scored.text,
-    })
+    }))
 }
 
 /// Writes what the queue holds, many samples a transaction, until the senders are gone.

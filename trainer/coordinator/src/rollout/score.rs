@@ -1,14 +1,11 @@
-//! Completion tokens to text to reward, on a thread that may block, with a deadline.
+//! Completion tokens to text to reward. A verifier that fails rejects the sample; only one that is broken for good ends the work.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use crate::data::Prompt;
 use crate::driver::WorkError;
-use crate::input::Input;
-use crate::reward::Reward;
-
-/// Longest time for one score.
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::input::{Input, InputError};
+use crate::reward::{Question, Reward, RewardError};
 
 /// A completion as text, with its reward.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,17 +16,25 @@ pub struct Scored {
     pub reward: Reward,
 }
 
-/// Scores one completion. A failure is an error, never a score of 0.
-pub async fn score(input: &Arc<Input>, tokens: Vec<i64>, answer: String) -> Result<Scored, WorkError> {
-    let input = Arc::clone(input);
-    let job = tokio::task::spawn_blocking(move || {
-        let verifier = input.verifier.as_ref().ok_or(WorkError::NoReward)?;
-        let text = input.tokenizer.decode(&tokens).map_err(crate::input::InputError::from)?;
-        let reward = verifier.score(&text, &answer);
-        Ok(Scored { text, reward })
-    });
-    match tokio::time::timeout(DEADLINE, job).await {
-        Ok(done) => done.map_err(|_| WorkError::Interrupted)?,
-        Err(_) => Err(WorkError::SlowReward(DEADLINE)),
+/// What became of a completion.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It has a reward.
+    Scored(Scored),
+    /// It has none and is left out: the verifier failed on it, however often it was asked.
+    Rejected(RewardError),
+}
+
+/// Scores one completion of a prompt. The verifier's own deadlines bound the time.
+pub async fn score(input: &Arc<Input>, prompt: &Prompt, tokens: Vec<i64>) -> Result<Verdict, WorkError> {
+    let verifier = input.verifier.as_ref().ok_or(WorkError::NoReward)?;
+    let decoding = Arc::clone(input);
+    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens)).await.map_err(|_| WorkError::Interrupted)?;
+    let text = decoded.map_err(InputError::from)?;
+    let question = Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
+    match verifier.score(question).await {
+        Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
+        Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),
+        Err(down) => Err(WorkError::Verifier(down)),
     }
 }

@@ -1,0 +1,294 @@
+//! Which files hold a split: a single file, or a Hugging Face dataset folder.
+//!
+//! ```text
+//!  README.md lists configs ─ subset, split ─▶ their data_files
+//!  else names of files      ─ split ────────▶ data/train-00000-of-00002.parquet, test.jsonl, validation/part.jsonl …
+//! ```
+//!
+//! As in the `datasets` library, a folder whose names tell no split apart is all `train`. Only names are looked at here, never rows.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::DataError;
+
+/// Folders below the dataset's own that are looked into.
+const MAX_DEPTH: u32 = 4;
+/// Words in names that stand for a split.
+const KEYWORDS: [(&str, &[&str]); 3] =
+    [("train", &["train", "training"]), ("test", &["test", "testing", "eval", "evaluation"]), ("validation", &["validation", "valid", "dev", "val"])];
+
+/// Which part of a folder is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// As the spec says; for a single file it must not.
+    pub split: Option<&'a str>,
+    /// The split of a folder where the spec says nothing.
+    pub default_split: &'static str,
+    /// As the spec says.
+    pub subset: Option<&'a str>,
+}
+
+/// A split's files in order, and how many rows they should have together if the folder says so.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Files {
+    /// In the order of their names.
+    pub paths: Vec<PathBuf>,
+    /// From `dataset_info` in README.md or dataset_info.json.
+    pub rows: Option<u64>,
+}
+
+/// The files of what is wanted at a path.
+pub fn files(path: &Path, wanted: Wanted<'_>) -> Result<Files, DataError> {
+    let unreadable = |source| DataError::Read { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_dir() {
+        let field = wanted.split.map(|_| "split").or(wanted.subset.map(|_| "subset"));
+        return field
+            .map_or_else(|| Ok(Files { paths: vec![path.to_owned()], rows: None }), |field| Err(DataError::NotAFolder { path: path.to_owned(), field }));
+    }
+    let split = wanted.split.unwrap_or(wanted.default_split);
+    let card = Card::read(path)?;
+    let (paths, splits) = match card.config(path, wanted.subset)? {
+        Some(config) => config.files(path, split)?,
+        None => by_names(&subfolder(path, wanted.subset)?, split)?,
+    };
+    if paths.is_empty() {
+        return Err(no_split(path, split, &splits));
+    }
+    Ok(Files { paths, rows: card.rows(path, wanted.subset, split)? })
+}
+
+fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {
+    let (path, split) = (folder.to_owned(), split.to_owned());
+    if splits.is_empty() { DataError::NoData { path } } else { DataError::NoSplit { path, split, found: splits.join(", ") } }
+}
+
+/// Without a README's word, a subset is a folder.
+fn subfolder(path: &Path, subset: Option<&str>) -> Result<PathBuf, DataError> {
+    let Some(subset) = subset else { return Ok(path.to_owned()) };
+    let folder = path.join(subset);
+    let inside = !Path::new(subset).is_absolute() && !subset.split('/').any(|part| part == "..");
+    if inside && folder.is_dir() { Ok(folder) } else { Err(DataError::NoSubset { path: path.to_owned(), subset: subset.to_owned(), found: "none".to_owned() }) }
+}
+
+/// Front matter of README.md, and dataset_info.json; of both only what is used.
+#[derive(Deserialize, Default)]
+struct Card {
+    #[serde(default)]
+    configs: Vec<Config>,
+    #[serde(default)]
+    dataset_info: Option<OneOrMany<Info>>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(rename = "config_name")]
+    name: String,
+    #[serde(default)]
+    default: bool,
+    data_files: Option<OneOrMany<DataFile>>,
+    data_dir: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// Files of the split `train`, or of a split that is named.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum DataFile {
+    Pattern(String),
+    Split { split: String, path: OneOrMany<String> },
+}
+
+#[derive(Deserialize)]
+struct Info {
+    #[serde(default)]
+    config_name: Option<String>,
+    #[serde(default)]
+    splits: Splits,
+}
+
+/// A list in README.md, a map in dataset_info.json.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Splits {
+    List(Vec<SplitInfo>),
+    Map(std::collections::BTreeMap<String, SplitInfo>),
+}
+
+impl Default for Splits {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+#[derive(Deserialize)]
+struct SplitInfo {
+    #[serde(default)]
+    name: String,
+    num_examples: Option<u64>,
+}
+
+impl Card {
+    fn read(folder: &Path) -> Result<Self, DataError> {
+        let path = folder.join("README.md");
+        let Some(text) = read_optional(&path)? else { return Ok(Self::default()) };
+        let Some(front_matter) = front_matter(&text) else { return Ok(Self::default()) };
+        serde_yaml::from_str(front_matter).map_err(|error| DataError::Card { path, message: error.to_string() })
+    }
+
+    /// The wanted config; none if README.md lists none.
+    fn config(&self, folder: &Path, subset: Option<&str>) -> Result<Option<&Config>, DataError> {
+        if self.configs.is_empty() {
+            return Ok(None);
+        }
+        let path = folder.to_owned();
+        let names: Vec<&str> = self.configs.iter().map(|config| config.name.as_str()).collect();
+        let found = names.join(", ");
+        let config = match subset {
+            Some(subset) => {
+                let named = self.configs.iter().find(|config| config.name == subset);
+                return named.map(Some).ok_or(DataError::NoSubset { path, subset: subset.to_owned(), found });
+            }
+            None => self.configs.iter().find(|config| config.default).or_else(|| self.configs.iter().find(|config| config.name == "default")),
+        };
+        match (config, self.configs.as_slice()) {
+            (Some(config), _) | (None, [config]) => Ok(Some(config)),
+            _ => Err(DataError::Subsets { path, found }),
+        }
+    }
+
+    /// How many rows a split should have.
+    fn rows(&self, folder: &Path, subset: Option<&str>, split: &str) -> Result<Option<u64>, DataError> {
+        let path = folder.join("dataset_info.json");
+        let file: Option<Info> = match read_optional(&path)? {
+            Some(text) => serde_json::from_str(&text).map_err(|error| DataError::Card { path, message: error.to_string() })?,
+            None => None,
+        };
+        let infos = self.dataset_info.as_ref().map_or(&[][..], OneOrMany::as_slice);
+        let unnamed = |info: &Info| infos.len() == 1 || matches!(info.config_name.as_deref(), None | Some("default"));
+        let matches = |info: &&Info| subset.map_or_else(|| unnamed(info), |subset| info.config_name.as_deref() == Some(subset));
+        let rows = |info: &Info| match &info.splits {
+            Splits::List(list) => list.iter().find(|info| info.name == split).and_then(|info| info.num_examples),
+            Splits::Map(map) => map.get(split).and_then(|info| info.num_examples),
+        };
+        Ok(infos.iter().find(matches).and_then(rows).or_else(|| file.as_ref().filter(matches).and_then(rows)))
+    }
+}
+
+impl Config {
+    /// Files of a split, and all splits there are.
+    fn files(&self, folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), DataError> {
+        let folder = self.data_dir.as_ref().map_or_else(|| folder.to_owned(), |below| folder.join(below));
+        let Some(data_files) = &self.data_files else { return by_names(&folder, split) };
+        let (mut paths, mut splits) = (Vec::new(), Vec::new());
+        for file in data_files.as_slice() {
+            let (name, patterns) = match file {
+                DataFile::Pattern(pattern) => ("train", std::slice::from_ref(pattern)),
+                DataFile::Split { split, path } => (split.as_str(), path.as_slice()),
+            };
+            if name == split {
+                for pattern in patterns {
+                    paths.extend(matching(&folder, pattern)?);
+                }
+            }
+            splits.push(name.to_owned());
+        }
+        splits.dedup();
+        Ok((paths, splits))
+    }
+}
+
+/// Files below a folder whose path fits a pattern with `*` and `**`, by name.
+fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
+    let wrong = |message: String| DataError::Card { path: folder.join("README.md"), message: format!("data_files `{pattern}`: {message}") };
+    if Path::new(pattern).is_absolute() || pattern.split('/').any(|part| part == "..") || pattern.contains("://") {
+        return Err(wrong("must be a path below the folder".to_owned()));
+    }
+    let whole = format!("{}/{pattern}", glob::Pattern::escape(&folder.display().to_string()));
+    let found = glob::glob(&whole).map_err(|error| wrong(error.to_string()))?;
+    let paths: Result<Vec<PathBuf>, _> = found.collect();
+    let paths = paths.map_err(|error| DataError::Read { path: error.path().to_owned(), source: error.into() })?;
+    if paths.is_empty() {
+        return Err(wrong("no file fits; is the download complete?".to_owned()));
+    }
+    Ok(paths)
+}
+
+/// Files of a split by the words in their names, and all splits there are.
+fn by_names(folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), DataError> {
+    let mut all = Vec::new();
+    walk(folder, 0, &mut all)?;
+    all.sort_unstable();
+    let mut files: Vec<(String, PathBuf)> = Vec::new();
+    for path in &all {
+        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().to_lowercase();
+        let found = split_of(&name, split);
+        files.extend(found.map(|split| (split, path.clone())));
+    }
+    if files.is_empty() {
+        files = all.into_iter().map(|path| ("train".to_owned(), path)).collect();
+    }
+    let mut splits: Vec<String> = files.iter().map(|(split, _)| split.clone()).collect();
+    splits.sort_unstable();
+    splits.dedup();
+    Ok((files.into_iter().filter(|(found, _)| found == split).map(|(_, path)| path).collect(), splits))
+}
+
+/// The split that a name tells: the wanted one's own name, or a keyword.
+fn split_of(name: &str, wanted: &str) -> Option<String> {
+    let words: Vec<&str> = name.split(|character: char| !character.is_alphanumeric()).collect();
+    if words.contains(&wanted.to_lowercase().as_str()) {
+        return Some(wanted.to_owned());
+    }
+    let keyword = KEYWORDS.iter().find(|(_, keywords)| keywords.iter().any(|keyword| words.contains(keyword)));
+    keyword.map(|(split, _)| (*split).to_owned())
+}
+
+fn walk(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let unreadable = |source| DataError::Read { path: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if path.is_dir() && !hidden && depth < MAX_DEPTH {
+            walk(&path, depth + 1, found)?;
+        } else if !hidden && is_data(&path) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_data(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["parquet", "jsonl"].iter().any(|known| extension.eq_ignore_ascii_case(known)))
+}
+
+/// What stands between the first two lines `---`, if the text begins with one.
+fn front_matter(text: &str) -> Option<&str> {
+    let rest = text.trim_start_matches('\u{FEFF}').strip_prefix("---")?;
+    let rest = rest.strip_prefix('\r').unwrap_or(rest).strip_prefix('\n')?;
+    rest.split_once("\n---").map(|(front_matter, _)| front_matter)
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, DataError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(DataError::Read { path: path.to_owned(), source }),
+    }
+}

@@ -1,0 +1,114 @@
+//! Where a text's final answer stands, and what it says there.
+//!
+//! The first of the places asked for that the text has decides: a box that holds no answer is not passed over for a number elsewhere. What stands in a
+//! place is read whole ([`super::answer`]); failing that, words around one number are passed over, but never parts of a formula.
+
+use rljob_crds::reward::AnswerPlace;
+
+use super::answer::{Answer, readings};
+use super::number::Number;
+use super::scan::{Numeral, numbers};
+
+/// Readings of a completion's final answer; empty if it has none.
+pub fn final_answer(text: &str, places: &[AnswerPlace]) -> Vec<Answer> {
+    places.iter().find_map(|place| at(*place, text)).unwrap_or_default()
+}
+
+/// Readings of a reference answer: what is marked in it, else all of it. Empty if it is none.
+pub fn reference_answer(text: &str) -> Vec<Answer> {
+    if let Some(marked) = at(AnswerPlace::Hashes, text).or_else(|| at(AnswerPlace::Boxed, text)) {
+        return marked;
+    }
+    let whole = readings(text);
+    if !whole.is_empty() {
+        return whole;
+    }
+    at(AnswerPlace::Phrase, text).unwrap_or_else(|| only_number(text))
+}
+
+/// Readings of what stands at a place; none if the text has no such place.
+fn at(place: AnswerPlace, text: &str) -> Option<Vec<Answer>> {
+    match place {
+        AnswerPlace::Hashes => hashes(text).map(|content| read(boxed(content).unwrap_or(content), first_number)),
+        AnswerPlace::Boxed => boxed(text).map(|content| read(content, only_number)),
+        AnswerPlace::Phrase => phrase(text).map(|content| read(boxed(content).or_else(|| formula(content)).unwrap_or(content), first_number)),
+        AnswerPlace::Formula => formula(text).map(|content| read(content, only_number)),
+        AnswerPlace::LastNumber => numbers(text).last().map(|numeral| answers(&numeral)),
+    }
+}
+
+fn read(content: &str, otherwise: fn(&str) -> Vec<Answer>) -> Vec<Answer> {
+    let whole = readings(content.trim_end_matches('!'));
+    if whole.is_empty() { otherwise(content) } else { whole }
+}
+
+fn answers(numeral: &Numeral<'_>) -> Vec<Answer> {
+    let answer = |value: &_| Answer::Number { value: Number::from(Clone::clone(value)), percent: numeral.percent };
+    numeral.value.as_ref().map(answer).into_iter().collect()
+}
+
+/// The first number, if it is not a part of a formula.
+fn first_number(text: &str) -> Vec<Answer> {
+    numbers(text).next().filter(Numeral::stands_alone).map_or_else(Vec::new, |numeral| answers(&numeral))
+}
+
+/// The one number of a text that has no other and is not a formula.
+fn only_number(text: &str) -> Vec<Answer> {
+    let mut found = numbers(text);
+    match (found.next(), found.next()) {
+        (Some(numeral), None) if numeral.stands_alone() => answers(&numeral),
+        _ => Vec::new(),
+    }
+}
+
+/// What follows the last `####` on its line.
+fn hashes(text: &str) -> Option<&str> {
+    let (_, rest) = text.rsplit_once("####")?;
+    nonempty(rest.trim_start_matches([' ', ':', '\t']).lines().next().unwrap_or_default())
+}
+
+/// Content of the last `\boxed{…}` or `\fbox{…}`, up to its own closing brace or the end of the text.
+fn boxed(text: &str) -> Option<&str> {
+    let command = |name: &str| text.rfind(name).map(|at| at + name.len());
+    let start = command("\\boxed{").max(command("\\fbox{"))?;
+    let rest = &text[start..];
+    let mut depth = 1_usize;
+    for (index, byte) in rest.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return nonempty(&rest[..index]);
+        }
+    }
+    nonempty(rest)
+}
+
+/// What follows the last `answer is` or `answer:`, up to the end of its sentence or line.
+fn phrase(text: &str) -> Option<&str> {
+    // ASCII letters keep their places.
+    let lower = text.to_ascii_lowercase();
+    let start = ["answer is", "answer:", "answer**:", "answer is:"].iter().filter_map(|words| lower.rfind(words).map(|at| at + words.len())).max()?;
+    let rest = text[start..].trim_start_matches(|character: char| character.is_whitespace() || matches!(character, ':' | '*' | '='));
+    let line = rest.lines().next().unwrap_or_default();
+    let sentence = line.match_indices(['.', '?']).map(|(at, _)| at).find(|at| line[at + 1..].starts_with(char::is_whitespace));
+    nonempty(&line[..sentence.unwrap_or(line.len())])
+}
+
+/// The last formula between its delimiters.
+fn formula(text: &str) -> Option<&str> {
+    let between = |open: &str, close: &str| {
+        let end = text.rfind(close)?;
+        let start = text[..end].rfind(open)? + open.len();
+        Some((end, nonempty(&text[start..end])?))
+    };
+    let (_, content) =
+        [between("$$", "$$"), between("$", "$"), between("\\(", "\\)"), between("\\[", "\\]")].into_iter().flatten().max_by_key(|(end, _)| *end)?;
+    Some(content)
+}
+
+fn nonempty(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|text| !text.is_empty())
+}
