@@ -168,3 +168,6 @@ pub async fn wait_for_model(config: &RunConfig) -> Result<(), InputError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What `input` refuses before a run begins, with the words that the user reads.
+
+use std::fs;
+use std::path::Path;
+
+use rljob_crds::RunConfig;
+use serde_json::json;
+
+use super::Input;
+
+/// Ids of the fixture's tokenizer are 0 to 1023.
+const VOCABULARY: i64 = 1024;
+
+struct Run {
+    folder: tempfile::TempDir,
+}
+
+impl Run {
+    /// A model folder with the fixture's tokenizer and this vocabulary and context, and data of one row.
+    fn new(vocabulary: i64, context: u32) -> Self {
+        let run = Self { folder: tempfile::tempdir().unwrap() };
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat");
+        for entry in fs::read_dir(fixture).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), run.folder.path().join(entry.file_name())).unwrap();
+        }
+        run.write("config.json", &json!({"vocab_size": vocabulary, "max_position_embeddings": context}).to_string());
+        run.write("data.jsonl", "{\"question\": \"What is 1 + 1?\", \"answer\": \"2\"}\n");
+        run
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.folder.path().join(name), content).unwrap();
+    }
+
+    /// The error of opening it, on one line, the folder named FOLDER.
+    fn refusal(&self) -> String {
+        let folder = self.folder.path();
+        let config: RunConfig = serde_json::from_value(json!({
+            "namespace": "lab", "name": "sums", "uid": "u", "runDirectory": folder.join("run"), "modelDirectory": folder,
+            "spec": {
+                "model": {"path": folder},
+                "storage": {"hostPath": {"path": "/runs"}},
+                "dataset": {"train": {"path": folder.join("data.jsonl"), "prompt": "{{question}}", "answer": "answer"}},
+                "reward": {"math": {}},
+                "algorithm": {"grpo": {}},
+                "training": {"steps": 1},
+            },
+        }))
+        .unwrap();
+        match Input::open(&config) {
+            Ok(_) => "taken".to_owned(),
+            Err(error) => crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER"),
+        }
+    }
+}
+
+#[test]
+fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
+    assert_eq!(Run::new(VOCABULARY, 100).refusal(), "taken");
+    assert_eq!(Run::new(VOCABULARY + 100, 100).refusal(), "taken");
+    let expected =
+        "the tokenizer in FOLDER has token ids up to 1023, and config.json there gives the model a vocab_size of 1023: one of the two is another model's";
+    assert_eq!(Run::new(VOCABULARY - 1, 100).refusal(), expected);
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_named_with_its_line() {
+    let refusal = Run::new(VOCABULARY, 4).refusal();
+    assert!(refusal.starts_with("FOLDER/data.jsonl line 1 gives "), "{refusal}");
+    let end = "the model's context (max_position_embeddings) is 4: set dataset's maxPromptTokens, or shorten the row";
+    assert!(refusal.ends_with(end), "{refusal}");
+}
+
+#[test]
+fn a_template_of_another_model_is_refused() {
+    let run = Run::new(VOCABULARY, 100);
+    run.write("chat_template.jinja", "<|start_header_id|>user{{ messages[0].content }}");
+    let expected = "the chat template of FOLDER prints <|start_header_id|>, which is no token of tokenizer.json there: is the template another model's?";
+    assert_eq!(run.refusal(), expected);
+}
+
+#[test]
+fn an_answer_that_no_completion_could_equal_is_named_with_its_line() {
+    let run = Run::new(VOCABULARY, 100);
+    run.write("data.jsonl", "{\"question\": \"Which?\", \"answer\": \"the blue one\"}\n");
+    let expected = "the answer in FOLDER/data.jsonl line 1 cannot be used: the answer `the blue one` is no number, tuple, interval or set, which reward.math compares with";
+    assert_eq!(run.refusal(), expected);
+}
+
+#[test]
+fn a_model_folder_without_its_files_is_named() {
+    let run = Run::new(VOCABULARY, 100);
+    fs::remove_file(run.folder.path().join("config.json")).unwrap();
+    let expected = "failed to read `max_position_embeddings` and `vocab_size` from FOLDER/config.json: No such file or directory (os error 2)";
+    assert_eq!(run.refusal(), expected);
+    fs::remove_file(run.folder.path().join("tokenizer.json")).unwrap();
+    assert_eq!(run.refusal(), "failed to read FOLDER/tokenizer.json: No such file or directory (os error 2)");
+}
