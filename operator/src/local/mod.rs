@@ -116,22 +116,17 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
 /// The user's server and the GPUs.
 fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     let wants_sglang = |job: &ValidatedJob| job.spec.inference.engine == EngineKind::SGLang && job.spec.inference.replicas > 0;
-    let engine_command = match &args.engine_command {
-        Some(text) => {
-            let words = shlex::split(text).filter(|words| !words.is_empty()).with_context(|| format!("--engine-command: `{text}` is no command"))?;
-            anyhow::ensure!(jobs.iter().any(wants_sglang), "--engine-command: no job of {} has spec.inference.engine SGLang", args.file.display());
-            words
+    let Some(text) = &args.engine_command else {
+        if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
+            bail!(
+                "{}: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'",
+                job.name
+            );
         }
-        None => {
-            if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
-                bail!(
-                    "{}: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'",
-                    job.name
-                );
-            }
-            Vec::new()
-        }
+        return Ok(Machine { engine_command: Vec::new(), gpus: gpus::available() });
     };
+    let engine_command = shlex::split(text).filter(|words| !words.is_empty()).with_context(|| format!("--engine-command: `{text}` is no command"))?;
+    anyhow::ensure!(jobs.iter().any(wants_sglang), "--engine-command: no job of {} has spec.inference.engine SGLang", args.file.display());
     Ok(Machine { engine_command, gpus: gpus::available() })
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 mod children;
 mod lifecycle;
+mod limits;
 mod operator;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
@@ -81,14 +82,19 @@ fn a_minimal_job_gets_the_documented_defaults() {
         "storage": {"hostPath": {"path": "/srv/runs"}},
         "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer", "format": "Chat"}},
         "reward": {"exactMatch": {}},
-        "algorithm": {"grpo": {"groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2}},
-        "rollout": {"batchSize": 32, "maxNewTokens": 1024, "temperature": 1.0},
+        "algorithm": {"grpo": {
+            "groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2, "lossAggregation": "Token", "proximalLogprobs": "Recompute",
+            "rewardShaping": {"bias": 0.0, "scale": 1.0, "clip": 20.0},
+            "rewardNormalization": {"mean": "Group", "scale": "Std", "scaleLevel": "Group", "leaveOneOut": false, "unbiased": true, "epsilon": 1e-5},
+            "klCoefficient": 0.0, "klEstimator": "K1", "klTerm": "Reward",
+        }},
+        "rollout": {"batchSize": 32, "maxNewTokens": 1024, "temperature": 1.0, "truncated": "Score", "maxStaleness": 0, "staleSamples": "Keep"},
         "optimizer": {"learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant", "weightDecay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0},
-        "training": {"steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "precision": "FP32", "seed": 1, "deterministic": false},
-        "inference": {"engine": "Embedded", "replicas": 1, "resources": {}},
+        "training": {"steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep", "precision": "FP32", "seed": 1, "deterministic": false},
+        "inference": {"engine": "Embedded", "replicas": 1, "gpusPerReplica": 0, "gpuResourceName": "nvidia.com/gpu", "resources": {}},
         "trainer": {"replicas": 1, "processesPerReplica": 1, "resources": {}},
         "coordinator": {"resources": {}},
-        "weightSync": {"method": "Disk"},
+        "weightSync": {"method": "Disk", "everySteps": 1},
         "checkpoint": {"everySteps": 20, "keepLast": 3},
         "failurePolicy": {"maxRestarts": 3, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "drainTimeoutSeconds": 300,
@@ -114,9 +120,16 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         (json!({"metadata": {"name": "9lives"}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
         (json!({"metadata": {"name": "a".repeat(41)}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
         (json!({"spec": {"reward": null}}), "algorithm.grpo needs a reward"),
-        (json!({"spec": {"reward": {"math": {}}}}), "set exactly one of math and exactMatch"),
+        (json!({"spec": {"reward": {"math": {}}}}), "set exactly one of math, exactMatch, http and command"),
         (json!({"spec": {"inference": {"replicas": 0}}}), "algorithm.grpo needs inference.replicas of at least 1"),
         (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo and sft"),
+        (json!({"spec": {"inference": {"gpusPerReplica": 1}}}), "the embedded engine runs on CPUs: gpusPerReplica needs engine SGLang"),
+        (json!({"spec": {"inference": {"extraArgs": ["--x"]}}}), "the embedded engine takes no extraArgs: they need engine SGLang"),
+        (
+            json!({"spec": {"inference": {"engine": "SGLang", "gpusPerReplica": 1}, "weightSync": {"method": "Distributed"}}}),
+            "engines on GPUs need weightSync.method Disk",
+        ),
+        (json!({"spec": {"checkpoint": {"restoreFrom": "/runs/a/b"}}}), "spec.checkpoint.restoreFrom"),
         (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
         (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
         (json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}), "exportOf names trained weights: weights must be Pretrained"),

@@ -42,14 +42,14 @@ fn exports(runs: &Path) -> [Vec<u8>; 2] {
 }
 
 /// A running `rljob run`, whose output is kept; killed when the test ends before it.
-struct LocalRun {
+pub(crate) struct LocalRun {
     child: Child,
     runs: PathBuf,
     log: PathBuf,
 }
 
 impl LocalRun {
-    fn start(folder: &Path, runs: &str) -> Self {
+    pub(crate) fn start(folder: &Path, runs: &str) -> Self {
         let log = folder.join(format!("{runs}.log"));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let child = Command::new(binary("rljob").unwrap())
@@ -63,14 +63,14 @@ impl LocalRun {
         Self { child, runs: folder.join(runs), log }
     }
 
-    fn wait_for_steps(&self, job: &str, steps: usize) {
+    pub(crate) fn wait_for_steps(&self, job: &str, steps: usize) {
         let metrics = self.runs.join("default").join(job).join(METRICS_FILE);
         let done = || fs::read_to_string(&metrics).unwrap_or_default().lines().count();
         wait_until(&format!("step {steps} of {job}"), LIMIT, || Ok(done() >= steps)).unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
     }
 
     /// Kills one process of that name among the descendants of this run.
-    fn kill(&self, name: &str) {
+    pub(crate) fn kill(&self, name: &str) {
         let victim = descendants(self.child.id()).into_iter().find(|pid| command_name(*pid) == name);
         let victim = victim.unwrap_or_else(|| panic!("no {name} runs\n{}", self.output()));
         kill_process(Pid::from_raw(victim.cast_signed()).unwrap(), Signal::KILL).unwrap();
@@ -80,8 +80,16 @@ impl LocalRun {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
+    /// Kills `rljob run` itself and waits until nothing that it started is left.
+    fn kill_all(mut self) {
+        let others = descendants(self.child.id());
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        wait_until("its processes to end with it", LIMIT, || Ok(others.iter().all(|pid| command_name(*pid).is_empty()))).unwrap();
+    }
+
     /// Waits for the end: exit code and output.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let ended = wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
         ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
         (self.child.wait().unwrap().code(), self.output())
@@ -155,4 +163,68 @@ fn an_interrupted_run_says_how_to_go_on_and_ends_with_the_same_bits() {
     assert_eq!(code, Some(INTERRUPTED), "{output}");
     assert!(output.ends_with("practise is in a checkpoint. To go on:\n  rljob run -f jobs.yaml --dir interrupted\n"), "{output}");
     assert_same_weights(LocalRun::start(folder, "interrupted"));
+}
+
+#[test]
+fn a_run_that_is_killed_whole_goes_on_and_ends_with_the_same_bits() {
+    let folder = undisturbed().folder.path();
+    let local = LocalRun::start(folder, "killed-whole");
+    local.wait_for_steps("practise", 7);
+    local.kill_all();
+    assert_same_weights(LocalRun::start(folder, "killed-whole"));
+}
+
+#[test]
+fn an_altered_checkpoint_is_refused_and_the_one_before_is_used_with_the_same_bits_at_the_end() {
+    let folder = undisturbed().folder.path();
+    let local = LocalRun::start(folder, "altered");
+    local.wait_for_steps("practise", 7);
+    local.interrupt();
+    assert_eq!(local.end().0, Some(INTERRUPTED));
+    let run = folder.join("altered/default/practise");
+    let mut steps: Vec<u32> = fs::read_dir(run.join("checkpoints")).unwrap().filter_map(|entry| step_of(&entry.unwrap().path())).collect();
+    steps.sort_unstable();
+    let [before, newest] = steps[..] else { panic!("{steps:?}") };
+    let shard = run.join(format!("checkpoints/step-{newest}.attempt-0/rank-1-of-2.safetensors"));
+    let mut bytes = fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&shard, bytes).unwrap();
+
+    assert_same_weights(LocalRun::start(folder, "altered"));
+    let log = fs::read_to_string(run.join("logs/coordinator.log")).unwrap();
+    let said = log.lines().find(|line| line.contains("refused checkpoint")).unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
+    let start = format!("refused checkpoint step-{newest}.attempt-0: `{}` was altered: its SHA-256 is ", shard.display());
+    assert!(said.contains(&start) && said.ends_with(&format!("; step-{before}.attempt-0 is used")), "{said}");
+}
+
+/// The step of a checkpoint's folder.
+fn step_of(folder: &Path) -> Option<u32> {
+    folder.file_name()?.to_str()?.strip_prefix("step-")?.split('.').next()?.parse().ok()
+}
+
+/// The checkpoints of `practise`, about 5 MB each, are on a tmpfs of 7 MB that only this run sees; then it is made larger.
+#[test]
+fn a_full_disk_fails_the_run_in_its_own_words_and_with_room_it_goes_on_from_the_checkpoint_before() {
+    let folder = undisturbed().folder.path();
+    let runs = folder.join("full");
+    let checkpoints = runs.join("default/practise/checkpoints");
+    fs::create_dir_all(&checkpoints).unwrap();
+    let copy = [folder.join("undisturbed/default/imitate"), runs.join("default/imitate")];
+    run(Command::new("cp").arg("-a").args(copy)).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=7m tmpfs '{0}' || exit 99
+         '{1}' run --file jobs.yaml --dir full --set practise:spec.failurePolicy.maxRestarts=1; code=$?
+         echo complete: '{0}'/*/manifest.json
+         mount -o remount,size=70m '{0}' && '{1}' run --file jobs.yaml --dir full; echo then $?
+         exit $code",
+        checkpoints.display(),
+        binary("rljob").unwrap().display()
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(folder).output().unwrap();
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}{failed}");
+    assert!(failed.contains("error: practise failed: ") && failed.contains("No space left on device"), "{said}{failed}");
+    assert!(said.contains(&format!("complete: {}/step-5.attempt-0/manifest.json\n", checkpoints.display())), "{said}");
+    assert!(said.ends_with("\nthen 0\n"), "{said}{failed}");
+    assert!(exports(&runs) == undisturbed().exports, "the weights differ from those of the undisturbed run");
 }

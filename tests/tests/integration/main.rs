@@ -2,6 +2,8 @@
 //! on a real cluster.
 
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod control_plane;
 #[cfg(test)]
 mod e2e;
