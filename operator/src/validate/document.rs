@@ -136,6 +136,7 @@ spec: 3
             [
                 "line 5: spec.model.weigths: unknown field",
                 "line 5: spec.reward: is missing; algorithm.grpo needs a reward",
+                "line 7: spec.dataset.train.answer: is missing; algorithm.grpo compares with it",
                 "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
                 "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
                 "line 11: spec.rollout.temprature: unknown field",
