@@ -43,6 +43,7 @@ mod raw {
             epsilon: c_double,
         ) -> *mut c_char;
         pub fn rljob_set_deterministic(on: bool) -> *mut c_char;
+        pub fn rljob_keep_freed_memory();
     }
 }
 
@@ -170,4 +171,10 @@ pub fn fused_adamw([parameter, gradient, exp_avg, exp_avg_sq]: [&Tensor; 4], ste
 pub fn set_deterministic(on: bool) -> Result<(), String> {
     // SAFETY: sets flags of libtorch's global context.
     check(unsafe { raw::rljob_set_deterministic(on) })
+}
+
+/// Tells the C library to keep freed memory.
+pub fn keep_freed_memory() {
+    // SAFETY: sets parameters of the C library's allocator, which takes its own lock.
+    unsafe { raw::rljob_keep_freed_memory() };
 }

@@ -21,5 +21,5 @@ pub use adamw::{AdamW, fused_adamw};
 pub use error::CollectiveError;
 pub use group::Group;
 pub use linear::linear;
-pub use settings::{set_deterministic, set_num_threads};
+pub use settings::{keep_freed_memory, set_deterministic, set_num_threads};
 pub use store::Store;

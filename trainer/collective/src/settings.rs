@@ -12,3 +12,8 @@ pub fn set_deterministic(on: bool) -> Result<(), CollectiveError> {
 pub fn set_num_threads(threads: u32) {
     tch::set_num_threads(threads.max(1) as i32);
 }
+
+/// Keeps the memory of freed tensors in the process for the next ones, however large. For processes that compute the same shapes over and over.
+pub fn keep_freed_memory() {
+    ffi::keep_freed_memory();
+}

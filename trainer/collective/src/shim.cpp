@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <malloc.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -136,6 +138,14 @@ char* rljob_set_deterministic(bool on) {
     at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   });
+}
+
+// glibc maps every large block anew and unmaps it when it is freed, so that each operation's output is page by page faulted in and cleared by the kernel.
+void rljob_keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+#endif
 }
 
 }  // extern "C"

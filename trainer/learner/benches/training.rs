@@ -111,6 +111,7 @@ fn main() {
         println!("bench training-tokens skipped: no Python with torch and transformers; set RLJOB_PYTHON to one");
         return;
     };
+    rljob_collective::keep_freed_memory();
     let folder = tempfile::tempdir().unwrap();
     write_config(folder.path());
     let (mut peer, mut trainer) = (Peer::start(&python, folder.path()), trainer(folder.path()));

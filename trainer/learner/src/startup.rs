@@ -83,6 +83,7 @@ pub enum StartError {
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
     let RunConfig { spec, model_directory, .. } = config;
     rljob_collective::set_num_threads(threads);
+    rljob_collective::keep_freed_memory();
     if spec.training.deterministic {
         rljob_collective::set_deterministic(true)?;
     }

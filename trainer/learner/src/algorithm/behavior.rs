@@ -51,9 +51,15 @@ fn aggregated(aggregation: BehaviorAggregation, values_N: &Tensor, sequence_N: &
     let of_sequence = match aggregation {
         BehaviorAggregation::Sum => zeros.index_add(0, sequence_N, values_N),
         BehaviorAggregation::Mean => zeros.index_add(0, sequence_N, values_N) / zeros.index_add(0, sequence_N, &values_N.ones_like()).clamp_min(1.0),
-        BehaviorAggregation::Max => zeros.index_reduce(0, sequence_N, values_N, "amax", false),
+        BehaviorAggregation::Max => largest(values_N, sequence_N, sequences),
     };
     of_sequence.to_kind(Kind::Float).index_select(0, sequence_N)
+}
+
+/// The largest value of each sequence.
+fn largest(values_N: &Tensor, sequence_N: &Tensor, sequences: i64) -> Tensor {
+    let of = |sequence| values_N.masked_fill(&sequence_N.ne(sequence), f64::NEG_INFINITY).max();
+    Tensor::stack(&(0..sequences).map(of).collect::<Vec<_>>(), 0)
 }
 
 #[cfg(test)]

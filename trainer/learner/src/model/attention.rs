@@ -1,9 +1,13 @@
-//! Causal attention over packed sequences: one call of libtorch's flash attention for each bucket of sequences of like length.
+//! Causal attention over packed sequences: calls of libtorch's flash attention for each bucket of sequences of like length.
+//!
+//! Grouped queries (Ainslie et al., arXiv 2305.13245): query head `a` reads key head `a ÷ G`, with G = A ÷ K. There is a call for each of the G members, so that
+//! keys and values are never repeated.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use tch::Tensor;
 
+use super::packed::Bucket;
 use super::{ModelConfig, ModelError, PackedTokens};
 
 /// What the derivative needs: the padded inputs and outputs of each bucket.
@@ -14,30 +18,33 @@ pub struct AttentionSaved {
 
 #[derive(Debug)]
 struct BucketSaved {
-    q_BASD: Tensor,
-    k_BASD: Tensor,
-    v_BASD: Tensor,
-    out_BASD: Tensor,
-    logsumexp: Tensor,
+    /// `[B, K, S, G, D]`
+    q: Tensor,
+    /// `[B, K, S, D]`
+    k: Tensor,
+    v: Tensor,
+    /// Output `[B, K, S, D]` and logsumexp of each member.
+    members: Vec<(Tensor, Tensor)>,
 }
 
 /// Attention of `q` `[T, A, D]` over `k` and `v` `[T, K, D]` within each sequence; the result is `[T, A · D]`.
 pub fn attention(q_TAD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor, packed: &PackedTokens, config: &ModelConfig) -> Result<(Tensor, AttentionSaved), ModelError> {
-    let (k_TAD, v_TAD) = (repeat_heads(k_TKD, config), repeat_heads(v_TKD, config));
-    let mut out_TAD = q_TAD.empty_like();
+    let q_TKGD = grouped(q_TAD, config);
+    let out_TKGD = Tensor::empty(q_TKGD.size(), (q_TAD.kind(), q_TAD.device()));
     let mut saved = Vec::with_capacity(packed.buckets.len());
     for bucket in &packed.buckets {
-        let heads_first = |x_TAD: &Tensor| {
-            let padded = bucket.pad(x_TAD).view([bucket.num_sequences, bucket.padded, config.num_attention_heads, config.head_dim]);
-            padded.transpose(1, 2)
-        };
-        let (q_BASD, k_BASD, v_BASD) = (heads_first(q_TAD), heads_first(&k_TAD), heads_first(&v_TAD));
-        let (out_BASD, logsumexp) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(&q_BASD, &k_BASD, &v_BASD, 0.0, true, None::<Tensor>, None)?;
-        bucket.unpad_into(&mut out_TAD, &tokens_first(&out_BASD));
-        saved.push(BucketSaved { q_BASD, k_BASD, v_BASD, out_BASD, logsumexp });
+        let (q, k, v) = (heads_first(bucket, &bucket.pad(&q_TKGD)), heads_first(bucket, &bucket.pad(k_TKD)), heads_first(bucket, &bucket.pad(v_TKD)));
+        let mut members = Vec::with_capacity(group_size(config));
+        for member in 0..group_size(config) as i64 {
+            let (out, logsumexp) =
+                Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(&q.select(3, member), &k, &v, 0.0, true, None::<Tensor>, None)?;
+            bucket.unpad_into(&mut out_TKGD.select(2, member), &tokens_first(&out));
+            members.push((out, logsumexp));
+        }
+        saved.push(BucketSaved { q, k, v, members });
     }
     let width = config.num_attention_heads * config.head_dim;
-    Ok((out_TAD.view([packed.num_tokens(), width]), AttentionSaved { buckets: saved }))
+    Ok((out_TKGD.view([packed.num_tokens(), width]), AttentionSaved { buckets: saved }))
 }
 
 /// Derivative of [`attention`]: from `dout` `[T, A · D]` to (`dq` `[T, A, D]`, `dk` and `dv` `[T, K, D]`).
@@ -47,49 +54,58 @@ pub fn attention_backward(
     packed: &PackedTokens,
     config: &ModelConfig,
 ) -> Result<(Tensor, Tensor, Tensor), ModelError> {
-    let dout_TAD = dout_TH.view([packed.num_tokens(), config.num_attention_heads, config.head_dim]);
-    let (mut dq_TAD, mut dk_TAD, mut dv_TAD) = (dout_TAD.empty_like(), dout_TAD.empty_like(), dout_TAD.empty_like());
+    let dout_TKGD = grouped(&dout_TH.view([packed.num_tokens(), config.num_attention_heads, config.head_dim]), config);
+    let dq_TKGD = dout_TKGD.empty_like();
+    let options = (dout_TH.kind(), dout_TH.device());
+    let shape = [packed.num_tokens(), config.num_key_value_heads, config.head_dim];
+    let (mut dk_TKD, mut dv_TKD) = (Tensor::empty(shape, options), Tensor::empty(shape, options));
     for (bucket, saved) in packed.buckets.iter().zip(&saved.buckets) {
-        let padded = bucket.pad(&dout_TAD).view([bucket.num_sequences, bucket.padded, config.num_attention_heads, config.head_dim]);
-        let (dq, dk, dv) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu_backward(
-            &padded.transpose(1, 2),
-            &saved.q_BASD,
-            &saved.k_BASD,
-            &saved.v_BASD,
-            &saved.out_BASD,
-            &saved.logsumexp,
-            0.0,
-            true,
-            None::<Tensor>,
-            None,
-        )?;
-        bucket.unpad_into(&mut dq_TAD, &tokens_first(&dq));
-        bucket.unpad_into(&mut dk_TAD, &tokens_first(&dk));
-        bucket.unpad_into(&mut dv_TAD, &tokens_first(&dv));
+        let dout = heads_first(bucket, &bucket.pad_with_zeros(&dout_TKGD));
+        let mut sums: Option<(Tensor, Tensor)> = None;
+        for (member, (out, logsumexp)) in (0..).zip(&saved.members) {
+            let (dout, q) = (dout.select(3, member), saved.q.select(3, member));
+            let (dq, dk, dv) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu_backward(
+                &dout,
+                &q,
+                &saved.k,
+                &saved.v,
+                out,
+                logsumexp,
+                0.0,
+                true,
+                None::<Tensor>,
+                None,
+            )?;
+            bucket.unpad_into(&mut dq_TKGD.select(2, member), &tokens_first(&dq));
+            sums = Some(match sums {
+                Some((k, v)) => (k + dk, v + dv),
+                None => (dk, dv),
+            });
+        }
+        if let Some((dk, dv)) = sums {
+            bucket.unpad_into(&mut dk_TKD, &tokens_first(&dk));
+            bucket.unpad_into(&mut dv_TKD, &tokens_first(&dv));
+        }
     }
-    Ok((dq_TAD, sum_heads(&dk_TAD, config), sum_heads(&dv_TAD, config)))
+    Ok((dq_TKGD.flatten(1, 2), dk_TKD, dv_TKD))
 }
 
-/// `[B, A, S, D]` → `[B · S, A, D]`.
-fn tokens_first(x_BASD: &Tensor) -> Tensor {
-    x_BASD.transpose(1, 2).flatten(0, 1)
+/// Query heads that share a key head.
+fn group_size(config: &ModelConfig) -> usize {
+    (config.num_attention_heads / config.num_key_value_heads) as usize
 }
 
-/// Grouped queries (Ainslie et al., arXiv 2305.13245): query head `a` reads key head `a ÷ (A ÷ K)`.
-fn repeat_heads(x_TKD: &Tensor, config: &ModelConfig) -> Tensor {
-    let each = config.num_attention_heads / config.num_key_value_heads;
-    if each == 1 {
-        return x_TKD.shallow_clone();
-    }
-    x_TKD.unsqueeze(2).expand([-1, -1, each, -1], false).flatten(1, 2)
+/// `[T, A, D]` → `[T, K, G, D]`, a view.
+fn grouped(x_TAD: &Tensor, config: &ModelConfig) -> Tensor {
+    x_TAD.unflatten(1, [config.num_key_value_heads, group_size(config) as i64])
 }
 
-/// Derivative of [`repeat_heads`].
-fn sum_heads(dx_TAD: &Tensor, config: &ModelConfig) -> Tensor {
-    let each = config.num_attention_heads / config.num_key_value_heads;
-    if each == 1 {
-        return dx_TAD.shallow_clone();
-    }
-    let size = dx_TAD.size();
-    dx_TAD.view([size[0], config.num_key_value_heads, each, config.head_dim]).sum_dim_intlist([2].as_slice(), false, dx_TAD.kind())
+/// `[B · S, K, …]` → `[B, K, S, …]`, a view.
+fn heads_first(bucket: &Bucket, padded: &Tensor) -> Tensor {
+    padded.unflatten(0, [bucket.num_sequences, bucket.padded]).transpose(1, 2)
+}
+
+/// `[B, K, S, D]` → `[B · S, K, D]`.
+fn tokens_first(x_BKSD: &Tensor) -> Tensor {
+    x_BKSD.transpose(1, 2).flatten(0, 1)
 }

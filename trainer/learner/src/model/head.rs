@@ -32,13 +32,18 @@ pub struct Distribution {
 impl Distribution {
     /// The distribution of `targets_C` given normed hidden states `[C, H]` and the head `[V, H]`.
     pub fn new(normed_CH: &Tensor, head_VH: &Tensor, targets_C: &Tensor, temperature: f64) -> Self {
-        let logits_CV = normed_CH.matmul(&head_VH.tr()).to_kind(Kind::Float) / temperature;
+        let mut logits_CV = normed_CH.matmul(&head_VH.tr()).to_kind(Kind::Float);
+        if (temperature - 1.0).abs() > f64::EPSILON {
+            let _ = logits_CV.g_div_scalar_(temperature);
+        }
         let logsumexp_C1 = logits_CV.logsumexp([-1].as_slice(), true);
-        let target_C1 = logits_CV.gather(-1, &targets_C.unsqueeze(1), false);
-        let logprobs_C = (target_C1 - &logsumexp_C1).squeeze_dim(-1);
-        let softmax_CV = (&logits_CV - &logsumexp_C1).exp_();
-        let mean_C = (&softmax_CV * logits_CV).sum_dim_intlist([-1].as_slice(), false, Kind::Float);
-        Self { logprobs_C, entropy_C: logsumexp_C1.squeeze_dim(-1) - mean_C, softmax_CV }
+        let _ = logits_CV.g_sub_(&logsumexp_C1);
+        let logprobs_CV = logits_CV;
+        let logprobs_C = logprobs_CV.gather(-1, &targets_C.unsqueeze(1), false).squeeze_dim(-1);
+        let softmax_CV = logprobs_CV.exp();
+        // A dot product for each row: the products are never stored.
+        let entropy_C11 = softmax_CV.unsqueeze(1).bmm(&logprobs_CV.unsqueeze(2)).neg();
+        Self { logprobs_C, entropy_C: entropy_C11.view([-1]), softmax_CV }
     }
 
     /// Derivative by the logits (before division by the temperature) `[C, V]`, given the loss's `gradient_C` by the log-probabilities.

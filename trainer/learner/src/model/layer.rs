@@ -80,7 +80,7 @@ pub struct Context<'a> {
 pub fn forward(context: &Context<'_>, layout: &Layout, weights: &Tensor, x_TH: &Tensor) -> Result<(Tensor, Saved), ModelError> {
     let w = Views::new(weights, layout, context.config);
     let (middle_TH, saved) = until_gate_up(context, &w, x_TH)?;
-    Ok((middle_TH + linear(&swiglu(&saved.gate_up_T2F), &w.down, None), saved))
+    Ok((linear(&swiglu(&saved.gate_up_T2F), &w.down, None) + middle_TH, saved))
 }
 
 /// What [`forward`] saves, without its output.
@@ -104,7 +104,7 @@ fn until_gate_up(context: &Context<'_>, w: &Views, x_TH: &Tensor) -> Result<(Ten
     let q_TAD = rotated_TAD.narrow(1, 0, config.num_attention_heads);
     let k_TKD = rotated_TAD.narrow(1, config.num_attention_heads, config.num_key_value_heads);
     let (attention_output_TH, attention) = attention(&q_TAD, &k_TKD, &v_TKD, context.packed, config)?;
-    let middle_TH = x_TH + linear(&attention_output_TH, &w.o, None);
+    let middle_TH = linear(&attention_output_TH, &w.o, None) + x_TH;
     let (mlp_input_TH, mlp_norm) = rms_norm(&middle_TH, &w.mlp_norm_H, config.rms_norm_eps);
     let gate_up_T2F = linear(&mlp_input_TH, &w.gate_up, None);
     Ok((middle_TH, Saved { attention_norm, attention_input_TH, qk_norm, attention, attention_output_TH, mlp_norm, mlp_input_TH, gate_up_T2F }))
@@ -121,37 +121,44 @@ pub fn backward(context: &Context<'_>, layout: &Layout, weights: &Tensor, saved:
 }
 
 fn mlp_backward(w: &Views, g: &mut Views, saved: &Saved, dy_TH: &Tensor) -> Tensor {
-    linear_weight_gradient(&mut g.down, dy_TH, &swiglu(&saved.gate_up_T2F));
-    let dgate_up_T2F = swiglu_backward(&dy_TH.matmul(&w.down), &saved.gate_up_T2F);
+    let (activated_TF, dgate_up_T2F) = swiglu_backward(&dy_TH.matmul(&w.down), &saved.gate_up_T2F);
+    linear_weight_gradient(&mut g.down, dy_TH, &activated_TF);
+    drop(activated_TF);
     linear_weight_gradient(&mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH);
     let (dthrough_TH, dnorm_H) = rms_norm_backward(&dgate_up_T2F.matmul(&w.gate_up), &saved.mlp_norm, &w.mlp_norm_H);
     g.mlp_norm_H.copy_(&dnorm_H);
-    dy_TH + dthrough_TH
+    dthrough_TH + dy_TH
 }
 
 fn attention_part_backward(context: &Context<'_>, w: &Views, g: &mut Views, saved: &Saved, dy_TH: &Tensor) -> Result<Tensor, ModelError> {
+    let (config, tokens) = (context.config, context.packed.num_tokens());
+    let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
     linear_weight_gradient(&mut g.o, dy_TH, &saved.attention_output_TH);
-    let (dq_TAD, dk_TKD, dv_TKD) = attention_backward(&dy_TH.matmul(&w.o), &saved.attention, context.packed, context.config)?;
-    let drotated_TAD = context.rotary.backward(&Tensor::cat(&[dq_TAD, dk_TKD], 1));
-    let dqk_TAD = head_norms_backward(context.config, w, g, saved, drotated_TAD);
-    let dqkv = Tensor::cat(&[dqk_TAD, dv_TKD], 1).flatten(1, 2);
+    let (dq_TAD, dk_TKD, dv_TKD) = attention_backward(&dy_TH.matmul(&w.o), &saved.attention, context.packed, config)?;
+    let dqkv = Tensor::empty([tokens, queries + 2 * keys, config.head_dim], (dy_TH.kind(), dy_TH.device()));
+    let mut dqk_TAD = dqkv.narrow(1, 0, queries + keys);
+    context.rotary.backward_into(&dqk_TAD.narrow(1, 0, queries), &dq_TAD);
+    context.rotary.backward_into(&dqk_TAD.narrow(1, queries, keys), &dk_TKD);
+    dqkv.narrow(1, queries + keys, keys).copy_(&dv_TKD);
+    head_norms_backward(config, w, g, saved, &mut dqk_TAD);
+    let dqkv = dqkv.flatten(1, 2);
     linear_weight_gradient(&mut g.qkv, &dqkv, &saved.attention_input_TH);
     if let Some(bias) = &mut g.qkv_bias {
         bias.copy_(&dqkv.sum_dim_intlist([0].as_slice(), false, Kind::Float));
     }
     let (dthrough_TH, dnorm_H) = rms_norm_backward(&dqkv.matmul(&w.qkv), &saved.attention_norm, &w.attention_norm_H);
     g.attention_norm_H.copy_(&dnorm_H);
-    Ok(dy_TH + dthrough_TH)
+    Ok(dthrough_TH + dy_TH)
 }
 
-/// Through the norms of query and key heads, for architectures that have them.
-fn head_norms_backward(config: &ModelConfig, w: &Views, g: &mut Views, saved: &Saved, dqk_TAD: Tensor) -> Tensor {
-    let (Some(weight_AD), Some(saved), Some([q, k])) = (w.head_norms(config), &saved.qk_norm, &mut g.head_norms) else { return dqk_TAD };
-    let (dx_TAD, dweight_AD) = rms_norm_backward(&dqk_TAD, saved, &weight_AD);
+/// `dqk` through the norms of query and key heads, in place, for architectures that have them.
+fn head_norms_backward(config: &ModelConfig, w: &Views, g: &mut Views, saved: &Saved, dqk_TAD: &mut Tensor) {
+    let (Some(weight_AD), Some(saved), Some([q, k])) = (w.head_norms(config), &saved.qk_norm, &mut g.head_norms) else { return };
+    let (dx_TAD, dweight_AD) = rms_norm_backward(dqk_TAD, saved, &weight_AD);
     let sum = |first, heads| dweight_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float);
     q.copy_(&sum(0, config.num_attention_heads));
     k.copy_(&sum(config.num_attention_heads, config.num_key_value_heads));
-    dx_TAD
+    dqk_TAD.copy_(&dx_TAD);
 }
 
 /// `[T, (A + 2K) · D]` → (q and k together `[T, A + K, D]`, v `[T, K, D]`).

@@ -33,11 +33,12 @@ pub fn rms_norm_backward(dy_TH: &Tensor, saved: &NormSaved, weight_H: &Tensor) -
     (dx_TH.to_kind(saved.x_TH.kind()), dweight_H)
 }
 
-/// cos and sin of the rotary embedding (Su et al., arXiv 2104.09864), each `[T, 1, D/2]`.
+/// cos, sin and −sin of the rotary embedding (Su et al., arXiv 2104.09864), each `[T, 1, D/2]`.
 #[derive(Debug)]
 pub struct Rotary {
     cos_T1D: Tensor,
     sin_T1D: Tensor,
+    minus_sin_T1D: Tensor,
 }
 
 impl Rotary {
@@ -45,38 +46,45 @@ impl Rotary {
     pub fn new(positions_T: &Tensor, frequencies: &[f32], kind: Kind) -> Self {
         let frequencies_D = Tensor::from_slice(frequencies).to_device(positions_T.device());
         let angles_T1D = positions_T.to_kind(Kind::Float).view([-1, 1, 1]) * frequencies_D;
-        Self { cos_T1D: angles_T1D.cos().to_kind(kind), sin_T1D: angles_T1D.sin().to_kind(kind) }
+        let sin_T1D = angles_T1D.sin().to_kind(kind);
+        Self { cos_T1D: angles_T1D.cos().to_kind(kind), minus_sin_T1D: sin_T1D.neg(), sin_T1D }
     }
 
     /// Rotates `x` `[T, heads, D]`: the pairs are (i, i + D/2), Hugging Face's order.
     pub fn apply(&self, x_TAD: &Tensor) -> Tensor {
-        self.rotate(x_TAD, &self.sin_T1D)
+        let out_TAD = Tensor::empty(x_TAD.size(), (x_TAD.kind(), x_TAD.device()));
+        self.rotate_into(&out_TAD, x_TAD, &self.sin_T1D, &self.minus_sin_T1D);
+        out_TAD
     }
 
-    /// Derivative of [`Self::apply`], the rotation back.
-    pub fn backward(&self, dy_TAD: &Tensor) -> Tensor {
-        self.rotate(dy_TAD, &self.sin_T1D.neg())
+    /// Derivative of [`Self::apply`], the rotation back, written to `out` `[T, heads, D]`.
+    pub fn backward_into(&self, out_TAD: &Tensor, dy_TAD: &Tensor) {
+        self.rotate_into(out_TAD, dy_TAD, &self.minus_sin_T1D, &self.sin_T1D);
     }
 
-    fn rotate(&self, x_TAD: &Tensor, sin_T1D: &Tensor) -> Tensor {
-        let halves = x_TAD.chunk(2, -1);
-        let (first, second) = (&halves[0], &halves[1]);
-        Tensor::cat(&[first * &self.cos_T1D - second * sin_T1D, second * &self.cos_T1D + first * sin_T1D], -1)
+    fn rotate_into(&self, out_TAD: &Tensor, x_TAD: &Tensor, sin_T1D: &Tensor, minus_sin_T1D: &Tensor) {
+        let (x, out) = (x_TAD.chunk(2, -1), out_TAD.chunk(2, -1));
+        for (own, other, sin_T1D) in [(0, 1, minus_sin_T1D), (1, 0, sin_T1D)] {
+            let _ = x[own].multiply_out(&out[own], &self.cos_T1D).addcmul_(&x[other], sin_T1D);
+        }
     }
 }
 
 /// SwiGLU (Shazeer, arXiv 2002.05202): `silu(gate) · up` of `gate_up` `[T, 2F]`.
 pub fn swiglu(gate_up_T2F: &Tensor) -> Tensor {
     let halves = gate_up_T2F.chunk(2, -1);
-    halves[0].silu() * &halves[1]
+    halves[0].silu().g_mul_(&halves[1])
 }
 
-/// Derivative of [`swiglu`] by `gate_up`.
-pub fn swiglu_backward(dy_TF: &Tensor, gate_up_T2F: &Tensor) -> Tensor {
-    let halves = gate_up_T2F.chunk(2, -1);
+/// [`swiglu`] and its derivative by `gate_up`, which share their first step.
+pub fn swiglu_backward(dy_TF: &Tensor, gate_up_T2F: &Tensor) -> (Tensor, Tensor) {
+    let dgate_up_T2F = Tensor::empty(gate_up_T2F.size(), (gate_up_T2F.kind(), gate_up_T2F.device()));
+    let (halves, derivatives) = (gate_up_T2F.chunk(2, -1), dgate_up_T2F.chunk(2, -1));
     let (gate_TF, up_TF) = (&halves[0], &halves[1]);
-    let dgate_TF = gate_TF.silu_backward(&(dy_TF * up_TF));
-    Tensor::cat(&[dgate_TF, dy_TF * gate_TF.silu()], -1)
+    let mut silu_TF = gate_TF.silu();
+    let _ = dy_TF.multiply_out(&derivatives[1], &silu_TF);
+    let _ = gate_TF.silu_backward_grad_input(&derivatives[0], &(dy_TF * up_TF));
+    (silu_TF.g_mul_(up_TF), dgate_up_T2F)
 }
 
 /// `x · weightᵀ + bias` for a weight `[out, in]` and a bias `[out]`.
@@ -121,7 +129,9 @@ mod tests {
     #[test]
     fn the_derivative_of_swiglu_is_autograds() {
         let (x, dy) = (random(&[5, 8]).set_requires_grad(true), random(&[5, 4]));
-        assert!(difference(&swiglu(&x), &dy, &x, &swiglu_backward(&dy, &x)) < 1e-12);
+        let (y, derivative) = swiglu_backward(&dy, &x.detach());
+        assert!(difference(&swiglu(&x), &dy, &x, &derivative) < 1e-12);
+        assert_eq!(y, swiglu(&x));
     }
 
     #[test]
@@ -129,7 +139,9 @@ mod tests {
         let rotary = Rotary::new(&Tensor::from_slice(&[0_i64, 1, 700]), &[1.0, 0.1, 0.01, 0.001], Kind::Double);
         let x = random(&[3, 2, 8]);
         let y = rotary.apply(&x);
-        assert!(f64::try_from((rotary.backward(&y) - &x).abs().max()).unwrap() < 1e-6);
+        let back = x.empty_like();
+        rotary.backward_into(&back, &y);
+        assert!(f64::try_from((back - &x).abs().max()).unwrap() < 1e-6);
         assert_eq!(y.get(0), x.get(0));
         assert_ne!(y.get(1), x.get(1));
     }

@@ -28,10 +28,24 @@ pub(super) struct Bucket {
     pub num_sequences: i64,
     /// Length they are padded to.
     pub padded: i64,
-    /// Rows of the packed tensor, sequence by sequence.
-    pub rows: Tensor,
-    /// The same rows' places in the padded `[B × S]`.
-    pub slots: Tensor,
+    rows: Rows,
+}
+
+/// Where a bucket's `[B × S]` places come from.
+#[derive(Debug)]
+enum Rows {
+    /// The packed tensor's rows from here on, without padding.
+    From(i64),
+    Scattered {
+        /// Rows of the packed tensor, sequence by sequence.
+        rows: Tensor,
+        /// The same rows' places.
+        slots: Tensor,
+        /// The row at every place; at padding that of the sequence's first token.
+        sources: Tensor,
+        /// Places of padding.
+        padding: Tensor,
+    },
 }
 
 impl PackedTokens {
@@ -86,16 +100,29 @@ impl PackedTokens {
 }
 
 impl Bucket {
-    /// The bucket's rows of `x` `[T, …]` in padded form `[B × S, …]`, zeros elsewhere.
+    /// The bucket's rows of `x` `[T, …]` in padded form `[B × S, …]`; what stands at padding is finite and of no meaning.
     pub(super) fn pad(&self, x: &Tensor) -> Tensor {
-        let mut shape = x.size();
-        shape[0] = self.num_sequences * self.padded;
-        Tensor::zeros(shape, (x.kind(), x.device())).index_copy_(0, &self.slots, &x.index_select(0, &self.rows))
+        match &self.rows {
+            Rows::From(first) => x.narrow(0, *first, self.num_sequences * self.padded),
+            Rows::Scattered { sources, .. } => x.index_select(0, sources),
+        }
+    }
+
+    /// As [`Self::pad`], with zeros at padding.
+    pub(super) fn pad_with_zeros(&self, x: &Tensor) -> Tensor {
+        let mut padded = self.pad(x);
+        match &self.rows {
+            Rows::From(_) => padded,
+            Rows::Scattered { padding, .. } => padded.index_fill_(0, padding, 0.0),
+        }
     }
 
     /// Copies the padded `x` `[B × S, …]` back to its rows of `out` `[T, …]`.
     pub(super) fn unpad_into(&self, out: &mut Tensor, x: &Tensor) {
-        let _ = out.index_copy_(0, &self.rows, &x.index_select(0, &self.slots));
+        match &self.rows {
+            Rows::From(first) => out.narrow(0, *first, self.num_sequences * self.padded).copy_(x),
+            Rows::Scattered { rows, slots, .. } => drop(out.index_copy_(0, rows, &x.index_select(0, slots))),
+        }
     }
 }
 
@@ -131,12 +158,31 @@ fn buckets(lengths: &[usize]) -> Vec<Bucket> {
     by_size.into_values().map(|sequences| bucket(&sequences)).collect()
 }
 
-/// `sequences`: (first row, length), not empty.
+/// `sequences`: (first row, length), not empty, by first row.
 fn bucket(sequences: &[(usize, usize)]) -> Bucket {
     let padded = sequences.iter().map(|&(_, length)| length).max().unwrap_or(0);
-    let rows: Vec<i64> = sequences.iter().flat_map(|&(first, length)| first as i64..(first + length) as i64).collect();
-    let slots: Vec<i64> = sequences.iter().enumerate().flat_map(|(index, &(_, length))| (index * padded) as i64..(index * padded + length) as i64).collect();
-    Bucket { num_sequences: sequences.len() as i64, padded: padded as i64, rows: Tensor::from_slice(&rows), slots: Tensor::from_slice(&slots) }
+    let (num_sequences, first) = (sequences.len() as i64, sequences.first().map_or(0, |&(first, _)| first));
+    let dense = sequences.iter().enumerate().all(|(index, &place)| place == (first + index * padded, padded));
+    let rows = if dense { Rows::From(first as i64) } else { scattered(sequences, padded) };
+    Bucket { num_sequences, padded: padded as i64, rows }
+}
+
+fn scattered(sequences: &[(usize, usize)], padded: usize) -> Rows {
+    let places =
+        sequences.iter().enumerate().flat_map(|(index, &(first, length))| (0..padded).map(move |place| (index * padded + place, first, place, length)));
+    let mut sources = Vec::with_capacity(sequences.len() * padded);
+    let (mut rows, mut slots, mut padding) = (Vec::new(), Vec::new(), Vec::new());
+    for (slot, first, place, length) in places {
+        if place < length {
+            rows.push((first + place) as i64);
+            slots.push(slot as i64);
+        } else {
+            padding.push(slot as i64);
+        }
+        sources.push((first + if place < length { place } else { 0 }) as i64);
+    }
+    let [rows, slots, sources, padding] = [rows, slots, sources, padding].map(|values| Tensor::from_slice(&values));
+    Rows::Scattered { rows, slots, sources, padding }
 }
 
 #[cfg(test)]
@@ -162,8 +208,21 @@ mod tests {
         let packed = PackedTokens::new(&[0; 12], &[0; 12], &[3, 5, 4], 10).unwrap();
         let shapes: Vec<_> = packed.buckets.iter().map(|bucket| (bucket.num_sequences, bucket.padded)).collect();
         assert_eq!(shapes, [(2, 4), (1, 5)]);
-        assert_eq!(vec(&packed.buckets[0].rows), [0, 1, 2, 8, 9, 10, 11]);
-        assert_eq!(vec(&packed.buckets[0].slots), [0, 1, 2, 4, 5, 6, 7]);
+        let x = tch::Tensor::arange(12, (tch::Kind::Int64, tch::Device::Cpu));
+        assert_eq!(vec(&packed.buckets[0].pad(&x)), [0, 1, 2, 0, 8, 9, 10, 11]);
+        assert_eq!(vec(&packed.buckets[0].pad_with_zeros(&x)), [0, 1, 2, 0, 8, 9, 10, 11]);
+        assert_eq!(vec(&packed.buckets[0].pad_with_zeros(&(x + 1))), [1, 2, 3, 0, 9, 10, 11, 12]);
+        let mut out = tch::Tensor::from_slice(&[-1_i64; 12]);
+        packed.buckets[0].unpad_into(&mut out, &tch::Tensor::arange(8, (tch::Kind::Int64, tch::Device::Cpu)));
+        packed.buckets[1].unpad_into(&mut out, &tch::Tensor::from_slice(&[20_i64, 21, 22, 23, 24]));
+        assert_eq!(vec(&out), [0, 1, 2, 20, 21, 22, 23, 24, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn sequences_of_one_length_that_stand_together_are_not_copied() {
+        let packed = PackedTokens::new(&[0; 9], &[0; 9], &[3, 3, 3], 10).unwrap();
+        let x = tch::Tensor::arange(9, (tch::Kind::Int64, tch::Device::Cpu));
+        assert_eq!(packed.buckets[0].pad(&x).data_ptr(), x.data_ptr());
     }
 
     #[test]
