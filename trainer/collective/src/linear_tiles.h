@@ -5,6 +5,7 @@ template <typename X, typename T, int N>
 void rows(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n) {
   int64_t a = 0;
   for (; a + ROWS <= m; a += ROWS) tile<T, ROWS, N>(x + a * k, w, y + a * n, k, n);
+  for (; a + 4 <= m; a += 4) tile<T, 4, N>(x + a * k, w, y + a * n, k, n);
   for (; a + 2 <= m; a += 2) tile<T, 2, N>(x + a * k, w, y + a * n, k, n);
   for (; a < m; ++a) tile<T, 1, N>(x + a * k, w, y + a * n, k, n);
 }

@@ -110,8 +110,8 @@ impl Model {
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let slot = kv.f_select(0, index as i64)?;
             x_TE = self.block(layer, &x_TE, &angles, |q_THD, k_TKD, v_TKD| {
-                let _ = slot.f_select(0, 0)?.f_copy_(k_TKD)?;
-                let _ = slot.f_select(0, 1)?.f_copy_(v_TKD)?;
+                slot.f_select(0, 0)?.f_copy_(k_TKD)?;
+                slot.f_select(0, 1)?.f_copy_(v_TKD)?;
                 causal_attention(q_THD, k_TKD, v_TKD)
             })?;
         }

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn top_k_top_p_and_min_p_leave_out_what_sglang_leaves_out() {
         let row = [0.05_f32, 0.4, 0.1, 0.25, 0.2];
-        let limits = |top_k, top_p, min_p| kept(&row, &Draw { top_k, top_p, min_p, ..draw(1.0, 0) });
+        let limits = |top_k, top_p, min_p| kept(&row, &Draw { top_p, top_k, min_p, ..draw(1.0, 0) });
         assert_eq!(limits(Some(2), 1.0, 0.0), [1, 3]);
         assert_eq!(limits(None, 0.5, 0.0), [1, 3]);
         assert_eq!(limits(None, 0.66, 0.0), [1, 3, 4]);

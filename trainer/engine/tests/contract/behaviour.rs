@@ -69,7 +69,7 @@ pub async fn pause_abort_answers_what_runs_and_holds_what_comes(server: &Server)
     let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
     assert_eq!(server.post("/pause_generation", &json!({"mode": "abort"})).await, (200, paused));
     assert_eq!(running.answer().await["meta_info"]["finish_reason"], aborted());
-    let held = server.spawn(greedy("held.", &PROMPT, 5));
+    let held = server.spawn(&greedy("held.", &PROMPT, 5));
     assert_eq!(server.ask("GET", "/model_info", None).await.0, 200);
     assert_eq!(server.ask("GET", "/flush_cache", None).await.0, 200);
     assert!(!held.is_finished());

@@ -160,8 +160,8 @@ impl Server {
     }
 
     /// A generate that may wait.
-    pub fn spawn(&self, body: Value) -> tokio::task::JoinHandle<Value> {
-        let request = self.client.post(format!("{}/generate", self.url)).timeout(LIMIT).json(&body);
+    pub fn spawn(&self, body: &Value) -> tokio::task::JoinHandle<Value> {
+        let request = self.client.post(format!("{}/generate", self.url)).timeout(LIMIT).json(body);
         tokio::spawn(async move { request.send().await.unwrap().json().await.unwrap() })
     }
 }

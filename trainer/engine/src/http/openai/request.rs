@@ -196,7 +196,7 @@ impl Message {
         let text = |content: Content| match content {
             Content::Text(text) => Ok(text),
             Content::Part { r#type, text: Some(text) } if r#type == "text" => Ok(text),
-            Content::Part { r#type, .. } => Err(invalid(&format!("a message's content of type `{}` is not supported, only text.", r#type))),
+            Content::Part { r#type: kind, .. } => Err(invalid(&format!("a message's content of type `{kind}` is not supported, only text."))),
         };
         let parts = self.content.clone().map(OneOrMany::into_vec).unwrap_or_default();
         let content = parts.into_iter().map(text).collect::<Result<Vec<_>, _>>()?.join(" ");

@@ -1,0 +1,81 @@
+//! Generated tokens per second of SmolLM2-135M, 8 requests at once of 128 tokens, beside the real SGLang 0.5.12 on this machine's CPU with the same prompts,
+//! dtype and threads, in turn. Prints `bench NAME RATIO AIM holds|short` for fp32 and bf16; it asserts nothing about speed.
+//!
+//! SGLang's attention is torch's here and its own CPU kernels are stood in for (tests/sglang/setup.sh): it runs on torch's operations, as on any machine
+//! without AMX. `OMP_NUM_THREADS` sets the threads of both. The peer's start and first requests do not count.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its figures")]
+
+#[path = "../tests/contract/server.rs"]
+#[allow(dead_code, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "shared with the contract's tests, which use more of it")]
+mod server;
+
+use std::path::Path;
+use std::time::Instant;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use server::{Server, installation};
+
+const REQUESTS: usize = 8;
+const TOKENS: u32 = 128;
+/// Rounds of each side that count, after one that does not.
+const ROUNDS: usize = 5;
+const AIM: f64 = 1.5;
+
+/// Eight prompts of 16 tokens, others in every round, so that no cache has them.
+fn bodies(round: usize) -> Vec<Value> {
+    let prompt = |request: usize| (0..16).map(|position| (1000 + (round * REQUESTS + request) * 131 + position * 17) % 49000).collect::<Vec<_>>();
+    let body = |request| {
+        let sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": TOKENS, "ignore_eos": true});
+        json!({"rid": format!("{round}-{request}."), "input_ids": prompt(request), "sampling_params": sampling, "return_logprob": true})
+    };
+    (0..REQUESTS).map(body).collect()
+}
+
+/// Tokens per second of a round.
+async fn round(server: &Server, round: usize) -> f64 {
+    let start = Instant::now();
+    let bodies = bodies(round);
+    let answers = join_all(bodies.iter().map(|body| server.generate(body))).await;
+    let seconds = start.elapsed().as_secs_f64();
+    let tokens: usize = answers.iter().map(|answer| answer["output_ids"].as_array().unwrap().len()).sum();
+    assert_eq!(tokens, REQUESTS * TOKENS as usize);
+    tokens as f64 / seconds
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+async fn measure(name: &str, model: &Path, dtype: &str) {
+    let Some(theirs) = Server::sglang_of(model, dtype).await else { return };
+    let ours = Server::embedded_of(model, dtype).await;
+    let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+    for index in 0..=ROUNDS {
+        let rates = (round(&ours, index).await, round(&theirs, index).await);
+        if index > 0 {
+            our_rates.push(rates.0);
+            their_rates.push(rates.1);
+        }
+    }
+    let (our_rate, their_rate) = (median(our_rates), median(their_rates));
+    println!("{name}: {our_rate:.0} tok/s; SGLang {their_rate:.0} tok/s");
+    let verdict = if our_rate / their_rate >= AIM { "holds" } else { "short" };
+    println!("bench {name} {:.2} {AIM:.2} {verdict}", our_rate / their_rate);
+    ours.stop().await;
+    theirs.stop().await;
+}
+
+fn main() {
+    let Some(models) = installation().map(|folder| folder.join("models")) else {
+        println!("bench generation-tokens skipped: SGLang 0.5.12 is not installed; run tests/sglang/setup.sh");
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        measure("generation-tokens", &models.join("smollm2-135m-f32"), "float32").await;
+        measure("generation-tokens-bf16", &models.join("smollm2-135m"), "bfloat16").await;
+    });
+}
