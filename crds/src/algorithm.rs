@@ -4,6 +4,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grpo::GrpoSpec;
+pub use crate::rollout::{RolloutSpec, Truncated};
 
 /// What is optimised. Exactly one of the fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -30,57 +31,6 @@ pub struct SftSpec {
 
 fn sft_batch_size() -> u32 {
     64
-}
-
-/// How completions are sampled.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RolloutSpec {
-    /// Prompts a step; each is sampled `groupSize` times. Default 32.
-    #[serde(default = "rollout_batch_size")]
-    #[schemars(range(min = 1, max = 65536))]
-    pub batch_size: u32,
-    /// Longest completion in tokens. Default 1024.
-    #[serde(default = "max_new_tokens")]
-    #[schemars(range(min = 1, max = 1_048_576))]
-    pub max_new_tokens: u32,
-    /// Sampling temperature; log-probabilities are of logits ÷ temperature on both sides. Default 1.
-    #[serde(default = "temperature")]
-    #[schemars(range(min = 0.01, max = 10.0))]
-    pub temperature: f64,
-    /// What becomes of a completion that ends because it is as long as allowed. Default Score.
-    #[serde(default)]
-    pub truncated: Truncated,
-}
-
-/// What becomes of a completion that ends because it is as long as allowed. Its reward counts in its group's normalisation in any case.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Truncated {
-    /// It is scored and trained on like any other.
-    #[default]
-    Score,
-    /// Its tokens carry no loss (DAPO's overlong filtering, arXiv 2503.14476).
-    Mask,
-    /// Its normalised reward is 0; its tokens still count in the loss's denominator.
-    Zero,
-}
-
-fn rollout_batch_size() -> u32 {
-    32
-}
-
-fn max_new_tokens() -> u32 {
-    1024
-}
-
-fn temperature() -> f64 {
-    1.0
-}
-
-impl Default for RolloutSpec {
-    fn default() -> Self {
-        Self { batch_size: rollout_batch_size(), max_new_tokens: max_new_tokens(), temperature: temperature(), truncated: Truncated::default() }
-    }
 }
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101) and its learning-rate schedule.

@@ -153,7 +153,7 @@ pub struct TrainDataset {
     pub format: PromptFormat,
 }
 
-/// Evaluation data, sampled at `rollout.temperature` and greedily.
+/// Evaluation data: each prompt is completed greedily, and `samples` times at `temperature`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationDataset {
@@ -191,6 +191,27 @@ pub struct EvaluationDataset {
     #[serde(default = "evaluation_limit")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub limit: u32,
+    /// Completions of each prompt beside the greedy one, from which pass@k (the unbiased estimator of Chen et al., arXiv 2107.03374) and maj@k are made for
+    /// k = 1, 2, 4, … up to it. Default 1.
+    #[serde(default = "evaluation_samples")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub samples: u32,
+    /// Their sampling temperature. Default `rollout.temperature`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.01, max = 10.0))]
+    pub temperature: Option<f64>,
+    /// Reward from which on a completion counts as correct, for pass@k. Default 1.
+    #[serde(default = "correct_reward")]
+    #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
+    pub correct_reward: f64,
+}
+
+fn evaluation_samples() -> u32 {
+    1
+}
+
+fn correct_reward() -> f64 {
+    1.0
 }
 
 fn evaluation_every_steps() -> u32 {

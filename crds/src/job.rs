@@ -55,6 +55,7 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.reward)").message("algorithm.grpo needs a reward"))]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
 #[x_kube(validation = Rule::new("self.inference.gpusPerReplica == 0 || self.weightSync.method == 'Disk'").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
+#[x_kube(validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1").message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of the next step could not be sampled"))]
 pub struct RLJobSpec {
     /// Stop the run at the end of its step, write a checkpoint and free every pod; false goes on at the same step. Default false.
     #[serde(default)]
@@ -148,12 +149,26 @@ fn drain_timeout_seconds() -> u32 {
 }
 
 /// How new weights reach the engines.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WeightSyncSpec {
     /// `Disk`: the learner writes a Hugging Face folder to the run directory and engines read it. `Distributed`: learners broadcast to each engine in a group of its own (Gloo on CPU). Default Disk.
     #[serde(default)]
     pub method: WeightSyncMethod,
+    /// Steps between publications; at most `rollout.maxStaleness` + 1. Default 1.
+    #[serde(default = "sync_every_steps")]
+    #[schemars(range(min = 1, max = 65))]
+    pub every_steps: u32,
+}
+
+fn sync_every_steps() -> u32 {
+    1
+}
+
+impl Default for WeightSyncSpec {
+    fn default() -> Self {
+        Self { method: WeightSyncMethod::default(), every_steps: sync_every_steps() }
+    }
 }
 
 /// How new weights reach the engines.

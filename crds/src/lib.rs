@@ -2,7 +2,7 @@
 //!
 //! Nothing here does IO. The crate depends on no other member of the workspace, on no client and on no tensor library, so that anything can read an RLJob.
 //!
-//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`grpo`], [`reward`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
+//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`grpo`], [`reward`], [`rollout`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
 
 pub mod job;
 
@@ -13,6 +13,8 @@ pub mod algorithm;
 pub mod grpo;
 
 pub mod reward;
+
+pub mod rollout;
 
 pub mod roles;
 

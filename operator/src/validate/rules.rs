@@ -229,6 +229,10 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
 }
 
 fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if spec.weight_sync.every_steps > spec.rollout.max_staleness + 1 {
+        let message = format!("must be at most rollout.maxStaleness + 1 = {}: the batch of the next step could not be sampled", spec.rollout.max_staleness + 1);
+        problems.push(Problem::new("spec.weightSync.everySteps", message));
+    }
     let backoff = &spec.failure_policy.backoff;
     if backoff.initial_seconds > backoff.max_seconds {
         problems.push(Problem::new("spec.failurePolicy.backoff.initialSeconds", format!("must not exceed maxSeconds = {}", backoff.max_seconds)));

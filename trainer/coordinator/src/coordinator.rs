@@ -21,10 +21,15 @@ use crate::clock::Clock;
 use crate::core::record::KEY;
 use crate::core::{Now, Record, Run};
 use crate::engines::Fleet;
+use crate::evaluation::Shown;
 use crate::files::Files;
 use crate::journal::Event;
+use crate::rollout::staleness;
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
+
+/// Sampling runs ahead of training by fewer steps.
+const STEPS_REMEMBERED: u32 = 100;
 
 /// The shared state.
 pub struct Coordinator {
@@ -184,7 +189,7 @@ impl Coordinator {
     /// A step's rollouts are done.
     pub fn rollouts_done(&self, step: u32, seconds: Option<f64>) {
         let mut newest = self.newest();
-        newest.rollout_seconds.retain(|other, _| *other >= step);
+        newest.rollout_seconds.retain(|other, _| other.abs_diff(step) < STEPS_REMEMBERED);
         if let Some(seconds) = seconds {
             newest.rollout_seconds.insert(step, seconds);
         }
@@ -198,7 +203,12 @@ impl Coordinator {
     /// Completes the learners' numbers of a step, records them once, and appends them to `metrics.jsonl`.
     pub async fn record_step(&self, mut metrics: StepMetrics) -> Result<(), StoreError> {
         let step = metrics.step;
-        let means = self.store.call(move |journal| journal.samples(step)).await.map(|samples| Means::of(&samples)).unwrap_or_default();
+        // Of a replayed step whose samples are pruned nothing is recorded: its first report stays.
+        let samples = self.store.call(move |journal| journal.samples(step)).await.unwrap_or_default();
+        let (dropped_groups, stale_samples) = self.store.call(move |journal| journal.left_out(step)).await?;
+        let means = Means::of(&samples);
+        metrics.staleness = staleness::histogram(step, &samples);
+        (metrics.dropped_groups, metrics.stale_samples) = (dropped_groups, stale_samples);
         {
             let now = self.clock.now();
             let mut newest = self.newest();
@@ -219,10 +229,11 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Records an evaluation once and appends it to `evaluations.jsonl`.
-    pub async fn record_evaluation(&self, metrics: EvaluationMetrics) -> Result<(), StoreError> {
+    /// Records an evaluation once and appends it to `evaluations.jsonl`, and its completions to read to `evaluation-samples.jsonl`.
+    pub async fn record_evaluation(&self, metrics: EvaluationMetrics, shown: Vec<Shown>) -> Result<(), StoreError> {
         let recorded = metrics.clone();
         if self.store.call(move |journal| journal.put_evaluation(&recorded)).await? {
+            self.files.append_evaluation_samples(metrics.step, &shown).await;
             self.files.append_evaluation(&metrics).await;
         }
         self.newest().evaluation = Some(metrics);

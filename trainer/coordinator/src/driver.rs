@@ -1,4 +1,4 @@
-//! Does what the run asks for: time passes, checkpoints are looked up, and the one piece of work that the learners wait for is done.
+//! Does what the run asks for: time passes, checkpoints are looked up, and what the learners wait for, or will need, is made.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::checkpoints::Verifier;
 use crate::coordinator::Coordinator;
+use crate::core::Stage;
 use crate::core::work::Work;
-use crate::core::{Run, Stage};
 use crate::data::Dataset;
 use crate::input::{self, Input, InputError};
+use crate::journal::FixedBatch;
 use crate::pack::batch::SampleError;
 use crate::reward::RewardError;
 use crate::store::StoreError;
@@ -125,17 +126,20 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     coordinator.event("DataOpened", serde_json::json!({"train": rows(&input.train), "evaluation": input.evaluation.as_ref().map(rows)})).await;
     coordinator.batches.set_input(Arc::clone(&input));
     let mut changes = coordinator.changes();
-    let mut running = Running::default();
+    let (mut for_learners, mut rollouts) = (Running::default(), Running::default());
     loop {
-        let wanted = coordinator.read(Run::work).await;
-        running.switch(&coordinator, &input, wanted).await;
+        let (work, sampling) = coordinator.read(|run| (run.work(), run.sampling())).await;
+        let (awaited, sampled) = (awaited(work), sampling.map(|sampling| Task::Rollouts { only: sampling.only }));
+        for_learners.switch(&coordinator, &input, awaited).await;
+        rollouts.switch(&coordinator, &input, sampled).await;
         tokio::select! {
             () = coordinator.stop.cancelled() => break,
             _ = changes.changed() => {}
             () = tokio::time::sleep(RETRY) => {}
         }
     }
-    running.end().await;
+    for_learners.end().await;
+    rollouts.end().await;
 }
 
 async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
@@ -144,77 +148,87 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     Ok(tokio::task::spawn_blocking(move || Input::open(&config)).await.map_err(|_| WorkError::Interrupted)??)
 }
 
-/// The work under way.
+/// Something that goes on until it is done or not wanted any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// Evaluate these weights.
+    Evaluate(Version),
+    /// Make the batch of this step from the data set.
+    Prepare(u32),
+    /// Sample batches: the one that these weights are for, or as far ahead as is admitted.
+    Rollouts { only: Option<Version> },
+}
+
+/// The work that is no sampling.
+fn awaited(work: Work) -> Option<Task> {
+    match work {
+        Work::None | Work::Rollout(_) => None,
+        Work::Evaluate(version) => Some(Task::Evaluate(version)),
+        Work::Prepare { step } => Some(Task::Prepare(step)),
+    }
+}
+
+/// The task under way.
 #[derive(Default)]
 struct Running {
-    work: Option<(Work, CancellationToken, JoinHandle<()>)>,
+    task: Option<(Task, CancellationToken, JoinHandle<()>)>,
 }
 
 impl Running {
     /// Ends what is not wanted any more, begins what is.
-    async fn switch(&mut self, coordinator: &Arc<Coordinator>, input: &Arc<Input>, wanted: Work) {
-        if self.work.as_ref().is_some_and(|(work, _, task)| *work == wanted && !task.is_finished()) {
+    async fn switch(&mut self, coordinator: &Arc<Coordinator>, input: &Arc<Input>, wanted: Option<Task>) {
+        if self.task.as_ref().is_some_and(|(task, _, handle)| Some(*task) == wanted && !handle.is_finished()) {
             return;
         }
         self.end().await;
-        if wanted == Work::None {
-            return;
-        }
+        let Some(wanted) = wanted else { return };
         let stop = coordinator.stop.child_token();
         let (coordinator, input, stopped) = (Arc::clone(coordinator), Arc::clone(input), stop.clone());
-        let task = tokio::spawn(async move {
+        let handle = tokio::spawn(async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
                 () = perform(&coordinator, &input, wanted) => {}
             }
         });
-        self.work = Some((wanted, stop, task));
+        self.task = Some((wanted, stop, handle));
     }
 
     async fn end(&mut self) {
-        if let Some((_, stop, task)) = self.work.take() {
+        if let Some((_, stop, handle)) = self.task.take() {
             stop.cancel();
             // It ends at its next await; a panic in it was logged by the runtime.
-            let _ = task.await;
+            let _ = handle.await;
         }
     }
 }
 
-async fn perform(coordinator: &Arc<Coordinator>, input: &Arc<Input>, work: Work) {
-    let result = match work {
-        Work::None => Ok(()),
-        Work::Evaluate(version) => evaluate(coordinator, input, version).await,
-        Work::Rollout(version) => sample(coordinator, input, version).await,
-        Work::Prepare { step } => prepare(coordinator, input, step).await,
+async fn perform(coordinator: &Arc<Coordinator>, input: &Arc<Input>, task: Task) {
+    let result = match task {
+        Task::Evaluate(version) => evaluate(coordinator, input, version).await,
+        Task::Rollouts { only } => rollout::run(coordinator, input, only).await,
+        Task::Prepare(step) => prepare(coordinator, input, step).await,
     };
     match result {
         Ok(()) => {}
         Err(error) if error.is_fatal() => fail(coordinator, &error).await,
         Err(error) => {
-            tracing::error!(error = %crate::error_line(&error), ?work, "work failed; trying again");
+            tracing::error!(error = %crate::error_line(&error), ?task, "a task failed; trying again");
             tokio::time::sleep(RETRY).await;
         }
     }
 }
 
-async fn evaluate(coordinator: &Coordinator, input: &Arc<Input>, version: rljob_protocol::version::Version) -> Result<(), WorkError> {
+async fn evaluate(coordinator: &Coordinator, input: &Arc<Input>, version: Version) -> Result<(), WorkError> {
     let metrics = evaluation::run(coordinator, input, version).await?;
     tracing::info!(step = metrics.step, sampled = metrics.sampled, greedy = metrics.greedy, seconds = metrics.seconds, "evaluated");
     Ok(coordinator.change(|run, _| run.evaluated(version.step)).await?)
 }
 
-async fn sample(coordinator: &Coordinator, input: &Arc<Input>, version: rljob_protocol::version::Version) -> Result<(), WorkError> {
-    let step = version.step + 1;
-    let seconds = rollout::run(coordinator, input, version).await?;
-    coordinator.rollouts_done(step, seconds);
-    coordinator.files.append_samples(&coordinator.store, &input.train, step).await;
-    Ok(coordinator.change(|run, _| run.batch_fixed(step)).await?)
-}
-
 /// A supervised batch is a pure function of the data; it is made once here so that what is wrong with it is found before a learner asks.
 async fn prepare(coordinator: &Coordinator, input: &Arc<Input>, step: u32) -> Result<(), WorkError> {
     crate::batches::supervised(coordinator.config.clone(), Arc::clone(input), step).await?;
-    coordinator.store.call(move |journal| journal.fix_batch(step)).await?;
+    let batch = FixedBatch { step, ..FixedBatch::default() };
+    coordinator.store.call(move |journal| journal.fix_batch(&batch)).await?;
     Ok(coordinator.change(|run, _| run.batch_fixed(step)).await?)
 }
 

@@ -1,85 +1,198 @@
-//! Accuracy on held-out prompts: for each, one completion at `rollout.temperature` and a greedy one, all with the same weights.
+//! Accuracy on held-out prompts: for each, a greedy completion and some at a temperature, all with the same weights.
+//!
+//! ```text
+//!  prompt ─▶ samples 0 … n − 1, greedy ─▶ rewards ─┬─ means
+//!                                                  └─ estimate: pass@k, maj@k for k = 1, 2, 4, … n
+//! ```
 
+pub mod estimate;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use rljob_crds::data::EvaluationDataset;
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::version::Version;
+use serde::Serialize;
 
 use crate::coordinator::Coordinator;
-use crate::data::Dataset;
+use crate::data::{Dataset, Prompt};
 use crate::driver::WorkError;
+use crate::engines::Weights;
 use crate::input::{Input, InputError};
 use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{Sampler, Wanted};
 use crate::rollout::score::{Verdict, score};
+use estimate::{majority_at, pass_at, sizes};
 
 /// Prompts at engines, or waiting for one.
 const PROMPTS: usize = 1024;
+/// Prompts whose completions are kept to read.
+const SHOWN: u64 = 16;
 
-/// Evaluates `version` and records the result, in the journal and in `evaluations.jsonl`.
+/// A completion to read.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    step: u32,
+    row: u64,
+    index: u32,
+    greedy: bool,
+    prompt: String,
+    answer: Option<String>,
+    completion: String,
+    reward: f64,
+    tokens: usize,
+}
+
+/// What became of one prompt.
+#[derive(Debug, Default)]
+struct Judged {
+    /// Rewards of the samples, in order of index.
+    sampled: Vec<f64>,
+    greedy: Option<f64>,
+    /// By k.
+    pass_at: BTreeMap<u32, f64>,
+    majority_at: BTreeMap<u32, bool>,
+    shown: Vec<Shown>,
+}
+
+/// One evaluation.
+struct Evaluation<'a> {
+    coordinator: &'a Coordinator,
+    input: &'a Arc<Input>,
+    sampler: Sampler<'a>,
+    data: &'a Dataset,
+    spec: &'a EvaluationDataset,
+    version: Version,
+}
+
+/// Evaluates `version` and records the result, in the journal and in the JSONL files.
 pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version) -> Result<EvaluationMetrics, WorkError> {
-    let data = input.evaluation.as_ref().ok_or(WorkError::NoEvaluationData)?;
+    let (Some(data), Some(spec)) = (&input.evaluation, &coordinator.config.spec.dataset.evaluation) else { return Err(WorkError::NoEvaluationData) };
     let started = coordinator.clock.now();
-    let prompts = data.len();
-    let sampler = coordinator.sampler(input, version);
-    let (mut sampled, mut greedy) = (Vec::new(), Vec::new());
-    let mut pairs = futures::stream::iter(0..prompts).map(|row| pair(coordinator, input, &sampler, data, row)).buffer_unordered(PROMPTS);
-    while let Some(rewards) = pairs.next().await {
-        let (one, other) = rewards?;
-        sampled.extend(one);
-        greedy.extend(other);
+    let evaluation = Evaluation { coordinator, input, sampler: coordinator.sampler(input), data, spec, version };
+    let mut prompts = futures::stream::iter(0..data.len()).map(|row| evaluation.prompt(row)).buffer_unordered(PROMPTS);
+    let mut judged = BTreeMap::new();
+    while let Some(result) = prompts.next().await {
+        let (row, prompt) = result?;
+        judged.insert(row, prompt);
     }
-    if sampled.is_empty() || greedy.is_empty() {
-        return Err(WorkError::AllRejected { step: version.step });
-    }
-    let metrics = EvaluationMetrics {
-        step: version.step,
-        prompts: prompts as u32,
-        sampled: mean(sampled),
-        greedy: mean(greedy),
-        seconds: coordinator.clock.now().saturating_sub(started).as_secs_f64(),
-    };
-    coordinator.record_evaluation(metrics.clone()).await?;
+    let seconds = coordinator.clock.now().saturating_sub(started).as_secs_f64();
+    let shown: Vec<_> = judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
+    let metrics =
+        summary(version.step, spec.samples, &judged.into_values().collect::<Vec<_>>(), seconds).ok_or(WorkError::AllRejected { step: version.step })?;
+    coordinator.record_evaluation(metrics.clone(), shown).await?;
     Ok(metrics)
 }
 
-/// Rewards of the sampled and of the greedy completion; none where the verifier failed.
-async fn pair(coordinator: &Coordinator, input: &Arc<Input>, sampler: &Sampler<'_>, data: &Dataset, row: u64) -> Result<(Option<f64>, Option<f64>), WorkError> {
-    let rollout = &coordinator.config.spec.rollout;
-    let prompt = data.prompt(row).map_err(InputError::from)?;
-    let max_new_tokens = input.room("evaluation", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
-    let key = |index| Key { purpose: Purpose::Evaluation, step: sampler.version.step, position: row, index };
-    let wanted = [rollout.temperature, 0.0].into_iter().zip(0..).map(|(temperature, index)| Wanted { key: key(index), temperature, max_new_tokens });
-    let wanted: Vec<_> = wanted.collect();
-    let lease = sampler.lease(&prompt.tokens, &wanted).await;
-    let mut rewards = [None; 2];
-    let mut finished = std::pin::pin!(sampler.group(lease, &prompt.tokens, &wanted));
-    while let Some((at, result)) = finished.next().await {
-        let (_, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
-        match (score(input, &prompt, completion.tokens).await?, rewards.get_mut(at)) {
-            (Verdict::Scored(scored), Some(reward)) => *reward = Some(scored.reward.value),
-            (Verdict::Rejected(error), _) => tracing::warn!(row, error = %crate::error_line(&error), "a completion is left out of the evaluation"),
-            (Verdict::Scored(_), None) => {}
+impl Evaluation<'_> {
+    async fn prompt(&self, row: u64) -> Result<(u64, Judged), WorkError> {
+        let rollout = &self.coordinator.config.spec.rollout;
+        let prompt = self.data.prompt(row).map_err(InputError::from)?;
+        let max_new_tokens = self.input.room("evaluation", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
+        let temperature = self.spec.temperature.unwrap_or(rollout.temperature);
+        let samples = self.spec.samples;
+        let wanted = |index| Wanted {
+            key: Key { purpose: Purpose::Evaluation, step: self.version.step, position: row, index },
+            temperature: if index < samples { temperature } else { 0.0 },
+            max_new_tokens,
+        };
+        let wanted: Vec<_> = (0..=samples).map(wanted).collect();
+        let weights = Weights::Exactly(self.version);
+        let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
+        let mut finished = std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
+        let mut completions = BTreeMap::new();
+        while let Some((at, result)) = finished.next().await {
+            let (_, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
+            let tokens = completion.tokens.len();
+            match score(self.input, &prompt, completion.tokens).await? {
+                Verdict::Scored(scored) => drop(completions.insert(at as u32, (scored.reward.value, scored.text, tokens))),
+                Verdict::Rejected(error) => tracing::warn!(row, error = %crate::error_line(&error), "a completion is left out of the evaluation"),
+            }
         }
+        Ok((row, self.judge(row, &prompt, completions)))
     }
-    Ok((rewards[0], rewards[1]))
+
+    /// `completions`: reward, text and number of tokens by index; the greedy one is last.
+    fn judge(&self, row: u64, prompt: &Prompt, completions: BTreeMap<u32, (f64, String, usize)>) -> Judged {
+        let samples = self.spec.samples;
+        let sampled: Vec<f64> = completions.range(..samples).map(|(_, (reward, ..))| *reward).collect();
+        let correct: Vec<bool> = sampled.iter().map(|reward| *reward >= self.spec.correct_reward).collect();
+        let texts: Vec<&str> = completions.range(..samples).map(|(_, (_, text, _))| text.as_str()).collect();
+        let answers = self.input.verifier.as_ref().and_then(|verifier| verifier.answers(&texts));
+        let votes = |answers: Vec<Option<usize>>| answers.into_iter().zip(&correct).map(|(answer, &correct)| estimate::Scored { correct, answer }).collect();
+        let votes: Vec<estimate::Scored> = answers.map(votes).unwrap_or_default();
+        let right = correct.iter().filter(|correct| **correct).count() as u32;
+        let by_size = || sizes(samples).into_iter();
+        let pass = by_size().filter_map(|k| Some((k, pass_at(sampled.len() as u32, right, k)?))).collect();
+        let majority = by_size().filter_map(|k| Some((k, majority_at(&votes, k)?))).collect();
+        let greedy = completions.get(&samples).map(|(reward, ..)| *reward);
+        let show = |(index, (reward, completion, tokens)): (u32, (f64, String, usize))| Shown {
+            step: self.version.step,
+            row,
+            index,
+            greedy: index == samples,
+            prompt: prompt.text.clone(),
+            answer: prompt.answer.clone(),
+            completion,
+            reward,
+            tokens,
+        };
+        let shown = if row < SHOWN { completions.into_iter().map(show).collect() } else { Vec::new() };
+        Judged { sampled, greedy, pass_at: pass, majority_at: majority, shown }
+    }
 }
 
-/// The mean of rewards in any order of arrival: summed in order of size, so that the same rewards give the same bits.
-fn mean(mut rewards: Vec<f64>) -> f64 {
-    rewards.sort_by(f64::total_cmp);
-    rewards.iter().sum::<f64>() / (rewards.len().max(1) as f64)
+/// Means over prompts in the data's order, so that the same rewards give the same bits. None if nothing was scored.
+fn summary(step: u32, samples: u32, judged: &[Judged], seconds: f64) -> Option<EvaluationMetrics> {
+    let mean = |values: Vec<f64>| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let by_size = |value: &dyn Fn(&Judged, u32) -> Option<f64>| {
+        let at = |k| Some((k, mean(judged.iter().filter_map(|judged| value(judged, k)).collect())?));
+        sizes(samples).into_iter().filter_map(at).collect::<BTreeMap<u32, f64>>()
+    };
+    Some(EvaluationMetrics {
+        step,
+        prompts: judged.len() as u32,
+        samples,
+        sampled: mean(judged.iter().flat_map(|judged| judged.sampled.clone()).collect())?,
+        greedy: mean(judged.iter().filter_map(|judged| judged.greedy).collect())?,
+        pass_at: by_size(&|judged, k| judged.pass_at.get(&k).copied()),
+        majority_at: by_size(&|judged, k| judged.majority_at.get(&k).map(|right| f64::from(u8::from(*right)))),
+        seconds,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::mean;
+    use std::collections::BTreeMap;
+
+    use rljob_protocol::status::EvaluationMetrics;
+
+    use super::{Judged, summary};
 
     #[test]
-    fn the_mean_does_not_depend_on_the_order_of_arrival() {
-        let forwards = [0.1, 0.7, 0.2, 1.0, 0.3];
-        let backwards: Vec<_> = forwards.iter().rev().copied().collect();
-        assert_eq!(mean(forwards.to_vec()).to_bits(), mean(backwards).to_bits());
+    fn the_summary_is_the_mean_over_prompts() {
+        let judged = |sampled: &[f64], greedy, pass: f64, majority| Judged {
+            sampled: sampled.to_vec(),
+            greedy,
+            pass_at: BTreeMap::from([(1, pass), (2, 1.0)]),
+            majority_at: BTreeMap::from([(1, majority)]),
+            shown: Vec::new(),
+        };
+        let prompts = [judged(&[1.0, 0.0], Some(1.0), 0.5, true), judged(&[1.0, 1.0], None, 1.0, false)];
+        let expected = EvaluationMetrics {
+            step: 3,
+            prompts: 2,
+            samples: 2,
+            sampled: 0.75,
+            greedy: 1.0,
+            pass_at: BTreeMap::from([(1, 0.75), (2, 1.0)]),
+            majority_at: BTreeMap::from([(1, 0.5)]),
+            seconds: 1.5,
+        };
+        assert_eq!(summary(3, 2, &prompts, 1.5), Some(expected));
+        assert_eq!(summary(3, 2, &[Judged::default()], 1.5), None);
     }
 }

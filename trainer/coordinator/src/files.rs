@@ -1,4 +1,4 @@
-//! The files that people read: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`. Whole lines, once per step, also over restarts.
+//! The files that people read: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`. Whole lines, once per step, also over restarts.
 //!
 //! A failure to write them is logged and stops nothing: the journal holds the same.
 
@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
+use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,7 @@ pub struct Files {
     metrics: Arc<Lines>,
     evaluations: Arc<Lines>,
     samples: Arc<Lines>,
+    evaluation_samples: Arc<Lines>,
 }
 
 /// One file, and the newest step in it.
@@ -62,7 +63,12 @@ impl Files {
     /// Opens the files of a run directory and cuts off lines that a crash left torn.
     pub fn open(run_directory: &Path) -> Result<Self, FileError> {
         let lines = |name: &str| Lines::open(run_directory.join(name)).map(Arc::new);
-        Ok(Self { metrics: lines(METRICS_FILE)?, evaluations: lines(EVALUATIONS_FILE)?, samples: lines(SAMPLES_FILE)? })
+        Ok(Self {
+            metrics: lines(METRICS_FILE)?,
+            evaluations: lines(EVALUATIONS_FILE)?,
+            samples: lines(SAMPLES_FILE)?,
+            evaluation_samples: lines(EVALUATION_SAMPLES_FILE)?,
+        })
     }
 
     /// Appends a step's numbers.
@@ -75,10 +81,15 @@ impl Files {
         append(&self.evaluations, metrics.step, vec![serde_json::to_string(metrics)]).await;
     }
 
+    /// Appends some of an evaluation's completions.
+    pub async fn append_evaluation_samples<T: Serialize>(&self, step: u32, samples: &[T]) {
+        append(&self.evaluation_samples, step, samples.iter().map(serde_json::to_string).collect()).await;
+    }
+
     /// Appends a few of a step's rollouts.
     pub async fn append_samples(&self, store: &Store, data: &Dataset, step: u32) {
         match store.call(move |journal| journal.samples(step)).await {
-            Ok(samples) => append(&self.samples, step, shown(&samples, data)).await,
+            Ok(samples) => append(&self.samples, step, shown(step, &samples, data)).await,
             Err(error) => tracing::warn!(error = %crate::error_line(&error), "failed to read rollouts to show"),
         }
     }
@@ -106,10 +117,10 @@ impl Files {
     }
 }
 
-fn shown(samples: &[Sample], data: &Dataset) -> Vec<serde_json::Result<String>> {
+fn shown(step: u32, samples: &[Sample], data: &Dataset) -> Vec<serde_json::Result<String>> {
     let show = |sample: &Sample| {
         serde_json::to_string(&Shown {
-            step: sample.step,
+            step,
             position: sample.position,
             prompt: &sample.prompt_text,
             answer: data.prompt(sample.position).ok().and_then(|prompt| prompt.answer),

@@ -94,18 +94,11 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     let clock = Clock::start();
     let store = Store::new(Journal::open(&config.run_directory.join(JOURNAL_FILE))?);
     let files = Files::open(&config.run_directory)?;
-    let total_steps = config.spec.training.steps;
-    let every = config.spec.dataset.evaluation.as_ref().map_or(u32::MAX, |evaluation| evaluation.every_steps.max(1));
     let (record, mut facts, newest_metrics, newest_evaluation) = store
         .call(move |journal| {
             let last_step = journal.last_step()?;
-            let mut evaluated = std::collections::BTreeSet::new();
-            for step in (0..=total_steps.min(last_step)).filter(|step| step.is_multiple_of(every) || *step == total_steps) {
-                if journal.evaluation(step)?.is_some() {
-                    evaluated.insert(step);
-                }
-            }
-            let facts = Facts { last_step, fixed_step: journal.last_fixed_step()?, evaluated, checkpoints: std::collections::BTreeSet::<Version>::new() };
+            let (fixed_step, _) = journal.newest_batch()?;
+            let facts = Facts { last_step, fixed_step, evaluated: journal.evaluated_steps()?, checkpoints: std::collections::BTreeSet::<Version>::new() };
             Ok((journal.get_state(record::KEY)?, facts, journal.metrics(last_step)?, journal.last_evaluation()?))
         })
         .await?;

@@ -1,5 +1,7 @@
 //! `GET /v1/status`: what a coordinator reports to the operator and to `rljob run`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
@@ -152,6 +154,15 @@ pub struct StepMetrics {
     pub trainable_tokens: u64,
     /// Mean completion length in tokens; none for `sft`.
     pub completion_tokens: Option<f64>,
+    /// Samples by staleness: steps done since the oldest weights that any of a sample's tokens was sampled with. Empty for `sft`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub staleness: BTreeMap<u32, u32>,
+    /// Groups that dynamic sampling left out of the batch.
+    #[serde(default)]
+    pub dropped_groups: u32,
+    /// Samples made again because they were too old.
+    #[serde(default)]
+    pub stale_samples: u32,
     /// Seconds from the first prompt of the step to its last reward; none for `sft` and for a replayed batch.
     pub rollout_seconds: Option<f64>,
     /// Seconds in forward, backward and optimizer.
@@ -170,10 +181,19 @@ pub struct EvaluationMetrics {
     pub step: u32,
     /// Prompts.
     pub prompts: u32,
-    /// Mean reward of one sample a prompt at `rollout.temperature`.
+    /// Completions of each prompt beside the greedy one.
+    #[serde(default)]
+    pub samples: u32,
+    /// Mean reward of these.
     pub sampled: f64,
     /// Mean reward of the greedy completion.
     pub greedy: f64,
+    /// By k: probability that one of k samples is correct, the unbiased estimate of Chen et al. (arXiv 2107.03374), as the mean over prompts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pass_at: BTreeMap<u32, f64>,
+    /// By k: share of prompts for which the most frequent answer of the first k samples is correct; empty where answers cannot be told apart (`http`, `command`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub majority_at: BTreeMap<u32, f64>,
     /// Seconds it took.
     pub seconds: f64,
 }

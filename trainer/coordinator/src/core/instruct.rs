@@ -2,6 +2,7 @@
 //!
 //! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · evaluation or rollouts need weights that engines lack (publish)
 //! · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
+//! Where batches are sampled ahead, neither publication nor training waits for an evaluation or for rollouts but for those of batch `s + 1` itself ([`super::ahead`]).
 
 use std::collections::BTreeSet;
 
@@ -49,6 +50,9 @@ impl Run {
         if steps > 0 && self.checkpoint_due(steps) {
             return Ok(self.checkpoint(steps, now));
         }
+        if self.settings.ahead() {
+            return Ok(self.instruct_ahead(steps, world, engines, now));
+        }
         Ok(match self.work_at(steps) {
             Work::Evaluate(version) | Work::Rollout(version) => self.publish(version, world, engines, now),
             Work::Prepare { .. } => Instruction::Wait,
@@ -78,14 +82,14 @@ impl Run {
         Instruction::Checkpoint { version, path: self.checkpoint_path(version) }
     }
 
-    fn finish(&mut self, steps: u32, now: Now) -> Instruction {
+    pub(super) fn finish(&mut self, steps: u32, now: Now) -> Instruction {
         if !self.record.exported {
             return Instruction::Export { version: Version { step: steps, attempt: self.record.attempt }, path: self.settings.run_directory.join(EXPORT_DIR) };
         }
         if self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) }
     }
 
-    fn publish(&mut self, version: Version, world: u32, engines: &[EngineView], now: Now) -> Instruction {
+    pub(super) fn publish(&mut self, version: Version, world: u32, engines: &[EngineView], now: Now) -> Instruction {
         if self.publication.as_ref().is_some_and(|publication| publication.in_progress(version, now)) {
             return Instruction::Wait;
         }

@@ -8,6 +8,8 @@
 //!
 //! `Record` is the part that outlives the process; the caller writes it to the journal before it answers anybody.
 
+pub mod admission;
+pub mod ahead;
 pub mod group;
 pub mod instruct;
 pub mod record;
@@ -110,6 +112,8 @@ pub struct Run {
     position: Option<u32>,
     checkpoint_ordered: Option<(Version, Now)>,
     publication: Option<Publication>,
+    /// When the newest weights left the learners, as far as this process knows.
+    published_at: Now,
     incarnation: u64,
     serial: u64,
 }
@@ -128,6 +132,7 @@ impl Run {
             position: None,
             checkpoint_ordered: None,
             publication: None,
+            published_at: now,
             incarnation,
             serial: 0,
         }

@@ -7,7 +7,7 @@ use rljob_protocol::learner::Transfer;
 use rljob_protocol::version::Version;
 
 use super::record::Published;
-use super::{Publication, Refusal, Route, Run};
+use super::{Now, Publication, Refusal, Route, Run};
 
 /// What a folder of weights is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Run {
     }
 
     /// A folder of weights is complete.
-    pub fn folder_ready(&mut self, attempt: u32, version: Version, path: &Path) -> Result<Folder, Refusal> {
+    pub fn folder_ready(&mut self, attempt: u32, version: Version, path: &Path, now: Now) -> Result<Folder, Refusal> {
         self.fence(attempt)?;
         if path == self.settings.run_directory.join(EXPORT_DIR) {
             if version.step != self.settings.total_steps {
@@ -54,6 +54,7 @@ impl Run {
         match &self.publication {
             Some(publication) if publication.version == version && publication.route == Route::Disk(path.to_owned()) => {
                 self.record.published = Some(Published { version, folder: Some(path.to_owned()) });
+                self.published_at = now;
                 Ok(Folder::Published)
             }
             _ => Ok(Folder::Superseded),
@@ -61,7 +62,7 @@ impl Run {
     }
 
     /// A sender is about to broadcast: answers its transfers, in the order in which it makes them.
-    pub fn sender_ready(&mut self, attempt: u32, version: Version, rank: u32) -> Result<Vec<Transfer>, Refusal> {
+    pub fn sender_ready(&mut self, attempt: u32, version: Version, rank: u32, now: Now) -> Result<Vec<Transfer>, Refusal> {
         self.fence(attempt)?;
         match &mut self.publication {
             Some(publication) if publication.version == version => match &mut publication.route {
@@ -70,6 +71,7 @@ impl Run {
                         return Ok(Vec::new());
                     }
                     self.record.published = Some(Published { version, folder: None });
+                    self.published_at = now;
                     Ok(transfers.iter().filter(|transfer| transfer.sender == rank).cloned().collect())
                 }
                 Route::Disk(_) => Ok(Vec::new()),

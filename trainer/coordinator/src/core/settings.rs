@@ -6,6 +6,7 @@ use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_protocol::supervisor::Restore;
 
+use super::admission::Admission;
 
 /// The fixed part of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Settings {
     pub rollouts: bool,
     /// Steps between evaluations; none without evaluation data.
     pub evaluation_every: Option<u32>,
+    /// How far sampling may run ahead.
+    pub admission: Admission,
     /// How weights reach the engines.
     pub method: WeightSyncMethod,
     /// Ranks of one engine.
@@ -40,11 +43,17 @@ impl Settings {
             processes: spec.trainer.processes_per_replica.max(0).unsigned_abs(),
             rollouts: spec.algorithm.grpo.is_some(),
             evaluation_every: spec.dataset.evaluation.as_ref().map(|evaluation| evaluation.every_steps),
+            admission: Admission::of(spec),
             method: spec.weight_sync.method,
             engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),
             restore_from: spec.checkpoint.restore_from.as_deref().and_then(restore),
             run_directory: config.run_directory.clone(),
         }
+    }
+
+    /// Whether batches are sampled while the learners train.
+    pub fn ahead(&self) -> bool {
+        self.rollouts && self.admission.max_staleness > 0
     }
 }
 

@@ -4,23 +4,26 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use rljob_crds::job::WeightSyncMethod;
+use rljob_crds::rollout::StaleSamples;
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 use rljob_protocol::learner::{Instruction, Transfer};
 use rljob_protocol::status::{LearnerFailure, Phase};
 use rljob_protocol::supervisor::{Group, LearnerState, Order, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
 
+use super::admission::Admission;
 use super::instruct::EngineView;
 use super::work::Work;
 use super::{Facts, Now, Record, Refusal, Run, Settings};
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         total_steps: 4,
         supervisors: 2,
         processes: 1,
         rollouts: true,
         evaluation_every: None,
+        admission: Admission { batch_size: 1, total_steps: 4, max_staleness: 0, every_steps: 1, stale: StaleSamples::Keep },
         method: WeightSyncMethod::Disk,
         engine_ranks: 1,
         restore_from: None,
@@ -28,7 +31,7 @@ fn settings() -> Settings {
     }
 }
 
-fn desired() -> Desired {
+pub(super) fn desired() -> Desired {
     Desired {
         epoch: 1,
         generation: 1,
@@ -39,11 +42,11 @@ fn desired() -> Desired {
     }
 }
 
-fn at(seconds: u64) -> Now {
+pub(super) fn at(seconds: u64) -> Now {
     Now::from_secs(seconds)
 }
 
-fn version(step: u32, attempt: u32) -> Version {
+pub(super) fn version(step: u32, attempt: u32) -> Version {
     Version { step, attempt }
 }
 
@@ -51,7 +54,7 @@ fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> 
     SupervisorReport { instance: instance.to_owned(), address: format!("{instance}.example"), rendezvous_port: 7000, processes: 1, attempt, learners }
 }
 
-fn running(instance: &str, attempt: u32) -> SupervisorReport {
+pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
     report(instance, Some(attempt), vec![LearnerState::Running])
 }
 
@@ -72,7 +75,7 @@ fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
 }
 
 /// A run with two supervisors, `a` and `b`, whose learners run under attempt 0.
-fn started_with(settings: Settings, facts: Facts) -> Run {
+pub(super) fn started_with(settings: Settings, facts: Facts) -> Run {
     let mut run = Run::new(settings, Record::default(), facts, 7, at(0));
     run.desire(desired()).unwrap();
     run.supervisor("t-0", report("a", None, vec![]), at(0));
@@ -86,24 +89,24 @@ fn started() -> Run {
     started_with(settings(), Facts::default())
 }
 
-fn engine(version: Option<Version>) -> EngineView {
+pub(super) fn engine(version: Option<Version>) -> EngineView {
     EngineView { name: "e-0".to_owned(), index: 0, usable: true, version }
 }
 
 /// Answers of a run that is asked again and again at the same place.
-fn ask(run: &mut Run, attempt: u32, steps: u32) -> Instruction {
+pub(super) fn ask(run: &mut Run, attempt: u32, steps: u32) -> Instruction {
     run.instruct(attempt, steps, &[engine(None)], at(2)).unwrap()
 }
 
 /// Publishes to disk where that is asked for, and fixes the next batch.
 fn publish_and_fix(run: &mut Run, attempt: u32, steps: u32) {
     if let Instruction::PublishToDisk { version, path } = ask(run, attempt, steps) {
-        run.folder_ready(attempt, version, &path).unwrap();
+        run.folder_ready(attempt, version, &path, at(2)).unwrap();
     }
     run.batch_fixed(steps + 1);
 }
 
-fn restart(run: &mut Run, attempt: u32) {
+pub(super) fn restart(run: &mut Run, attempt: u32) {
     run.supervisor("t-0", exited("a", attempt, 1), at(3));
     run.supervisor("t-1", exited("b", attempt, 143), at(3));
     run.tick(at(60));
@@ -195,8 +198,8 @@ fn an_older_attempt_is_fenced() {
     assert_eq!(run.instruct(0, 0, &[], at(61)), Err(fenced(0)));
     assert_eq!(run.step_done(0, 1), Err(fenced(0)));
     assert_eq!(run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()), Err(fenced(0)));
-    assert_eq!(run.folder_ready(0, version(0, 0), "/x".as_ref()), Err(fenced(0)));
-    assert_eq!(run.sender_ready(2, version(0, 0), 0), Err(fenced(2)));
+    assert_eq!(run.folder_ready(0, version(0, 0), "/x".as_ref(), at(2)), Err(fenced(0)));
+    assert_eq!(run.sender_ready(2, version(0, 0), 0, at(2)), Err(fenced(2)));
 }
 
 #[test]
@@ -217,7 +220,7 @@ fn publication_comes_before_rollouts_and_training_after_them() {
     assert_eq!(run.work(), Work::Rollout(version(0, 0)));
     assert_eq!(run.folder_of(version(0, 0)), None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
-    run.folder_ready(0, version(0, 0), &path).unwrap();
+    run.folder_ready(0, version(0, 0), &path, at(2)).unwrap();
     assert_eq!(run.folder_of(version(0, 0)), Some(path.as_path()));
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
     run.batch_fixed(1);
@@ -244,9 +247,9 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
     let expected = vec![transfer(1, 1), transfer(3, 1)];
     let first = run.instruct(0, 0, &engines(Some(version(0, 0))), at(2)).unwrap();
     assert_eq!(first, Instruction::PublishByBroadcast { version: version(0, 0), transfers: expected.clone() });
-    assert_eq!(run.sender_ready(0, version(0, 0), 0), Ok(vec![]));
-    assert_eq!(run.sender_ready(0, version(0, 0), 1), Ok(expected.clone()));
-    assert_eq!(run.sender_ready(0, version(0, 0), 1), Ok(vec![]), "a repeated report starts nothing");
+    assert_eq!(run.sender_ready(0, version(0, 0), 0, at(2)), Ok(vec![]));
+    assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(expected.clone()));
+    assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(vec![]), "a repeated report starts nothing");
     assert_eq!(run.instruct(0, 0, &engines(None), at(300)), Ok(Instruction::Wait), "the transfers are under way");
     run.transfer_over(&expected[0]);
     run.transfer_over(&expected[1]);
@@ -291,7 +294,7 @@ fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
     run.evaluated(4);
     let export = PathBuf::from("/run/export");
     assert_eq!(ask(&mut run, 0, 4), Instruction::Export { version: version(4, 0), path: export.clone() });
-    run.folder_ready(0, version(4, 0), &export).unwrap();
+    run.folder_ready(0, version(4, 0), &export, at(2)).unwrap();
     assert_eq!(ask(&mut run, 0, 4), Instruction::Wait, "the checkpoint is not reported yet");
     run.checkpoint_done(0, version(4, 0), &checkpoint).unwrap();
     assert_eq!(ask(&mut run, 0, 4), Instruction::Exit);

@@ -4,7 +4,7 @@ use rljob_protocol::version::Version;
 
 use super::{Run, Stage};
 
-/// The one piece of work that the learners wait for.
+/// The one piece of work that the learners wait for; or, where batches are sampled ahead, that goes on beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Nothing: they train, wait for the operator, or are not there.
@@ -41,6 +41,9 @@ impl Run {
 
     /// The work wanted of learners that have done `steps`. It starts when they ask, so that a replayed step asks for nothing.
     pub(super) fn work_at(&self, steps: u32) -> Work {
+        if self.settings.ahead() {
+            return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
+        }
         let version = Version { step: steps, attempt: self.record.attempt };
         if self.evaluation_due(steps) {
             Work::Evaluate(version)
@@ -53,16 +56,21 @@ impl Run {
         }
     }
 
-    /// Before the first step, every n steps and after the last, once each.
-    fn evaluation_due(&self, steps: u32) -> bool {
+    /// Before the first step, every n steps and after the last, once each. One that could not be made in time is due until the next.
+    pub(super) fn evaluation_due(&self, steps: u32) -> bool {
         let Some(every) = self.settings.evaluation_every else { return false };
-        let scheduled = steps == self.settings.total_steps || steps.is_multiple_of(every.max(1));
-        scheduled && !self.record.exported && !self.facts.evaluated.contains(&steps)
+        let scheduled = if steps == self.settings.total_steps { steps } else { steps - steps % every.max(1) };
+        !self.record.exported && self.facts.evaluated.range(scheduled..=steps).next().is_none()
     }
 
     /// The batch of `step` is in the journal for good.
     pub fn batch_fixed(&mut self, step: u32) {
         self.facts.fixed_step = self.facts.fixed_step.max(step);
+    }
+
+    /// Newest step whose batch is fixed, or that the run started from.
+    pub fn fixed_step(&self) -> u32 {
+        self.facts.fixed_step
     }
 
     /// The evaluation at `step` is in the journal.

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use reqwest::{Response, StatusCode};
 use rljob_protocol::sglang::{
-    ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, GenerateResponse, InitWeightsUpdateGroup, ModelInfo, PauseGeneration,
-    UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
+    ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, InitWeightsUpdateGroup, ModelInfo, PauseGeneration, UpdateWeightsFromDisk,
+    UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
 
+use super::stream::Events;
 use crate::tokens::Token;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -83,10 +84,17 @@ impl EngineClient {
         read(route, request.send().await).await
     }
 
-    /// `POST /generate`. `budget` is the longest completion asked for, in tokens.
-    pub async fn generate(&self, url: &str, request: &GenerateRequest) -> Result<GenerateResponse, EngineError> {
+    /// `POST /generate`, streamed into `events`; what came before an error, or before this is dropped, stays there.
+    pub async fn generate(&self, url: &str, request: &GenerateRequest, events: &mut Events) -> Result<(), EngineError> {
+        let route = "/generate";
+        let unreachable = |source| EngineError::Unreachable { route, source };
         let deadline = GENERATE + Duration::from_secs(request.sampling_params.max_new_tokens.into());
-        self.post(url, "/generate", request, &self.api, deadline).await
+        let sent = self.http.post(format!("{url}{route}")).bearer_auth(self.api.text()).json(request).timeout(deadline).send().await;
+        let mut response = accepted(route, sent.map_err(unreachable)?).await?;
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+            events.push(&chunk).map_err(|error| EngineError::Garbage { route, message: error.to_string() })?;
+        }
+        Ok(())
     }
 
     /// `POST /pause_generation`, mode `abort`.
@@ -139,13 +147,19 @@ impl EngineClient {
 }
 
 async fn read<T: serde::de::DeserializeOwned>(route: &'static str, sent: Result<Response, reqwest::Error>) -> Result<T, EngineError> {
-    let response = sent.map_err(|source| EngineError::Unreachable { route, source })?;
-    let status = response.status();
-    let bytes = response.bytes().await.map_err(|source| EngineError::Unreachable { route, source })?;
-    if !status.is_success() {
-        return Err(EngineError::Refused { route, status, message: String::from_utf8_lossy(&bytes).chars().take(500).collect() });
-    }
+    let unreachable = |source| EngineError::Unreachable { route, source };
+    let bytes = accepted(route, sent.map_err(unreachable)?).await?.bytes().await.map_err(unreachable)?;
     serde_json::from_slice(&bytes).map_err(|error| EngineError::Garbage { route, message: error.to_string() })
+}
+
+/// The answer, if it is not an error; of an error, the start of its body.
+async fn accepted(route: &'static str, response: Response) -> Result<Response, EngineError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let bytes = response.bytes().await.map_err(|source| EngineError::Unreachable { route, source })?;
+    Err(EngineError::Refused { route, status, message: String::from_utf8_lossy(&bytes).chars().take(500).collect() })
 }
 
 fn succeeded(route: &'static str, answer: WeightsAnswer) -> Result<(), EngineError> {

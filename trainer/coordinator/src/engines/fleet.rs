@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::EngineClient;
 use super::slots::{Slot, Slots};
+use super::weights::Weights;
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
 
@@ -68,12 +69,12 @@ impl Fleet {
         result
     }
 
-    /// Waits until an engine with `version` has room for `requests` of `tokens` tokens in all. Ends with the caller: it is cancelled by dropping it.
-    pub async fn lease(&self, version: Version, requests: u32, tokens: u64) -> Lease<'_> {
+    /// Waits until an engine with such weights has room for `requests` of `tokens` tokens in all. Ends with the caller: it is cancelled by dropping it.
+    pub async fn lease(&self, weights: Weights, requests: u32, tokens: u64) -> Lease<'_> {
         let mut changes = self.changes();
         loop {
             changes.borrow_and_update();
-            let leased = self.slots().lease(version, requests, tokens, self.clock.now());
+            let leased = self.slots().lease(weights, requests, tokens, self.clock.now());
             if let Some((name, url, lost)) = leased {
                 return Lease { fleet: self, name, url, lost, requests, tokens };
             }

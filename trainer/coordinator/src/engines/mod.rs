@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  desired ─▶ slots (pure table) ◀─ monitor: GET /model_info every second
-//!                │ lease(version): the least loaded engine that holds exactly these weights
+//!                │ lease(weights): the least loaded engine that holds such weights
 //!                ▼
-//!             client ─▶ POST /generate ─▶ validate ─▶ Completion
+//!             client ─▶ POST /generate ─▶ stream ─▶ validate ─▶ Part of a completion
 //! ```
 //!
 //! It must not know steps, rewards or the journal.
@@ -12,7 +12,10 @@
 pub mod client;
 pub mod fleet;
 pub mod slots;
+pub mod stream;
 pub mod validate;
+pub mod weights;
 
 pub use client::{EngineClient, EngineError};
 pub use fleet::{Fleet, Lease};
+pub use weights::Weights;

@@ -1,6 +1,6 @@
 //! What each engine is good for, as a table; pure, time is a parameter.
 //!
-//! An engine is routed to only if it holds exactly the version asked for, by its own word and by ours: no update of it failed since, it is not being
+//! An engine is routed to only if it holds weights that were asked for, by its own word and by ours: no update of it failed since, it is not being
 //! updated, and this process has told it to continue (a coordinator that died during an update leaves engines paused).
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use rljob_protocol::status::{EngineCondition, EngineState};
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
+use super::weights::Weights;
 use crate::core::instruct::EngineView;
 
 /// Most requests in flight at one engine.
@@ -91,10 +92,10 @@ impl Slots {
         self.table.iter().map(state).collect()
     }
 
-    /// Reserves the least loaded engine that holds `version` for `requests` requests of `tokens` tokens in all. Ties go to the first by name.
-    pub fn lease(&mut self, version: Version, requests: u32, tokens: u64, now: Duration) -> Option<(String, String, CancellationToken)> {
+    /// Reserves the least loaded engine that holds such weights for `requests` requests of `tokens` tokens in all. Ties go to the first by name.
+    pub fn lease(&mut self, weights: Weights, requests: u32, tokens: u64, now: Duration) -> Option<(String, String, CancellationToken)> {
         let free = |slot: &Slot| slot.requests == 0 || slot.requests + requests <= MAX_REQUESTS;
-        let ready = self.table.iter_mut().filter(|(_, slot)| slot.routable(now) && slot.version() == Some(version) && free(slot));
+        let ready = self.table.iter_mut().filter(|(_, slot)| slot.routable(now) && slot.version().is_some_and(|version| weights.allow(version)) && free(slot));
         let (name, slot) = ready.min_by_key(|(_, slot)| slot.tokens)?;
         slot.requests += requests;
         slot.tokens += tokens;
@@ -235,7 +236,7 @@ mod tests {
     use rljob_protocol::status::EngineCondition;
     use rljob_protocol::version::Version;
 
-    use super::{MAX_REQUESTS, Slots};
+    use super::{MAX_REQUESTS, Slots, Weights};
 
     const NOW: Duration = Duration::from_secs(100);
     const CURRENT: Version = Version { step: 3, attempt: 0 };
@@ -255,7 +256,7 @@ mod tests {
     }
 
     fn leased(slots: &mut Slots, tokens: u64) -> Option<String> {
-        slots.lease(CURRENT, 8, tokens, NOW).map(|(name, ..)| name)
+        slots.lease(Weights::Exactly(CURRENT), 8, tokens, NOW).map(|(name, ..)| name)
     }
 
     #[test]
@@ -274,7 +275,15 @@ mod tests {
         synced(&mut slots, "engine-1");
         assert_eq!(leased(&mut slots, 1), Some("engine-1".to_owned()));
         let other = Version { step: 3, attempt: 1 };
-        assert!(slots.lease(other, 8, 1, NOW).is_none());
+        assert!(slots.lease(Weights::Exactly(other), 8, 1, NOW).is_none());
+    }
+
+    #[test]
+    fn engines_that_lag_are_routed_to_as_far_as_the_caller_allows() {
+        let mut slots = two();
+        synced(&mut slots, "engine-1");
+        let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|(name, ..)| name);
+        assert_eq!((lease(2), lease(3), lease(4)), (Some("engine-1".to_owned()), Some("engine-1".to_owned()), None));
     }
 
     #[test]
@@ -298,7 +307,7 @@ mod tests {
         slot.update_ends(None, NOW);
         slot.answered(CURRENT.to_string());
         let later = NOW + Duration::from_secs(60);
-        assert!(slots.lease(CURRENT, 1, 1, later).is_none());
+        assert!(slots.lease(Weights::Exactly(CURRENT), 1, 1, later).is_none());
         assert_eq!(slots.states(Some(CURRENT), later)[0].state, EngineCondition::Stale);
     }
 
@@ -315,7 +324,7 @@ mod tests {
     fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
         let mut slots = two();
         synced(&mut slots, "engine-0");
-        let (.., lost) = slots.lease(CURRENT, 1, 1, NOW).unwrap();
+        let (.., lost) = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap();
         (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed());
         assert!(lost.is_cancelled());
         slots.get_mut("engine-0").unwrap().answered("default".to_owned());

@@ -1,39 +1,79 @@
 //! What an engine answers is input from outside: it is checked before anything is trained on it.
 
-use rljob_protocol::sglang::{FinishReason, GenerateRequest, GenerateResponse};
+use reqwest::StatusCode;
+use rljob_protocol::sglang::{ErrorBody, FinishReason, GenerateRequest, GenerateResponse};
 use rljob_protocol::version::Version;
+use serde::Deserialize;
 
-use super::EngineError;
+use super::{EngineError, Weights};
 
 const ROUTE: &str = "/generate";
+/// Beyond it a log-probability is no rounding error of 0.
+const ABOVE_ZERO: f64 = 1e-3;
 
-/// A checked completion. `C` is its number of tokens, at least 1.
+/// A checked completion, or the part of one that an interruption left. `C` is its number of tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Completion {
+pub struct Part {
     /// `[C]` token ids, the stop token included.
     pub tokens: Vec<i64>,
     /// `[C]` the sampler's log-probabilities.
     pub logprobs: Vec<f32>,
-    /// `stop` or `length`.
-    pub finish_reason: &'static str,
+    /// The weights that all of them were sampled with: engines answer before their weights change.
+    pub version: Version,
+    /// What happened to it.
+    pub end: End,
 }
 
-/// Checks an answer against its request: the weights, the ids (below `vocabulary`), the lengths and the numbers.
-pub fn completion(request: &GenerateRequest, response: GenerateResponse, version: Version, vocabulary: i64) -> Result<Completion, EngineError> {
-    let garbage = |message: String| EngineError::Garbage { route: ROUTE, message };
-    let finish_reason = match response.meta_info.finish_reason {
-        Some(FinishReason::Stop { .. }) => "stop",
-        Some(FinishReason::Length { .. }) => "length",
-        Some(FinishReason::Abort { message }) => return Err(EngineError::Aborted(message)),
-        None => return Err(garbage("no finish reason".to_owned())),
-    };
-    if response.meta_info.weight_version != version.to_string() {
-        return Err(EngineError::OtherWeights { found: response.meta_info.weight_version, expected: version.to_string() });
+/// How a part of a completion ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A stop token; it is the last one.
+    Stop,
+    /// As long as asked for.
+    Length,
+    /// The engine gave it up, in its own words.
+    Aborted(String),
+    /// The stream broke off.
+    Open,
+}
+
+/// An event of a stream.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Event {
+    Answer(Box<GenerateResponse>),
+    Error(ErrorBody),
+}
+
+/// Checks an event against its request: the weights, the ids (below `vocabulary`), the lengths and the numbers.
+pub fn part(request: &GenerateRequest, event: &[u8], weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
+    match serde_json::from_slice(event) {
+        Ok(Event::Answer(response)) => checked(request, *response, weights, vocabulary),
+        // In a stream SGLang says so what it otherwise answers with 400.
+        Ok(Event::Error(body)) => Err(EngineError::Refused { route: ROUTE, status: StatusCode::BAD_REQUEST, message: body.error.message }),
+        Err(error) => Err(garbage(error.to_string())),
     }
+}
+
+fn garbage(message: String) -> EngineError {
+    EngineError::Garbage { route: ROUTE, message }
+}
+
+fn checked(request: &GenerateRequest, response: GenerateResponse, weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
+    let end = match response.meta_info.finish_reason {
+        Some(FinishReason::Stop { .. }) => End::Stop,
+        Some(FinishReason::Length { .. }) => End::Length,
+        Some(FinishReason::Abort { message }) => End::Aborted(message),
+        None => End::Open,
+    };
+    let label = response.meta_info.weight_version;
+    let version = label.parse().ok().filter(|version| weights.allow(*version));
+    let Some(version) = version else { return Err(EngineError::OtherWeights { found: label, expected: weights.to_string() }) };
     let (tokens, logprobs) = (response.output_ids, response.meta_info.output_token_logprobs);
+    let least = usize::from(matches!(end, End::Stop | End::Length));
     let longest = request.sampling_params.max_new_tokens as usize;
-    if tokens.is_empty() || tokens.len() > longest {
-        return Err(garbage(format!("{} tokens, expected 1 to {longest}", tokens.len())));
+    if !(least..=longest).contains(&tokens.len()) {
+        return Err(garbage(format!("{} tokens, expected {least} to {longest}", tokens.len())));
     }
     if let Some(id) = tokens.iter().find(|id| !(0..vocabulary).contains(*id)) {
         return Err(garbage(format!("token id {id} outside the vocabulary of {vocabulary}")));
@@ -41,19 +81,20 @@ pub fn completion(request: &GenerateRequest, response: GenerateResponse, version
     if logprobs.len() != tokens.len() || logprobs.iter().zip(&tokens).any(|((_, id, _), token)| id != token) {
         return Err(garbage(format!("log-probabilities of {} tokens do not belong to the {} tokens", logprobs.len(), tokens.len())));
     }
-    if let Some((logprob, id, _)) = logprobs.iter().find(|(logprob, ..)| !logprob.is_finite() || *logprob > 1e-3) {
+    if let Some((logprob, id, _)) = logprobs.iter().find(|(logprob, ..)| !logprob.is_finite() || *logprob > ABOVE_ZERO) {
         return Err(garbage(format!("log-probability {logprob} of token {id}")));
     }
     let logprobs = logprobs.into_iter().map(|(logprob, ..)| logprob.min(0.0) as f32).collect();
-    Ok(Completion { tokens, logprobs, finish_reason })
+    Ok(Part { tokens, logprobs, version, end })
 }
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::sglang::{FinishReason, GenerateRequest, GenerateResponse, MetaInfo, SamplingParams};
+    use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
     use rljob_protocol::version::Version;
+    use serde_json::{Value, json};
 
-    use super::{Completion, completion};
+    use super::{End, Part, Weights, part};
 
     const VERSION: Version = Version { step: 1, attempt: 0 };
 
@@ -68,58 +109,66 @@ mod tests {
             skip_special_tokens: true,
             sampling_seed: Some(1),
         };
-        GenerateRequest { rid: "r.".to_owned(), input_ids: vec![1], sampling_params, return_logprob: true, stream: false }
+        GenerateRequest { rid: "r.".to_owned(), input_ids: vec![1], sampling_params, return_logprob: true, stream: true }
     }
 
-    fn response(tokens: &[i64], logprobs: &[(f64, i64)]) -> GenerateResponse {
-        let meta_info = MetaInfo {
-            id: "r.".to_owned(),
-            finish_reason: Some(FinishReason::Stop { matched: 2.into() }),
-            prompt_tokens: 1,
-            completion_tokens: tokens.len() as u32,
-            cached_tokens: 0,
-            weight_version: VERSION.to_string(),
-            output_token_logprobs: logprobs.iter().map(|&(logprob, id)| (logprob, id, None)).collect(),
-            e2e_latency: 0.0,
-        };
-        GenerateResponse { text: String::new(), output_ids: tokens.to_vec(), meta_info }
+    fn answer(tokens: &[i64], logprobs: &[(f64, i64)], finish_reason: &Value) -> Value {
+        let logprobs: Vec<_> = logprobs.iter().map(|(logprob, id)| json!([logprob, id, null])).collect();
+        json!({"text": "", "output_ids": tokens, "meta_info": {
+            "id": "r.", "finish_reason": finish_reason, "prompt_tokens": 1, "completion_tokens": tokens.len(),
+            "weight_version": VERSION.to_string(), "output_token_logprobs": logprobs,
+        }})
     }
 
-    fn check(response: GenerateResponse) -> Result<Completion, String> {
-        completion(&request(), response, VERSION, 10).map_err(|error| error.to_string())
+    fn stopped(tokens: &[i64], logprobs: &[(f64, i64)]) -> Value {
+        answer(tokens, logprobs, &json!({"type": "stop", "matched": 2}))
+    }
+
+    fn check(event: &Value, weights: Weights) -> Result<Part, String> {
+        part(&request(), event.to_string().as_bytes(), weights, 10).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_whole_answer_is_taken() {
-        let expected = Completion { tokens: vec![5, 2], logprobs: vec![-0.5, 0.0], finish_reason: "stop" };
-        assert_eq!(check(response(&[5, 2], &[(-0.5, 5), (0.0, 2)])), Ok(expected));
+        let expected = Part { tokens: vec![5, 2], logprobs: vec![-0.5, 0.0], version: VERSION, end: End::Stop };
+        assert_eq!(check(&stopped(&[5, 2], &[(-0.5, 5), (0.0, 2)]), Weights::Exactly(VERSION)), Ok(expected));
+    }
+
+    #[test]
+    fn what_an_interruption_left_is_taken_even_if_it_is_nothing() {
+        let expected = |end| Ok(Part { tokens: vec![], logprobs: vec![], version: VERSION, end });
+        assert_eq!(check(&answer(&[], &[], &Value::Null), Weights::Since(1)), expected(End::Open));
+        let aborted = json!({"type": "abort", "message": "Aborted", "status_code": null});
+        assert_eq!(check(&answer(&[], &[], &aborted), Weights::Since(0)), expected(End::Aborted("Aborted".to_owned())));
     }
 
     #[test]
     fn garbage_is_refused() {
         let unusable = |message: &str| Err(format!("the engine's answer to /generate is unusable: {message}"));
         let cases = [
-            (response(&[], &[]), unusable("0 tokens, expected 1 to 2")),
-            (response(&[1, 1, 1], &[]), unusable("3 tokens, expected 1 to 2")),
-            (response(&[10], &[(-1.0, 10)]), unusable("token id 10 outside the vocabulary of 10")),
-            (response(&[-1], &[(-1.0, -1)]), unusable("token id -1 outside the vocabulary of 10")),
-            (response(&[5], &[]), unusable("log-probabilities of 0 tokens do not belong to the 1 tokens")),
-            (response(&[5], &[(-1.0, 6)]), unusable("log-probabilities of 1 tokens do not belong to the 1 tokens")),
-            (response(&[5], &[(f64::NAN, 5)]), unusable("log-probability NaN of token 5")),
-            (response(&[5], &[(0.5, 5)]), unusable("log-probability 0.5 of token 5")),
+            (stopped(&[], &[]), unusable("0 tokens, expected 1 to 2")),
+            (stopped(&[1, 1, 1], &[]), unusable("3 tokens, expected 1 to 2")),
+            (stopped(&[10], &[(-1.0, 10)]), unusable("token id 10 outside the vocabulary of 10")),
+            (stopped(&[-1], &[(-1.0, -1)]), unusable("token id -1 outside the vocabulary of 10")),
+            (stopped(&[5], &[]), unusable("log-probabilities of 0 tokens do not belong to the 1 tokens")),
+            (stopped(&[5], &[(-1.0, 6)]), unusable("log-probabilities of 1 tokens do not belong to the 1 tokens")),
+            (stopped(&[5], &[(0.5, 5)]), unusable("log-probability 0.5 of token 5")),
+            (json!("so"), unusable("data did not match any variant of untagged enum Event")),
         ];
-        for (response, expected) in cases {
-            assert_eq!(check(response), expected);
+        for (event, expected) in cases {
+            assert_eq!(check(&event, Weights::Exactly(VERSION)), expected);
         }
     }
 
     #[test]
-    fn other_weights_and_aborted_requests_are_told_apart_from_garbage() {
-        let mut other = response(&[5], &[(-1.0, 5)]);
-        other.meta_info.weight_version = "default".to_owned();
-        assert_eq!(check(other), Err("the completion is of weights `default`, expected step-1.attempt-0".to_owned()));
-        let mut aborted = response(&[5], &[(-1.0, 5)]);
-        aborted.meta_info.finish_reason = Some(FinishReason::Abort { message: "Aborted".to_owned() });
-        assert_eq!(check(aborted), Err("the engine gave up the request: Aborted".to_owned()));
+    fn other_weights_and_refusals_are_told_apart_from_garbage() {
+        let mut other = stopped(&[5], &[(-1.0, 5)]);
+        assert_eq!(check(&other, Weights::Since(2)), Err("the completion is of weights `step-1.attempt-0`, expected step 2 or later".to_owned()));
+        other["meta_info"]["weight_version"] = json!("default");
+        let expected = "the completion is of weights `default`, expected step-1.attempt-0";
+        assert_eq!(check(&other, Weights::Exactly(VERSION)), Err(expected.to_owned()));
+        let refused = json!({"error": {"message": "too long"}});
+        let expected = "the engine answered /generate with 400 Bad Request: too long";
+        assert_eq!(check(&refused, Weights::Exactly(VERSION)), Err(expected.to_owned()));
     }
 }

@@ -37,11 +37,11 @@ pub enum JournalError {
         /// The version that is understood.
         expected: i32,
     },
-    /// A step's batch is fixed and this sample is not in it.
-    #[error("the batch of step {step} is fixed: sample {index} of position {position} comes too late")]
+    /// The batch that the position was for is fixed and this sample is not in it.
+    #[error("positions below {next_position} are used up: sample {index} of position {position} comes too late")]
     Fixed {
-        /// The step.
-        step: u32,
+        /// The first position that is not.
+        next_position: u64,
         /// The sample's loader position.
         position: u64,
         /// Its index in the group.

@@ -1,7 +1,7 @@
 //! The journal: what a coordinator must not lose, in one SQLite file of the run directory. Also the audit trail that people query.
 //!
 //! ```text
-//!  rollouts ── put_samples ─▶ samples ── fix_batch ─▶ batches      (a fixed step's samples never change)
+//!  rollouts ── put_samples ─▶ samples ── fix_batch ─▶ batches      (by loader position; a fixed step's samples never change)
 //!  learners ── report_step, put_checkpoint ─▶ steps, checkpoints
 //!  the rest ── put_event, put_evaluation, put_state ─▶ events, evaluations, state
 //! ```
@@ -13,6 +13,7 @@
 //!
 //! It must not know what the numbers mean, nor the time: that is a parameter.
 
+mod batches;
 mod blob;
 mod error;
 mod open;
@@ -23,7 +24,7 @@ mod samples;
 use rusqlite::Connection;
 
 pub use error::JournalError;
-pub use records::{Checkpoint, Event, Sample, VersionRun};
+pub use records::{Checkpoint, Event, FixedBatch, Pending, Sample, VersionRun};
 
 /// An open journal; the file's only user.
 #[derive(Debug)]

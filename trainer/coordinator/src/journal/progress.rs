@@ -41,6 +41,13 @@ impl Journal {
         self.json("SELECT metrics FROM evaluations WHERE step = ?1", step, "evaluations.metrics")
     }
 
+    /// Steps at which an evaluation was made.
+    pub fn evaluated_steps(&self) -> Result<std::collections::BTreeSet<u32>, JournalError> {
+        let failed = || JournalError::sqlite("read the evaluations");
+        let mut statement = self.connection.prepare_cached("SELECT step FROM evaluations").map_err(failed())?;
+        statement.query_map([], |row| row.get(0)).map_err(failed())?.collect::<Result<_, _>>().map_err(failed())
+    }
+
     /// The newest evaluation.
     pub fn last_evaluation(&self) -> Result<Option<EvaluationMetrics>, JournalError> {
         self.json("SELECT metrics FROM evaluations WHERE step <= ?1 ORDER BY step DESC LIMIT 1", u32::MAX, "evaluations.metrics")

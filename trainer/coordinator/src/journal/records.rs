@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize};
 /// One finished completion with its reward. `C` is the number of completion tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The step whose batch it is for.
-    pub step: u32,
     /// Loader position of its prompt.
     pub position: u64,
     /// Index in the prompt's group.
@@ -38,6 +36,41 @@ pub struct Sample {
     pub prompt_text: String,
     /// The completion, to read.
     pub completion_text: String,
+}
+
+impl Sample {
+    /// Steps of the oldest weights that any of its tokens was sampled with; none without tokens.
+    pub fn oldest(&self) -> Option<u32> {
+        self.versions.iter().map(|run| run.version.step).min()
+    }
+}
+
+/// A sample of no batch yet, as far as the next batch depends on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pending {
+    /// Loader position of its prompt.
+    pub position: u64,
+    /// Index in the prompt's group.
+    pub index: u32,
+    /// The reward.
+    pub reward: f64,
+    /// Steps of the oldest weights that any of its tokens was sampled with.
+    pub oldest: u32,
+}
+
+/// A step's batch: the samples of some positions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FixedBatch {
+    /// The step.
+    pub step: u32,
+    /// Loader positions of its groups; none for an algorithm that samples nothing.
+    pub positions: Vec<u64>,
+    /// Positions below it are used up.
+    pub next_position: u64,
+    /// Groups dropped on the way.
+    pub dropped_groups: u32,
+    /// Samples made again on the way, since they were too old.
+    pub stale_samples: u32,
 }
 
 /// Consecutive tokens that were sampled with the same weights.

@@ -1,31 +1,32 @@
-//! Samples and the batches that they make up.
+//! Finished samples, by loader position.
 
-use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+use rusqlite::{Row, Transaction, named_params, params};
 
-use super::{Journal, JournalError, Sample, blob};
+use super::{Journal, JournalError, Pending, Sample, VersionRun, blob};
 
-const INSERT: &str = "INSERT INTO samples (step, position, sample_index, data_row, reward, finish_reason, prompt_text, completion_text,
+const INSERT: &str = "INSERT INTO samples (position, sample_index, data_row, reward, finish_reason, prompt_text, completion_text,
         reward_components, versions, sampling, prompt_tokens, completion_tokens, sampler_logprobs)
-    VALUES (:step, :position, :index, :row, :reward, :finish_reason, :prompt_text, :completion_text,
+    VALUES (:position, :index, :row, :reward, :finish_reason, :prompt_text, :completion_text,
         :reward_components, :versions, :sampling, :prompt_tokens, :completion_tokens, :sampler_logprobs)
     ON CONFLICT DO NOTHING";
 
-const SELECT: &str = "SELECT step, position, sample_index, data_row, reward, finish_reason, prompt_text, completion_text,
+const SELECT: &str = "SELECT position, sample_index, data_row, reward, finish_reason, prompt_text, completion_text,
         reward_components, versions, sampling, prompt_tokens, completion_tokens, sampler_logprobs
     FROM samples WHERE step = ?1 ORDER BY position, sample_index";
 
 impl Journal {
-    /// Adds samples, all or none; one whose (step, position, index) is there already is left as it is. Returns how many are new.
+    /// Adds samples, all or none; one whose (position, index) is there already is left as it is. Returns how many are new.
     ///
-    /// Fails with [`JournalError::Fixed`] if a new one belongs to a step whose batch is fixed.
+    /// Fails with [`JournalError::Fixed`] if a new one's position is used up.
     pub fn put_samples(&mut self, samples: &[Sample]) -> Result<usize, JournalError> {
         let failed = || JournalError::sqlite("write samples");
+        let (_, next_position) = self.newest_batch()?;
         let transaction = self.connection.transaction().map_err(failed())?;
         let mut new = 0;
         for sample in samples {
             if insert(&transaction, sample)? {
-                if fixed_samples(&transaction, sample.step)?.is_some() {
-                    return Err(JournalError::Fixed { step: sample.step, position: sample.position, index: sample.index });
+                if sample.position < next_position {
+                    return Err(JournalError::Fixed { next_position, position: sample.position, index: sample.index });
                 }
                 new += 1;
             }
@@ -34,9 +35,9 @@ impl Journal {
         Ok(new)
     }
 
-    /// A step's samples in canonical order: (position, index). Of a step that is not fixed, those that are there so far.
+    /// A fixed step's samples in canonical order: (position, index). None for a step that is not fixed.
     ///
-    /// Fails with [`JournalError::Pruned`] if the step's batch was fixed and is not whole any more.
+    /// Fails with [`JournalError::Pruned`] if the batch is not whole any more.
     pub fn samples(&self, step: u32) -> Result<Vec<Sample>, JournalError> {
         let failed = || JournalError::sqlite("read samples");
         let mut statement = self.connection.prepare_cached(SELECT).map_err(failed())?;
@@ -45,49 +46,35 @@ impl Journal {
         while let Some(row) = rows.next().map_err(failed())? {
             samples.push(read(row)?);
         }
-        match fixed_samples(&self.connection, step)? {
+        match self.samples_in(step)? {
             Some(expected) if expected != samples.len() as u64 => Err(JournalError::Pruned { step, found: samples.len() as u64, expected }),
             _ => Ok(samples),
         }
     }
 
-    /// Declares that the step's batch is the samples that are there now (none, for an algorithm that samples nothing). Again for the same step does nothing.
-    ///
-    /// Steps are fixed one after the other; in a new journal the first may be any. Fails with [`JournalError::OutOfOrder`] otherwise.
-    pub fn fix_batch(&mut self, step: u32) -> Result<(), JournalError> {
-        let last = self.last_fixed_step()?;
-        if self.is_fixed(step)? {
-            return Ok(());
+    /// The samples at positions that are not used up, in canonical order.
+    pub fn pending(&self) -> Result<Vec<Pending>, JournalError> {
+        let failed = || JournalError::sqlite("read samples");
+        let (_, next_position) = self.newest_batch()?;
+        let sql = "SELECT position, sample_index, reward, versions FROM samples WHERE position >= ?1 ORDER BY position, sample_index";
+        let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
+        let mut rows = statement.query([next_position]).map_err(failed())?;
+        let mut pending = Vec::new();
+        while let Some(row) = rows.next().map_err(failed())? {
+            let (position, index, reward, versions): (u64, u32, f64, String) = row.try_into().map_err(failed())?;
+            let versions: Vec<VersionRun> = serde_json::from_str(&versions).map_err(JournalError::malformed("samples.versions"))?;
+            let oldest = versions.iter().map(|run| run.version.step).min().unwrap_or(0);
+            pending.push(Pending { position, index, reward, oldest });
         }
-        if step == 0 || (last != 0 && step != last + 1) {
-            return Err(JournalError::OutOfOrder { step, last });
-        }
-        let sql = "INSERT INTO batches (step, samples) SELECT ?1, count(*) FROM samples WHERE step = ?1";
-        self.connection.execute(sql, [step]).map_err(JournalError::sqlite("fix a batch"))?;
+        Ok(pending)
+    }
+
+    /// Forgets a sample at a position that is not used up: it is to be made again.
+    pub fn discard(&mut self, position: u64, index: u32) -> Result<(), JournalError> {
+        let sql = "DELETE FROM samples WHERE position = ?1 AND sample_index = ?2 AND step IS NULL";
+        self.connection.execute(sql, params![position, index]).map_err(JournalError::sqlite("forget a sample"))?;
         Ok(())
     }
-
-    /// Whether the step's batch is fixed.
-    pub fn is_fixed(&self, step: u32) -> Result<bool, JournalError> {
-        Ok(fixed_samples(&self.connection, step)?.is_some())
-    }
-
-    /// The newest step whose batch is fixed; 0 if none is.
-    pub fn last_fixed_step(&self) -> Result<u32, JournalError> {
-        let sql = "SELECT coalesce(max(step), 0) FROM batches";
-        self.connection.query_row(sql, [], |row| row.get(0)).map_err(JournalError::sqlite("read the newest batch"))
-    }
-
-    /// Removes the samples of fixed steps up to and including `step`: those that no kept checkpoint needs, if it is the oldest one's step. Returns how many.
-    pub fn prune_through(&mut self, step: u32) -> Result<usize, JournalError> {
-        let sql = "DELETE FROM samples WHERE step <= ?1 AND step IN (SELECT step FROM batches)";
-        self.connection.execute(sql, [step]).map_err(JournalError::sqlite("prune samples"))
-    }
-}
-
-fn fixed_samples(connection: &rusqlite::Connection, step: u32) -> Result<Option<u64>, JournalError> {
-    let mut statement = connection.prepare_cached("SELECT samples FROM batches WHERE step = ?1").map_err(JournalError::sqlite("read a batch"))?;
-    statement.query_row([step], |row| row.get(0)).optional().map_err(JournalError::sqlite("read a batch"))
 }
 
 /// Whether the sample is new.
@@ -96,7 +83,6 @@ fn insert(transaction: &Transaction<'_>, sample: &Sample) -> Result<bool, Journa
     let versions = serde_json::to_string(&sample.versions).map_err(JournalError::malformed("samples.versions"))?;
     let components = serde_json::to_string(&sample.reward_components).map_err(JournalError::malformed("samples.reward_components"))?;
     let rows = statement.execute(named_params! {
-        ":step": sample.step,
         ":position": sample.position,
         ":index": sample.index,
         ":row": sample.row,
@@ -119,7 +105,6 @@ fn read(row: &Row<'_>) -> Result<Sample, JournalError> {
     let text = |column: &str| row.get::<_, String>(column).map_err(failed());
     let bytes = |column: &str| row.get::<_, Vec<u8>>(column).map_err(failed());
     Ok(Sample {
-        step: row.get("step").map_err(failed())?,
         position: row.get("position").map_err(failed())?,
         index: row.get("sample_index").map_err(failed())?,
         row: row.get("data_row").map_err(failed())?,

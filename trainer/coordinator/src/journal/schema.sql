@@ -1,11 +1,11 @@
--- Tables of a coordinator's journal, version 1. Token ids are blobs of little-endian 64-bit integers, log-probabilities of 32-bit floats;
+-- Tables of a coordinator's journal, version 2. Token ids are blobs of little-endian 64-bit integers, log-probabilities of 32-bit floats;
 -- what people read is text or JSON.
 
 -- Finished completions; those of a step in `batches` never change.
 CREATE TABLE samples (
-    step INTEGER NOT NULL,
     position INTEGER NOT NULL,           -- loader position of the prompt
     sample_index INTEGER NOT NULL,       -- index in the prompt's group
+    step INTEGER,                        -- the step whose batch it is in; null while none is, and for ever where its group was dropped
     data_row INTEGER NOT NULL,           -- row of the data file
     reward REAL NOT NULL,
     finish_reason TEXT NOT NULL,
@@ -17,13 +17,17 @@ CREATE TABLE samples (
     prompt_tokens BLOB NOT NULL,
     completion_tokens BLOB NOT NULL,
     sampler_logprobs BLOB NOT NULL,
-    PRIMARY KEY (step, position, sample_index)
+    PRIMARY KEY (position, sample_index)
 ) STRICT;
+CREATE INDEX samples_of_step ON samples (step);
 
--- Steps whose batch is fixed, with the number of samples in it.
+-- Steps whose batch is fixed.
 CREATE TABLE batches (
     step INTEGER PRIMARY KEY,
-    samples INTEGER NOT NULL
+    samples INTEGER NOT NULL,
+    next_position INTEGER NOT NULL,      -- loader positions below it are used up
+    dropped_groups INTEGER NOT NULL,     -- groups left out, since their rewards teach nothing
+    stale_samples INTEGER NOT NULL       -- samples made again, since they were too old
 ) STRICT;
 
 -- Steps done, as first reported.

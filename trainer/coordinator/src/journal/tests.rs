@@ -1,24 +1,23 @@
 //! What `journal` promises, one sentence a test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
 use rusqlite::Connection;
 use serde_json::json;
 
-use super::{Checkpoint, Event, Journal, JournalError, Sample, VersionRun};
+use super::{Checkpoint, Event, FixedBatch, Journal, JournalError, Pending, Sample, VersionRun};
 
-fn sample(step: u32, position: u64, index: u32) -> Sample {
+fn sample(position: u64, index: u32) -> Sample {
     Sample {
-        step,
         position,
         index,
         row: 5,
         prompt_tokens: vec![1, 2],
         completion_tokens: vec![i64::from(u32::MAX), 3, 2],
         sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE, f32::NEG_INFINITY],
-        versions: vec![VersionRun { version: Version { step: step - 1, attempt: 0 }, tokens: 3 }],
+        versions: vec![run(4, 2), run(3, 1)],
         finish_reason: "stop".to_owned(),
         sampling: json!({"temperature": 0.7, "sampling_seed": u64::MAX}),
         reward: 0.1 + 0.2,
@@ -26,6 +25,15 @@ fn sample(step: u32, position: u64, index: u32) -> Sample {
         prompt_text: "2 + 3?".to_owned(),
         completion_text: "5 – fünf".to_owned(),
     }
+}
+
+fn run(step: u32, tokens: u32) -> VersionRun {
+    VersionRun { version: Version { step, attempt: 0 }, tokens }
+}
+
+/// A batch of the groups at `positions`, which are all up to the last.
+fn batch(step: u32, positions: &[u64]) -> FixedBatch {
+    FixedBatch { step, positions: positions.to_vec(), next_position: positions.last().map_or(0, |last| last + 1), ..FixedBatch::default() }
 }
 
 struct Place {
@@ -47,66 +55,83 @@ impl Place {
 }
 
 #[test]
-fn samples_survive_and_come_in_canonical_order_whatever_the_order_they_came_in() {
+fn a_batch_s_samples_come_in_canonical_order_whatever_the_order_they_came_in() {
     let place = Place::new();
-    let samples = [sample(1, 9, 0), sample(1, 10, 0), sample(1, 10, 1)];
+    let samples = [sample(9, 0), sample(10, 0), sample(10, 1)];
     let [a, b, c] = samples.clone();
-    assert_eq!(place.open().put_samples(&[c, sample(2, 11, 0), a]).unwrap(), 3);
+    assert_eq!(place.open().put_samples(&[c, sample(11, 0), a]).unwrap(), 3);
     assert_eq!(place.open().put_samples(&[b]).unwrap(), 1);
+    assert_eq!(place.open().samples(1).unwrap(), []);
+    place.open().fix_batch(&batch(1, &[9, 10])).unwrap();
     assert_eq!(place.open().samples(1).unwrap(), samples);
-    assert_eq!(place.open().samples(3).unwrap(), []);
 }
 
 #[test]
 fn a_sample_that_is_there_stays_as_it_is() {
     let place = Place::new();
     let mut journal = place.open();
-    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
-    let other = Sample { reward: 1.0, ..sample(1, 0, 0) };
-    assert_eq!(journal.put_samples(&[other, sample(1, 0, 1)]).unwrap(), 1);
-    assert_eq!(journal.samples(1).unwrap(), [sample(1, 0, 0), sample(1, 0, 1)]);
+    journal.put_samples(&[sample(0, 0)]).unwrap();
+    let other = Sample { reward: 1.0, ..sample(0, 0) };
+    assert_eq!(journal.put_samples(&[other, sample(0, 1)]).unwrap(), 1);
+    journal.fix_batch(&batch(1, &[0])).unwrap();
+    assert_eq!(journal.samples(1).unwrap(), [sample(0, 0), sample(0, 1)]);
 }
 
 #[test]
 fn a_fixed_batch_takes_no_sample_more_and_the_refused_call_leaves_nothing() {
     let place = Place::new();
     let mut journal = place.open();
-    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
-    journal.fix_batch(1).unwrap();
-    journal.fix_batch(1).unwrap();
-    let error = journal.put_samples(&[sample(2, 1, 0), sample(1, 0, 1)]).unwrap_err();
-    assert_eq!(error.to_string(), "the batch of step 1 is fixed: sample 1 of position 0 comes too late");
-    assert_eq!(journal.put_samples(&[sample(1, 0, 0)]).unwrap(), 0);
-    assert_eq!((journal.samples(1).unwrap(), journal.samples(2).unwrap()), (vec![sample(1, 0, 0)], vec![]));
-    assert_eq!((journal.is_fixed(1).unwrap(), journal.is_fixed(2).unwrap(), journal.last_fixed_step().unwrap()), (true, false, 1));
+    journal.put_samples(&[sample(0, 0)]).unwrap();
+    journal.fix_batch(&batch(1, &[0])).unwrap();
+    journal.fix_batch(&batch(1, &[0, 1])).unwrap();
+    let error = journal.put_samples(&[sample(1, 0), sample(0, 1)]).unwrap_err();
+    assert_eq!(error.to_string(), "positions below 1 are used up: sample 1 of position 0 comes too late");
+    assert_eq!(journal.put_samples(&[sample(0, 0)]).unwrap(), 0);
+    assert_eq!((journal.samples(1).unwrap(), journal.pending().unwrap()), (vec![sample(0, 0)], vec![]));
+    assert_eq!((journal.is_fixed(1).unwrap(), journal.is_fixed(2).unwrap(), journal.newest_batch().unwrap()), (true, false, (1, 1)));
 }
 
 #[test]
 fn batches_are_fixed_one_after_the_other() {
     let place = Place::new();
     let mut journal = place.open();
-    assert_eq!(journal.last_fixed_step().unwrap(), 0);
-    assert_eq!(journal.fix_batch(0).unwrap_err().to_string(), "the batch of step 0 cannot be fixed: the newest fixed one is of step 0");
-    journal.fix_batch(51).unwrap();
-    assert_eq!(journal.fix_batch(53).unwrap_err().to_string(), "the batch of step 53 cannot be fixed: the newest fixed one is of step 51");
-    journal.fix_batch(52).unwrap();
-    assert_eq!(journal.last_fixed_step().unwrap(), 52);
+    assert_eq!(journal.newest_batch().unwrap(), (0, 0));
+    assert_eq!(journal.fix_batch(&batch(0, &[])).unwrap_err().to_string(), "the batch of step 0 cannot be fixed: the newest fixed one is of step 0");
+    journal.fix_batch(&batch(51, &[])).unwrap();
+    assert_eq!(journal.fix_batch(&batch(53, &[])).unwrap_err().to_string(), "the batch of step 53 cannot be fixed: the newest fixed one is of step 51");
+    journal.fix_batch(&batch(52, &[])).unwrap();
+    assert_eq!(journal.newest_batch().unwrap(), (52, 0));
+}
+
+#[test]
+fn what_is_sampled_ahead_is_known_after_a_crash_and_dropped_groups_are_in_no_batch() {
+    let place = Place::new();
+    let mut journal = place.open();
+    journal.put_samples(&[sample(0, 0), sample(1, 0), sample(2, 0), sample(3, 0), sample(3, 1)]).unwrap();
+    journal.fix_batch(&FixedBatch { step: 1, positions: vec![0, 2], next_position: 3, dropped_groups: 1, stale_samples: 4 }).unwrap();
+    let mut journal = reopened(journal, &place);
+    let pending = |index| Pending { position: 3, index, reward: 0.1 + 0.2, oldest: 3 };
+    assert_eq!((journal.newest_batch().unwrap(), journal.pending().unwrap()), ((1, 3), vec![pending(0), pending(1)]));
+    assert_eq!((journal.samples(1).unwrap(), journal.left_out(1).unwrap()), (vec![sample(0, 0), sample(2, 0)], (1, 4)));
+    journal.discard(3, 0).unwrap();
+    journal.discard(0, 0).unwrap();
+    assert_eq!((journal.pending().unwrap(), journal.samples(1).unwrap().len()), (vec![pending(1)], 2), "what is fixed stays");
 }
 
 #[test]
 fn pruning_removes_fixed_steps_and_a_pruned_batch_is_not_taken_for_an_empty_one() {
     let place = Place::new();
     let mut journal = place.open();
-    for step in 1..=3 {
-        journal.put_samples(&[sample(step, u64::from(step), 0), sample(step, u64::from(step), 1)]).unwrap();
+    for position in 1..=4 {
+        journal.put_samples(&[sample(position, 0), sample(position, 1)]).unwrap();
     }
-    journal.fix_batch(1).unwrap();
-    journal.fix_batch(2).unwrap();
+    journal.fix_batch(&batch(1, &[1])).unwrap();
+    journal.fix_batch(&batch(2, &[3])).unwrap();
     assert_eq!(journal.prune_through(1).unwrap(), 2);
     let error = journal.samples(1).unwrap_err();
     assert_eq!(error.to_string(), "the journal holds 0 of the 2 samples of step 1: they were pruned, since a newer checkpoint was kept");
-    assert_eq!(journal.prune_through(9).unwrap(), 2);
-    assert_eq!((journal.samples(3).unwrap().len(), journal.last_fixed_step().unwrap()), (2, 2));
+    assert_eq!(journal.prune_through(9).unwrap(), 4, "the group that was dropped goes with its step");
+    assert_eq!((journal.pending().unwrap().len(), journal.newest_batch().unwrap()), (2, (2, 4)));
 }
 
 #[test]
@@ -124,14 +149,14 @@ fn a_step_is_reported_once_and_its_first_numbers_stay() {
 #[test]
 fn an_evaluation_is_kept_once_a_step() {
     let place = Place::new();
-    let metrics = |step, greedy| EvaluationMetrics { step, prompts: 4, sampled: 0.25, greedy, seconds: 1.5 };
+    let metrics = |step, greedy| EvaluationMetrics { step, prompts: 4, sampled: 0.25, greedy, seconds: 1.5, ..EvaluationMetrics::default() };
     let mut journal = place.open();
     assert_eq!(journal.last_evaluation().unwrap(), None);
     assert!(journal.put_evaluation(&metrics(0, 0.5)).unwrap());
     assert!(journal.put_evaluation(&metrics(10, 0.75)).unwrap());
     assert!(!journal.put_evaluation(&metrics(0, 1.0)).unwrap());
     assert_eq!(journal.evaluation(0).unwrap(), Some(metrics(0, 0.5)));
-    assert_eq!(journal.evaluation(5).unwrap(), None);
+    assert_eq!((journal.evaluation(5).unwrap(), journal.evaluated_steps().unwrap()), (None, BTreeSet::from([0, 10])));
     assert_eq!(journal.last_evaluation().unwrap(), Some(metrics(10, 0.75)));
 }
 
@@ -184,15 +209,15 @@ fn a_journal_has_one_user_at_a_time() {
 fn a_batch_that_was_fixed_is_on_the_disk_though_the_journal_is_never_closed() {
     let place = Place::new();
     let mut journal = place.open();
-    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
-    journal.fix_batch(1).unwrap();
+    journal.put_samples(&[sample(0, 0)]).unwrap();
+    journal.fix_batch(&batch(1, &[0])).unwrap();
     // The files as a power cut would leave them: no checkpoint of the write-ahead log, no farewell.
     let after = Place::new();
     for name in ["journal.sqlite", "journal.sqlite-wal"] {
         std::fs::copy(place.folder.path().join(name), after.folder.path().join(name)).unwrap();
     }
     let journal_after = after.open();
-    assert_eq!((journal_after.last_fixed_step().unwrap(), journal_after.samples(1).unwrap()), (1, vec![sample(1, 0, 0)]));
+    assert_eq!((journal_after.newest_batch().unwrap(), journal_after.samples(1).unwrap()), ((1, 1), vec![sample(0, 0)]));
     drop(journal);
 }
 
@@ -213,7 +238,7 @@ fn another_release_s_journal_and_another_program_s_database_are_refused() {
     connection.pragma_update(None, "user_version", 7).unwrap();
     drop(connection);
     let error = Journal::open(&place.path()).unwrap_err();
-    assert!(matches!(error, JournalError::SchemaVersion { found: 7, expected: 1, .. }), "{error}");
+    assert!(matches!(error, JournalError::SchemaVersion { found: 7, expected: 2, .. }), "{error}");
 
     let other = Place::new();
     Connection::open(other.path()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
@@ -230,13 +255,13 @@ fn another_release_s_journal_and_another_program_s_database_are_refused() {
 fn people_can_read_the_tables() {
     let place = Place::new();
     let mut journal = place.open();
-    journal.put_samples(&[sample(1, 0, 0)]).unwrap();
+    journal.put_samples(&[sample(0, 0)]).unwrap();
     drop(journal);
     let connection = Connection::open(place.path()).unwrap();
     let sql = "SELECT completion_text, versions, json_extract(sampling, '$.temperature'), hex(completion_tokens), hex(sampler_logprobs) FROM samples";
     let row: (String, String, f64, String, String) = connection.query_row(sql, [], |row| row.try_into()).unwrap();
     let tokens = "FFFFFFFF00000000".to_owned() + "0300000000000000" + "0200000000000000";
     let logprobs = "CDCCCCBD".to_owned() + "00008000" + "000080FF";
-    let versions = r#"[{"version":"step-0.attempt-0","tokens":3}]"#.to_owned();
+    let versions = r#"[{"version":"step-4.attempt-0","tokens":2},{"version":"step-3.attempt-0","tokens":1}]"#.to_owned();
     assert_eq!(row, ("5 – fünf".to_owned(), versions, 0.7, tokens, logprobs));
 }

@@ -16,7 +16,14 @@ fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
 fn a_small_step_is_packed_as_worked_out_by_hand() {
     // Minibatch 0 is group 7 (lengths 3, 5), minibatch 1 is group 8 (lengths 2, 4, 2). Ranks by longest first: 0 gets 5, 1 gets 3; then 0 gets 4, 1 gets 2 and 2.
     let samples = [sample(7, 10, 3), sample(7, 11, 5), sample(8, 12, 2), sample(8, 13, 4), sample(8, 14, 2)];
-    let row = |group, id: u32, tokens: u32, rank, minibatch| SampleRow { group, reward: f64::from(id), trainable_tokens: tokens - 1, rank, minibatch, truncated: id % 2 == 1 };
+    let row = |group, id: u32, tokens: u32, rank, minibatch| SampleRow {
+        group,
+        reward: f64::from(id),
+        trainable_tokens: tokens - 1,
+        rank,
+        minibatch,
+        truncated: id % 2 == 1,
+    };
     let table = vec![row(7, 10, 3, 1, 0), row(7, 11, 5, 0, 0), row(8, 12, 2, 1, 1), row(8, 13, 4, 0, 1), row(8, 14, 2, 1, 1)];
     let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
     let header = |rank, sequences| BatchHeader { step: 4, rank, world_size: 2, micro_batch_minibatch: vec![0, 1, 1], sequences, samples: table.clone() };

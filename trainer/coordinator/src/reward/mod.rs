@@ -7,6 +7,7 @@
 //!
 //! It must not know tokens, groups or steps. When many completions in a row are rejected it is the verifier that is broken: [`RewardError::Down`].
 
+mod answers;
 mod command;
 mod http;
 mod math;

@@ -29,14 +29,17 @@ pub struct Key {
 }
 
 impl Key {
-    /// The sample's seed.
-    pub fn seed(self, run_seed: u64) -> u64 {
+    /// The seed of a sample that has `kept` tokens already: what follows an interruption is drawn anew, since engines count draws from the request's start.
+    pub fn seed(self, run_seed: u64, kept: u32) -> u64 {
         let mut digest = Sha256::new();
         digest.update(run_seed.to_le_bytes());
         digest.update([self.purpose as u8]);
         digest.update(self.step.to_le_bytes());
         digest.update(self.position.to_le_bytes());
         digest.update(self.index.to_le_bytes());
+        if kept > 0 {
+            digest.update(kept.to_le_bytes());
+        }
         let bytes = digest.finalize();
         bytes.iter().take(8).fold(0, |seed, byte| (seed << 8) | u64::from(*byte)) >> (u64::BITS - SEED_BITS)
     }
@@ -51,23 +54,35 @@ impl Key {
     }
 }
 
-/// The request for a sample of at most `max_new_tokens` tokens; `temperature` 0 is greedy. `nonce` tells apart tries of the same sample.
-pub fn generate(key: Key, nonce: u64, run_seed: u64, prompt: &[i64], stop_token_ids: &[i64], temperature: f64, max_new_tokens: u32) -> GenerateRequest {
+/// What all samples of a kind share.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling<'a> {
+    /// `training.seed`.
+    pub run_seed: u64,
+    /// Tokens that end a completion.
+    pub stop_token_ids: &'a [i64],
+    /// 0 is greedy.
+    pub temperature: f64,
+}
+
+/// The request for the rest of a sample of at most `longest` tokens, of which `kept` are there. `nonce` tells apart tries of the same sample.
+pub fn generate(key: Key, nonce: u64, sampling: &Sampling<'_>, prompt: &[i64], kept: &[i64], longest: u32) -> GenerateRequest {
+    let kept_tokens = kept.len() as u32;
     GenerateRequest {
         rid: key.rid(nonce),
-        input_ids: prompt.to_vec(),
+        input_ids: [prompt, kept].concat(),
         sampling_params: SamplingParams {
-            max_new_tokens,
-            temperature,
+            max_new_tokens: longest.saturating_sub(kept_tokens),
+            temperature: sampling.temperature,
             top_p: 1.0,
             top_k: -1,
-            stop_token_ids: stop_token_ids.to_vec(),
+            stop_token_ids: sampling.stop_token_ids.to_vec(),
             ignore_eos: false,
             skip_special_tokens: true,
-            sampling_seed: Some(key.seed(run_seed)),
+            sampling_seed: Some(key.seed(sampling.run_seed, kept_tokens)),
         },
         return_logprob: true,
-        stream: false,
+        stream: true,
     }
 }
 
@@ -75,17 +90,17 @@ pub fn generate(key: Key, nonce: u64, run_seed: u64, prompt: &[i64], stop_token_
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Key, Purpose};
+    use super::{Key, Purpose, Sampling, generate};
 
     const KEY: Key = Key { purpose: Purpose::Rollout, step: 1, position: 2, index: 3 };
 
     #[test]
     fn every_part_of_the_key_changes_the_seed_and_nothing_else_does() {
         let keys = [KEY, Key { purpose: Purpose::Evaluation, ..KEY }, Key { step: 2, ..KEY }, Key { position: 1, ..KEY }, Key { index: 2, ..KEY }];
-        let mut seeds: BTreeSet<u64> = keys.iter().map(|key| key.seed(1)).collect();
-        seeds.insert(KEY.seed(2));
-        assert_eq!(seeds.len(), 6);
-        assert_eq!(KEY.seed(1), KEY.seed(1));
+        let mut seeds: BTreeSet<u64> = keys.iter().map(|key| key.seed(1, 0)).collect();
+        seeds.extend([KEY.seed(2, 0), KEY.seed(1, 1), KEY.seed(1, 2)]);
+        assert_eq!(seeds.len(), 8);
+        assert_eq!(KEY.seed(1, 0), KEY.seed(1, 0));
         assert!(seeds.iter().all(|seed| *seed < 1 << 53));
     }
 
@@ -94,5 +109,18 @@ mod tests {
         let ids = [KEY.rid(1), Key { index: 30, ..KEY }.rid(1), Key { position: 20, ..KEY }.rid(1), KEY.rid(16)];
         assert_eq!(ids[0], "r.0000000001.00000000000000000002.0000000003.0000000000000001.");
         assert!(ids.iter().all(|id| id.len() == ids[0].len()));
+    }
+
+    #[test]
+    fn an_interrupted_sample_goes_on_behind_its_tokens_with_fewer_to_come_and_draws_of_its_own() {
+        let sampling = Sampling { run_seed: 1, stop_token_ids: &[2], temperature: 0.7 };
+        let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10);
+        let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10);
+        assert_eq!((rest.input_ids.as_slice(), rest.sampling_params.max_new_tokens), (&[5, 6, 7, 8, 9][..], 7));
+        assert_ne!(rest.sampling_params.sampling_seed, whole.sampling_params.sampling_seed);
+        rest.input_ids = whole.input_ids.clone();
+        rest.sampling_params.max_new_tokens = 10;
+        rest.sampling_params.sampling_seed = whole.sampling_params.sampling_seed;
+        assert_eq!(rest, whole);
     }
 }

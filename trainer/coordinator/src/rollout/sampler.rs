@@ -1,24 +1,34 @@
-//! Groups of samples from the fleet: each group on one engine for the sake of its prefix cache, each failed sample again on another, until it succeeds.
+//! Groups of samples from the fleet: each group on one engine for the sake of its prefix cache; a sample that is interrupted goes on at another, until it is whole.
+//!
+//! ```text
+//!  lease ─▶ stream ─┬─ stop, length ─▶ Completion
+//!    ▲              └─ paused, lost, garbage ─▶ keep the checked tokens (a deterministic run: none) ─┐
+//!    └──────────────────────── prompt + kept tokens, fewer new ones ◀───────────────────────────────┘
+//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
+use prometheus::IntCounter;
 use reqwest::StatusCode;
-use rljob_protocol::sglang::GenerateRequest;
-use rljob_protocol::version::Version;
+use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use tokio_util::sync::CancellationToken;
 
+use super::completion::Completion;
 use super::request::{self, Key};
 use crate::clock::Clock;
-use crate::engines::validate::{self, Completion};
-use crate::engines::{EngineError, Fleet, Lease};
+use crate::engines::stream::Events;
+use crate::engines::validate::{self, End, Part};
+use crate::engines::{EngineError, Fleet, Lease, Weights};
 
 /// So many refusals of one request, and it is the request that is wrong.
 const REFUSALS: u32 = 3;
 /// Between two tries of one sample.
 const RETRY: Duration = Duration::from_millis(100);
+/// An answer's bytes besides its tokens, and for each token at most: id, log-probability and text.
+const ANSWER_BYTES: (usize, usize) = (1 << 20, 1 << 10);
 
 /// What is wanted of one sample.
 #[derive(Clone, Debug)]
@@ -31,28 +41,33 @@ pub struct Wanted {
     pub max_new_tokens: u32,
 }
 
-/// Samples with one set of weights.
+/// Samples of a run.
 pub struct Sampler<'a> {
     /// The engines.
     pub fleet: &'a Fleet,
-    /// The weights.
-    pub version: Version,
     /// `training.seed`.
     pub run_seed: u64,
     /// Token ids are below this.
     pub vocabulary: i64,
     /// Tokens that end a completion.
     pub stop_token_ids: &'a [i64],
+    /// Whether an interrupted sample starts again from its prompt, so that its bits are those of one that was not.
+    pub deterministic: bool,
     /// For engines that are left alone for a while.
     pub clock: Clock,
     /// Counts requests, so that no two have the same id.
     pub nonce: AtomicU64,
+    /// Counts interruptions.
+    pub interrupted: IntCounter,
 }
 
 /// Engines refuse this request whatever they are asked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RefusedEverywhere(pub String);
+
+/// A whole completion and the parameters it was asked for with.
+pub type Sampled = (SamplingParams, Completion);
 
 /// Where a request goes.
 struct Target {
@@ -68,19 +83,20 @@ impl Target {
 }
 
 impl<'s> Sampler<'s> {
-    /// Reserves an engine for a whole group.
-    pub async fn lease(&self, prompt: &[i64], wanted: &[Wanted]) -> Lease<'s> {
+    /// Reserves an engine with such weights for a whole group.
+    pub async fn lease(&self, weights: Weights, prompt: &[i64], wanted: &[Wanted]) -> Lease<'s> {
         let tokens = wanted.iter().map(|wanted| cost(prompt, wanted)).sum();
-        self.fleet.lease(self.version, wanted.len() as u32, tokens).await
+        self.fleet.lease(weights, wanted.len() as u32, tokens).await
     }
 
     /// The group's samples as they finish, each with its index in `wanted`. The lease shrinks with them.
     pub fn group<'g>(
         &'g self,
         lease: Lease<'s>,
+        weights: Weights,
         prompt: &'g [i64],
         wanted: &'g [Wanted],
-    ) -> impl Stream<Item = (usize, Result<(GenerateRequest, Completion), RefusedEverywhere>)> + 'g
+    ) -> impl Stream<Item = (usize, Result<Sampled, RefusedEverywhere>)> + 'g
     where
         's: 'g,
     {
@@ -89,49 +105,55 @@ impl<'s> Sampler<'s> {
             .enumerate()
             .map(|(index, wanted)| {
                 let target = Target::of(&lease);
-                async move { (index, self.sample(target, prompt, wanted).await) }
+                async move { (index, self.sample(target, weights, prompt, wanted).await) }
             })
             .collect();
         let mut lease = lease;
         samples.inspect(move |(index, _)| lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted))))
     }
 
-    async fn sample(&self, first: Target, prompt: &[i64], wanted: &Wanted) -> Result<(GenerateRequest, Completion), RefusedEverywhere> {
+    async fn sample(&self, first: Target, weights: Weights, prompt: &[i64], wanted: &Wanted) -> Result<Sampled, RefusedEverywhere> {
         let mut refusals = 0;
-        let mut request = self.request(prompt, wanted);
-        let mut result = self.attempt(&first, &request).await;
-        loop {
-            let error = match result {
-                Ok(completion) => return Ok((request, completion)),
-                Err(error) => error,
-            };
+        let mut completion = Completion::default();
+        let mut result = self.attempt(&first, weights, prompt, wanted, &mut completion).await;
+        while let Err(error) = result {
             if let EngineError::Refused { status: StatusCode::BAD_REQUEST, message, .. } = &error {
                 refusals += 1;
                 if refusals >= REFUSALS {
                     return Err(RefusedEverywhere(message.clone()));
                 }
             }
-            tokio::time::sleep(RETRY).await;
-            let lease = self.fleet.lease(self.version, 1, cost(prompt, wanted)).await;
-            request = self.request(prompt, wanted);
-            result = self.attempt(&Target::of(&lease), &request).await;
-        }
-    }
-
-    fn request(&self, prompt: &[i64], wanted: &Wanted) -> GenerateRequest {
-        let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-        request::generate(wanted.key, nonce, self.run_seed, prompt, self.stop_token_ids, wanted.temperature, wanted.max_new_tokens)
-    }
-
-    async fn attempt(&self, target: &Target, request: &GenerateRequest) -> Result<Completion, EngineError> {
-        let result = tokio::select! {
-            () = target.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
-            answer = self.fleet.client.generate(&target.url, request) => {
-                answer.and_then(|answer| validate::completion(request, answer, self.version, self.vocabulary))
+            if self.deterministic {
+                completion = Completion::default();
             }
+            self.interrupted.inc();
+            tokio::time::sleep(RETRY).await;
+            let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
+            result = self.attempt(&Target::of(&lease), weights, prompt, wanted, &mut completion).await;
+        }
+        Ok((self.request(prompt, wanted, &Completion::default()).sampling_params, completion))
+    }
+
+    /// The request for what is missing of a completion.
+    fn request(&self, prompt: &[i64], wanted: &Wanted, kept: &Completion) -> GenerateRequest {
+        let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
+        let sampling = request::Sampling { run_seed: self.run_seed, stop_token_ids: self.stop_token_ids, temperature: wanted.temperature };
+        request::generate(wanted.key, nonce, &sampling, prompt, &kept.tokens, wanted.max_new_tokens)
+    }
+
+    /// Asks one engine to go on with a completion, and appends what it made. An error if the completion is not whole afterwards.
+    async fn attempt(&self, target: &Target, weights: Weights, prompt: &[i64], wanted: &Wanted, completion: &mut Completion) -> Result<(), EngineError> {
+        let request = self.request(prompt, wanted, completion);
+        let mut events = Events::new(ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize);
+        let ended = tokio::select! {
+            () = target.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
+            ended = self.fleet.client.generate(&target.url, &request, &mut events) => ended,
         };
+        let part = events.newest().map(|event| validate::part(&request, event, weights, self.vocabulary)).transpose();
+        let result = judge(part, ended, |part| completion.append(part, wanted.max_new_tokens, self.stop_token_ids));
+        let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {
-            tracing::warn!(engine = target.name, rid = request.rid, error = %crate::error_line(error), "a sample is tried again");
+            tracing::warn!(engine = target.name, rid = request.rid, kept = completion.tokens.len(), error = %crate::error_line(error), "a sample is interrupted");
             self.blame(&target.name, error);
         }
         result
@@ -150,6 +172,19 @@ impl<'s> Sampler<'s> {
             }
         }
     }
+}
+
+/// Keeps a part that is sound; answers why it is not the whole, if it is not.
+fn judge(part: Result<Option<Part>, EngineError>, ended: Result<(), EngineError>, keep: impl FnOnce(Part)) -> Result<(), EngineError> {
+    let broke_off = || EngineError::Aborted("the stream broke off".to_owned());
+    let Some(part) = part? else { return ended.and_then(|()| Err(broke_off())) };
+    let cause = match &part.end {
+        End::Stop | End::Length => Ok(()),
+        End::Aborted(message) => Err(EngineError::Aborted(message.clone())),
+        End::Open => ended.and_then(|()| Err(broke_off())),
+    };
+    keep(part);
+    cause
 }
 
 fn cost(prompt: &[i64], wanted: &Wanted) -> u64 {

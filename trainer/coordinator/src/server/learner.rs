@@ -140,14 +140,14 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
 pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): Json<WeightsReady>) -> Result<StatusCode, Refused> {
     match ready {
         WeightsReady::Disk { attempt, version, path } => {
-            let folder = coordinator.change(|run, _| run.folder_ready(attempt, version, &path)).await??;
+            let folder = coordinator.change(|run, now| run.folder_ready(attempt, version, &path, now)).await??;
             tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
             if folder == Folder::Published {
                 prune_folders(&coordinator).await;
             }
         }
         WeightsReady::Distributed { attempt, version, rank, store_address, store_port, tensors } => {
-            let transfers = coordinator.change(|run, _| run.sender_ready(attempt, version, rank)).await??;
+            let transfers = coordinator.change(|run, now| run.sender_ready(attempt, version, rank, now)).await??;
             let sender = distributed::Sender { version, address: store_address, port: store_port, tensors };
             distributed::start(&coordinator, &Arc::new(sender), transfers);
         }

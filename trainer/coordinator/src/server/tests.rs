@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
-use crate::journal::{Sample, VersionRun};
+use crate::journal::{FixedBatch, Sample, VersionRun};
 use crate::process;
 use crate::tokens::Token;
 
@@ -97,7 +97,6 @@ impl Server {
     /// Puts the samples of step 1 into the journal and fixes its batch.
     async fn fix_first_batch(&self) {
         let sample = |index| Sample {
-            step: 1,
             position: 0,
             index,
             row: 0,
@@ -117,7 +116,7 @@ impl Server {
             .store
             .call(move |journal| {
                 journal.put_samples(&samples)?;
-                journal.fix_batch(1)
+                journal.fix_batch(&FixedBatch { step: 1, positions: vec![0], next_position: 1, ..FixedBatch::default() })
             })
             .await
             .unwrap();

@@ -1,4 +1,5 @@
-//! Weight sync through the run directory: whenever rollouts or an evaluation need a published version, every engine that lacks it reads the folder.
+//! Weight sync through the run directory: whenever rollouts or an evaluation need a published version, every engine that lacks it reads the folder; where
+//! batches are sampled ahead, as soon as it is there.
 //! Engines that come late or come back are served in the same way, without the learners.
 
 use std::path::Path;
@@ -38,7 +39,7 @@ pub async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
 }
 
 async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>) {
-    let wanted = coordinator.read(|run| run.work().version().and_then(|version| Some((version, run.folder_of(version)?.to_owned())))).await;
+    let wanted = coordinator.read(|run| run.weights_wanted().map(|(version, folder)| (version, folder.to_owned()))).await;
     let Some((version, folder)) = wanted else { return };
     for engine in coordinator.fleet.views() {
         if !engine.usable || engine.version == Some(version) {

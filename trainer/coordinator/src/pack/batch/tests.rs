@@ -9,7 +9,6 @@ use crate::pack::TrainSample;
 
 fn sample(position: u64, index: u32) -> Sample {
     Sample {
-        step: 1,
         position,
         index,
         row: 0,
@@ -32,8 +31,14 @@ fn prompt(position: u64) -> Prompt {
 
 #[test]
 fn completion_tokens_are_trained_on_each_with_its_own_log_probability() {
-    let expected =
-        |group| TrainSample { group, reward: 1.0, tokens: vec![5, 6, 7, 2], loss_mask: vec![0, 0, 1, 1], sampler_logprobs: vec![0.0, 0.0, -0.5, -0.25], truncated: false };
+    let expected = |group| TrainSample {
+        group,
+        reward: 1.0,
+        tokens: vec![5, 6, 7, 2],
+        loss_mask: vec![0, 0, 1, 1],
+        sampler_logprobs: vec![0.0, 0.0, -0.5, -0.25],
+        truncated: false,
+    };
     assert_eq!(from_samples(&[sample(8, 0), sample(8, 1), sample(9, 0)]), Ok(vec![expected(0), expected(0), expected(1)]));
 }
 
@@ -46,7 +51,8 @@ fn a_completion_that_was_as_long_as_allowed_is_marked() {
 
 #[test]
 fn a_supervised_prompt_is_a_group_of_its_own_without_a_sampler() {
-    let expected = |group| TrainSample { group, reward: 0.0, tokens: vec![5, 6, 7, 2], loss_mask: vec![0, 0, 1, 1], sampler_logprobs: vec![0.0; 4], truncated: false };
+    let expected =
+        |group| TrainSample { group, reward: 0.0, tokens: vec![5, 6, 7, 2], loss_mask: vec![0, 0, 1, 1], sampler_logprobs: vec![0.0; 4], truncated: false };
     assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));
 }
 

@@ -31,5 +31,12 @@ pub fn is_usable(reference: &str) -> bool {
     !extract::reference_answer(reference).is_empty()
 }
 
+/// For each completion the index of the first one whose final answer, looked for at `places` in turn, equals its own; none without an answer.
+pub fn answers(completions: &[&str], places: &[AnswerPlace]) -> Vec<Option<usize>> {
+    let found: Vec<_> = completions.iter().map(|completion| extract::final_answer(completion, places)).collect();
+    let equal = |one: &[answer::Answer], other: &[answer::Answer]| one.iter().any(|one| other.iter().any(|other| one.equals(other)));
+    found.iter().map(|own| found.iter().position(|other| equal(own, other))).collect()
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,93 @@
+//! Server-sent events whose content is cumulative: of a stream only the newest whole event matters, and it outlives the connection.
+//!
+//! ```text
+//!  data: {…1 token}␤␤ data: {…2 tokens}␤␤ data: {…3 to│ connection lost      newest: {…2 tokens}
+//! ```
+//!
+//! It parses no JSON: but for the last one, events are bytes that pass by.
+
+const PREFIX: &[u8] = b"data:";
+const END: &[u8] = b"\n\n";
+/// The event that closes a stream.
+const DONE: &[u8] = b"[DONE]";
+
+/// The newest whole event of a stream.
+#[derive(Debug)]
+pub struct Events {
+    buffer: Vec<u8>,
+    newest: Option<Vec<u8>>,
+    longest: usize,
+}
+
+/// An event longer than any answer to the request could be.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("an event of more than {0} bytes")]
+pub struct TooLong(usize);
+
+impl Events {
+    /// A stream whose events have at most `longest` bytes.
+    pub fn new(longest: usize) -> Self {
+        Self { buffer: Vec::new(), newest: None, longest }
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        let mut searched = self.buffer.len().saturating_sub(END.len() - 1);
+        self.buffer.extend_from_slice(bytes);
+        let mut start = 0;
+        while let Some(offset) = self.buffer[searched..].windows(END.len()).position(|window| window == END) {
+            let end = searched + offset;
+            let content = self.buffer[start..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii).filter(|content| *content != DONE);
+            if let Some(content) = content {
+                self.newest = Some(content.to_vec());
+            }
+            start = end + END.len();
+            searched = start;
+        }
+        self.buffer.drain(..start);
+        if self.buffer.len() > self.longest { Err(TooLong(self.longest)) } else { Ok(()) }
+    }
+
+    /// What the newest whole event says.
+    pub fn newest(&self) -> Option<&[u8]> {
+        self.newest.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert_eq, proptest};
+
+    use super::{Events, TooLong};
+
+    const STREAM: &[u8] = b"data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n";
+
+    #[test]
+    fn an_event_counts_when_it_is_whole_and_survives_what_follows() {
+        let mut events = Events::new(100);
+        events.push(b"data: {\"n\":1}\n").unwrap();
+        assert_eq!(events.newest(), None);
+        events.push(b"\ndata: {\"n\":").unwrap();
+        assert_eq!(events.newest(), Some(&b"{\"n\":1}"[..]));
+    }
+
+    #[test]
+    fn an_event_without_end_is_refused_when_it_is_longer_than_any_answer() {
+        let mut events = Events::new(8);
+        assert_eq!(events.push(b"data: 0123456789"), Err(TooLong(8)));
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_where_the_network_cuts(cuts in proptest::collection::vec(0..STREAM.len(), 0..6)) {
+            let mut cuts = cuts;
+            cuts.extend([0, STREAM.len()]);
+            cuts.sort_unstable();
+            let mut events = Events::new(100);
+            for pair in cuts.windows(2) {
+                events.push(&STREAM[pair[0]..pair[1]]).unwrap();
+            }
+            prop_assert_eq!(events.newest(), Some(&b"{\"n\":2}"[..]));
+        }
+    }
+}

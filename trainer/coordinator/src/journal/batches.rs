@@ -1,0 +1,64 @@
+//! The batches that samples make up.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::{FixedBatch, Journal, JournalError};
+
+impl Journal {
+    /// Declares that the step's batch is the samples that are there at its positions. Again for the same step does nothing.
+    ///
+    /// Steps are fixed one after the other; in a new journal the first may be any. Fails with [`JournalError::OutOfOrder`] otherwise.
+    pub fn fix_batch(&mut self, batch: &FixedBatch) -> Result<(), JournalError> {
+        let failed = || JournalError::sqlite("fix a batch");
+        let (last, _) = self.newest_batch()?;
+        let step = batch.step;
+        if self.is_fixed(step)? {
+            return Ok(());
+        }
+        if step == 0 || (last != 0 && step != last + 1) {
+            return Err(JournalError::OutOfOrder { step, last });
+        }
+        let transaction = self.connection.transaction().map_err(failed())?;
+        let mut samples = 0;
+        for position in &batch.positions {
+            let mut statement = transaction.prepare_cached("UPDATE samples SET step = ?1 WHERE position = ?2").map_err(failed())?;
+            samples += statement.execute(params![step, position]).map_err(failed())?;
+        }
+        let sql = "INSERT INTO batches (step, samples, next_position, dropped_groups, stale_samples) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let values = params![step, samples, batch.next_position, batch.dropped_groups, batch.stale_samples];
+        transaction.execute(sql, values).map_err(failed())?;
+        transaction.commit().map_err(failed())
+    }
+
+    /// Whether the step's batch is fixed.
+    pub fn is_fixed(&self, step: u32) -> Result<bool, JournalError> {
+        Ok(self.samples_in(step)?.is_some())
+    }
+
+    /// The newest step whose batch is fixed and the first position that is not used up; 0 and 0 if none is.
+    pub fn newest_batch(&self) -> Result<(u32, u64), JournalError> {
+        let sql = "SELECT step, next_position FROM batches ORDER BY step DESC LIMIT 1";
+        let newest = self.connection.query_row(sql, [], |row| row.try_into()).optional();
+        Ok(newest.map_err(JournalError::sqlite("read the newest batch"))?.unwrap_or_default())
+    }
+
+    /// Groups dropped and samples made again while a step's batch was sampled.
+    pub fn left_out(&self, step: u32) -> Result<(u32, u32), JournalError> {
+        let sql = "SELECT dropped_groups, stale_samples FROM batches WHERE step = ?1";
+        let counts = self.connection.query_row(sql, [step], |row| row.try_into()).optional();
+        Ok(counts.map_err(JournalError::sqlite("read a batch"))?.unwrap_or_default())
+    }
+
+    /// Removes the samples at positions that were used up by `step`: those that no kept checkpoint needs, if it is the oldest one's step. Returns how many.
+    pub fn prune_through(&mut self, step: u32) -> Result<usize, JournalError> {
+        let sql = "DELETE FROM samples WHERE position < (SELECT max(next_position) FROM batches WHERE step <= ?1)";
+        self.connection.execute(sql, [step]).map_err(JournalError::sqlite("prune samples"))
+    }
+
+    /// Samples that made up the step's batch; none if it is not fixed.
+    pub(super) fn samples_in(&self, step: u32) -> Result<Option<u64>, JournalError> {
+        let failed = || JournalError::sqlite("read a batch");
+        let mut statement = self.connection.prepare_cached("SELECT samples FROM batches WHERE step = ?1").map_err(failed())?;
+        statement.query_row([step], |row| row.get(0)).optional().map_err(failed())
+    }
+}

@@ -1,0 +1,153 @@
+//! One group: the samples of one prompt, from the lease of an engine to the journal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use rljob_protocol::sglang::SamplingParams;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Queued;
+use super::completion::Completion;
+use super::ledger::Outcome;
+use super::request::{Key, Purpose};
+use super::sampler::{Sampler, Wanted};
+use super::score::{self, Verdict};
+use crate::coordinator::Coordinator;
+use crate::data::Prompt;
+use crate::driver::WorkError;
+use crate::engines::Weights;
+use crate::input::{Input, InputError};
+use crate::journal::{Pending, Sample};
+
+/// Groups with fewer samples have nothing to compare.
+const COMPARABLE: usize = 2;
+
+/// What all groups share.
+pub struct Groups<'a> {
+    /// The coordinator.
+    pub coordinator: &'a Coordinator,
+    /// The run's input.
+    pub input: &'a Arc<Input>,
+    /// Where samples come from.
+    pub sampler: Sampler<'a>,
+    /// Where they go.
+    pub sender: mpsc::Sender<Queued>,
+}
+
+/// A group to be made.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    /// Loader position of its prompt.
+    pub position: u64,
+    /// Weights that it may be begun with.
+    pub weights: Weights,
+    /// Samples that are there.
+    pub have: Vec<Pending>,
+}
+
+/// A group that is made and in the journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// Loader position of its prompt.
+    pub position: u64,
+    /// Samples it has.
+    pub samples: usize,
+    /// When its first sample was asked for; none if all were there.
+    pub began: Option<Duration>,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl Groups<'_> {
+    /// Makes the samples that a group lacks.
+    pub async fn make(&self, ticket: Ticket) -> Result<Done, WorkError> {
+        let Ticket { position, weights, have } = ticket;
+        let size = self.coordinator.config.spec.algorithm.grpo.as_ref().map_or(0, |grpo| grpo.group_size);
+        let missing: Vec<u32> = (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
+        let mut samples = have;
+        let mut began = None;
+        if !missing.is_empty() {
+            let (made, at) = self.sample(position, weights, &missing).await?;
+            samples.extend(made);
+            began = Some(at);
+        }
+        let droppable = self.coordinator.config.spec.rollout.dynamic_sampling.is_some() && teaches_nothing(&samples);
+        let outcome = Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
+        Ok(Done { position, samples: samples.len(), began, outcome })
+    }
+
+    async fn sample(&self, position: u64, weights: Weights, missing: &[u32]) -> Result<(Vec<Pending>, Duration), WorkError> {
+        let rollout = &self.coordinator.config.spec.rollout;
+        let prompt = self.input.train.prompt(position).map_err(InputError::from)?;
+        let max_new_tokens = self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
+        // The step that the position is for if no group is dropped: a seed depends on nothing that happens.
+        let step = (position / u64::from(rollout.batch_size.max(1)) + 1) as u32;
+        let key = |index| Key { purpose: Purpose::Rollout, step, position, index };
+        let wanted: Vec<_> = missing.iter().map(|&index| Wanted { key: key(index), temperature: rollout.temperature, max_new_tokens }).collect();
+        let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
+        let began = self.coordinator.clock.now();
+        let mut finished = std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
+        let (mut made, mut written) = (Vec::new(), Vec::new());
+        while let Some((at, result)) = finished.next().await {
+            let (sampling, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
+            let Some(&index) = missing.get(at) else { continue };
+            let Some(sample) = self.scored(&prompt, index, &sampling, completion).await? else { continue };
+            self.coordinator.metrics.sampled(sample.completion_tokens.len());
+            made.push(Pending { position, index, reward: sample.reward, oldest: sample.oldest().unwrap_or(0) });
+            let (done, waiting) = oneshot::channel();
+            self.sender.send((sample, done)).await.map_err(|_| WorkError::Interrupted)?;
+            written.push(waiting);
+        }
+        for waiting in written {
+            waiting.await.map_err(|_| WorkError::Interrupted)?;
+        }
+        Ok((made, began))
+    }
+
+    /// The finished sample; none if its verifier failed on it.
+    async fn scored(&self, prompt: &Prompt, index: u32, sampling: &SamplingParams, completion: Completion) -> Result<Option<Sample>, WorkError> {
+        let scored = match score::score(self.input, prompt, completion.tokens.clone()).await? {
+            Verdict::Scored(scored) => scored,
+            Verdict::Rejected(error) => {
+                let cause = crate::error_line(&error);
+                let detail = serde_json::json!({"position": prompt.position, "index": index, "cause": cause});
+                self.coordinator.event("SampleRejected", detail).await;
+                return Ok(None);
+            }
+        };
+        Ok(Some(Sample {
+            position: prompt.position,
+            index,
+            row: prompt.row,
+            prompt_tokens: prompt.tokens.clone(),
+            completion_tokens: completion.tokens,
+            sampler_logprobs: completion.logprobs,
+            versions: completion.versions,
+            finish_reason: completion.finish_reason.unwrap_or_default().to_owned(),
+            sampling: serde_json::to_value(sampling)?,
+            reward: scored.reward.value,
+            reward_components: scored.reward.components,
+            prompt_text: prompt.text.clone(),
+            completion_text: scored.text,
+        }))
+    }
+}
+
+/// Whether normalised rewards would all be 0: they are equal, or there is nothing to compare.
+fn teaches_nothing(samples: &[Pending]) -> bool {
+    let equal = samples.windows(2).all(|pair| pair[0].reward.total_cmp(&pair[1].reward).is_eq());
+    samples.len() < COMPARABLE || equal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pending, teaches_nothing};
+
+    #[test]
+    fn a_group_teaches_if_two_of_its_rewards_differ() {
+        let group = |rewards: &[f64]| rewards.iter().zip(0..).map(|(&reward, index)| Pending { position: 0, index, reward, oldest: 0 }).collect::<Vec<_>>();
+        let cases: [&[f64]; 5] = [&[], &[1.0], &[1.0, 1.0], &[0.0, 0.0, 0.0], &[0.0, 0.0, 1.0]];
+        assert_eq!(cases.map(|rewards| teaches_nothing(&group(rewards))), [true, true, true, true, false]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Which loader positions are under way, and which of them make up the next batch. Pure.
+//!
+//! ```text
+//!  first          scanned                          first + groups.len()
+//!    │ accepted, dropped │ under way, or finished too early │ admitted next
+//!    └── of step `step` ─┘
+//! ```
+//!
+//! Groups are judged in loader order whatever order they finish in, so that a batch is a function of the data and the completions alone: the first B groups
+//! that are not dropped. A step drops at most `drops` groups; from there on it keeps every one. A slot of a group that will be dropped for certain is given to
+//! the next position at once; where only the groups before it decide, that waits for them, so that never more groups are accepted or under way than admitted.
+
+use std::collections::VecDeque;
+
+use crate::core::admission::Admission;
+
+/// What became of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether it teaches nothing: equal rewards, or fewer than two samples.
+    pub droppable: bool,
+    /// Steps of the oldest weights that any of its tokens was sampled with; none without samples.
+    pub oldest: Option<u32>,
+}
+
+/// What follows from the groups that are finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A batch is complete.
+    Batch(Batch),
+    /// The group at this position is too old for its step: samples of it are to be made again.
+    Again {
+        /// The position.
+        position: u64,
+        /// The step it is for.
+        step: u32,
+    },
+}
+
+/// The groups of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The step.
+    pub step: u32,
+    /// Positions of its groups, in order.
+    pub positions: Vec<u64>,
+    /// Groups dropped on the way.
+    pub dropped: u32,
+    /// Whether groups were kept because the step may drop no more.
+    pub capped: bool,
+    /// The first position that is not used up.
+    pub next_position: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    UnderWay,
+    /// `certain`: it will be dropped, whatever becomes of those before it.
+    Finished {
+        outcome: Outcome,
+        certain: bool,
+    },
+}
+
+/// The groups between the newest fixed batch and the end of what is admitted.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    rule: Admission,
+    /// Most groups dropped a step.
+    drops: u32,
+    step: u32,
+    first: u64,
+    groups: VecDeque<Group>,
+    scanned: usize,
+    accepted: Vec<u64>,
+    dropped: u32,
+    capped: bool,
+    certain: usize,
+}
+
+impl Ledger {
+    /// A ledger that goes on after `fixed_step` at `next_position`. `attempts`: prompts sampled for a step are at most so many times the batch.
+    pub fn new(rule: Admission, attempts: u32, fixed_step: u32, next_position: u64) -> Self {
+        Self {
+            rule,
+            drops: rule.batch_size.saturating_mul(attempts.saturating_sub(1)),
+            step: fixed_step + 1,
+            first: next_position,
+            groups: VecDeque::new(),
+            scanned: 0,
+            accepted: Vec::new(),
+            dropped: 0,
+            capped: false,
+            certain: 0,
+        }
+    }
+
+    /// The step whose batch is made next.
+    pub fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Admits the next position if a step up to `through` has room for it; answers the position and the last step it can be for.
+    pub fn admit(&mut self, through: u32) -> Option<(u64, u32)> {
+        let undecided = self.groups.len() - self.scanned - self.certain;
+        let step = self.step + ((self.accepted.len() + undecided) / self.rule.batch_size.max(1) as usize) as u32;
+        if step > through {
+            return None;
+        }
+        self.groups.push_back(Group::UnderWay);
+        Some((self.first + self.groups.len() as u64 - 1, step))
+    }
+
+    /// The group at a position is finished.
+    pub fn finish(&mut self, position: u64, outcome: Outcome) {
+        let Some(index) = position.checked_sub(self.first).and_then(|index| usize::try_from(index).ok()) else { return };
+        let ahead = index.saturating_sub(self.scanned);
+        let certain = outcome.droppable && index >= self.scanned && self.dropped as usize + ahead < self.drops as usize;
+        if let Some(group @ Group::UnderWay) = self.groups.get_mut(index) {
+            *group = Group::Finished { outcome, certain };
+            self.certain += usize::from(certain);
+        }
+    }
+
+    /// What follows next; to be asked until there is nothing.
+    pub fn take(&mut self) -> Option<Next> {
+        while self.accepted.len() < self.rule.batch_size as usize {
+            let position = self.first + self.scanned as u64;
+            let group = self.groups.get_mut(self.scanned)?;
+            let Group::Finished { outcome, certain } = *group else { return None };
+            if outcome.droppable && self.dropped < self.drops {
+                self.dropped += 1;
+                self.certain -= usize::from(certain);
+            } else if outcome.oldest.is_some_and(|oldest| self.rule.refuses(self.step, oldest)) {
+                *group = Group::UnderWay;
+                return Some(Next::Again { position, step: self.step });
+            } else {
+                self.capped |= outcome.droppable && self.drops > 0;
+                self.accepted.push(position);
+            }
+            self.scanned += 1;
+        }
+        self.groups.drain(..self.scanned);
+        self.first += self.scanned as u64;
+        let batch = Batch {
+            step: self.step,
+            positions: std::mem::take(&mut self.accepted),
+            dropped: std::mem::take(&mut self.dropped),
+            capped: std::mem::take(&mut self.capped),
+            next_position: self.first,
+        };
+        self.scanned = 0;
+        self.step += 1;
+        Some(Next::Batch(batch))
+    }
+}
+
+#[cfg(test)]
+mod tests;
