@@ -139,6 +139,23 @@ fn check_algorithm(algorithm: &AlgorithmSpec, reward: Option<&RewardSpec>, datas
     }
 }
 
+/// Whether the reward is nothing without a reference answer.
+fn compares(reward: &RewardSpec) -> bool {
+    reward.math.is_some() || reward.exact_match.is_some()
+}
+
+fn check_reward(reward: &RewardSpec, problems: &mut Vec<Problem>) {
+    let kinds =
+        [("math", reward.math.is_some()), ("exactMatch", reward.exact_match.is_some()), ("http", reward.http.is_some()), ("command", reward.command.is_some())];
+    exactly_one("spec.reward", &kinds, problems);
+    let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
+    for (index, place) in places.iter().enumerate() {
+        if places[..index].contains(place) {
+            problems.push(Problem::new(format!("spec.reward.math.extract[{index}]"), format!("{place:?} is there already")));
+        }
+    }
+}
+
 fn check_grpo(grpo: &GrpoSpec, max_new_tokens: u32, problems: &mut Vec<Problem>) {
     if grpo.overlong_penalty.as_ref().is_some_and(|overlong| overlong.tokens > max_new_tokens) {
         problems.push(Problem::new("spec.algorithm.grpo.overlongPenalty.tokens", format!("must not exceed rollout.maxNewTokens = {max_new_tokens}")));
@@ -177,27 +194,6 @@ fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     for (index, argument) in inference.extra_args.iter().enumerate() {
         if let Some(flag) = sglang::own_flag(argument) {
             problems.push(Problem::new(format!("spec.inference.extraArgs[{index}]"), format!("{flag} is set by the run itself; remove it")));
-        }
-    }
-}
-
-/// Whether the reward is nothing without a reference answer.
-fn compares(reward: &RewardSpec) -> bool {
-    reward.math.is_some() || reward.exact_match.is_some()
-}
-
-fn check_reward(reward: &RewardSpec, problems: &mut Vec<Problem>) {
-    let kinds = [
-        ("math", reward.math.is_some()),
-        ("exactMatch", reward.exact_match.is_some()),
-        ("http", reward.http.is_some()),
-        ("command", reward.command.is_some()),
-    ];
-    exactly_one("spec.reward", &kinds, problems);
-    let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
-    for (index, place) in places.iter().enumerate() {
-        if places[..index].contains(place) {
-            problems.push(Problem::new(format!("spec.reward.math.extract[{index}]"), format!("{place:?} is there already")));
         }
     }
 }

@@ -50,10 +50,15 @@ pub(crate) struct LocalRun {
 
 impl LocalRun {
     pub(crate) fn start(folder: &Path, runs: &str) -> Self {
+        Self::start_with(folder, runs, &[])
+    }
+
+    fn start_with(folder: &Path, runs: &str, more: &[&str]) -> Self {
         let log = folder.join(format!("{runs}.log"));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let child = Command::new(binary("rljob").unwrap())
             .args(["run", "--file", "jobs.yaml", "--dir", runs])
+            .args(more)
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
@@ -195,6 +200,18 @@ fn an_altered_checkpoint_is_refused_and_the_one_before_is_used_with_the_same_bit
     let said = log.lines().find(|line| line.contains("refused checkpoint")).unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
     let start = format!("refused checkpoint step-{newest}.attempt-0: `{}` was altered: its SHA-256 is ", shard.display());
     assert!(said.contains(&start) && said.ends_with(&format!("; step-{before}.attempt-0 is used")), "{said}");
+}
+
+#[test]
+fn a_run_that_starts_from_another_ones_checkpoint_makes_the_steps_after_it_with_the_same_bits_at_the_end() {
+    let folder = undisturbed().folder.path();
+    let restore = "practise:spec.checkpoint.restoreFrom=undisturbed/default/practise/checkpoints/step-10.attempt-0";
+    let local = LocalRun::start_with(folder, "restored", &["--set", restore]);
+    let metrics = local.runs.join("default/practise").join(METRICS_FILE);
+    assert_same_weights(local);
+    let lines = fs::read_to_string(metrics).unwrap();
+    let steps: Vec<u64> = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [11, 12]);
 }
 
 /// The step of a checkpoint's folder.
