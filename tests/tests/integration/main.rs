@@ -11,3 +11,5 @@ mod e2e;
 mod invariants;
 #[cfg(test)]
 mod local_run;
+#[cfg(test)]
+mod sampling_ahead;
