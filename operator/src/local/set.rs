@@ -22,7 +22,7 @@ pub enum SetError {
     #[error("`--set {0}` is not of the form path=value or NAME:path=value, for example spec.training.steps=3")]
     Form(String),
     /// The value is not YAML.
-    #[error("the value of `--set {text}` is not YAML")]
+    #[error("the value of `--set {text}` is not YAML: text that holds YAML's own characters needs quotes, as in `--set 'PATH=\"text\"'`")]
     Value {
         /// The argument.
         text: String,
