@@ -131,7 +131,7 @@ impl Comparison {
 
 /// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in `folder`. Gives the largest difference of a logit, and the
 /// largest difference of a loss or gradient, of its norm and in value.
-fn compare_model(python: &Path, folder: &Path) -> [f64; 2] {
+fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let (mut comparison, case) = Comparison::new(python, folder);
     let logits_TV = comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);

@@ -34,6 +34,7 @@ pub fn rms_norm_backward(dy_TH: &Tensor, saved: &NormSaved, weight_H: &Tensor) -
 }
 
 /// cos, sin and −sin of the rotary embedding (Su et al., arXiv 2104.09864), each `[T, 1, D/2]`.
+#[expect(clippy::struct_field_names, reason = "the postfix is the shape")]
 #[derive(Debug)]
 pub struct Rotary {
     cos_T1D: Tensor,
