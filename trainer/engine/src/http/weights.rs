@@ -1,6 +1,7 @@
 //! The weight routes. Answers are `{"success", "message"}`, with status 400 on failure.
 
-use std::net::{IpAddr, ToSocketAddrs as _, UdpSocket};
+use std::io;
+use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use axum::Json;
@@ -20,6 +21,8 @@ use crate::scheduler::Command;
 
 /// How long the sender's store, the other members and each broadcast are waited for. SGLang waits 30 minutes, in which it answers nothing.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the sender's store may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// SGLang adds a count of paused requests to this route's answer.
 #[derive(Serialize)]
@@ -65,20 +68,24 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
 }
 
 fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
-    let address = own_address(&init.master_address, init.master_port).map_err(|error| format!("{}: {error}", init.master_address))?;
+    let address = own_address(&init.master_address, init.master_port).map_err(|error| format!("{}:{}: {error}", init.master_address, init.master_port))?;
     let store = Store::connect(&init.master_address, init.master_port, GROUP_TIMEOUT).map_err(|error| error.to_string())?;
     // The engine is one process: its only rank is the offset.
     Group::join_weight_update(&store, &init.group_name, init.rank_offset, init.world_size, &address.to_string(), GROUP_TIMEOUT)
         .map_err(|error| error.to_string())
 }
 
-/// The address of this machine from which `host` is reached. A UDP socket is connected without sending anything.
-fn own_address(host: &str, port: u16) -> std::io::Result<IpAddr> {
-    let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    let peer = (host, port).to_socket_addrs()?.next().ok_or_else(missing)?;
-    let socket = UdpSocket::bind(if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.connect(peer)?;
-    Ok(socket.local_addr()?.ip())
+/// The address of this machine from which the sender's store is reached. The store listens before an engine is asked to join, so a refusal is final: the
+/// sender has died, which c10d would find out after minutes.
+fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for peer in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&peer, CONNECT_TIMEOUT) {
+            Ok(stream) => return Ok(stream.local_addr()?.ip()),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// Receives weights.
