@@ -4,10 +4,9 @@
 //! SGLang's attention is torch's here and its own CPU kernels are stood in for (tests/sglang/setup.sh): it runs on torch's operations, as on any machine
 //! without AMX. `OMP_NUM_THREADS` sets the threads of both. The peer's start and first requests do not count.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its figures")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark fails by panicking and prints its figures")]
 
 #[path = "../tests/contract/server.rs"]
-#[allow(dead_code, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "shared with the contract's tests, which use more of it")]
 mod server;
 
 use std::path::Path;

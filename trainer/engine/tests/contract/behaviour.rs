@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{LIMIT, Server, greedy};
+use crate::requests::greedy;
+use crate::server::{LIMIT, Server};
 
 const PROMPT: [i64; 4] = [11, 12, 13, 14];
 

@@ -6,11 +6,14 @@
 mod agreement;
 mod behaviour;
 mod exchanges;
+mod models;
 mod openai_client;
+mod requests;
 mod server;
 mod weights;
 
-use server::{Server, model_folder};
+use models::model_folder;
+use server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_engine_keeps_the_contract() {

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::server::{Server, installation, model_folder};
+use crate::models::model_folder;
+use crate::server::{Server, installation};
 
 const SCRIPT: &str = r#"
 import sys

@@ -6,7 +6,9 @@ use rljob_collective::{Group, Store};
 use rljob_learner::model::hugging_face::named_tensors;
 use serde_json::{Value, json};
 
-use crate::server::{LIMIT, Server, blocks, greedy};
+use crate::models::blocks;
+use crate::requests::greedy;
+use crate::server::{LIMIT, Server};
 
 async fn output(server: &Server) -> Value {
     server.generate(&greedy("probe", &[11, 12, 13, 14], 16)).await["output_ids"].clone()

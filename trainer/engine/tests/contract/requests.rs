@@ -1,0 +1,64 @@
+//! What the contract asks of a server beside plain requests: servers in fp32, and generations that are still running.
+
+use std::path::Path;
+
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::server::{LIMIT, Server};
+
+impl Server {
+    /// The embedded engine in fp32.
+    pub async fn embedded(model: &Path) -> Self {
+        Self::embedded_of(model, "float32").await
+    }
+
+    /// The real SGLang in fp32, if it is installed.
+    pub async fn sglang(model: &Path) -> Option<Self> {
+        Self::sglang_of(model, "float32").await
+    }
+
+    /// A generate whose first token is there, so that it runs.
+    pub async fn running(&self, mut body: Value) -> Running {
+        body["stream"] = json!(true);
+        let response = self.client.post(format!("{}/generate", self.url)).timeout(LIMIT).json(&body).send().await.unwrap();
+        let mut stream = response.bytes_stream().boxed();
+        let first = stream.next().await.unwrap().unwrap();
+        Running { text: first.to_vec(), stream }
+    }
+
+    /// A generate that may wait.
+    pub fn spawn(&self, body: &Value) -> tokio::task::JoinHandle<Value> {
+        let request = self.client.post(format!("{}/generate", self.url)).timeout(LIMIT).json(body);
+        tokio::spawn(async move { request.send().await.unwrap().json().await.unwrap() })
+    }
+}
+
+/// A stream that has begun.
+pub struct Running {
+    text: Vec<u8>,
+    stream: futures::stream::BoxStream<'static, reqwest::Result<axum::body::Bytes>>,
+}
+
+impl Running {
+    /// All events, up to `[DONE]`.
+    pub async fn events(mut self) -> Vec<Value> {
+        while let Some(bytes) = self.stream.next().await {
+            self.text.extend(bytes.unwrap());
+        }
+        let text = String::from_utf8(self.text).unwrap();
+        let mut events: Vec<&str> = text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap()).collect();
+        assert_eq!(events.pop(), Some("[DONE]"));
+        events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+
+    /// The last answer.
+    pub async fn answer(self) -> Value {
+        self.events().await.pop().unwrap()
+    }
+}
+
+/// A greedy request that goes on past the end-of-sequence token.
+pub fn greedy(rid: &str, input_ids: &[i64], max_new_tokens: u32) -> Value {
+    json!({"rid": rid, "input_ids": input_ids, "sampling_params": {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": true}})
+}
