@@ -18,7 +18,7 @@ const STEPS: u64 = 50;
 /// What a step, a restart or a replacement may take on a small machine that runs everything.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Two nodes that hold the image under the name that install.yaml gives it.
+/// Two nodes that hold the image under the name that install.yaml gives it, with one operator that every test uses.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -26,6 +26,7 @@ fn cluster() -> &'static Cluster {
         let folder = tempfile::tempdir().unwrap();
         let image = rootfs::image(&full_reference(&operator_image()), folder.path()).unwrap();
         cluster.import(&image).unwrap();
+        install_operator(&cluster);
         cluster
     })
 }
@@ -149,7 +150,6 @@ impl<'a> Run<'a> {
 #[test]
 fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost() {
     let cluster = cluster();
-    install_operator(cluster);
     let namespace = Namespace::create(cluster, "team").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/jobs.yaml"), "e2e");
 
@@ -180,7 +180,6 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
 #[test]
 fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at() {
     let cluster = cluster();
-    install_operator(cluster);
     let namespace = Namespace::create(cluster, "pause").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/suspend.yaml"), "pause");
     let suspend = |suspend: bool| {
