@@ -1,6 +1,6 @@
 # The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes quickstart test lint build unit e2e bench docs
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang quickstart test lint build unit e2e bench docs
 
 # Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
@@ -10,13 +10,16 @@ CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes ## Install what building and testing need: packages, libtorch, a Kubernetes
+setup: setup-libtorch setup-kubernetes setup-sglang ## Install what building and testing need: packages, libtorch, a Kubernetes, SGLang for the CPU
 
 setup-libtorch:
 	trainer/collective/setup.sh
 
 setup-kubernetes:
 	tests/kube/setup.sh
+
+setup-sglang:
+	tests/sglang/setup.sh
 
 quickstart: setup-libtorch ## Teach a tiny model arithmetic with GRPO on this machine (minutes)
 	cargo build --release --locked --workspace --bins
@@ -38,7 +41,7 @@ unit: setup build
 e2e: setup build ## Run a job on a real Kubernetes of two nodes on this machine
 	$(CARGO_TEST) --test integration e2e:: -- --nocapture
 
-bench: setup-libtorch ## Measure against the peer, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names its Python)
+bench: setup ## Measure against the peer, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names its Python)
 	OMP_NUM_THREADS=$$(nproc) cargo bench --workspace --locked --bench '*'
 
 docs: setup-libtorch ## Build the API documentation; warnings are errors

