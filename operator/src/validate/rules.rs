@@ -268,3 +268,6 @@ fn is_quantity(text: &str) -> bool {
     let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i8>().is_ok());
     digits && (unit || exponent)
 }
+
+#[cfg(test)]
+mod tests;

@@ -129,6 +129,7 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
             json!({"spec": {"inference": {"engine": "SGLang", "gpusPerReplica": 1}, "weightSync": {"method": "Distributed"}}}),
             "engines on GPUs need weightSync.method Disk",
         ),
+        (json!({"spec": {"weightSync": {"everySteps": 2}}}), "weightSync.everySteps must be at most rollout.maxStaleness + 1"),
         (json!({"spec": {"checkpoint": {"restoreFrom": "/runs/a/b"}}}), "spec.checkpoint.restoreFrom"),
         (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
         (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
