@@ -1,0 +1,100 @@
+use std::time::Duration;
+
+use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::status::EngineCondition;
+use rljob_protocol::version::Version;
+
+use super::{MAX_REQUESTS, Slots, Weights};
+
+const NOW: Duration = Duration::from_secs(100);
+const CURRENT: Version = Version { step: 3, attempt: 0 };
+
+fn two() -> Slots {
+    let endpoint = |name: &str| EngineEndpoint { name: name.to_owned(), url: format!("http://{name}") };
+    let mut slots = Slots::default();
+    slots.set(&[endpoint("engine-0"), endpoint("engine-1")]);
+    slots
+}
+
+fn synced(slots: &mut Slots, name: &str) {
+    let slot = slots.get_mut(name).unwrap();
+    slot.answered("default".to_owned());
+    slot.update_begins();
+    slot.update_ends(Some(CURRENT), NOW);
+}
+
+fn leased(slots: &mut Slots, tokens: u64) -> Option<String> {
+    slots.lease(Weights::Exactly(CURRENT), 8, tokens, NOW).map(|(name, ..)| name)
+}
+
+#[test]
+fn the_least_loaded_engine_takes_the_next_group() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    synced(&mut slots, "engine-1");
+    let order: Vec<_> = [30, 10, 10, 20].map(|tokens| leased(&mut slots, tokens).unwrap()).to_vec();
+    assert_eq!(order, ["engine-0", "engine-1", "engine-1", "engine-1"]);
+}
+
+#[test]
+fn only_engines_at_exactly_the_version_are_routed_to() {
+    let mut slots = two();
+    slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+    synced(&mut slots, "engine-1");
+    assert_eq!(leased(&mut slots, 1), Some("engine-1".to_owned()));
+    let other = Version { step: 3, attempt: 1 };
+    assert!(slots.lease(Weights::Exactly(other), 8, 1, NOW).is_none());
+}
+
+#[test]
+fn engines_that_lag_are_routed_to_as_far_as_the_caller_allows() {
+    let mut slots = two();
+    synced(&mut slots, "engine-1");
+    let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|(name, ..)| name);
+    assert_eq!((lease(2), lease(3), lease(4)), (Some("engine-1".to_owned()), Some("engine-1".to_owned()), None));
+}
+
+#[test]
+fn an_engine_takes_no_more_requests_than_its_bound() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    for _ in 0..MAX_REQUESTS / 8 {
+        assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+    }
+    assert_eq!(leased(&mut slots, 1), None);
+    slots.release("engine-0", "http://engine-0", 8, 1);
+    assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+}
+
+#[test]
+fn an_update_that_failed_takes_the_engine_out_whatever_its_label_says() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let slot = slots.get_mut("engine-0").unwrap();
+    slot.update_begins();
+    slot.update_ends(None, NOW);
+    slot.answered(CURRENT.to_string());
+    let later = NOW + Duration::from_secs(60);
+    assert!(slots.lease(Weights::Exactly(CURRENT), 1, 1, later).is_none());
+    assert_eq!(slots.states(Some(CURRENT), later)[0].state, EngineCondition::Stale);
+}
+
+#[test]
+fn a_label_alone_is_not_enough_before_this_process_has_resumed_the_engine() {
+    let mut slots = two();
+    slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
+    assert_eq!(leased(&mut slots, 1), None);
+    slots.get_mut("engine-0").unwrap().resumed = true;
+    assert_eq!(leased(&mut slots, 1), Some("engine-0".to_owned()));
+}
+
+#[test]
+fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let (.., lost) = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap();
+    (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed());
+    assert!(lost.is_cancelled());
+    slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+    assert_eq!(slots.states(Some(CURRENT), NOW)[0].state, EngineCondition::Stale);
+}
