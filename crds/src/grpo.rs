@@ -5,6 +5,12 @@
 //!  ratio to proximalLogprobs ─ clipLow, clipHigh, cClip ─ × behaviorWeight ─ lossAggregation ─ (+ klCoefficient · KL) ─▶ loss
 //! ```
 
+mod behavior;
+mod normalization;
+
+pub use behavior::{BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight};
+pub use normalization::{NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec};
+
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
@@ -148,84 +154,6 @@ impl Default for RewardShaping {
     }
 }
 
-/// (value − mean) ÷ (standard deviation + epsilon).
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NormalizationSpec {
-    /// Whose mean is taken off. Default Group.
-    #[serde(default)]
-    pub mean: NormalizationMean,
-    /// What the difference is divided by; `None` leaves it (Dr. GRPO, RLOO). Default Std.
-    #[serde(default)]
-    pub scale: NormalizationScale,
-    /// Whose standard deviation. Default Group.
-    #[serde(default)]
-    pub scale_level: NormalizationLevel,
-    /// The mean is of the other values only (RLOO, arXiv 2402.14740). Default false.
-    #[serde(default)]
-    pub leave_one_out: bool,
-    /// The variance is divided by the number of values − 1. Default true.
-    #[serde(default = "yes")]
-    pub unbiased: bool,
-    /// Added to the standard deviation. Default 1e-5.
-    #[serde(default = "epsilon")]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub epsilon: f64,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn epsilon() -> f64 {
-    1e-5
-}
-
-impl Default for NormalizationSpec {
-    fn default() -> Self {
-        Self {
-            mean: NormalizationMean::default(),
-            scale: NormalizationScale::default(),
-            scale_level: NormalizationLevel::default(),
-            leave_one_out: false,
-            unbiased: yes(),
-            epsilon: epsilon(),
-        }
-    }
-}
-
-/// Whose mean is taken off.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum NormalizationMean {
-    /// The samples of the same prompt.
-    #[default]
-    Group,
-    /// All samples of the step.
-    Batch,
-    /// Nobody's.
-    None,
-}
-
-/// What the difference from the mean is divided by.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum NormalizationScale {
-    /// The standard deviation + epsilon.
-    #[default]
-    Std,
-    /// 1.
-    None,
-}
-
-/// Whose standard deviation.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum NormalizationLevel {
-    /// The samples of the same prompt.
-    #[default]
-    Group,
-    /// All samples of the step.
-    Batch,
-}
-
 /// Estimator of a KL divergence from samples, with x = log-probability − the reference's.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KlEstimator {
@@ -256,95 +184,4 @@ pub enum ProximalLogprobs {
     Recompute,
     /// The sampler's log-probabilities (PPO without decoupling).
     Sampler,
-}
-
-/// Bounds of the behaviour weight exp(proximal − sampler's log-probability).
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("!has(self.lower) || self.lower <= self.upper").message("lower must not exceed upper"))]
-#[x_kube(validation = Rule::new("self.action == 'Mask' || self.metric == 'Ratio'").message("action Clamp bounds the weight itself: metric must be Ratio"))]
-pub struct BehaviorWeight {
-    /// Whether the bounds are held against each token or against whole completions. Default Token.
-    #[serde(default)]
-    pub level: BehaviorLevel,
-    /// What happens beyond the bounds. Default Mask.
-    #[serde(default)]
-    pub action: BehaviorAction,
-    /// What is held against the bounds. Default Ratio.
-    #[serde(default)]
-    pub metric: BehaviorMetric,
-    /// How a completion's tokens make one metric, for level Sequence; of Ratio the logarithms are aggregated. Default Mean.
-    #[serde(default)]
-    pub aggregation: BehaviorAggregation,
-    /// Upper bound. Default 5.
-    #[serde(default = "upper")]
-    #[schemars(range(min = 0.0, max = 1_000_000.0))]
-    pub upper: f64,
-    /// Lower bound. Absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
-    pub lower: Option<f64>,
-}
-
-fn upper() -> f64 {
-    5.0
-}
-
-impl Default for BehaviorWeight {
-    fn default() -> Self {
-        Self {
-            level: BehaviorLevel::default(),
-            action: BehaviorAction::default(),
-            metric: BehaviorMetric::default(),
-            aggregation: BehaviorAggregation::default(),
-            upper: upper(),
-            lower: None,
-        }
-    }
-}
-
-/// What the bounds are held against.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum BehaviorLevel {
-    /// Each token.
-    #[default]
-    Token,
-    /// Whole completions; of Ratio, all their tokens get the geometric mean as weight.
-    Sequence,
-}
-
-/// What happens beyond the bounds.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum BehaviorAction {
-    /// No loss; the denominator stays.
-    #[default]
-    Mask,
-    /// The weight is moved to the bound.
-    Clamp,
-}
-
-/// What is held against the bounds, with d = proximal − sampler's log-probability.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum BehaviorMetric {
-    /// eᵈ, the weight.
-    #[default]
-    Ratio,
-    /// d.
-    K1,
-    /// d² ÷ 2.
-    K2,
-    /// e⁻ᵈ − 1 + d.
-    K3,
-}
-
-/// How a completion's tokens make one metric.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum BehaviorAggregation {
-    /// Their mean.
-    #[default]
-    Mean,
-    /// Their sum.
-    Sum,
-    /// The largest.
-    Max,
 }
