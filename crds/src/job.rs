@@ -193,6 +193,11 @@ pub struct CheckpointSpec {
     #[serde(default = "keep_last")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_last: u32,
+    /// Steps between exports of the model while training goes on, each a Hugging Face folder `exports/step-N` of the run directory that is complete once `complete.json`
+    /// is in it; the newest `keepLast` are kept. The last step's is `export`, whether this is set or not. Default none on the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub export_every_steps: Option<u32>,
     /// A complete checkpoint of the same model, its folder `step-N.attempt-K` as the pods see it: a run that has no checkpoint of its own starts from its weights and
     /// optimizer state after step N. `rljob run` resolves a relative path against the job file. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,7 +215,7 @@ fn keep_last() -> u32 {
 
 impl Default for CheckpointSpec {
     fn default() -> Self {
-        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), restore_from: None }
+        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), export_every_steps: None, restore_from: None }
     }
 }
 

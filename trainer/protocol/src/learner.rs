@@ -48,7 +48,7 @@ pub enum Instruction {
         /// Absolute folder, not yet existing.
         path: PathBuf,
     },
-    /// Wait for the checkpoint being written, write the model with its tokenizer to `path`, then post [`WeightsReady::Disk`] with this version.
+    /// Write the model with its tokenizer to `path`, in the background, then post [`WeightsReady::Disk`] with this version.
     Export {
         /// Version of the weights.
         version: Version,

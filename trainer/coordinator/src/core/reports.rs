@@ -51,6 +51,10 @@ impl Run {
             self.record.exported = true;
             return Ok(Folder::Exported);
         }
+        if path == self.export_path(version.step) {
+            self.facts.exported_step = self.facts.exported_step.max(version.step);
+            return Ok(Folder::Exported);
+        }
         match &self.publication {
             Some(publication) if publication.version == version && publication.route == Route::Disk(path.to_owned()) => {
                 self.record.published = Some(Published { version, folder: Some(path.to_owned()) });

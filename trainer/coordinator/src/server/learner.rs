@@ -12,12 +12,12 @@ use rljob_protocol::supervisor::{Order, SupervisorReport};
 use serde::Deserialize;
 
 use super::error::Refused;
-use crate::checkpoints;
 use crate::coordinator::Coordinator;
 use crate::core::Refusal;
 use crate::core::reports::Folder;
 use crate::journal::Checkpoint;
 use crate::sync::{distributed, folders};
+use crate::{checkpoints, exports};
 
 /// How long an instruction is held while there is nothing to do.
 const HOLD: Duration = Duration::from_secs(20);
@@ -142,8 +142,10 @@ pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): J
         WeightsReady::Disk { attempt, version, path } => {
             let folder = coordinator.change(|run, now| run.folder_ready(attempt, version, &path, now)).await??;
             tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
-            if folder == Folder::Published {
-                prune_folders(&coordinator).await;
+            match folder {
+                Folder::Published => prune_folders(&coordinator).await,
+                Folder::Exported => prune_exports(&coordinator).await,
+                Folder::Superseded => {}
             }
         }
         WeightsReady::Distributed { attempt, version, rank, store_address, store_port, tensors } => {
@@ -159,5 +161,13 @@ async fn prune_folders(coordinator: &Coordinator) {
     let directory = coordinator.config.run_directory.clone();
     if let Ok(Err(error)) = tokio::task::spawn_blocking(move || folders::prune(&directory)).await {
         tracing::warn!(%error, "failed to remove old published weights");
+    }
+}
+
+async fn prune_exports(coordinator: &Coordinator) {
+    let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return };
+    let directory = coordinator.config.run_directory.clone();
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || exports::prune(&directory, keep_last)).await {
+        tracing::warn!(%error, "failed to remove old exports");
     }
 }
