@@ -53,6 +53,7 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.reward)").message("algorithm.grpo needs a reward"))]
+#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || !has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion)").message("dataset.evaluation.completion is not used by algorithm.grpo; remove it"))]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
 #[x_kube(validation = Rule::new("self.inference.gpusPerReplica == 0 || self.weightSync.method == 'Disk'").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
 #[x_kube(validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1").message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of the next step could not be sampled"))]

@@ -35,6 +35,14 @@ pub enum LearnerError {
         /// Cause.
         source: StepError,
     },
+    /// A validation failed.
+    #[error("the validation after {step} steps failed")]
+    Validation {
+        /// Steps done.
+        step: u32,
+        /// Cause.
+        source: StepError,
+    },
     /// A checkpoint failed.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -77,6 +85,7 @@ impl Learner {
             match self.next_instruction()? {
                 Instruction::Wait => std::thread::sleep(PAUSE),
                 Instruction::Train { step } => self.train(step)?,
+                Instruction::Validate { step } => self.validate(step)?,
                 Instruction::PublishToDisk { version, path } => self.publish_to_disk(version, &path)?,
                 Instruction::PublishByBroadcast { version, transfers } => self.publish_by_broadcast(version, transfers)?,
                 Instruction::Checkpoint { version, path } => self.checkpoint(version, &path)?,
@@ -106,6 +115,19 @@ impl Learner {
         if self.trainer.ranks.rank() == 0 {
             metrics.attempt = self.client.attempt();
             self.client.report_step(&StepReport { attempt: metrics.attempt, metrics })?;
+        }
+        Ok(())
+    }
+
+    fn validate(&mut self, step: u32) -> Result<(), LearnerError> {
+        if step != self.steps_done {
+            return Err(LearnerError::Instruction(format!("validate after {step} steps, but {} are done", self.steps_done)));
+        }
+        let data = self.client.validation_data(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
+        let mut report = self.trainer.validate(step, &data).map_err(|source| LearnerError::Validation { step, source })?;
+        if self.trainer.ranks.rank() == 0 {
+            report.attempt = self.client.attempt();
+            self.client.report_validation(step, &report)?;
         }
         Ok(())
     }

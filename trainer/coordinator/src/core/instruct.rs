@@ -1,6 +1,6 @@
 //! What the learners are to do next: a pure function of where they stand, so that a lost answer is made good by the next question.
 //!
-//! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · export due · evaluation or rollouts need weights that engines lack (publish)
+//! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · export due · validation due (measure it) · evaluation or rollouts need weights that engines lack (publish)
 //! · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
 //! Where batches are sampled ahead, neither publication nor training waits for an evaluation or for rollouts but for those of batch `s + 1` itself ([`super::ahead`]).
 
@@ -59,7 +59,8 @@ impl Run {
         }
         Ok(match self.work_at(steps) {
             Work::Evaluate(version) | Work::Rollout(version) => self.publish(version, world, engines, now),
-            Work::Prepare { .. } => Instruction::Wait,
+            Work::Validate if self.data_open => Instruction::Validate { step: steps },
+            Work::Validate | Work::Prepare { .. } => Instruction::Wait,
             Work::None if steps == self.settings.total_steps => self.finish(steps, now),
             Work::None => Instruction::Train { step: steps + 1 },
         })

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rljob_protocol::desired::{Desired, Mode};
-use rljob_protocol::learner::Transfer;
+use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
 pub use record::{Record, Stage};
@@ -114,6 +114,9 @@ pub struct Run {
     position: Option<u32>,
     checkpoint_ordered: Option<(Version, Now)>,
     export_ordered: Option<(Version, Now)>,
+    data_open: bool,
+    /// The newest loss of the evaluation data, and after how many steps it was measured.
+    validation: Option<(u32, ValidationReport)>,
     publication: Option<Publication>,
     /// When the newest weights left the learners, as far as this process knows.
     published_at: Now,
@@ -135,6 +138,8 @@ impl Run {
             position: None,
             checkpoint_ordered: None,
             export_ordered: None,
+            data_open: false,
+            validation: None,
             publication: None,
             published_at: now,
             incarnation,

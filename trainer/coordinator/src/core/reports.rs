@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rljob_crds::names::EXPORT_DIR;
-use rljob_protocol::learner::Transfer;
+use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
 use super::record::Published;
@@ -29,6 +29,16 @@ impl Run {
         }
         self.facts.last_step = self.facts.last_step.max(step);
         Ok(())
+    }
+
+    /// The loss of the evaluation data is measured. Answers whether the evaluation at `step` consists of nothing else.
+    pub fn validation_done(&mut self, step: u32, report: ValidationReport) -> Result<bool, Refusal> {
+        self.fence(report.attempt)?;
+        if !self.settings.validation || self.position.is_some_and(|position| position != step) {
+            return Err(Refusal::Invalid(format!("no validation after {step} steps was asked for")));
+        }
+        self.validation = Some((step, report));
+        Ok(!self.settings.accuracy)
     }
 
     /// A checkpoint is complete.
