@@ -14,4 +14,6 @@ mod local_run;
 #[cfg(test)]
 mod on_the_way;
 #[cfg(test)]
+mod other_ranks;
+#[cfg(test)]
 mod sampling_ahead;
