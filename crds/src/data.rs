@@ -111,7 +111,7 @@ pub struct StorageSpec {
 pub struct DatasetSpec {
     /// What is trained on.
     pub train: TrainDataset,
-    /// What accuracy is measured on, with the same reward.
+    /// What is measured while training goes on: accuracy, with the same reward, or the loss of `sft`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationDataset>,
 }
@@ -153,9 +153,11 @@ pub struct TrainDataset {
     pub format: PromptFormat,
 }
 
-/// Evaluation data: each prompt is completed greedily, and `samples` times at `temperature`.
+/// Evaluation data. With `answer`, accuracy is measured: each prompt is completed greedily, and `samples` times at `temperature`. With `completion`, `sft` measures its
+/// loss: the mean negative log-likelihood of the completions' tokens, without training on them.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("has(self.answer) || has(self.completion)").message("set answer, which the reward compares with, or completion, whose loss sft measures, or both"))]
 pub struct EvaluationDataset {
     /// A `.jsonl` file (one object a line), a `.parquet` file, or a Hugging Face dataset folder of such files. `rljob run` resolves a relative path against
     /// the job file.
@@ -177,9 +179,14 @@ pub struct EvaluationDataset {
     /// Jinja template of the prompt over a row's fields.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
-    /// Name of the field that holds the reference answer.
+    /// Name of the field that holds the reference answer, with which the reward scores completions. Needed by `grpo`. Default none: accuracy is not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
-    pub answer: String,
+    pub answer: Option<String>,
+    /// Jinja template of the text whose loss `sft` measures, for example `{{answer}}`. Default none: the loss is not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub completion: Option<String>,
     /// `Chat` or `Text`, as for training data. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,

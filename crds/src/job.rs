@@ -53,6 +53,7 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.reward)").message("algorithm.grpo needs a reward"))]
+#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || !has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion)").message("dataset.evaluation.completion is not used by algorithm.grpo; remove it"))]
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
 #[x_kube(validation = Rule::new("self.inference.gpusPerReplica == 0 || self.weightSync.method == 'Disk'").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
 #[x_kube(validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1").message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of the next step could not be sampled"))]
@@ -193,6 +194,11 @@ pub struct CheckpointSpec {
     #[serde(default = "keep_last")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_last: u32,
+    /// Steps between exports of the model while training goes on, each a Hugging Face folder `exports/step-N` of the run directory that is complete once `complete.json`
+    /// is in it; the newest `keepLast` are kept. The last step's is `export`, whether this is set or not. Default none on the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub export_every_steps: Option<u32>,
     /// A complete checkpoint of the same model, its folder `step-N.attempt-K` as the pods see it: a run that has no checkpoint of its own starts from its weights and
     /// optimizer state after step N. `rljob run` resolves a relative path against the job file. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,7 +216,7 @@ fn keep_last() -> u32 {
 
 impl Default for CheckpointSpec {
     fn default() -> Self {
-        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), restore_from: None }
+        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), export_every_steps: None, restore_from: None }
     }
 }
 

@@ -127,6 +127,8 @@ pub const JOURNAL_FILE: &str = "journal.sqlite";
 pub const CHECKPOINTS_DIR: &str = "checkpoints";
 /// In the run directory: the exported Hugging Face folder; complete when [`EXPORT_COMPLETE_FILE`] is in it.
 pub const EXPORT_DIR: &str = "export";
+/// In the run directory: the folder of exports made while training goes on, `step-N` each; complete as [`EXPORT_DIR`] is.
+pub const EXPORTS_DIR: &str = "exports";
 /// Written last into an exported folder.
 pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
 /// In the run directory: folders of published weights for weight sync by disk.

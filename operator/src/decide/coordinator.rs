@@ -36,7 +36,11 @@ pub fn desired_for_coordinator(job: &ValidatedJob, facts: &Facts) -> Option<Desi
         generation: facts.generation,
         mode: if facts.suspend { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
-        checkpoint: CheckpointPolicy { every_steps: checkpoint.every_steps, keep_last: checkpoint.keep_last },
+        checkpoint: CheckpointPolicy {
+            every_steps: checkpoint.every_steps,
+            keep_last: checkpoint.keep_last,
+            export_every_steps: checkpoint.export_every_steps,
+        },
         restart: RestartPolicy {
             max_restarts: failure_policy.max_restarts,
             backoff_initial_seconds: failure_policy.backoff.initial_seconds,
@@ -84,9 +88,11 @@ mod tests {
             generation: 4,
             mode: Mode::Drain,
             engines: facts.engines.clone(),
-            checkpoint: CheckpointPolicy { every_steps: 20, keep_last: 3 },
+            checkpoint: CheckpointPolicy { every_steps: 20, keep_last: 3, export_every_steps: Some(5) },
             restart: RestartPolicy { max_restarts: 3, backoff_initial_seconds: 1, backoff_max_seconds: 300 },
         };
-        assert_eq!(desired_for_coordinator(&validated(), &facts), Some(expected));
+        let mut job = validated();
+        job.spec.checkpoint.export_every_steps = Some(5);
+        assert_eq!(desired_for_coordinator(&job, &facts), Some(expected));
     }
 }

@@ -6,7 +6,7 @@
 //!    run.json          what every process reads                      tokens/      one file each, 0600 in 0700, drawn anew every run
 //!    logs/             one file a process                            report.html  curves and samples
 //!    tensorboard/      event files                                  inside `tokens`, sglang.yaml holds both engine tokens
-//!    metrics.jsonl, evaluations.jsonl, samples.jsonl, journal.sqlite, checkpoints/, export/      the coordinator's and the learners'
+//!    metrics.jsonl, evaluations.jsonl, samples.jsonl, journal.sqlite, checkpoints/, exports/, export/      the coordinator's and the learners'
 //! ```
 
 use std::fmt::Write as _;

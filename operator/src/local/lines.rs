@@ -32,8 +32,15 @@ pub fn step(metrics: &StepMetrics, total_steps: u32) -> String {
 
 /// One line an evaluation.
 pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
-    let head = counter("eval", metrics.step, total_steps);
-    format!("{head}  accuracy {:.3} sampled  {:.3} greedy  ({} prompts, {:.1} s)", metrics.sampled, metrics.greedy, metrics.prompts, metrics.seconds)
+    let mut line = counter("eval", metrics.step, total_steps);
+    if let (Some(sampled), Some(greedy)) = (metrics.sampled, metrics.greedy) {
+        push(&mut line, "accuracy", &format!("{sampled:.3} sampled  {greedy:.3} greedy"));
+    }
+    if let Some(loss) = metrics.loss {
+        push(&mut line, "loss", &significant(loss));
+    }
+    let _ = write!(line, "  ({} prompts, {:.1} s)", metrics.prompts, metrics.seconds);
+    line
 }
 
 /// What the run is doing, in a few words.
@@ -64,8 +71,13 @@ pub fn summary(name: &str, metrics: &[StepMetrics], evaluations: &[EvaluationMet
         }
     }
     if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
-        push_change(&mut line, "accuracy", first.sampled, last.sampled);
-        let _ = write!(line, " (greedy {:.3} -> {:.3})", first.greedy, last.greedy);
+        if let (Some(sampled), Some(greedy)) = (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy)) {
+            push_change(&mut line, "accuracy", sampled.0, sampled.1);
+            let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
+        }
+        if let Some((first, last)) = first.loss.zip(last.loss) {
+            push_change(&mut line, "validation loss", first, last);
+        }
     }
     let _ = write!(line, ", {seconds:.0} s");
     line
@@ -145,16 +157,23 @@ mod tests {
 
     #[test]
     fn an_evaluation_is_one_line() {
-        let metrics = EvaluationMetrics { step: 0, prompts: 256, sampled: 0.375, greedy: 0.9, seconds: 1.25, ..EvaluationMetrics::default() };
+        let metrics = EvaluationMetrics { step: 0, prompts: 256, sampled: Some(0.375), greedy: Some(0.9), seconds: 1.25, ..Default::default() };
         assert_eq!(evaluation(&metrics, 30), "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)");
+        let both = EvaluationMetrics { loss: Some(2.5), ..metrics.clone() };
+        assert_eq!(evaluation(&both, 30), "eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)");
+        let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
+        assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
     }
 
     #[test]
     fn the_summary_goes_from_first_to_last() {
         let metrics = [grpo(), StepMetrics { step: 30, reward: Some(0.95), ..grpo() }];
-        let evaluations = [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics { step, sampled, greedy: 0.5, ..EvaluationMetrics::default() });
+        let evaluations =
+            [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics { step, sampled: Some(sampled), greedy: Some(0.5), ..Default::default() });
         let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy 0.500 -> 0.500), 84 s";
         assert_eq!(summary("sums", &metrics, &evaluations, 84.2), expected);
+        let losses = [2.75, 0.5].map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
+        assert_eq!(summary("sums", &[], &losses, 1.0), "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s");
         assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
     }
 

@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn numbers_that_a_step_does_not_have_are_left_out() {
-        let scalars = scalars(&EvaluationMetrics { step: 3, greedy: 0.75, ..EvaluationMetrics::default() }).unwrap();
+        let scalars = scalars(&EvaluationMetrics { step: 3, greedy: Some(0.75), ..EvaluationMetrics::default() }).unwrap();
         assert!(scalars.contains(&("greedy".to_owned(), 0.75)));
         assert!(scalars.iter().all(|(name, _)| name != "step"));
         let none = super::scalars(&StepMetrics::default()).unwrap();

@@ -193,6 +193,24 @@ spec:
     }
 
     #[test]
+    fn an_evaluation_measures_accuracy_or_the_loss_of_sft() {
+        let grpo = |fields: &str| MINIMAL.replace("answer: answer}}", &format!("answer: answer}}, evaluation: {{path: /e, prompt: p{fields}}}}}"));
+        let neither = "line 9: spec.dataset.evaluation: set answer, which the reward compares with, or completion, whose loss sft measures, or both";
+        assert_eq!(problems(&grpo("")), [neither]);
+        let unused = "line 9: spec.dataset.evaluation.completion: is not used by algorithm.grpo; remove it";
+        assert_eq!(problems(&grpo(", answer: a, completion: c")), [unused]);
+        assert!(parse_jobs(&grpo(", answer: a")).is_ok());
+        let sft = |fields: &str| {
+            let text = grpo(fields).replace("answer: answer}", "completion: c}").replace("grpo: {}", "sft: {}");
+            text.replace("  reward: {math: {}}\n", "").replace("{replicas: 2}", "{replicas: 0}")
+        };
+        assert!(parse_jobs(&sft(", completion: c")).is_ok(), "it needs neither reward nor engines");
+        let missing = "line 6: spec.reward: is missing; it scores completions by dataset.evaluation.answer";
+        let engines = "line 12: spec.inference.replicas: must be at least 1: dataset.evaluation.answer samples from engines";
+        assert_eq!(problems(&sft(", answer: a, completion: c")), [missing, engines]);
+    }
+
+    #[test]
     fn an_unknown_field_names_the_known_ones() {
         let text = MINIMAL.replace("{path: /models/tiny}", "{path: /models/tiny, weigths: Random}");
         assert_eq!(problems(&text), ["line 6: spec.model.weigths: unknown field; expected one of exportOf, path, weights"]);

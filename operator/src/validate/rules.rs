@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rljob_crds::RLJob;
 use rljob_crds::algorithm::AlgorithmSpec;
-use rljob_crds::data::{InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
+use rljob_crds::data::{EvaluationDataset, InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
@@ -134,8 +134,22 @@ fn check_algorithm(algorithm: &AlgorithmSpec, reward: Option<&RewardSpec>, datas
     if algorithm.sft.is_some() && dataset.train.completion.is_none() {
         problems.push(Problem::new("spec.dataset.train.completion", "is missing; algorithm.sft learns it"));
     }
-    if dataset.evaluation.is_some() && reward.is_none() && algorithm.grpo.is_none() {
-        problems.push(Problem::new("spec.reward", "is missing; dataset.evaluation is scored by it"));
+    if let Some(evaluation) = &dataset.evaluation {
+        check_evaluation(evaluation, algorithm, reward, problems);
+    }
+}
+
+fn check_evaluation(evaluation: &EvaluationDataset, algorithm: &AlgorithmSpec, reward: Option<&RewardSpec>, problems: &mut Vec<Problem>) {
+    match (&evaluation.answer, &evaluation.completion) {
+        (None, None) => problems
+            .push(Problem::new("spec.dataset.evaluation", "set answer, which the reward compares with, or completion, whose loss sft measures, or both")),
+        (_, Some(_)) if algorithm.grpo.is_some() => {
+            problems.push(Problem::new("spec.dataset.evaluation.completion", "is not used by algorithm.grpo; remove it"));
+        }
+        (Some(_), _) if reward.is_none() && algorithm.grpo.is_none() => {
+            problems.push(Problem::new("spec.reward", "is missing; it scores completions by dataset.evaluation.answer"));
+        }
+        _ => {}
     }
 }
 
@@ -202,7 +216,8 @@ fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if spec.inference.replicas >= 1 {
         return;
     }
-    for (needed, by) in [(spec.algorithm.grpo.is_some(), "algorithm.grpo"), (spec.dataset.evaluation.is_some(), "dataset.evaluation")] {
+    let accuracy = spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
+    for (needed, by) in [(spec.algorithm.grpo.is_some(), "algorithm.grpo"), (accuracy, "dataset.evaluation.answer")] {
         if needed {
             problems.push(Problem::new("spec.inference.replicas", format!("must be at least 1: {by} samples from engines")));
         }

@@ -115,6 +115,10 @@ fn as_floats(value: Value) -> Value {
 #[test]
 fn invalid_jobs_are_refused_with_a_message_that_says_why() {
     let namespace = Namespace::create(cluster(), "refused").unwrap();
+    let evaluation = |mut fields: Value| {
+        merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
+        json!({"spec": {"dataset": {"evaluation": fields}}})
+    };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
     let cases = [
         (json!({"metadata": {"name": "9lives"}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
@@ -131,6 +135,9 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         ),
         (json!({"spec": {"weightSync": {"everySteps": 2}}}), "weightSync.everySteps must be at most rollout.maxStaleness + 1"),
         (json!({"spec": {"checkpoint": {"restoreFrom": "/runs/a/b"}}}), "spec.checkpoint.restoreFrom"),
+        (json!({"spec": {"checkpoint": {"exportEverySteps": 0}}}), "spec.checkpoint.exportEverySteps"),
+        (evaluation(json!({})), "set answer, which the reward compares with, or completion, whose loss sft measures, or both"),
+        (evaluation(json!({"completion": "{{answer}}", "answer": "answer"})), "dataset.evaluation.completion is not used by algorithm.grpo; remove it"),
         (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
         (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
         (json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}), "exportOf names trained weights: weights must be Pretrained"),

@@ -178,23 +178,28 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
 }
 
 #[test]
-fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at() {
+fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_with_more_learners() {
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "pause").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/suspend.yaml"), "pause");
-    let suspend = |suspend: bool| {
-        let patch = json!({"spec": {"suspend": suspend}}).to_string();
-        namespace.kubectl.run(&["patch", "rljob/pause", "--type=merge", "--patch", &patch]).unwrap();
+    let patch = |spec: Value| namespace.kubectl.run(&["patch", "rljob/pause", "--type=merge", "--patch", &json!({"spec": spec}).to_string()]).unwrap();
+    let suspended = || {
+        patch(json!({"suspend": true}));
+        run.wait_for_condition("Suspended");
+        assert_eq!(namespace.kubectl.run(&["get", "pods", "--output=name"]).unwrap(), "");
+        let (status, steps) = (run.status(), steps_done(&run.directory));
+        assert_eq!(status["checkpoint"]["step"], steps, "the last step is in a checkpoint: {status}");
+        let manifest = run.directory.join(status["checkpoint"]["path"].as_str().unwrap()).join("manifest.json");
+        let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
+        (steps, manifest["worldSize"].clone())
     };
 
     run.wait_for_steps(5);
-    suspend(true);
-    run.wait_for_condition("Suspended");
-    assert_eq!(namespace.kubectl.run(&["get", "pods", "--output=name"]).unwrap(), "");
-    let (status, steps) = (run.status(), steps_done(&run.directory));
-    assert_eq!(status["checkpoint"]["step"], steps, "the last step is in a checkpoint: {status}");
-    suspend(false);
+    let (steps, learners) = suspended();
+    assert_eq!(learners, 1);
+    patch(json!({"suspend": false, "trainer": {"processesPerReplica": 2}}));
     run.wait_for_steps(steps + 5);
+    assert_eq!(suspended().1, 2, "edited and resumed in one go");
     let seen = run.steps();
     assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "no step is left out and none is made twice");
     assert_eq!(run.status()["restarts"], 0, "nothing has failed");

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rljob_crds::names::{EXPORT_DIR, METRICS_FILE};
+use rljob_crds::names::{EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, METRICS_FILE};
+use rljob_protocol::status::EvaluationMetrics;
 use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::{run, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,31 +15,68 @@ use tempfile::TempDir;
 
 /// What one of the small jobs may take on a machine that does other things beside.
 const LIMIT: Duration = Duration::from_secs(240);
+/// Two jobs.
+pub(crate) const JOBS: &str = include_str!("local_run/jobs.yaml");
 /// As shells count it: 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// A folder with the jobs and their data, and what an undisturbed run made of them.
-struct Undisturbed {
-    folder: TempDir,
-    exports: [Vec<u8>; 2],
+pub(crate) struct Undisturbed {
+    pub(crate) folder: TempDir,
+    pub(crate) made: Made,
 }
 
-fn undisturbed() -> &'static Undisturbed {
+/// What a run leaves that must not depend on what happened on the way.
+#[derive(PartialEq)]
+pub(crate) struct Made {
+    /// The exported weights of both jobs, byte for byte.
+    pub(crate) exports: [Vec<u8>; 2],
+    /// Those that were made on the way and kept: name and weights.
+    pub(crate) on_the_way: Vec<(String, Vec<u8>)>,
+    /// Steps and bits of the losses of the data that is not trained on.
+    pub(crate) validation: Vec<(u32, u64)>,
+}
+
+pub(crate) fn undisturbed() -> &'static Undisturbed {
     static RUN: OnceLock<Undisturbed> = OnceLock::new();
     RUN.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(folder.path())).unwrap();
-        fs::write(folder.path().join("jobs.yaml"), include_str!("local_run/jobs.yaml")).unwrap();
+        let folder = folder_with(JOBS);
         let local = LocalRun::start(folder.path(), "undisturbed");
         let (code, output) = local.end();
         assert_eq!(code, Some(0), "{output}");
-        Undisturbed { exports: exports(&folder.path().join("undisturbed")), folder }
+        Undisturbed { made: made(&folder.path().join("undisturbed")), folder }
     })
 }
 
-/// The exported weights of both jobs, byte for byte.
-fn exports(runs: &Path) -> [Vec<u8>; 2] {
-    ["imitate", "practise"].map(|job| fs::read(runs.join("default").join(job).join(EXPORT_DIR).join("model.safetensors")).unwrap())
+/// A folder with these jobs and the quick start's data.
+pub(crate) fn folder_with(jobs: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(folder.path())).unwrap();
+    fs::write(folder.path().join("jobs.yaml"), jobs).unwrap();
+    folder
+}
+
+fn made(runs: &Path) -> Made {
+    let [imitate, practise] = ["imitate", "practise"].map(|job| runs.join("default").join(job));
+    let mut kept: Vec<PathBuf> = fs::read_dir(imitate.join(EXPORTS_DIR)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    kept.sort();
+    let name = |folder: &Path| folder.file_name().unwrap().to_str().unwrap().to_owned();
+    Made {
+        exports: [imitate.join(EXPORT_DIR), practise.join(EXPORT_DIR)].map(|folder| weights(&folder)),
+        on_the_way: kept.iter().map(|folder| (name(folder), weights(folder))).collect(),
+        validation: evaluations(&imitate).iter().map(|evaluation| (evaluation.step, evaluation.loss.unwrap().to_bits())).collect(),
+    }
+}
+
+/// The weights of a complete export.
+pub(crate) fn weights(export: &Path) -> Vec<u8> {
+    assert!(export.join(EXPORT_COMPLETE_FILE).is_file(), "{} is not complete", export.display());
+    fs::read(export.join("model.safetensors")).unwrap()
+}
+
+pub(crate) fn evaluations(run: &Path) -> Vec<EvaluationMetrics> {
+    let lines = fs::read_to_string(run.join(EVALUATIONS_FILE)).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A running `rljob run`, whose output is kept; killed when the test ends before it.
@@ -53,7 +91,7 @@ impl LocalRun {
         Self::start_with(folder, runs, &[])
     }
 
-    fn start_with(folder: &Path, runs: &str, more: &[&str]) -> Self {
+    pub(crate) fn start_with(folder: &Path, runs: &str, more: &[&str]) -> Self {
         let log = folder.join(format!("{runs}.log"));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let child = Command::new(binary("rljob").unwrap())
@@ -81,12 +119,12 @@ impl LocalRun {
         kill_process(Pid::from_raw(victim.cast_signed()).unwrap(), Signal::KILL).unwrap();
     }
 
-    fn interrupt(&self) {
+    pub(crate) fn interrupt(&self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
     /// Kills `rljob run` itself and waits until nothing that it started is left.
-    fn kill_all(mut self) {
+    pub(crate) fn kill_all(mut self) {
         let others = descendants(self.child.id());
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -129,9 +167,12 @@ fn assert_same_weights(local: LocalRun) {
     let runs = local.runs.clone();
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
-    for (job, (disturbed, undisturbed)) in ["imitate", "practise"].iter().zip(exports(&runs).iter().zip(&undisturbed().exports)) {
+    let (made, undisturbed) = (made(&runs), &undisturbed().made);
+    for (job, (disturbed, undisturbed)) in ["imitate", "practise"].iter().zip(made.exports.iter().zip(&undisturbed.exports)) {
         assert!(disturbed == undisturbed, "the weights of {job} differ from those of the undisturbed run\n{output}");
     }
+    assert_eq!(made.validation, undisturbed.validation, "{output}");
+    assert!(made == *undisturbed, "the exports on the way differ from those of the undisturbed run\n{output}");
 }
 
 #[test]
@@ -243,5 +284,5 @@ fn a_full_disk_fails_the_run_in_its_own_words_and_with_room_it_goes_on_from_the_
     assert!(failed.contains("error: practise failed: ") && failed.contains("No space left on device"), "{said}{failed}");
     assert!(said.contains(&format!("complete: {}/step-5.attempt-0/manifest.json\n", checkpoints.display())), "{said}");
     assert!(said.ends_with("\nthen 0\n"), "{said}{failed}");
-    assert!(exports(&runs) == undisturbed().exports, "the weights differ from those of the undisturbed run");
+    assert!(made(&runs) == undisturbed().made, "the weights differ from those of the undisturbed run");
 }

@@ -12,4 +12,8 @@ mod invariants;
 #[cfg(test)]
 mod local_run;
 #[cfg(test)]
+mod on_the_way;
+#[cfg(test)]
+mod other_ranks;
+#[cfg(test)]
 mod sampling_ahead;

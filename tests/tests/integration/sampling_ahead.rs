@@ -7,25 +7,15 @@ use std::process::Command;
 
 use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, JOURNAL_FILE, METRICS_FILE};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
-use rljob_tests::files::workspace;
 use rljob_tests::process::run;
 use serde::de::DeserializeOwned;
-use tempfile::TempDir;
 
-use crate::local_run::LocalRun;
+use crate::local_run::{LocalRun, folder_with};
 
 /// Steps of the job, prompts a step, samples a prompt.
 const STEPS: u32 = 10;
 const BATCH: u64 = 16;
 const GROUP: u64 = 8;
-
-/// A folder with the job and its data.
-fn folder(job: &str) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(folder.path())).unwrap();
-    fs::write(folder.path().join("jobs.yaml"), job).unwrap();
-    folder
-}
 
 /// The job's run directory after it has ended well.
 fn finished(local: LocalRun, folder: &Path) -> PathBuf {
@@ -54,7 +44,7 @@ fn query(directory: &Path, sql: &str) -> String {
 
 #[test]
 fn samples_are_at_most_one_step_stale_and_some_are() {
-    let folder = folder(include_str!("sampling_ahead/ahead.yaml"));
+    let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
     let directory = finished(LocalRun::start(folder.path(), "runs"), folder.path());
     let mut staleness = BTreeMap::<u32, u32>::new();
     for metrics in steps(&directory) {
@@ -68,7 +58,7 @@ fn samples_are_at_most_one_step_stale_and_some_are() {
     assert!(evaluations.len() >= 3, "{evaluations:?}");
     for evaluation in evaluations {
         let pass = |k| evaluation.pass_at.get(&k).copied().unwrap();
-        assert!((pass(1) - evaluation.sampled).abs() < 1e-9 && pass(1) <= pass(2) && pass(2) <= pass(4), "{evaluation:?}");
+        assert!((pass(1) - evaluation.sampled.unwrap()).abs() < 1e-9 && pass(1) <= pass(2) && pass(2) <= pass(4), "{evaluation:?}");
         assert_eq!(evaluation.majority_at.keys().copied().collect::<Vec<_>>(), [1, 2, 4], "{evaluation:?}");
     }
     assert!(!lines::<serde_json::Value>(&directory.join(EVALUATION_SAMPLES_FILE)).is_empty());
@@ -76,7 +66,7 @@ fn samples_are_at_most_one_step_stale_and_some_are() {
 
 #[test]
 fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
-    let folder = folder(include_str!("sampling_ahead/ahead.yaml"));
+    let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
     let local = LocalRun::start(folder.path(), "runs");
     for step in [2, 5] {
         local.wait_for_steps("ahead", step);
@@ -94,7 +84,7 @@ fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
 
 #[test]
 fn groups_with_equal_rewards_are_replaced_and_counted() {
-    let folder = folder(include_str!("sampling_ahead/dynamic.yaml"));
+    let folder = folder_with(include_str!("sampling_ahead/dynamic.yaml"));
     let directory = finished(LocalRun::start(folder.path(), "runs"), folder.path());
     let dropped: u32 = steps(&directory).iter().map(|metrics| metrics.dropped_groups).sum();
     assert!(dropped > 0);

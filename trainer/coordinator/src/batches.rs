@@ -1,4 +1,4 @@
-//! The batch of the current step, packed for the ranks, as bytes. Kept until another step is asked for.
+//! The batch of the current step, or the validation data, packed for the ranks, as bytes. Kept until another one is asked for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -44,6 +44,15 @@ pub enum ServeError {
     },
 }
 
+/// What learners can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The batch of this step.
+    Training(u32),
+    /// The evaluation data, after so many steps.
+    Validation(u32),
+}
+
 /// The cache.
 #[derive(Default)]
 pub struct Batches {
@@ -52,45 +61,57 @@ pub struct Batches {
 }
 
 struct Packed {
-    step: u32,
+    wanted: Wanted,
     ranks: Vec<Bytes>,
 }
 
 impl Batches {
-    /// Supervised batches come from the data.
+    /// Supervised batches and validation data come from the data.
     pub fn set_input(&self, input: Arc<Input>) {
         let _ = self.input.set(input);
     }
 
-    /// The bytes for one rank. The batch must be fixed; ranks that ask together wait for one packing.
-    pub async fn get(&self, config: &RunConfig, store: &Store, step: u32, rank: u32, world: u32) -> Result<Bytes, ServeError> {
+    /// The bytes for one rank. A training batch must be fixed; ranks that ask together wait for one packing.
+    pub async fn get(&self, config: &RunConfig, store: &Store, wanted: Wanted, rank: u32, world: u32) -> Result<Bytes, ServeError> {
         let mut cached = self.cached.lock().await;
-        let known = cached.as_ref().is_some_and(|packed| packed.step == step && packed.ranks.len() == world as usize);
+        let known = cached.as_ref().is_some_and(|packed| packed.wanted == wanted && packed.ranks.len() == world as usize);
         if !known {
             *cached = None;
-            *cached = Some(self.packed(config, store, step, world).await?);
+            *cached = Some(self.packed(config, store, wanted, world).await?);
         }
         cached.as_ref().and_then(|packed| packed.ranks.get(rank as usize)).cloned().ok_or(ServeError::Rank { rank, world })
     }
 
-    async fn packed(&self, config: &RunConfig, store: &Store, step: u32, world: u32) -> Result<Packed, ServeError> {
+    async fn packed(&self, config: &RunConfig, store: &Store, wanted: Wanted, world: u32) -> Result<Packed, ServeError> {
         let training = &config.spec.training;
-        let samples = if config.spec.algorithm.grpo.is_some() {
-            let samples = store.call(move |journal| journal.samples(step)).await?;
-            from_samples(&samples)?
-        } else {
-            let input = self.input.get().ok_or(ServeError::NotOpen)?;
-            supervised(config.clone(), Arc::clone(input), step).await?
+        let input = || self.input.get().map(Arc::clone).ok_or(ServeError::NotOpen);
+        let (step, samples, minibatches) = match wanted {
+            Wanted::Validation(step) => (step, validation(input()?).await?, 1),
+            Wanted::Training(step) if config.spec.algorithm.grpo.is_some() => {
+                let samples = store.call(move |journal| journal.samples(step)).await?;
+                (step, from_samples(&samples)?, training.minibatches)
+            }
+            Wanted::Training(step) => (step, supervised(config.clone(), input()?, step).await?, training.minibatches),
         };
-        let (minibatches, max_tokens) = (training.minibatches, training.max_tokens_per_micro_batch);
+        let max_tokens = training.max_tokens_per_micro_batch;
         let packing = tokio::task::spawn_blocking(move || {
             let ranks = pack(step, &samples, world, minibatches, max_tokens)?;
             let bytes: Result<Vec<_>, ServeError> = ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
             bytes
         });
         let ranks = packing.await.map_err(StoreError::from)??;
-        Ok(Packed { step, ranks })
+        Ok(Packed { wanted, ranks })
     }
+}
+
+/// Every row of the evaluation data, in its order.
+async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
+    let job = move || {
+        let data = input.evaluation.as_ref().ok_or(WorkError::NoEvaluationData)?;
+        let prompts: Result<Vec<_>, _> = (0..data.len()).map(|position| data.prompt(position)).collect();
+        Ok(from_prompts(&prompts.map_err(InputError::from)?)?)
+    };
+    tokio::task::spawn_blocking(job).await.map_err(|_| WorkError::Interrupted)?
 }
 
 /// Step `step`'s samples for `sft`: positions (s−1)·B .. s·B of the data. A pure function of the data and the spec.

@@ -125,6 +125,9 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     let rows = |data: &Dataset| serde_json::json!({"rows": data.len(), "dropped": data.dropped()});
     coordinator.event("DataOpened", serde_json::json!({"train": rows(&input.train), "evaluation": input.evaluation.as_ref().map(rows)})).await;
     coordinator.batches.set_input(Arc::clone(&input));
+    if let Err(error) = coordinator.change(|run, _| run.data_opened()).await {
+        tracing::error!(error = %crate::error_line(&error), "failed to record the run's state");
+    }
     let mut changes = coordinator.changes();
     let (mut for_learners, mut rollouts) = (Running::default(), Running::default());
     loop {
@@ -162,7 +165,7 @@ enum Task {
 /// The work that is no sampling.
 fn awaited(work: Work) -> Option<Task> {
     match work {
-        Work::None | Work::Rollout(_) => None,
+        Work::None | Work::Validate | Work::Rollout(_) => None,
         Work::Evaluate(version) => Some(Task::Evaluate(version)),
         Work::Prepare { step } => Some(Task::Prepare(step)),
     }

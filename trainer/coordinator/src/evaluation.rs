@@ -81,8 +81,9 @@ pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version
     }
     let seconds = coordinator.clock.now().saturating_sub(started).as_secs_f64();
     let shown: Vec<_> = judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
-    let metrics =
-        summary(version.step, spec.samples, &judged.into_values().collect::<Vec<_>>(), seconds).ok_or(WorkError::AllRejected { step: version.step })?;
+    let metrics = summary(version.step, spec.samples, &judged.into_values().collect::<Vec<_>>(), seconds);
+    let metrics = metrics.ok_or(WorkError::AllRejected { step: version.step })?;
+    let metrics = coordinator.read(|run| run.validation(version.step).map_or(metrics.clone(), |report| metrics.with_validation(report))).await;
     coordinator.record_evaluation(metrics.clone(), shown).await?;
     Ok(metrics)
 }
@@ -156,10 +157,12 @@ fn summary(step: u32, samples: u32, judged: &[Judged], seconds: f64) -> Option<E
         step,
         prompts: judged.len() as u32,
         samples,
-        sampled: mean(judged.iter().flat_map(|judged| judged.sampled.clone()).collect())?,
-        greedy: mean(judged.iter().filter_map(|judged| judged.greedy).collect())?,
+        sampled: Some(mean(judged.iter().flat_map(|judged| judged.sampled.clone()).collect())?),
+        greedy: Some(mean(judged.iter().filter_map(|judged| judged.greedy).collect())?),
         pass_at: by_size(&|judged, k| judged.pass_at.get(&k).copied()),
         majority_at: by_size(&|judged, k| judged.majority_at.get(&k).map(|right| f64::from(u8::from(*right)))),
+        loss: None,
+        loss_tokens: None,
         seconds,
     })
 }
@@ -186,10 +189,12 @@ mod tests {
             step: 3,
             prompts: 2,
             samples: 2,
-            sampled: 0.75,
-            greedy: 1.0,
+            sampled: Some(0.75),
+            greedy: Some(1.0),
             pass_at: BTreeMap::from([(1, 0.75), (2, 1.0)]),
             majority_at: BTreeMap::from([(1, 0.5)]),
+            loss: None,
+            loss_tokens: None,
             seconds: 1.5,
         };
         assert_eq!(summary(3, 2, &prompts, 1.5), Some(expected));

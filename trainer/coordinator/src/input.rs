@@ -126,7 +126,8 @@ impl Input {
             if spec.algorithm.grpo.is_some() {
                 train.check_answers(verifier)?;
             }
-            evaluation.as_ref().map_or(Ok(()), |evaluation| evaluation.check_answers(verifier))?;
+            let scored = spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
+            evaluation.as_ref().filter(|_| scored).map_or(Ok(()), |evaluation| evaluation.check_answers(verifier))?;
         }
         Ok(Self { tokenizer, train, evaluation, verifier, vocabulary: model.vocab_size, context: model.max_position_embeddings })
     }

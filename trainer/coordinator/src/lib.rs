@@ -9,6 +9,7 @@ pub mod data;
 pub mod driver;
 pub mod engines;
 pub mod evaluation;
+pub mod exports;
 pub mod files;
 pub mod identity;
 pub mod input;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::names::{JOURNAL_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
-use rljob_protocol::version::Version;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,7 +22,7 @@ use crate::journal::Journal;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
-use crate::{checkpoints, driver, server, sync};
+use crate::{checkpoints, driver, exports, server, sync};
 
 /// How long requests in flight may take once the process is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -98,7 +97,7 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         .call(move |journal| {
             let last_step = journal.last_step()?;
             let (fixed_step, _) = journal.newest_batch()?;
-            let facts = Facts { last_step, fixed_step, evaluated: journal.evaluated_steps()?, checkpoints: std::collections::BTreeSet::<Version>::new() };
+            let facts = Facts { last_step, fixed_step, evaluated: journal.evaluated_steps()?, ..Facts::default() };
             Ok((journal.get_state(record::KEY)?, facts, journal.metrics(last_step)?, journal.last_evaluation()?))
         })
         .await?;
@@ -107,6 +106,7 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         None => Record::default(),
     };
     facts.checkpoints = checkpoints::complete(&config.run_directory).context("failed to list the checkpoints")?;
+    facts.exported_step = exports::newest(&config.run_directory).context("failed to list the exports")?;
     let settings = Settings::from_config(&config);
     if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
         facts.last_step = facts.last_step.max(restore.version.step);

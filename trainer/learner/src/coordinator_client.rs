@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rljob_protocol::batch::{BatchError, RankBatch};
-use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, WeightsReady};
+use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
@@ -106,13 +106,27 @@ impl CoordinatorClient {
 
     /// This rank's part of the batch of `step`.
     pub fn batch(&self, step: u32, rank: u32, world_size: u32) -> Result<RankBatch, ClientError> {
-        let path = format!("/v1/batches/{step}?attempt={}&rank={rank}&world={world_size}", self.attempt);
+        self.part("batches", step, rank, world_size)
+    }
+
+    /// This rank's part of the validation data, after `step` steps.
+    pub fn validation_data(&self, step: u32, rank: u32, world_size: u32) -> Result<RankBatch, ClientError> {
+        self.part("validations", step, rank, world_size)
+    }
+
+    fn part(&self, of: &str, step: u32, rank: u32, world_size: u32) -> Result<RankBatch, ClientError> {
+        let path = format!("/v1/{of}/{step}?attempt={}&rank={rank}&world={world_size}", self.attempt);
         RankBatch::from_bytes(&self.call(&Method::GET, &path, None)?).map_err(|error| ClientError::Batch(step, error))
     }
 
     /// A step is done.
     pub fn report_step(&self, report: &StepReport) -> Result<(), ClientError> {
         self.post(&format!("/v1/steps/{}", report.metrics.step), report)
+    }
+
+    /// The validation data's loss after `step` steps is measured.
+    pub fn report_validation(&self, step: u32, report: &ValidationReport) -> Result<(), ClientError> {
+        self.post(&format!("/v1/validations/{step}"), report)
     }
 
     /// A checkpoint is complete.

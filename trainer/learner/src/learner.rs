@@ -14,6 +14,7 @@ use rljob_protocol::version::Version;
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Place, Snapshot};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::publish::broadcast::Broadcaster;
+use crate::publish::export::Exporter;
 use crate::publish::{PublishError, Staged, disk};
 use crate::step::{StepError, Trainer};
 
@@ -30,6 +31,14 @@ pub enum LearnerError {
     #[error("step {step} failed")]
     Step {
         /// The step.
+        step: u32,
+        /// Cause.
+        source: StepError,
+    },
+    /// A validation failed.
+    #[error("the validation after {step} steps failed")]
+    Validation {
+        /// Steps done.
         step: u32,
         /// Cause.
         source: StepError,
@@ -53,7 +62,7 @@ pub enum LearnerError {
 pub struct Learner {
     /// Model, weights and optimizer.
     pub trainer: Trainer,
-    /// The folder the model came from; its configuration and tokenizer go into exports.
+    /// The folder the model came from; its configuration goes into published folders.
     pub model_directory: PathBuf,
     /// The coordinator.
     pub client: CoordinatorClient,
@@ -61,6 +70,8 @@ pub struct Learner {
     pub steps_done: u32,
     /// Writes checkpoints.
     pub checkpoints: CheckpointWriter,
+    /// Writes exports.
+    pub exports: Exporter,
     /// Sends weights.
     pub broadcaster: Broadcaster,
 }
@@ -70,17 +81,20 @@ impl Learner {
     pub fn run(mut self) -> Result<(), LearnerError> {
         loop {
             self.checkpoints.check()?;
+            self.exports.check()?;
             match self.next_instruction()? {
                 Instruction::Wait => std::thread::sleep(PAUSE),
                 Instruction::Train { step } => self.train(step)?,
+                Instruction::Validate { step } => self.validate(step)?,
                 Instruction::PublishToDisk { version, path } => self.publish_to_disk(version, &path)?,
                 Instruction::PublishByBroadcast { version, transfers } => self.publish_by_broadcast(version, transfers)?,
                 Instruction::Checkpoint { version, path } => self.checkpoint(version, &path)?,
-                Instruction::Export { version, path } => self.export(version, &path)?,
+                Instruction::Export { version, path } => self.export(version, path)?,
                 Instruction::Exit => break,
             }
         }
         self.checkpoints.wait()?;
+        self.exports.wait()?;
         self.broadcaster.finish();
         Ok(())
     }
@@ -105,28 +119,39 @@ impl Learner {
         Ok(())
     }
 
+    fn validate(&mut self, step: u32) -> Result<(), LearnerError> {
+        if step != self.steps_done {
+            return Err(LearnerError::Instruction(format!("validate after {step} steps, but {} are done", self.steps_done)));
+        }
+        let data = self.client.validation_data(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
+        let mut report = self.trainer.validate(step, &data).map_err(|source| LearnerError::Validation { step, source })?;
+        if self.trainer.ranks.rank() == 0 {
+            report.attempt = self.client.attempt();
+            self.client.report_validation(step, &report)?;
+        }
+        Ok(())
+    }
+
     fn publish_to_disk(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
         self.check_step(version)?;
         if let Some(staged) = self.stage(self.trainer.ranks.rank() == 0)? {
             disk::write_weights(path, &self.model_directory, &staged)?;
-            self.weights_on_disk(version, path)?;
+            let ready = WeightsReady::Disk { attempt: self.client.attempt(), version, path: path.to_owned() };
+            self.client.report_weights(&ready)?;
         }
         Ok(())
     }
 
-    fn export(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
+    fn export(&mut self, version: Version, path: PathBuf) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        self.checkpoints.wait()?;
-        if let Some(staged) = self.stage(self.trainer.ranks.rank() == 0)? {
-            disk::write_export(path, &self.model_directory, &staged, version)?;
-            self.weights_on_disk(version, path)?;
+        let writes = self.trainer.ranks.rank() == 0;
+        if self.exports.knows(version) {
+            return if writes { Ok(self.exports.repeat_report(version, &path)?) } else { Ok(()) };
         }
-        Ok(())
-    }
-
-    fn weights_on_disk(&self, version: Version, path: &Path) -> Result<(), LearnerError> {
-        let ready = WeightsReady::Disk { attempt: self.client.attempt(), version, path: path.to_owned() };
-        Ok(self.client.report_weights(&ready)?)
+        // One copy at a time.
+        self.exports.wait()?;
+        let staged = self.stage(writes)?;
+        Ok(self.exports.begin(version, path, staged)?)
     }
 
     fn publish_by_broadcast(&mut self, version: Version, transfers: Vec<Transfer>) -> Result<(), LearnerError> {
@@ -143,6 +168,8 @@ impl Learner {
         if self.checkpoints.knows(version) {
             return Ok(self.checkpoints.repeat_report(path, version)?);
         }
+        // A restart from this checkpoint does not come back to the step of an export.
+        self.exports.wait()?;
         let Trainer { ranks, parameters, optimizer, .. } = &self.trainer;
         let blocks = parameters.shards().iter().zip(optimizer.moments());
         let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]))?;

@@ -9,6 +9,7 @@
 //! Read in this order: [`learner`], [`step`], [`fsdp`], [`optimizer`], [`model`], [`checkpoint`], [`publish`]. The supervisor is a program of its own beside this library (`bin/rljob-supervisor`).
 
 pub mod algorithm;
+pub mod background;
 pub mod checkpoint;
 pub mod coordinator_client;
 pub mod fsdp;

@@ -20,6 +20,7 @@ use crate::learner::Learner;
 use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
 use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
+use crate::publish::export::Exporter;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 
@@ -101,7 +102,8 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     tracing::info!(rank = place.rank, world_size = place.world_size, steps_done, parameters = trainer.model.layout().numel(), "the learner is ready");
     let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
     let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
-    Ok(Learner { trainer, model_directory, client, steps_done, checkpoints, broadcaster })
+    let exports = Exporter::new(client.clone(), model_directory.clone());
+    Ok(Learner { trainer, model_directory, client, steps_done, checkpoints, exports, broadcaster })
 }
 
 /// A trainer at step 0.

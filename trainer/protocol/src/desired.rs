@@ -45,8 +45,11 @@ pub struct EngineEndpoint {
 pub struct CheckpointPolicy {
     /// Steps between checkpoints.
     pub every_steps: u32,
-    /// Complete checkpoints kept.
+    /// Complete checkpoints kept, and exports made on the way.
     pub keep_last: u32,
+    /// Steps between exports while training goes on; none without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export_every_steps: Option<u32>,
 }
 
 /// How often and how soon learners are restarted.

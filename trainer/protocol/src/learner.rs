@@ -4,6 +4,8 @@
 //! GET  /v1/instructions?attempt=A&step=S   rank 0, S = steps done; held up to 20 s → Instruction
 //! GET  /v1/batches/{step}?attempt=A&rank=R&world=W            → batch.rs, as safetensors
 //! POST /v1/steps/{step}          StepReport        rank 0, after the optimizer step
+//! GET  /v1/validations/{step}?attempt=A&rank=R&world=W        → the validation data as a batch
+//! POST /v1/validations/{step}    ValidationReport  rank 0
 //! POST /v1/checkpoints/{step}    CheckpointReport  rank 0, once the manifest is written
 //! POST /v1/weights               WeightsReady      a sender, when its staging copy is ready
 //! ```
@@ -27,6 +29,11 @@ pub enum Instruction {
         /// The step to make.
         step: u32,
     },
+    /// Fetch the validation data, measure its loss without training on it, then post [`ValidationReport`]. `sft` only.
+    Validate {
+        /// Steps done.
+        step: u32,
+    },
     /// Write the weights as a Hugging Face folder (without tokenizer) to `path`, then post [`WeightsReady::Disk`].
     PublishToDisk {
         /// Version of the weights, for the engines.
@@ -48,7 +55,7 @@ pub enum Instruction {
         /// Absolute folder, not yet existing.
         path: PathBuf,
     },
-    /// Wait for the checkpoint being written, write the model with its tokenizer to `path`, then post [`WeightsReady::Disk`] with this version.
+    /// Write the model with its tokenizer to `path`, in the background, then post [`WeightsReady::Disk`] with this version.
     Export {
         /// Version of the weights.
         version: Version,
@@ -123,6 +130,22 @@ pub struct StepReport {
     pub attempt: u32,
     /// The learners' part of the metrics: `reward`, `completion_tokens`, `rollout_seconds`, `sync_seconds` and `tokens_per_second` are filled in by the coordinator.
     pub metrics: StepMetrics,
+}
+
+/// The loss of the validation data is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ValidationReport {
+    /// Incarnation.
+    pub attempt: u32,
+    /// Mean negative log-likelihood per token, in nats; the largest number where it is not finite.
+    pub loss: f64,
+    /// Tokens that it is the mean over.
+    pub tokens: u64,
+    /// Sequences that they are in.
+    pub sequences: u32,
+    /// Seconds it took.
+    pub seconds: f64,
 }
 
 /// A checkpoint is complete.

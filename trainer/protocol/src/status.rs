@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::learner::ValidationReport;
 use crate::version::Version;
 
 /// A coordinator's state, whole each time.
@@ -173,7 +174,7 @@ pub struct StepMetrics {
     pub tokens_per_second: f64,
 }
 
-/// One evaluation's numbers. Written as one line of `evaluations.jsonl`.
+/// One evaluation's numbers: accuracy, the loss of `sft`, or both. Written as one line of `evaluations.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationMetrics {
@@ -181,19 +182,35 @@ pub struct EvaluationMetrics {
     pub step: u32,
     /// Prompts.
     pub prompts: u32,
-    /// Completions of each prompt beside the greedy one.
+    /// Completions of each prompt beside the greedy one; 0 where accuracy is not measured.
     #[serde(default)]
     pub samples: u32,
     /// Mean reward of these.
-    pub sampled: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<f64>,
     /// Mean reward of the greedy completion.
-    pub greedy: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub greedy: Option<f64>,
     /// By k: probability that one of k samples is correct, the unbiased estimate of Chen et al. (arXiv 2107.03374), as the mean over prompts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pass_at: BTreeMap<u32, f64>,
     /// By k: share of prompts for which the most frequent answer of the first k samples is correct; empty where answers cannot be told apart (`http`, `command`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub majority_at: BTreeMap<u32, f64>,
+    /// Mean negative log-likelihood of the completions' tokens, in nats; only with `dataset.evaluation.completion`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Tokens that it is the mean over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_tokens: Option<u64>,
     /// Seconds it took.
     pub seconds: f64,
+}
+
+impl EvaluationMetrics {
+    /// With what the learners measured beside it.
+    #[must_use]
+    pub fn with_validation(self, report: &ValidationReport) -> Self {
+        Self { loss: Some(report.loss), loss_tokens: Some(report.tokens), seconds: self.seconds + report.seconds, ..self }
+    }
 }

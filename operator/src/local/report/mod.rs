@@ -76,7 +76,8 @@ fn header(report: &Report) -> String {
 
 fn charts(report: &Report) -> String {
     let steps = |value: fn(&StepMetrics) -> Option<f64>| report.metrics.iter().filter_map(|m| Some((f64::from(m.step), value(m)?))).collect::<Vec<_>>();
-    let evaluations = |value: fn(&EvaluationMetrics) -> f64| report.evaluations.iter().map(|m| (f64::from(m.step), value(m))).collect::<Vec<_>>();
+    let evaluations =
+        |value: fn(&EvaluationMetrics) -> Option<f64>| report.evaluations.iter().filter_map(|m| Some((f64::from(m.step), value(m)?))).collect::<Vec<_>>();
     let one = |title, unit, value| Chart { title, unit, bounds: None, scale: Scale::Linear, series: vec![Series { name: title, points: steps(value) }] };
     let share = Some((0.0, 1.0));
     let charts = [
@@ -88,7 +89,13 @@ fn charts(report: &Report) -> String {
             series: vec![Series { name: "sampled", points: evaluations(|m| m.sampled) }, Series { name: "greedy", points: evaluations(|m| m.greedy) }],
         },
         Chart { bounds: share, ..one("Reward", "mean of the step's samples", |m| m.reward) },
-        one("Loss", "per trainable token", |m| Some(m.loss)),
+        Chart {
+            title: "Loss",
+            unit: "per trainable token",
+            bounds: None,
+            scale: Scale::Linear,
+            series: vec![Series { name: "training", points: steps(|m| Some(m.loss)) }, Series { name: "validation", points: evaluations(|m| m.loss) }],
+        },
         one("Entropy", "nats per token", |m| Some(m.entropy)),
         one("Gradient norm", "L2, before clipping", |m| Some(m.gradient_norm)),
         one("Clip fraction", "share of trainable tokens", |m| m.clip_fraction),

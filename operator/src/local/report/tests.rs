@@ -23,7 +23,7 @@ fn report() -> Report {
         total_steps: 50,
         metrics: (1..=50).map(step).collect(),
         evaluations: [(0, 0.4), (25, 0.7), (50, 0.93)]
-            .map(|(step, sampled)| EvaluationMetrics { step, sampled, greedy: 0.95, prompts: 256, seconds: 1.0, ..EvaluationMetrics::default() })
+            .map(|(step, sampled)| EvaluationMetrics { step, sampled: Some(sampled), greedy: Some(0.95), prompts: 256, seconds: 1.0, ..Default::default() })
             .to_vec(),
         samples: [1, 25, 50]
             .map(|step| SampleLine { step, prompt: "27+58=".to_owned(), completion: "085".to_owned(), reward: 1.0, answer: Some("085".to_owned()) })

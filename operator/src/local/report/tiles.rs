@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use rljob_protocol::status::EvaluationMetrics;
+
 use super::{Report, escape};
 
 /// A row of tiles; empty before the first step.
@@ -21,8 +23,9 @@ pub fn render(report: &Report) -> String {
 fn tiles(report: &Report) -> Vec<(&'static str, String)> {
     let mut tiles = Vec::new();
     if let (Some(first), Some(last)) = (report.evaluations.first(), report.evaluations.last()) {
-        tiles.push(("Accuracy, sampled", change(first.sampled, last.sampled)));
-        tiles.push(("Accuracy, greedy", change(first.greedy, last.greedy)));
+        let of = |value: fn(&EvaluationMetrics) -> Option<f64>| Some(change(value(first)?, value(last)?));
+        let values = [("Accuracy, sampled", of(|m| m.sampled)), ("Accuracy, greedy", of(|m| m.greedy)), ("Validation loss", of(|m| m.loss))];
+        tiles.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
     }
     let rewards: Vec<f64> = report.metrics.iter().filter_map(|metrics| metrics.reward).collect();
     if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {

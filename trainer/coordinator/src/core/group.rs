@@ -98,6 +98,7 @@ impl Run {
         self.backoff_until = None;
         self.position = None;
         self.checkpoint_ordered = None;
+        self.export_ordered = None;
         self.publication = None;
         self.since = now;
         self.record.stage = Stage::Running(layout);

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rljob_protocol::desired::{Desired, Mode};
-use rljob_protocol::learner::Transfer;
+use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
 pub use record::{Record, Stage};
@@ -65,6 +65,8 @@ pub struct Facts {
     pub evaluated: BTreeSet<u32>,
     /// Complete checkpoints.
     pub checkpoints: BTreeSet<Version>,
+    /// Newest step with a complete export made on the way; 0 without one.
+    pub exported_step: u32,
 }
 
 /// Weights on their way from the learners.
@@ -111,6 +113,10 @@ pub struct Run {
     /// Steps done when rank 0 of the current attempt last asked; none before it did.
     position: Option<u32>,
     checkpoint_ordered: Option<(Version, Now)>,
+    export_ordered: Option<(Version, Now)>,
+    data_open: bool,
+    /// The newest loss of the evaluation data, and after how many steps it was measured.
+    validation: Option<(u32, ValidationReport)>,
     publication: Option<Publication>,
     /// When the newest weights left the learners, as far as this process knows.
     published_at: Now,
@@ -131,6 +137,9 @@ impl Run {
             backoff_until: None,
             position: None,
             checkpoint_ordered: None,
+            export_ordered: None,
+            data_open: false,
+            validation: None,
             publication: None,
             published_at: now,
             incarnation,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rljob_crds::names::EXPORT_DIR;
-use rljob_protocol::learner::Transfer;
+use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
 use super::record::Published;
@@ -31,6 +31,16 @@ impl Run {
         Ok(())
     }
 
+    /// The loss of the evaluation data is measured. Answers whether the evaluation at `step` consists of nothing else.
+    pub fn validation_done(&mut self, step: u32, report: ValidationReport) -> Result<bool, Refusal> {
+        self.fence(report.attempt)?;
+        if !self.settings.validation || self.position.is_some_and(|position| position != step) {
+            return Err(Refusal::Invalid(format!("no validation after {step} steps was asked for")));
+        }
+        self.validation = Some((step, report));
+        Ok(!self.settings.accuracy)
+    }
+
     /// A checkpoint is complete.
     pub fn checkpoint_done(&mut self, attempt: u32, version: Version, path: &Path) -> Result<(), Refusal> {
         self.fence(attempt)?;
@@ -49,6 +59,10 @@ impl Run {
                 return Err(Refusal::Invalid(format!("an export of {version}, but the run has {} steps", self.settings.total_steps)));
             }
             self.record.exported = true;
+            return Ok(Folder::Exported);
+        }
+        if path == self.export_path(version.step) {
+            self.facts.exported_step = self.facts.exported_step.max(version.step);
             return Ok(Folder::Exported);
         }
         match &self.publication {

@@ -21,6 +21,10 @@ pub struct Settings {
     pub rollouts: bool,
     /// Steps between evaluations; none without evaluation data.
     pub evaluation_every: Option<u32>,
+    /// Whether an evaluation samples completions, for their accuracy.
+    pub accuracy: bool,
+    /// Whether learners measure the loss of the evaluation data (`sft`).
+    pub validation: bool,
     /// How far sampling may run ahead.
     pub admission: Admission,
     /// How weights reach the engines.
@@ -37,12 +41,15 @@ impl Settings {
     /// The settings of a configured run.
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
+        let evaluation = spec.dataset.evaluation.as_ref();
         Self {
             total_steps: spec.training.steps,
             supervisors: spec.trainer.replicas.max(0).unsigned_abs(),
             processes: spec.trainer.processes_per_replica.max(0).unsigned_abs(),
             rollouts: spec.algorithm.grpo.is_some(),
-            evaluation_every: spec.dataset.evaluation.as_ref().map(|evaluation| evaluation.every_steps),
+            evaluation_every: evaluation.map(|evaluation| evaluation.every_steps),
+            accuracy: evaluation.is_some_and(|evaluation| evaluation.answer.is_some()),
+            validation: evaluation.is_some_and(|evaluation| evaluation.completion.is_some()),
             admission: Admission::of(spec),
             method: spec.weight_sync.method,
             engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),

@@ -1,5 +1,8 @@
 //! The rules of a run, one test each.
 
+mod exports;
+mod validation;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -23,6 +26,8 @@ pub(super) fn settings() -> Settings {
         processes: 1,
         rollouts: true,
         evaluation_every: None,
+        accuracy: true,
+        validation: false,
         admission: Admission { batch_size: 1, total_steps: 4, max_staleness: 0, every_steps: 1, stale: StaleSamples::Keep },
         method: WeightSyncMethod::Disk,
         engine_ranks: 1,
@@ -37,7 +42,7 @@ pub(super) fn desired() -> Desired {
         generation: 1,
         mode: Mode::Run,
         engines: Vec::new(),
-        checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2 },
+        checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },
         restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300 },
     }
 }
@@ -260,7 +265,7 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
 
 #[test]
 fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
-    let facts = Facts { last_step: 3, fixed_step: 3, evaluated: BTreeSet::from([0, 2]), checkpoints: BTreeSet::from([version(1, 0)]) };
+    let facts = Facts { last_step: 3, fixed_step: 3, evaluated: BTreeSet::from([0, 2]), checkpoints: BTreeSet::from([version(1, 0)]), exported_step: 0 };
     let mut run = started_with(Settings { evaluation_every: Some(2), ..settings() }, facts);
     assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
     run.step_done(0, 2).unwrap();

@@ -1,5 +1,6 @@
 //! What the driver has to do for the learners where they stand.
 
+use rljob_protocol::learner::ValidationReport;
 use rljob_protocol::version::Version;
 
 use super::{Run, Stage};
@@ -9,6 +10,8 @@ use super::{Run, Stage};
 pub enum Work {
     /// Nothing: they train, wait for the operator, or are not there.
     None,
+    /// The learners themselves measure the loss of the evaluation data; the next batch waits for it as for an evaluation.
+    Validate,
     /// Evaluate `version`; the next batch waits for it, so that a replay never finds an evaluation missing.
     Evaluate(Version),
     /// Sample the batch of step `version.step + 1` from engines that hold `version`.
@@ -25,7 +28,7 @@ impl Work {
     pub fn version(self) -> Option<Version> {
         match self {
             Self::Evaluate(version) | Self::Rollout(version) => Some(version),
-            Self::None | Self::Prepare { .. } => None,
+            Self::None | Self::Validate | Self::Prepare { .. } => None,
         }
     }
 }
@@ -46,7 +49,8 @@ impl Run {
         }
         let version = Version { step: steps, attempt: self.record.attempt };
         if self.evaluation_due(steps) {
-            Work::Evaluate(version)
+            let validated = self.settings.accuracy && self.validation(steps).is_some();
+            if self.settings.validation && !validated { Work::Validate } else { Work::Evaluate(version) }
         } else if steps >= self.settings.total_steps || steps < self.facts.fixed_step {
             Work::None
         } else if self.settings.rollouts {
@@ -71,6 +75,16 @@ impl Run {
     /// Newest step whose batch is fixed, or that the run started from.
     pub fn fixed_step(&self) -> u32 {
         self.facts.fixed_step
+    }
+
+    /// The data is open: learners can be given it.
+    pub fn data_opened(&mut self) {
+        self.data_open = true;
+    }
+
+    /// What the learners measured after `step` steps, as far as this process knows.
+    pub fn validation(&self, step: u32) -> Option<&ValidationReport> {
+        self.validation.as_ref().filter(|(measured, _)| *measured == step).map(|(_, report)| report)
     }
 
     /// The evaluation at `step` is in the journal.

@@ -72,9 +72,7 @@ struct Source<'a> {
 impl Dataset {
     /// Training data: shuffled anew in each epoch by (`seed`, epoch), for ever.
     pub fn open_train(spec: &TrainDataset, tokenizer: &TextTokenizer, seed: u64) -> Result<Self, DataError> {
-        if spec.completion.is_some() && tokenizer.eos_token_id().is_none() {
-            return Err(DataError::NoEndToken);
-        }
+        check_end(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
             path: &spec.path,
             wanted: Wanted { split: spec.split.as_deref(), default_split: "train", subset: spec.subset.as_deref() },
@@ -88,10 +86,11 @@ impl Dataset {
 
     /// Evaluation data: the first `limit` rows that are short enough, in their own order.
     pub fn open_evaluation(spec: &EvaluationDataset, tokenizer: &TextTokenizer) -> Result<Self, DataError> {
+        check_end(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
             path: &spec.path,
             wanted: Wanted { split: spec.split.as_deref(), default_split: "test", subset: spec.subset.as_deref() },
-            templates: Templates::new(&spec.prompt, None, Some(&spec.answer))?,
+            templates: Templates::new(&spec.prompt, spec.completion.as_deref(), spec.answer.as_deref())?,
             format: spec.format,
             max_prompt_tokens: spec.max_prompt_tokens,
             limit: spec.limit as usize,
@@ -151,6 +150,11 @@ impl Dataset {
         }
         Ok(())
     }
+}
+
+/// A text to learn ends with the end-of-sequence token.
+fn check_end(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+    if completion.is_some() && tokenizer.eos_token_id().is_none() { Err(DataError::NoEndToken) } else { Ok(()) }
 }
 
 impl Source<'_> {

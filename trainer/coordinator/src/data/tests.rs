@@ -67,7 +67,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_that_ends() {
 #[test]
 fn evaluation_takes_the_first_rows_in_the_order_of_the_file() {
     let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"a\":\"2\"}\nnot even JSON");
-    let spec = file.evaluation("{{q}}", PromptFormat::Chat, 2);
+    let spec = EvaluationDataset { completion: Some("{{a}}".to_owned()), ..file.evaluation("{{q}}", PromptFormat::Chat, 2) };
     let tokenizer = tokenizer();
     let dataset = Dataset::open_evaluation(&spec, &tokenizer).unwrap();
     let prompt = |position, text: &str, answer: &str| Prompt {
@@ -76,7 +76,7 @@ fn evaluation_takes_the_first_rows_in_the_order_of_the_file() {
         text: text.to_owned(),
         tokens: tokenizer.encode_prompt(text, PromptFormat::Chat).unwrap(),
         answer: Some(answer.to_owned()),
-        completion_tokens: None,
+        completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
     };
     assert_eq!((0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(), [prompt(0, "x", "1"), prompt(1, "y", "2")]);
 }

@@ -149,7 +149,8 @@ fn a_step_is_reported_once_and_its_first_numbers_stay() {
 #[test]
 fn an_evaluation_is_kept_once_a_step() {
     let place = Place::new();
-    let metrics = |step, greedy| EvaluationMetrics { step, prompts: 4, sampled: 0.25, greedy, seconds: 1.5, ..EvaluationMetrics::default() };
+    let metrics =
+        |step, greedy| EvaluationMetrics { step, prompts: 4, sampled: Some(0.25), greedy: Some(greedy), seconds: 1.5, ..EvaluationMetrics::default() };
     let mut journal = place.open();
     assert_eq!(journal.last_evaluation().unwrap(), None);
     assert!(journal.put_evaluation(&metrics(0, 0.5)).unwrap());

@@ -7,17 +7,19 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, WeightsReady};
+use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady};
+use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::supervisor::{Order, SupervisorReport};
 use serde::Deserialize;
 
 use super::error::Refused;
-use crate::checkpoints;
+use crate::batches::Wanted;
 use crate::coordinator::Coordinator;
 use crate::core::Refusal;
 use crate::core::reports::Folder;
 use crate::journal::Checkpoint;
 use crate::sync::{distributed, folders};
+use crate::{checkpoints, exports};
 
 /// How long an instruction is held while there is nothing to do.
 const HOLD: Duration = Duration::from_secs(20);
@@ -80,7 +82,29 @@ pub async fn batch(State(coordinator): State<Arc<Coordinator>>, Path(step): Path
     if !fixed {
         return Err(Refusal::Invalid(format!("the batch of step {step} is not fixed yet")).into());
     }
-    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, step, part.rank, part.world).await?)
+    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, Wanted::Training(step), part.rank, part.world).await?)
+}
+
+/// `GET /v1/validations/{step}`
+pub async fn validation_data(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Query(part): Query<Part>) -> Result<Bytes, Refused> {
+    coordinator.read(|run| run.fence(part.attempt)).await?;
+    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, Wanted::Validation(step), part.rank, part.world).await?)
+}
+
+/// `POST /v1/validations/{step}`
+pub async fn validation(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(step): Path<u32>,
+    Json(report): Json<ValidationReport>,
+) -> Result<StatusCode, Refused> {
+    let measured = report.clone();
+    if coordinator.change(|run, _| run.validation_done(step, measured)).await?? {
+        let metrics = EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }.with_validation(&report);
+        coordinator.record_evaluation(metrics, Vec::new()).await?;
+        coordinator.change(|run, _| run.evaluated(step)).await?;
+    }
+    tracing::info!(step, loss = report.loss, seconds = report.seconds, "validated");
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// `POST /v1/steps/{step}`
@@ -142,8 +166,10 @@ pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): J
         WeightsReady::Disk { attempt, version, path } => {
             let folder = coordinator.change(|run, now| run.folder_ready(attempt, version, &path, now)).await??;
             tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
-            if folder == Folder::Published {
-                prune_folders(&coordinator).await;
+            match folder {
+                Folder::Published => prune_folders(&coordinator).await,
+                Folder::Exported => prune_exports(&coordinator).await,
+                Folder::Superseded => {}
             }
         }
         WeightsReady::Distributed { attempt, version, rank, store_address, store_port, tensors } => {
@@ -159,5 +185,13 @@ async fn prune_folders(coordinator: &Coordinator) {
     let directory = coordinator.config.run_directory.clone();
     if let Ok(Err(error)) = tokio::task::spawn_blocking(move || folders::prune(&directory)).await {
         tracing::warn!(%error, "failed to remove old published weights");
+    }
+}
+
+async fn prune_exports(coordinator: &Coordinator) {
+    let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return };
+    let directory = coordinator.config.run_directory.clone();
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || exports::prune(&directory, keep_last)).await {
+        tracing::warn!(%error, "failed to remove old exports");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  operator token   PUT /v1/desired · GET /v1/status
-//!  learner token    POST /v1/supervisors/NAME · GET /v1/instructions · GET /v1/batches/STEP · POST /v1/steps/STEP, /v1/checkpoints/STEP, /v1/weights
+//!  learner token    POST /v1/supervisors/NAME · GET /v1/instructions · GET /v1/batches/STEP, /v1/validations/STEP
+//!                  POST /v1/steps/STEP, /v1/validations/STEP, /v1/checkpoints/STEP, /v1/weights
 //!  open             GET /healthz · GET /metrics
 //! ```
 
@@ -36,6 +37,7 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
         .route("/v1/instructions", get(learner::instructions))
         .route("/v1/batches/{step}", get(learner::batch))
         .route("/v1/steps/{step}", post(learner::step))
+        .route("/v1/validations/{step}", get(learner::validation_data).post(learner::validation))
         .route("/v1/checkpoints/{step}", post(learner::checkpoint))
         .route("/v1/weights", post(learner::weights))
         .route_layer(middleware::from_fn_with_state(learner, auth::bearer));

@@ -26,8 +26,8 @@ struct Server {
     _directory: tempfile::TempDir,
 }
 
-fn config(directory: &Path) -> RunConfig {
-    let spec = json!({
+fn config(directory: &Path, change: impl FnOnce(&mut Value)) -> RunConfig {
+    let mut spec = json!({
         "model": {"path": "/models/none"},
         "storage": {"hostPath": {"path": "/tmp"}},
         "dataset": {"train": {"path": "/data/none.jsonl", "prompt": "{{question}}", "answer": "answer"}},
@@ -36,6 +36,7 @@ fn config(directory: &Path) -> RunConfig {
         "rollout": {"batchSize": 1},
         "training": {"steps": 3},
     });
+    change(&mut spec);
     serde_json::from_value(json!({
         "namespace": "default", "name": "job", "uid": "u", "runDirectory": directory, "modelDirectory": "/models/none", "spec": spec,
     }))
@@ -43,13 +44,17 @@ fn config(directory: &Path) -> RunConfig {
 }
 
 async fn server() -> Server {
+    server_with(|_| ()).await
+}
+
+async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
     let directory = tempfile::tempdir().unwrap();
     for name in ["operator", "learner", "engine-api", "engine-admin"] {
         std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin")).unwrap();
-    let coordinator = Arc::new(process::open(config(directory.path()), client, 7).await.unwrap());
+    let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -185,6 +190,31 @@ async fn a_fixed_batch_is_trained_on_reported_and_counted() {
     assert_eq!(status.metrics.map(|metrics| (metrics.reward, metrics.completion_tokens)), Some((Some(0.5), Some(1.0))));
     let written = std::fs::read_to_string(server.coordinator.config.run_directory.join("metrics.jsonl")).unwrap();
     assert_eq!(written.lines().count(), 1);
+}
+
+#[tokio::test]
+async fn a_validation_is_recorded_once_however_often_it_is_reported() {
+    let server = server_with(|spec| {
+        spec["algorithm"] = json!({"sft": {}});
+        spec["dataset"]["train"]["completion"] = "{{answer}}".into();
+        spec["dataset"]["evaluation"] = json!({"path": "/data/none.jsonl", "prompt": "{{question}}", "completion": "{{answer}}"});
+    });
+    let server = server.await;
+    server.desire(1).await;
+    assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
+    server.coordinator.change(|run, _| run.data_opened()).await.unwrap();
+    let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
+    assert_eq!(serde_json::from_slice::<Instruction>(&body).unwrap(), Instruction::Validate { step: 0 });
+    assert_eq!(server.get("/v1/validations/0?attempt=0&rank=0&world=1").await.0, StatusCode::SERVICE_UNAVAILABLE, "there is no data");
+    assert_eq!(server.get("/v1/validations/0?attempt=9&rank=0&world=1").await.0, StatusCode::CONFLICT);
+    for loss in [2.5, 2.75] {
+        let report = json!({"attempt": 0, "loss": loss, "tokens": 40, "sequences": 10, "seconds": 1.5});
+        assert_eq!(server.post("/v1/validations/0", report).await.0, StatusCode::NO_CONTENT);
+    }
+    let expected = json!({"step": 0, "prompts": 10, "samples": 0, "loss": 2.5, "lossTokens": 40, "seconds": 1.5});
+    let written = std::fs::read_to_string(server.coordinator.config.run_directory.join("evaluations.jsonl")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), expected);
+    assert_eq!(server.coordinator.store.call(|journal| journal.evaluated_steps()).await.unwrap(), [0].into());
 }
 
 #[tokio::test]

@@ -70,8 +70,8 @@ pub enum CheckpointError {
     #[error("failed to report checkpoint {0}")]
     Report(Version, #[source] crate::coordinator_client::ClientError),
     /// The writer's thread could not be started or did not end well.
-    #[error("the checkpoint writer's thread failed: {0}")]
-    Thread(String),
+    #[error(transparent)]
+    Thread(#[from] crate::background::ThreadError),
 }
 
 impl CheckpointError {

@@ -1,7 +1,6 @@
 //! Writes snapshots behind the training loop's back, one at a time.
 
 use std::path::PathBuf;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rljob_protocol::learner::CheckpointReport;
@@ -9,6 +8,7 @@ use rljob_protocol::version::Version;
 
 use super::manifest::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json, receipt_file, write_json};
 use super::{CheckpointError, Snapshot};
+use crate::background::Background;
 use crate::coordinator_client::CoordinatorClient;
 
 /// How long rank 0 waits for the other ranks' parts.
@@ -35,14 +35,14 @@ pub struct CheckpointWriter {
     /// Tells the coordinator; only rank 0 does.
     client: Option<CoordinatorClient>,
     model: ModelShape,
-    in_flight: Option<JoinHandle<Result<(), CheckpointError>>>,
+    background: Background<CheckpointError>,
     newest: Option<Version>,
 }
 
 impl CheckpointWriter {
     /// A writer for checkpoints of `model`; completed ones are reported through `client`, if there is one.
     pub fn new(client: Option<CoordinatorClient>, model: ModelShape) -> Self {
-        Self { client, model, in_flight: None, newest: None }
+        Self { client, model, background: Background::new("checkpoint"), newest: None }
     }
 
     /// Whether a checkpoint of this name was begun here before.
@@ -52,16 +52,12 @@ impl CheckpointWriter {
 
     /// Begins to write `snapshot`, once the one before is written. Returns that one's failure, if it failed.
     pub fn begin(&mut self, place: Place, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
-        self.wait()?;
         self.newest = Some(place.version);
         let (client, model) = (self.client.clone(), self.model.clone());
-        let job = move || {
+        self.background.begin(move || {
             write(&place, &model, optimizer, &snapshot)?;
             report(client.as_ref(), &place.path, place.version)
-        };
-        let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(job);
-        self.in_flight = Some(thread.map_err(|error| CheckpointError::Thread(error.to_string()))?);
-        Ok(())
+        })
     }
 
     /// Reports a checkpoint that was written before once more, after it is complete.
@@ -72,16 +68,12 @@ impl CheckpointWriter {
 
     /// The failure of a checkpoint that has ended meanwhile; returns at once.
     pub fn check(&mut self) -> Result<(), CheckpointError> {
-        if self.in_flight.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(()) }
+        self.background.check()
     }
 
     /// Waits for the checkpoint in flight. Every wait inside it has a deadline.
     pub fn wait(&mut self) -> Result<(), CheckpointError> {
-        match self.in_flight.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(CheckpointError::Thread("it panicked".to_owned())),
-        }
+        self.background.wait()
     }
 }
 

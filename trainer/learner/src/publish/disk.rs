@@ -1,6 +1,7 @@
 //! Weights as Hugging Face folders. A folder is written under another name and renamed when it is whole, so that what has its name is complete.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::names::EXPORT_COMPLETE_FILE;
@@ -32,7 +33,7 @@ pub fn write_weights(path: &Path, model_directory: &Path, staged: &Staged) -> Re
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
-/// Writes the model with its tokenizer to `path`, replacing what is there, and makes it last.
+/// Writes the model with its tokenizer to `path`, and makes it last. What is there is replaced, and loses its marker first: a folder with the marker is whole.
 pub fn write_export(path: &Path, model_directory: &Path, staged: &Staged, version: Version) -> Result<(), PublishError> {
     let partial = start_partial(path)?;
     write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
@@ -43,9 +44,17 @@ pub fn write_export(path: &Path, model_directory: &Path, staged: &Staged, versio
     fs::write(&complete, json).map_err(PublishError::io("write", &complete))?;
     sync_files(&partial)?;
     if path.exists() {
-        fs::remove_dir_all(path).map_err(PublishError::io("replace", path))?;
+        remove_marker(path).and_then(|()| fs::remove_dir_all(path)).map_err(PublishError::io("replace", path))?;
     }
-    fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
+    let sync_parent = || path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all());
+    fs::rename(&partial, path).and_then(|()| sync_parent()).map_err(PublishError::io("rename to", path))
+}
+
+fn remove_marker(folder: &Path) -> io::Result<()> {
+    match fs::remove_file(folder.join(EXPORT_COMPLETE_FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::open(folder)?.sync_all(),
+    }
 }
 
 /// An empty folder beside `path`; what an earlier attempt left there is removed.

@@ -2,18 +2,20 @@
 //! while engines read, and no collective of the learners ever waits for an engine.
 //!
 //! ```text
-//!  every rank: gather block by block ──▶ staging copy on the ranks that need it ──▶ disk.rs       a folder, complete when it has its name
+//!  every rank: gather block by block ──▶ staging copy on the ranks that need it ──▶ disk.rs       a folder, complete when it has its name; exports in a thread (export.rs)
 //!                                                                                └▶ broadcast.rs  a thread per engine
 //! ```
 
 pub mod broadcast;
 pub mod disk;
+pub mod export;
 
 use std::path::{Path, PathBuf};
 
 use rljob_protocol::learner::TensorInfo;
 use tch::{Kind, Tensor};
 
+use crate::background::ThreadError;
 use crate::coordinator_client::ClientError;
 use crate::fsdp::ShardedParameters;
 use crate::model::hugging_face::named_tensors;
@@ -42,6 +44,9 @@ pub enum PublishError {
     /// The coordinator could not be told.
     #[error("failed to report that weights are ready")]
     Report(#[from] ClientError),
+    /// The exporter's thread could not be started or did not end well.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
 }
 
 impl PublishError {

@@ -77,3 +77,20 @@ fn a_staged_copy_does_not_follow_training() {
     assert_eq!(infos[0], ("model.embed_tokens.weight".to_owned(), "float32".to_owned(), vec![11, 4]));
     assert!(Staged::gather(&parameters, &layout, false).unwrap().is_none());
 }
+
+#[test]
+fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
+    let (source, layout, blocks) = source();
+    let path = source.path().join("exports/step-3");
+    let export = |attempt| disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step: 3, attempt });
+    export(0).unwrap();
+    // A folder in it cannot be removed as a file can: what stops here is as a kill in the middle of the replacement.
+    std::fs::remove_file(path.join("complete.json")).unwrap();
+    std::fs::create_dir(path.join("complete.json")).unwrap();
+    assert!(export(1).is_err());
+    assert_eq!(names(&path), ["chat_template.jinja", "complete.json", "config.json", "model.safetensors", "tokenizer.json"], "nothing else is gone");
+    std::fs::remove_dir(path.join("complete.json")).unwrap();
+    export(1).unwrap();
+    assert_eq!(names(&path).len(), 5);
+    assert_eq!(names(path.parent().unwrap()), ["step-3"], "what was written before is gone");
+}

@@ -1,23 +1,21 @@
-//! Whole steps: against PyTorch, over two ranks, and across a checkpoint.
+//! Whole steps over one rank and two; against PyTorch in `peer`, across a checkpoint in `resume`.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+mod peer;
+mod resume;
+
+use std::path::Path;
 use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_protocol::status::StepMetrics;
-use rljob_protocol::supervisor::Restore;
-use rljob_protocol::version::Version;
 use serde_json::{Value, json};
 use tch::Tensor;
 
 use super::Trainer;
-use crate::checkpoint::{CheckpointWriter, Place, Snapshot};
 use crate::model::{Model, ModelConfig};
 use crate::ranks::Ranks;
-use crate::startup::{first_trainer, model_shape, restored_trainer};
+use crate::startup::first_trainer;
 
 const VOCABULARY: u32 = 97;
 const STEPS: u32 = 20;
@@ -114,17 +112,21 @@ fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
     trainer.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
 }
 
-/// Runs `steps` on two ranks, each a thread; metrics and weights of both.
-fn two_ranks(folder: &Path, algorithm: &Value, steps: u32, minibatches: u32) -> Vec<(Vec<StepMetrics>, Vec<Vec<u32>>)> {
+/// Does the same on every rank of a group, each a thread; what each made of it.
+fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Vec<T> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-    let rank = |rank| {
-        let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, 2, 0).unwrap();
+    let rank = |rank| act(Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap());
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size).map(|number| scope.spawn(move || rank(number))).collect();
+        ranks.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Runs `steps` on two ranks; metrics and weights of both.
+fn two_ranks(folder: &Path, algorithm: &Value, steps: u32, minibatches: u32) -> Vec<(Vec<StepMetrics>, Vec<Vec<u32>>)> {
+    on_ranks(2, |ranks| {
         let mut trainer = trainer(spec(algorithm, "Random", minibatches), folder, ranks);
         (train(&mut trainer, 1..=steps, minibatches), weights(&trainer))
-    };
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..2).map(|number| scope.spawn(move || rank(number))).collect();
-        ranks.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
@@ -135,6 +137,18 @@ fn numbers(metrics: &StepMetrics) -> Vec<f64> {
     let others = [kl, clip_fraction, clip_fraction_upper, clip_fraction_lower, clip_fraction_dual, mismatch_mean, mismatch_max];
     let options = [reference_kl, behavior_weight, behavior_bounded];
     [loss, entropy, gradient_norm].into_iter().chain(others.into_iter().chain(options).flatten()).collect()
+}
+
+/// The same steps, but for the order in which ranks add up.
+fn assert_close(one: &[StepMetrics], two: &[StepMetrics]) {
+    assert_eq!(one.len(), two.len());
+    for (one, two) in one.iter().zip(two) {
+        assert_eq!(numbers(one).len(), numbers(two).len());
+        for (a, b) in numbers(one).into_iter().zip(numbers(two)) {
+            assert!((a - b).abs() <= 1e-6 + 1e-5 * a.abs(), "{one:?} is not {two:?}");
+        }
+        assert_eq!((one.tokens, one.trainable_tokens, one.skipped), (two.tokens, two.trainable_tokens, two.skipped));
+    }
 }
 
 /// Settings of `grpo` that together use every option.
@@ -160,13 +174,7 @@ fn two_ranks_compute_what_one_computes_and_agree_on_it() {
         let alone = train(&mut one, 1..=4, minibatches);
         let two = two_ranks(folder.path(), algorithm, 4, minibatches);
         assert_eq!(two[0].0, two[1].0);
-        for (one, two) in alone.iter().zip(&two[0].0) {
-            assert_eq!(numbers(one).len(), numbers(two).len());
-            for (a, b) in numbers(one).into_iter().zip(numbers(two)) {
-                assert!((a - b).abs() <= 1e-6 + 1e-5 * a.abs(), "{one:?} is not {two:?}");
-            }
-            assert_eq!((one.tokens, one.trainable_tokens, one.skipped), (two.tokens, two.trainable_tokens, two.skipped));
-        }
+        assert_close(&alone, &two[0].0);
     }
 }
 
@@ -214,21 +222,23 @@ fn the_same_batches_give_the_same_bits() {
 }
 
 #[test]
-fn a_run_that_goes_on_from_a_checkpoint_is_the_run_that_never_stopped() {
+fn validation_measures_what_training_would_on_any_number_of_ranks_and_changes_nothing() {
     let folder = small_model();
-    let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", 2);
-    let mut whole = trainer(spec.clone(), folder.path(), Ranks::alone());
-    train(&mut whole, 1..=2, 2);
-    let (version, path) = (Version { step: 2, attempt: 0 }, folder.path().join("step-2.attempt-0"));
-    let blocks = whole.parameters.shards().iter().zip(whole.optimizer.moments());
-    let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq])).unwrap();
-    let mut writer = CheckpointWriter::new(None, model_shape(whole.model.layout()));
-    writer.begin(Place { path: path.clone(), version, rank: 0, world_size: 1 }, whole.optimizer.progress(), snapshot).unwrap();
-    let after = train(&mut whole, 3..=5, 2);
-    writer.wait().unwrap();
-    let mut resumed = restored_trainer(spec, whole.model.clone(), Ranks::alone(), &Restore { version, path }, folder.path()).unwrap();
-    assert_eq!(train(&mut resumed, 3..=5, 2), after);
-    assert_eq!(weights(&resumed), weights(&whole));
+    let sft = spec(&json!({"sft": {}}), "Random", 1);
+    let validate = |ranks: Rc<Ranks>| {
+        let mut trainer = trainer(sft.clone(), folder.path(), ranks);
+        let (before, rank, world_size) = (weights(&trainer), trainer.ranks.rank(), trainer.ranks.world_size());
+        let report = trainer.validate(1, &batch(1, 1, rank, world_size)).unwrap();
+        assert_eq!(weights(&trainer), before);
+        (report.loss, report.tokens, report.sequences, train(&mut trainer, 1..=1, 1).remove(0))
+    };
+    let (loss, tokens, sequences, trained) = validate(Ranks::alone());
+    assert!((loss - trained.loss).abs() <= 1e-6 * loss, "{loss} is not {trained:?}");
+    assert_eq!((tokens, sequences), (trained.trainable_tokens, 6));
+    let two = on_ranks(2, validate);
+    assert_eq!(two[0].0.to_bits(), two[1].0.to_bits());
+    assert!((two[0].0 - loss).abs() <= 1e-6 * loss, "{} on two ranks, {loss} on one", two[0].0);
+    assert_eq!((two[0].1, two[0].2), (tokens, sequences));
 }
 
 #[test]
@@ -241,46 +251,4 @@ fn a_loss_that_is_never_finite_fails_with_the_samples() {
     let error = trainer.step(5, &batch(5, 1, 0, 1)).unwrap_err();
     let expected = "loss or gradient was not finite in 5 updates in a row; the last one's samples are [0, 1, 2, 3, 4, 5] of the batch";
     assert_eq!(error.to_string(), expected);
-}
-
-/// The Python of a SGLang environment, and a model beside it; none if they are not installed.
-fn python_and_model() -> Option<(PathBuf, PathBuf)> {
-    let home = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
-    let python = std::env::var_os("RLJOB_PYTHON").map_or_else(|| home.join("venv/bin/python"), PathBuf::from);
-    let model = home.join("models/tiny-llama");
-    (python.exists() && model.join("config.json").exists()).then_some((python, model))
-}
-
-fn peer_losses(python: &Path, model: &Path) -> Vec<f64> {
-    let sample = |sample: &Sample| json!({"tokens": sample.tokens, "mask": sample.mask});
-    let step = |step| samples(step, 1, 1).iter().map(sample).collect::<Vec<_>>();
-    let steps: Vec<_> = (1..=STEPS).map(step).collect();
-    let job = json!({"model": model, "learningRate": 1e-3, "weightDecay": 0.01, "clip": 1.0, "steps": steps});
-    let mut child = Command::new(python)
-        .args(["-c", include_str!("adamw_peer.py")])
-        .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(job.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-#[test]
-fn twenty_steps_of_fine_tuning_follow_pytorchs_loss_curve() {
-    let Some((python, model)) = python_and_model() else {
-        eprintln!("skipped: needs RLJOB_PYTHON with torch and transformers, and tiny-llama (`make setup` installs both)");
-        return;
-    };
-    let mut trainer = trainer(spec(&json!({"sft": {}}), "Pretrained", 1), &model, Ranks::alone());
-    let losses: Vec<f64> = train(&mut trainer, 1..=STEPS, 1).iter().map(|metrics| metrics.loss).collect();
-    let expected = peer_losses(&python, &model);
-    assert_eq!(expected.len(), losses.len());
-    let worst = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs() / b).fold(0.0, f64::max);
-    assert!(worst <= 1e-4, "{losses:?} is not {expected:?}");
-    assert!(losses[STEPS as usize - 1] < losses[0], "{losses:?}");
-    eprintln!("loss {:.4} to {:.4}; largest relative difference from PyTorch {worst:.2e}", losses[0], losses[STEPS as usize - 1]);
 }

@@ -19,7 +19,7 @@ use crate::core::{Facts, Now, Run, Settings};
 fn ahead(max_staleness: u32, every_steps: u32, facts: Facts) -> Run {
     let admission = Admission { batch_size: 1, total_steps: 4, max_staleness, every_steps, stale: StaleSamples::Keep };
     let mut run = started_with(Settings { admission, evaluation_every: Some(3), ..settings() }, facts);
-    run.desire(Desired { checkpoint: CheckpointPolicy { every_steps: 100, keep_last: 2 }, ..desired() }).unwrap();
+    run.desire(Desired { checkpoint: CheckpointPolicy { every_steps: 100, keep_last: 2, export_every_steps: None }, ..desired() }).unwrap();
     run
 }
 
@@ -103,7 +103,7 @@ fn an_evaluation_keeps_its_weights_while_training_goes_on_and_starts_over_when_i
 
 #[test]
 fn a_run_that_samples_ahead_evaluates_its_last_weights_before_it_ends() {
-    let facts = Facts { last_step: 4, fixed_step: 4, evaluated: BTreeSet::from([0, 3]), checkpoints: BTreeSet::from([version(4, 0)]) };
+    let facts = Facts { last_step: 4, fixed_step: 4, evaluated: BTreeSet::from([0, 3]), checkpoints: BTreeSet::from([version(4, 0)]), exported_step: 0 };
     let mut run = ahead(1, 1, facts);
     assert_eq!(run.sampling(), None);
     assert_eq!(published_on_the_way(&mut run, 4, at(2)), (vec![version(4, 0)], Instruction::Wait));

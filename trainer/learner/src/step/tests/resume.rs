@@ -1,0 +1,94 @@
+//! Training across a checkpoint: on as many ranks the same bits, on another number the same weights, moments and step, and then the same numbers to rounding.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use rljob_crds::RLJobSpec;
+use rljob_protocol::supervisor::Restore;
+use rljob_protocol::version::Version;
+use serde_json::json;
+use tch::{Kind, Tensor};
+
+use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
+use crate::checkpoint::{CheckpointWriter, Place, Snapshot};
+use crate::model::{Model, ModelConfig};
+use crate::ranks::Ranks;
+use crate::startup::{model_shape, restored_trainer};
+use crate::step::Trainer;
+
+/// Steps before the checkpoint.
+const BEFORE: u32 = 2;
+const MINIBATCHES: u32 = 2;
+
+/// Begins to write a checkpoint, as the loop does.
+fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
+    let blocks = trainer.parameters.shards().iter().zip(trainer.optimizer.moments());
+    let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq])).unwrap();
+    let mut writer = CheckpointWriter::new(None, model_shape(trainer.model.layout()));
+    let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
+    writer.begin(Place { path: restore.path.clone(), version: restore.version, rank, world_size }, trainer.optimizer.progress(), snapshot).unwrap();
+    writer
+}
+
+fn restored(spec: &RLJobSpec, folder: &Path, restore: &Restore, ranks: Rc<Ranks>) -> Trainer {
+    restored_trainer(spec.clone(), Model::new(ModelConfig::from_folder(folder).unwrap()), ranks, restore, folder).unwrap()
+}
+
+fn restore_point(folder: &Path, attempt: u32) -> Restore {
+    let version = Version { step: BEFORE, attempt };
+    Restore { version, path: folder.join(version.to_string()) }
+}
+
+/// Weights and moments of every block as on one rank, bit for bit, with what the optimizer counted: a collective.
+fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
+    let gather = |local: &Tensor, numel: i64| {
+        let all = Tensor::empty([local.numel() as i64 * i64::from(trainer.ranks.world_size())], (Kind::Float, tch::Device::Cpu));
+        match trainer.ranks.group() {
+            Some(group) => group.all_gather(&all, local).unwrap(),
+            None => all.shallow_clone().copy_(local),
+        }
+        Vec::<f32>::try_from(all.narrow(0, 0, numel)).unwrap().into_iter().map(f32::to_bits).collect()
+    };
+    let blocks = trainer.parameters.shards().iter().zip(trainer.optimizer.moments());
+    let blocks = blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq].map(|part| gather(part, shard.numel)));
+    (blocks.collect(), trainer.optimizer.progress().updates)
+}
+
+#[test]
+fn a_run_that_goes_on_from_a_checkpoint_is_the_run_that_never_stopped() {
+    let folder = small_model();
+    let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
+    let restore = restore_point(folder.path(), 0);
+    let mut undisturbed = trainer(spec.clone(), folder.path(), Ranks::alone());
+    train(&mut undisturbed, 1..=BEFORE, MINIBATCHES);
+    let mut writer = checkpoint(&undisturbed, &restore);
+    let after = train(&mut undisturbed, BEFORE + 1..=5, MINIBATCHES);
+    writer.wait().unwrap();
+    let mut resumed = restored(&spec, folder.path(), &restore, Ranks::alone());
+    assert_eq!(train(&mut resumed, BEFORE + 1..=5, MINIBATCHES), after);
+    assert_eq!(weights(&resumed), weights(&undisturbed));
+}
+
+#[test]
+fn a_run_goes_on_from_one_rank_to_two_to_four_to_one_with_the_same_bits_and_then_the_same_numbers() {
+    let folder = small_model();
+    let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
+    let point = |attempt| restore_point(folder.path(), attempt);
+    let mut undisturbed = trainer(spec.clone(), folder.path(), Ranks::alone());
+    train(&mut undisturbed, 1..=BEFORE, MINIBATCHES);
+    checkpoint(&undisturbed, &point(0)).wait().unwrap();
+    let expected = whole(&undisturbed);
+    let after = train(&mut undisturbed, BEFORE + 1..=5, MINIBATCHES);
+    // Each goes on from the checkpoint that the ranks before it wrote.
+    for (attempt, world_size) in [(1, 2), (2, 4), (3, 1)] {
+        let resumed = on_ranks(world_size, |ranks| {
+            let mut resumed = restored(&spec, folder.path(), &point(attempt - 1), ranks);
+            checkpoint(&resumed, &point(attempt)).wait().unwrap();
+            (whole(&resumed), train(&mut resumed, BEFORE + 1..=5, MINIBATCHES))
+        });
+        for (state, steps) in resumed {
+            assert!(state == expected, "weights or moments on {world_size} ranks are not the checkpoint's");
+            assert_close(&after, &steps);
+        }
+    }
+}
