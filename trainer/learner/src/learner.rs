@@ -70,7 +70,9 @@ impl Learner {
     pub fn run(mut self) -> Result<(), LearnerError> {
         loop {
             self.checkpoints.check()?;
-            match self.next_instruction()? {
+            let instruction = self.next_instruction()?;
+            tracing::debug!(?instruction, "instructed");
+            match instruction {
                 Instruction::Wait => std::thread::sleep(PAUSE),
                 Instruction::Train { step } => self.train(step)?,
                 Instruction::PublishToDisk { version, path } => self.publish_to_disk(version, &path)?,
