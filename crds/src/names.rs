@@ -105,6 +105,8 @@ pub const CONFIG_MOUNT: &str = "/rljob/config";
 pub const TOKENS_MOUNT: &str = "/rljob/tokens";
 /// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h): starting it again changes nothing.
 pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
+/// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h): starting it again changes nothing.
+pub const EXIT_LEARNER_INPUT: i32 = 65;
 
 /// File name of the run configuration.
 pub const RUN_CONFIG_FILE: &str = "run.json";

@@ -212,7 +212,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // desired (no client), apply (client)
     let tokens = Tokens::derive(&context.token_key, &uid);
-    let resources = build(&job, decision.keeps_running(), &context.settings, &tokens, &observed.pinned());
+    let resources = build(&job, decision.wanted(&facts), &context.settings, &tokens, &observed.pinned());
     let rejection = match apply(&context.client, &resources).await {
         Ok(()) => None,
         Err(error @ ApplyError::Rejected { .. }) => Some(error.to_string()),

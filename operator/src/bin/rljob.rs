@@ -30,9 +30,9 @@ enum Command {
     Render(cli::RenderArgs),
     /// Print the CustomResourceDefinition.
     Crd,
-    /// Become a program that ends with its parent.
+    /// Run a program that ends, with all that it started, when standard input is closed.
     #[command(hide = true)]
-    ExecWithParent(cli::WithParentArgs),
+    WithParent(cli::WithParentArgs),
 }
 
 /// The main thread awaits `run`: a local run's processes end with the thread that started them.
@@ -46,7 +46,7 @@ async fn main() -> ExitCode {
         Command::Validate(arguments) => cli::validate(&arguments).and_then(|text| print(&text)),
         Command::Render(arguments) => cli::render(&arguments).and_then(|text| print(&text)),
         Command::Crd => cli::crd().and_then(|text| print(&text)),
-        Command::ExecWithParent(arguments) => cli::exec_with_parent(&arguments).map(|never| match never {}),
+        Command::WithParent(arguments) => cli::with_parent(&arguments).await,
     };
     result.unwrap_or_else(|error| {
         for line in format!("{error:#}").lines() {

@@ -17,7 +17,7 @@ pub use logs::{LogsArgs, logs};
 pub use render::{RenderArgs, render};
 pub use report::{ReportArgs, report};
 pub use status::{StatusArgs, status};
-pub use with_parent::{WithParentArgs, exec_with_parent};
+pub use with_parent::{WithParentArgs, with_parent};
 
 /// Checks job files; reports every problem of every file.
 #[derive(clap::Args, Debug)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::decide::Wanted;
 use crate::desired::{Pinned, Resources, Settings, Tokens, build};
 use crate::install::DEFAULT_IMAGE;
 use crate::validate::{ValidatedJob, validate};
@@ -32,7 +33,8 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     for mut job in super::read_jobs(&arguments.file)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
         let job: ValidatedJob = validate(&job)?;
-        let resources = build(&job, !job.spec.suspend, &settings, &Tokens::placeholders(), &Pinned::default());
+        let resources =
+            build(&job, if job.spec.suspend { Wanted::Nothing } else { Wanted::Everything }, &settings, &Tokens::placeholders(), &Pinned::default());
         append_all(&mut text, &resources)?;
     }
     Ok(text)

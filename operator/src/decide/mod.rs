@@ -54,6 +54,8 @@ pub struct Facts {
 pub struct Recorded {
     /// Whether children were ever created.
     pub started: bool,
+    /// Whether a coordinator ever reported.
+    pub reported: bool,
     /// How the run ended; final.
     pub outcome: Option<Outcome>,
     /// Since when the run is active: its start or its last resume.
@@ -130,7 +132,28 @@ pub enum Decision {
     Finished(Outcome),
 }
 
+/// What is to exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing.
+    Nothing,
+    /// The roles that ask for no GPUs.
+    WithoutGpus,
+    /// Every role.
+    Everything,
+}
+
 impl Decision {
+    /// What is to exist. GPUs are asked for when a coordinator has reported for the first time: the run directory, which the operator cannot read, may be that of a
+    /// finished run whose job was made anew.
+    pub fn wanted(&self, facts: &Facts) -> Wanted {
+        match self.keeps_running() {
+            false => Wanted::Nothing,
+            true if facts.recorded.reported || facts.report().is_some() => Wanted::Everything,
+            true => Wanted::WithoutGpus,
+        }
+    }
+
     /// Whether pods or processes are to exist.
     pub fn keeps_running(&self) -> bool {
         match self {
@@ -157,6 +180,24 @@ pub fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| deadline::decide(job, facts, now))
         .or_else(|| starting::decide(facts))
         .unwrap_or_else(running::decide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_support::{facts, outcome};
+    use super::{Decision, Wait, Wanted};
+
+    #[test]
+    fn gpus_are_asked_for_when_a_coordinator_has_reported_once() {
+        let (mut new, start) = (facts(), Decision::Start(Wait::Starting));
+        new.recorded.reported = false;
+        assert_eq!(start.wanted(&new), Wanted::Everything, "it reports now");
+        new.coordinator = None;
+        assert_eq!(start.wanted(&new), Wanted::WithoutGpus);
+        assert_eq!(Decision::Finished(outcome()).wanted(&new), Wanted::Nothing);
+        new.recorded.reported = true;
+        assert_eq!(start.wanted(&new), Wanted::Everything, "a coordinator that is away takes nothing back");
+    }
 }
 
 /// Facts of a run that makes steps, for the policies' table tests.
@@ -197,7 +238,7 @@ pub(crate) mod test_support {
         Facts {
             suspend: false,
             generation: 4,
-            recorded: Recorded { started: true, epoch: Epoch { number: 3, holder: Some("pod-c".to_owned()) }, ..Recorded::default() },
+            recorded: Recorded { started: true, reported: true, epoch: Epoch { number: 3, holder: Some("pod-c".to_owned()) }, ..Recorded::default() },
             coordinator: Some(report()),
             coordinator_identity: Some("pod-c".to_owned()),
             directory_in_use: None,

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
+use crate::decide::Wanted;
 use crate::validate::ValidatedJob;
 
 mod config_map;
@@ -59,9 +60,9 @@ pub struct Resources {
     pub stateful_sets: [StatefulSet; 3],
 }
 
-/// Builds every object. With `keeps_running` false, the StatefulSets want no pods.
-pub fn build(job: &ValidatedJob, keeps_running: bool, settings: &Settings, tokens: &Tokens, pinned: &Pinned) -> Resources {
-    let stateful_set = |role| stateful_set::build_stateful_set(job, role, keeps_running, settings, pinned);
+/// Builds every object. The StatefulSets want the pods of the roles that are `wanted`.
+pub fn build(job: &ValidatedJob, wanted: Wanted, settings: &Settings, tokens: &Tokens, pinned: &Pinned) -> Resources {
+    let stateful_set = |role| stateful_set::build_stateful_set(job, role, wanted, settings, pinned);
     Resources {
         config_map: config_map::build_config_map(job, pinned),
         secret: secret::build_secret(job, tokens),

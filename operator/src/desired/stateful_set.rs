@@ -3,9 +3,10 @@
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 
 use super::{Pinned, Role, Settings, meta, pin, pod};
+use crate::decide::Wanted;
 use crate::validate::ValidatedJob;
 
-pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, keeps_running: bool, settings: &Settings, pinned: &Pinned) -> StatefulSet {
+pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, wanted: Wanted, settings: &Settings, pinned: &Pinned) -> StatefulSet {
     let template = pinned.templates.get(&role).cloned().unwrap_or_else(|| pod::build_template(job, role, settings));
     let name = meta::role_name(job, role);
     let mut metadata = meta::child(job, name.clone(), Some(role));
@@ -13,7 +14,7 @@ pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, keeps_running: 
     StatefulSet {
         metadata,
         spec: Some(StatefulSetSpec {
-            replicas: Some(if keeps_running { replicas(job, role) } else { 0 }),
+            replicas: Some(replicas(job, role, wanted)),
             selector: meta::role_selector(job, role),
             service_name: Some(name),
             pod_management_policy: Some("Parallel".to_owned()),
@@ -26,8 +27,10 @@ pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, keeps_running: 
     }
 }
 
-fn replicas(job: &ValidatedJob, role: Role) -> i32 {
+fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
     match role {
+        _ if wanted == Wanted::Nothing => 0,
+        Role::Inference if wanted == Wanted::WithoutGpus && job.spec.inference.gpus_per_replica > 0 => 0,
         Role::Inference => job.spec.inference.replicas,
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainer.replicas,

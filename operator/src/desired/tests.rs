@@ -12,14 +12,14 @@ fn settings() -> Settings {
     Settings { image: "registry.example/rljob:7".to_owned() }
 }
 
-fn built(keeps_running: bool, pinned: &Pinned) -> Resources {
+fn built(wanted: Wanted, pinned: &Pinned) -> Resources {
     let job = validated();
-    build(&job, keeps_running, &settings(), &Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid), pinned)
+    build(&job, wanted, &settings(), &Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid), pinned)
 }
 
 #[test]
 fn the_children_of_a_minimal_job() {
-    let Resources { config_map, secret, network_policy, disruption_budget, services, mut stateful_sets } = built(true, &Pinned::default());
+    let Resources { config_map, secret, network_policy, disruption_budget, services, mut stateful_sets } = built(Wanted::Everything, &Pinned::default());
     // The annotation holds the template below once more.
     for set in &mut stateful_sets {
         set.metadata.annotations = None;
@@ -34,11 +34,23 @@ fn the_children_of_a_minimal_job() {
 
 #[test]
 fn a_stopped_job_keeps_its_children_and_wants_no_pods() {
-    let mut running = built(true, &Pinned::default());
+    let mut running = built(Wanted::Everything, &Pinned::default());
     for set in &mut running.stateful_sets {
         set.spec.as_mut().unwrap().replicas = Some(0);
     }
-    assert_eq!(built(false, &Pinned::default()), running);
+    assert_eq!(built(Wanted::Nothing, &Pinned::default()), running);
+}
+
+#[test]
+fn before_gpus_may_be_asked_for_only_their_engines_are_missing() {
+    let replicas = |gpus: i32| {
+        let mut job = validated();
+        job.spec.inference.engine = EngineKind::SGLang;
+        job.spec.inference.gpus_per_replica = gpus;
+        let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+        build(&job, Wanted::WithoutGpus, &settings(), &tokens, &Pinned::default()).stateful_sets.map(|set| set.spec.unwrap().replicas.unwrap())
+    };
+    assert_eq!((replicas(0), replicas(2)), ([2, 1, 1], [0, 1, 1]));
 }
 
 #[test]
@@ -55,18 +67,18 @@ fn live(resources: &Resources) -> BTreeMap<Role, k8s_openapi::api::apps::v1::Sta
 
 #[test]
 fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders_the_same() {
-    let first = built(true, &Pinned::default());
+    let first = built(Wanted::Everything, &Pinned::default());
     let pinned = Pinned::from_live(Some(&first.config_map), &live(&first));
     let mut job = validated();
     job.spec.training.seed = 99;
     let newer = Settings { image: "registry.example/rljob:8".to_owned() };
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    assert_eq!(build(&job, true, &newer, &tokens, &pinned), first);
+    assert_eq!(build(&job, Wanted::Everything, &newer, &tokens, &pinned), first);
 }
 
 #[test]
 fn a_resume_renders_anew() {
-    let stopped = built(false, &Pinned::default());
+    let stopped = built(Wanted::Nothing, &Pinned::default());
     assert_eq!(Pinned::from_live(Some(&stopped.config_map), &live(&stopped)), Pinned::default());
 }
 
@@ -77,7 +89,7 @@ fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
     job.spec.inference.gpus_per_replica = 2;
     job.spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    let Resources { secret, stateful_sets, .. } = build(&job, true, &settings(), &tokens, &Pinned::default());
+    let Resources { secret, stateful_sets, .. } = build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
     let config = &secret.data.unwrap()["sglang.yaml"].0;
     assert_eq!(String::from_utf8_lossy(config), format!("api-key: \"{}\"\nadmin-api-key: \"{}\"\n", tokens.engine_api, tokens.engine_admin));
     let pod = stateful_sets[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();

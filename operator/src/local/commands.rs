@@ -38,6 +38,8 @@ pub struct Recipe {
     pub environment: Vec<(&'static str, String)>,
     /// Whether it is given a free port, another one at every start, as a last `--port`.
     pub takes_port: bool,
+    /// Whether it ends, with all that it started, when its standard input is closed: then this process keeps the other end of that pipe.
+    pub holds_lifeline: bool,
 }
 
 /// What this machine brings to a run.
@@ -65,7 +67,15 @@ fn coordinator(directory: &RunDirectory, port: u16) -> Recipe {
     let mut arguments = common(directory);
     push(&mut arguments, "--listen", format!("127.0.0.1:{port}"));
     arguments.push("--exit-with-parent".into());
-    Recipe { name: "coordinator".to_owned(), role: Role::Coordinator, program: "rljob-coordinator", arguments, environment: vec![], takes_port: false }
+    Recipe {
+        name: "coordinator".to_owned(),
+        role: Role::Coordinator,
+        program: "rljob-coordinator",
+        arguments,
+        environment: vec![],
+        takes_port: false,
+        holds_lifeline: false,
+    }
 }
 
 fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
@@ -75,7 +85,7 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
     push(&mut arguments, "--name", &name);
     push(&mut arguments, "--address", "127.0.0.1");
     arguments.push("--exit-with-parent".into());
-    Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, environment: vec![], takes_port: false }
+    Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, environment: vec![], takes_port: false, holds_lifeline: false }
 }
 
 fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe {
@@ -99,13 +109,14 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
 fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index: i32) -> Recipe {
     let keys = directory.token(SGLANG_CONFIG_FILE);
     let flags = sglang::arguments(&config.spec, &config.model_directory, "127.0.0.1", &keys.to_string_lossy());
-    let words = ["exec-with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(machine.engine_command.iter().cloned()).chain(flags);
+    let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(machine.engine_command.iter().cloned()).chain(flags);
     let visible = gpus::share(&machine.gpus, config.spec.inference.gpus_per_replica, index);
-    engine(index, "rljob", words.map(OsString::from).collect(), vec![("CUDA_VISIBLE_DEVICES", visible)])
+    let environment = vec![("CUDA_VISIBLE_DEVICES", visible)];
+    Recipe { holds_lifeline: true, ..engine(index, "rljob", words.map(OsString::from).collect(), environment) }
 }
 
 fn engine(index: i32, program: &'static str, arguments: Vec<OsString>, environment: Vec<(&'static str, String)>) -> Recipe {
-    Recipe { name: format!("inference-{index}"), role: Role::Inference, program, arguments, environment, takes_port: true }
+    Recipe { name: format!("inference-{index}"), role: Role::Inference, program, arguments, environment, takes_port: true, holds_lifeline: false }
 }
 
 fn common(directory: &RunDirectory) -> Vec<OsString> {
@@ -139,7 +150,7 @@ mod tests {
         assert_eq!(names, ["coordinator", "inference-0", "inference-1", "trainer-0"]);
         let engine = &all[1];
         assert_eq!((engine.program, engine.takes_port), ("rljob", true));
-        assert_eq!(engine.arguments[..6], ["exec-with-parent", "--", "python3", "-m", "sglang.launch_server", "--model-path=/models/tiny"]);
+        assert_eq!(engine.arguments[..6], ["with-parent", "--", "python3", "-m", "sglang.launch_server", "--model-path=/models/tiny"]);
         let config = directory.token(SGLANG_CONFIG_FILE);
         assert_eq!(engine.arguments[engine.arguments.len() - 2..], [OsString::from("--config"), config.clone().into()]);
         let api_key = std::fs::read_to_string(directory.token(TOKEN_ENGINE_API)).unwrap();

@@ -1,7 +1,8 @@
 //! The processes of a local run: started, watched, started again after a loss, and stopped. Decides nothing about the job.
 //!
-//! Each is in a process group of its own, so that Ctrl-C in a terminal reaches only `rljob run`, and each ends with this process, however it ends
-//! (`--exit-with-parent`). That follows the thread that started the process: call [`Processes::tend`] from the main thread only.
+//! Each is in a process group of its own, so that Ctrl-C in a terminal reaches only `rljob run`, and each ends with this process, however it ends:
+//! rljob's own by `--exit-with-parent`, which follows the thread that started the process (call [`Processes::tend`] from the main thread only); a program of the
+//! user's by its lifeline, the pipe that `rljob with-parent` reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rljob_protocol::desired::EngineEndpoint;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 
 use super::backoff::Losses;
@@ -23,6 +24,8 @@ use crate::decide::RoleCounts;
 
 /// Wait before a process that ended with exit code 0 is started again.
 const AFTER_SUCCESS: Duration = Duration::from_secs(2);
+/// How long a program of the user's may take to be killed with all that it started.
+const LIFELINE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process that cannot be kept running.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,7 @@ struct Process {
     recipe: Recipe,
     log: PathBuf,
     child: Option<Child>,
+    lifeline: Option<ChildStdin>,
     port: Option<u16>,
     starts: u32,
     /// When it was started, or is to be started.
@@ -81,8 +85,16 @@ pub struct Processes {
 impl Processes {
     /// Nothing is started before [`Self::tend`]. `programs` is the folder of the programs, `log` gives the log of a process.
     pub fn new(programs: &Path, recipes: Vec<Recipe>, log: impl Fn(&str) -> PathBuf) -> Self {
-        let process =
-            |recipe: Recipe| Process { log: log(&recipe.name), recipe, child: None, port: None, starts: 0, since: Instant::now(), losses: Losses::default() };
+        let process = |recipe: Recipe| Process {
+            log: log(&recipe.name),
+            recipe,
+            child: None,
+            lifeline: None,
+            port: None,
+            starts: 0,
+            since: Instant::now(),
+            losses: Losses::default(),
+        };
         Self { programs: programs.to_owned(), all: recipes.into_iter().map(process).collect(), directory_in_use: None }
     }
 
@@ -144,6 +156,8 @@ impl Processes {
 
     /// Kills every process at once.
     pub async fn kill(mut self) {
+        self.all.iter_mut().for_each(|process| process.lifeline = None);
+        self.wait(Instant::now() + LIFELINE_PATIENCE, |process| process.recipe.holds_lifeline).await;
         self.signal(Signal::KILL);
         for child in self.all.iter_mut().filter_map(|process| process.child.as_mut()) {
             if let Err(error) = child.wait().await {
@@ -181,7 +195,7 @@ impl Process {
         command
             .args(&self.recipe.arguments)
             .envs(self.recipe.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
+            .stdin(if self.recipe.holds_lifeline { Stdio::piped() } else { Stdio::null() })
             .stdout(log)
             .stderr(errors)
             .process_group(0)
@@ -194,7 +208,9 @@ impl Process {
         if std::env::var_os("OMP_NUM_THREADS").is_none() {
             command.env("OMP_NUM_THREADS", "1");
         }
-        self.child = Some(command.spawn().map_err(|source| ProcessError::Start { program, source })?);
+        let mut child = command.spawn().map_err(|source| ProcessError::Start { program, source })?;
+        self.lifeline = child.stdin.take();
+        self.child = Some(child);
         self.starts += 1;
         self.since = now;
         Ok(())
@@ -208,12 +224,15 @@ impl Process {
 
     /// How the process ended, and how long it lived.
     fn reap(&mut self, now: Instant) -> Result<Option<(ExitStatus, Duration)>, ProcessError> {
+        let group = self.child.as_ref().and_then(Child::id).and_then(|pid| Pid::from_raw(pid as i32));
         let status = match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(Some(status))) => status,
             Some(Err(source)) => return Err(ProcessError::Prepare { name: self.recipe.name.clone(), source }),
             Some(Ok(None)) | None => return Ok(None),
         };
         self.child = None;
+        // What it left behind in its group; mostly nothing.
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         Ok(Some((status, now - self.since)))
     }
 

@@ -41,6 +41,7 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
     });
     Recorded {
         started: status.start_time.is_some(),
+        reported: status.progress.is_some(),
         outcome,
         active_since: status.active_since.as_ref().map(|time| time.0),
         completed_at: status.completion_time.as_ref().map(|time| time.0),

@@ -1,4 +1,18 @@
-//! Input that cannot run: what `rljob` and its programs say, each time which field or file it is and what to do. Nothing is started, and nothing on the disk changes.
+//! Bad input, and what `rljob` and its programs say to it: which field or file it is and what to do. Here: what is refused before anything is started, with nothing
+//! changed on the disk. [`run`]: what is found when it is read. [`engines`]: engines that answer nonsense.
+//!
+//! | Input | Tests |
+//! |---|---|
+//! | malformed YAML, unknown field, wrong type, two algorithms, batch not divisible | here, a job file; operator/src/validate |
+//! | model folder missing or empty; dataset missing; GPUs where there are none | here, what is not there |
+//! | tensor missing or of wrong shape; checkpoint of another model | [`run`], a model or checkpoint; learner/src/model/hugging_face.rs |
+//! | tokenizer and model with other vocabularies | [`run`], a tokenizer; coordinator/src/input/tests.rs |
+//! | dataset empty, broken line, missing field; prompt longer than the context | [`run`], data; coordinator/src/data/tests.rs |
+//! | reward server down, slow, answering nonsense | coordinator/src/reward/tests.rs |
+//! | port in use; run directory locked, or of another job | here |
+//! | checkpoint torn or altered; disk full in a checkpoint | `local_run`; coordinator/src/checkpoints.rs, learner/src/checkpoint/tests.rs |
+//! | engine answering an error, garbage, half a stream, nothing; hanging | [`engines`]; coordinator/src/engines/{stream,validate}.rs |
+//! | SIGTERM, kill -9 of any process at any moment | `exact_recovery`, `local_run` |
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,6 +23,9 @@ use rljob_tests::files::binary;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod engines;
+mod run;
 
 const JOB: &str = include_str!("bad_input/job.yaml");
 

@@ -2,19 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use rljob_crds::names::{EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, METRICS_FILE};
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_tests::files::{binary, workspace};
-use rljob_tests::process::{run, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use rljob_tests::process::run;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// What one of the small jobs may take on a machine that does other things beside.
-const LIMIT: Duration = Duration::from_secs(240);
+mod process;
+mod user_engine;
+
+pub(crate) use process::{LIMIT, LocalRun};
+
 /// Two jobs.
 pub(crate) const JOBS: &str = include_str!("local_run/jobs.yaml");
 /// As shells count it: 128 + SIGINT.
@@ -79,91 +81,7 @@ pub(crate) fn evaluations(run: &Path) -> Vec<EvaluationMetrics> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A running `rljob run`, whose output is kept; killed when the test ends before it.
-pub(crate) struct LocalRun {
-    child: Child,
-    runs: PathBuf,
-    log: PathBuf,
-}
-
-impl LocalRun {
-    pub(crate) fn start(folder: &Path, runs: &str) -> Self {
-        Self::start_with(folder, runs, &[])
-    }
-
-    pub(crate) fn start_with(folder: &Path, runs: &str, more: &[&str]) -> Self {
-        let log = folder.join(format!("{runs}.log"));
-        let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        let child = Command::new(binary("rljob").unwrap())
-            .args(["run", "--file", "jobs.yaml", "--dir", runs])
-            .args(more)
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        Self { child, runs: folder.join(runs), log }
-    }
-
-    pub(crate) fn wait_for_steps(&self, job: &str, steps: usize) {
-        let metrics = self.runs.join("default").join(job).join(METRICS_FILE);
-        let done = || fs::read_to_string(&metrics).unwrap_or_default().lines().count();
-        wait_until(&format!("step {steps} of {job}"), LIMIT, || Ok(done() >= steps)).unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
-    }
-
-    /// Kills one process of that name among the descendants of this run.
-    pub(crate) fn kill(&self, name: &str) {
-        let victim = descendants(self.child.id()).into_iter().find(|pid| command_name(*pid) == name);
-        let victim = victim.unwrap_or_else(|| panic!("no {name} runs\n{}", self.output()));
-        kill_process(Pid::from_raw(victim.cast_signed()).unwrap(), Signal::KILL).unwrap();
-    }
-
-    pub(crate) fn interrupt(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-    }
-
-    /// Kills `rljob run` itself and waits until nothing that it started is left.
-    pub(crate) fn kill_all(mut self) {
-        let others = descendants(self.child.id());
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        wait_until("its processes to end with it", LIMIT, || Ok(others.iter().all(|pid| command_name(*pid).is_empty()))).unwrap();
-    }
-
-    /// Waits for the end: exit code and output.
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        let ended = wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
-        ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
-        (self.child.wait().unwrap().code(), self.output())
-    }
-
-    fn output(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-impl Drop for LocalRun {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The kernel's name of a process, cut to 15 bytes by the kernel.
-fn command_name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
-}
-
-/// Children, their children and so on.
-fn descendants(pid: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children")).into_iter());
-    let children: Vec<u32> = children.flat_map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect();
-    children.iter().flat_map(|child| [vec![*child], descendants(*child)].concat()).collect()
-}
-
-fn assert_same_weights(local: LocalRun) {
+pub(crate) fn assert_same_weights(local: LocalRun) {
     let runs = local.runs.clone();
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
@@ -193,9 +111,9 @@ fn every_other_process_may_be_killed_too() {
     local.wait_for_steps("practise", 2);
     local.kill("rljob-engine");
     local.wait_for_steps("practise", 4);
-    local.kill("rljob-coordinat");
+    local.kill("rljob-coordinator");
     local.wait_for_steps("practise", 7);
-    local.kill("rljob-superviso");
+    local.kill("rljob-supervisor");
     assert_same_weights(local);
 }
 
@@ -204,7 +122,7 @@ fn an_interrupted_run_says_how_to_go_on_and_ends_with_the_same_bits() {
     let folder = undisturbed().folder.path();
     let local = LocalRun::start(folder, "interrupted");
     local.wait_for_steps("practise", 7);
-    local.interrupt();
+    local.signal(Signal::INT);
     let (code, output) = local.end();
     assert_eq!(code, Some(INTERRUPTED), "{output}");
     assert!(output.ends_with("practise is in a checkpoint. To go on:\n  rljob run -f jobs.yaml --dir interrupted\n"), "{output}");
@@ -225,7 +143,7 @@ fn an_altered_checkpoint_is_refused_and_the_one_before_is_used_with_the_same_bit
     let folder = undisturbed().folder.path();
     let local = LocalRun::start(folder, "altered");
     local.wait_for_steps("practise", 7);
-    local.interrupt();
+    local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
     let run = folder.join("altered/default/practise");
     let mut steps: Vec<u32> = fs::read_dir(run.join("checkpoints")).unwrap().filter_map(|entry| step_of(&entry.unwrap().path())).collect();

@@ -8,7 +8,11 @@ mod control_plane;
 #[cfg(test)]
 mod e2e;
 #[cfg(test)]
+mod exact_recovery;
+#[cfg(test)]
 mod invariants;
+#[cfg(test)]
+mod journal;
 #[cfg(test)]
 mod local_run;
 #[cfg(test)]

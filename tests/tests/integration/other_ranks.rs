@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rljob_crds::names::METRICS_FILE;
 use rljob_protocol::status::StepMetrics;
+use rustix::process::Signal;
 
 use crate::local_run::{INTERRUPTED, LocalRun, evaluations, undisturbed};
 
@@ -33,7 +34,7 @@ fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_kill
     let run = |runs: &str, job: &str| folder.join(runs).join("default").join(job);
     let local = start(1, 2);
     local.wait_for_steps("imitate", 45);
-    local.interrupt();
+    local.signal(Signal::INT);
     let (code, output) = local.end();
     assert_eq!(code, Some(INTERRUPTED), "{output}");
     let resumed_at = steps(&run("other-ranks", "imitate")).len();

@@ -1,21 +1,22 @@
 //! Sampling ahead of training, with real engines and learners: how stale samples get, and that a coordinator killed on the way loses and repeats nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, JOURNAL_FILE, METRICS_FILE};
+use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
-use rljob_tests::process::run;
 use serde::de::DeserializeOwned;
 
+use crate::exact_recovery::{Struck, Victim};
+use crate::journal::query;
 use crate::local_run::{LocalRun, folder_with};
 
 /// Steps of the job, prompts a step, samples a prompt.
 const STEPS: u32 = 10;
 const BATCH: u64 = 16;
 const GROUP: u64 = 8;
+const FIRST_CHECKPOINT: u32 = 4;
 
 /// The job's run directory after it has ended well.
 fn finished(local: LocalRun, folder: &Path) -> PathBuf {
@@ -33,13 +34,6 @@ fn steps(directory: &Path) -> Vec<StepMetrics> {
     let metrics: Vec<StepMetrics> = lines(&directory.join(METRICS_FILE));
     assert_eq!(metrics.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>());
     metrics
-}
-
-/// What the journal says, as `sqlite3` prints it.
-fn query(directory: &Path, sql: &str) -> String {
-    let program = "import sqlite3, sys; print(*('|'.join(map(str, row)) for row in sqlite3.connect(sys.argv[1]).execute(sys.argv[2])), sep='\\n')";
-    let mut command = Command::new("python3");
-    run(command.args(["-c", program]).arg(directory.join(JOURNAL_FILE)).arg(sql)).unwrap().trim().to_owned()
 }
 
 #[test]
@@ -70,7 +64,7 @@ fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
     let local = LocalRun::start(folder.path(), "runs");
     for step in [2, 5] {
         local.wait_for_steps("ahead", step);
-        local.kill("rljob-coordinat");
+        local.kill("rljob-coordinator");
     }
     local.wait_for_steps("ahead", 7);
     local.kill("rljob-engine");
@@ -80,6 +74,39 @@ fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
     assert_eq!(counts, format!("{STEPS}|{STEPS}"));
     let expected: Vec<String> = (1..=u64::from(STEPS)).map(|step| format!("{step}|{}|{}", BATCH * GROUP, step * BATCH)).collect();
     assert_eq!(query(&directory, "SELECT step, samples, next_position FROM batches ORDER BY step"), expected.join("\n"));
+}
+
+/// What the journal of a directory says of its samples, and of which batches they are in; those before the first checkpoint, which are pruned, are left out.
+fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
+    let columns = "position, sample_index, data_row, reward, versions, hex(completion_tokens), hex(sampler_logprobs)";
+    let samples = format!("{columns} FROM samples WHERE position >= {}", u64::from(FIRST_CHECKPOINT) * BATCH);
+    let queries = [format!("SELECT {samples}"), format!("SELECT step, {samples} AND step IS NOT NULL")];
+    queries.map(|sql| query(directory, &sql).lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn whatever_is_killed_every_sample_that_was_finished_stays_and_stays_in_its_batch() {
+    let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
+    let mut struck = Struck::new(LocalRun::start(folder.path(), "runs"), "ahead");
+    struck.wait_for_steps(FIRST_CHECKPOINT as usize);
+    let copies = [Victim::Learner(0), Victim::Engine, Victim::Coordinator].map(|victim| {
+        struck.await_lines(40);
+        let copy = tempfile::tempdir().unwrap();
+        struck.copy_journal(copy.path());
+        struck.anywhere(victim, 1);
+        copy
+    });
+    let directory = finished(struck.local, folder.path());
+    steps(&directory);
+    let left = samples(&directory);
+    assert_eq!(left[1].len() as u64, u64::from(STEPS - FIRST_CHECKPOINT) * BATCH * GROUP);
+    for copy in copies {
+        let before = samples(copy.path());
+        assert!(!before[1].is_empty(), "nothing was sampled before the kill");
+        for (before, left) in before.iter().zip(&left) {
+            assert_eq!(before.difference(left).collect::<Vec<_>>(), Vec::<&String>::new());
+        }
+    }
 }
 
 #[test]

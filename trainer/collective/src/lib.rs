@@ -20,6 +20,6 @@ mod store;
 pub use adamw::{AdamW, fused_adamw};
 pub use error::CollectiveError;
 pub use group::Group;
-pub use linear::linear;
+pub use linear::{linear, linear_by_rows};
 pub use settings::{keep_freed_memory, set_deterministic, set_num_threads};
 pub use store::Store;

@@ -33,6 +33,24 @@ pub fn linear(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Tensor, CollectiveErr
     computed.map_err(failed)?.map_err(|error| failed(error.to_string()))
 }
 
+/// [`linear`] in parts of few rows, so that on a processor with AVX2 no row's result depends on how many are beside it.
+///
+/// # Errors
+/// As [`linear`].
+pub fn linear_by_rows(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Tensor, CollectiveError> {
+    if x_MK.size().first().is_none_or(|rows| *rows <= FEW) {
+        return linear(x_MK, weight_NK);
+    }
+    let failed = |error: tch::TchError| CollectiveError {
+        operation: "split a linear layer".to_owned(),
+        place: format!("{:?}", x_MK.size()),
+        message: error.to_string(),
+    };
+    let parts = x_MK.f_split(FEW, 0).map_err(failed)?;
+    let parts = parts.iter().map(|part| linear(part, weight_NK)).collect::<Result<Vec<_>, _>>()?;
+    Tensor::f_cat(&parts, 0).map_err(failed)
+}
+
 fn fits(x_MK: &Tensor, weight_NK: &Tensor) -> bool {
     let (x, weight) = (x_MK.size(), weight_NK.size());
     let shapes = matches!((x.as_slice(), weight.as_slice()), ([m, k], [_, l]) if *m <= FEW && k == l);

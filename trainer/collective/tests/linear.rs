@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use rljob_collective::linear;
+use rljob_collective::{linear, linear_by_rows};
 use tch::{Device, Kind, Tensor};
 
 fn random(shape: [i64; 2], kind: Kind) -> Tensor {
@@ -33,6 +33,8 @@ fn a_rows_bits_do_not_depend_on_the_rows_beside_it() {
         for row in 0..19 {
             assert_eq!(linear(&x.narrow(0, row, 1), &weight).unwrap(), together.narrow(0, row, 1));
         }
+        let many = Tensor::cat(&[&x, &x, &x, &x], 0);
+        assert_eq!(linear_by_rows(&many, &weight).unwrap(), Tensor::cat(&[&together, &together, &together, &together], 0));
     }
 }
 

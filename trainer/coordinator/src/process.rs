@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, Parts};
+use crate::core::group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
@@ -119,7 +120,7 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
 
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
-    let input = record.last_failure.as_ref().is_some_and(|failure| failure.reason == driver::INPUT_REASON);
+    let input = record.last_failure.as_ref().is_some_and(|failure| [driver::INPUT_REASON, LEARNER_INPUT].contains(&failure.reason.as_str()));
     if record.stage == Stage::Failed && input {
         record.stage = Stage::default();
         record.last_failure = None;

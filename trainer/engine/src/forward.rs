@@ -6,11 +6,12 @@
 //! ```
 //! A step costs few calls whatever B is: matrices multiply all rows together ([`rljob_collective::linear`]: a decode step takes as long as the weights
 //! take to read), and attention is one call a span. In deterministic mode a
-//! prompt is computed alone at its own shape, decoded rows are padded to a multiple of [`ROWS`], and a row's attention length is its own bucket.
+//! prompt is computed alone at its own shape, decoded rows are padded to a multiple of [`ROWS`] and multiplied a few at a time, and a row's attention length is
+//! its own bucket.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes: T or B rows, H query heads, K key-value heads, D head dimension")]
 
-use rljob_collective::{CollectiveError, linear};
+use rljob_collective::{CollectiveError, linear, linear_by_rows};
 use rljob_learner::model::ModelConfig;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -153,7 +154,11 @@ impl Model {
     }
 
     fn logits(&self, x_TE: &Tensor) -> Result<Tensor, ForwardError> {
-        Ok(linear(&self.norm(x_TE, &self.weights.norm)?, &self.weights.head)?.f_to_kind(Kind::Float)?)
+        Ok(self.linear(&self.norm(x_TE, &self.weights.norm)?, &self.weights.head)?.f_to_kind(Kind::Float)?)
+    }
+
+    fn linear(&self, x_TE: &Tensor, weight: &Tensor) -> Result<Tensor, CollectiveError> {
+        if self.deterministic { linear_by_rows(x_TE, weight) } else { linear(x_TE, weight) }
     }
 
     fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
@@ -166,7 +171,7 @@ impl Model {
         A: FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
     {
         let (H, K, D) = (self.config.num_attention_heads, self.config.num_key_value_heads, self.config.head_dim);
-        let mut qkv = linear(&self.norm(x_TE, &layer.input_norm)?, &layer.qkv)?;
+        let mut qkv = self.linear(&self.norm(x_TE, &layer.input_norm)?, &layer.qkv)?;
         if let Some(bias) = &layer.qkv_bias {
             qkv = qkv.f_add_(bias)?;
         }
@@ -178,11 +183,11 @@ impl Model {
         let [cos, sin] = angles;
         let qk = qk.f_mul(cos)?.f_addcmul(&qk.f_roll([D / 2], [-1])?, sin)?;
         let attended = attend(&qk.f_narrow(1, 0, H)?, &qk.f_narrow(1, H, K)?, &qkv.f_narrow(1, H + K, K)?)?;
-        let x_TE = linear(&attended, &layer.output)?.f_add_(x_TE)?;
-        let gate_up = linear(&self.norm(&x_TE, &layer.mlp_norm)?, &layer.gate_up)?;
+        let x_TE = self.linear(&attended, &layer.output)?.f_add_(x_TE)?;
+        let gate_up = self.linear(&self.norm(&x_TE, &layer.mlp_norm)?, &layer.gate_up)?;
         let inner = self.config.intermediate_size;
         let activated = gate_up.f_narrow(1, 0, inner)?.f_silu()?.f_mul_(&gate_up.f_narrow(1, inner, inner)?)?;
-        Ok(linear(&activated, &layer.down)?.f_add_(&x_TE)?)
+        Ok(self.linear(&activated, &layer.down)?.f_add_(&x_TE)?)
     }
 }
 

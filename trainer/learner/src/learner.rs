@@ -82,7 +82,9 @@ impl Learner {
         loop {
             self.checkpoints.check()?;
             self.exports.check()?;
-            match self.next_instruction()? {
+            let instruction = self.next_instruction()?;
+            tracing::debug!(?instruction, "instructed");
+            match instruction {
                 Instruction::Wait => std::thread::sleep(PAUSE),
                 Instruction::Train { step } => self.train(step)?,
                 Instruction::Validate { step } => self.validate(step)?,

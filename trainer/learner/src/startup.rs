@@ -80,6 +80,20 @@ pub enum StartError {
     Client(#[from] ClientError),
 }
 
+impl StartError {
+    /// Whether the model or the checkpoint itself is wrong, so that another start would end in the same way.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::NoModel(_) | Self::NoExport { .. } => true,
+            Self::Model(error) => {
+                matches!(error, ModelError::Json { .. } | ModelError::Config { .. } | ModelError::Weights { .. } | ModelError::Safetensors { .. })
+            }
+            Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
+            Self::Collective(_) | Self::Client(_) => false,
+        }
+    }
+}
+
 /// Makes this process a rank of the group, with its weights and moments loaded. `threads` is libtorch's number of threads.
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
     let RunConfig { spec, model_directory, .. } = config;

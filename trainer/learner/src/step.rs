@@ -130,6 +130,7 @@ impl Trainer {
         for micro_batch in prepared.micro_batches.iter().filter(|micro_batch| micro_batch.minibatch == minibatch) {
             sums = sums.plus(self.forward_backward(prepared.grpo.as_ref(), micro_batch)?);
         }
+        tracing::debug!(step = metrics.step, minibatch, "update");
         let [loss] = self.ranks.sum([sums.loss.loss])?;
         let update = self.optimizer.update(&mut self.parameters, metrics.learning_rate, loss)?;
         if update.skipped {
@@ -145,7 +146,9 @@ impl Trainer {
 
     fn forward_backward(&mut self, grpo: Option<&GrpoSpec>, micro_batch: &MicroBatch) -> Result<Sums, StepError> {
         let (temperature, mut sums) = (self.temperature(), Sums::default());
+        tracing::debug!(minibatch = micro_batch.minibatch, "forward");
         let mut loss = |chunk: &Chunk| {
+            tracing::debug!(minibatch = micro_batch.minibatch, tokens = ?chunk.range, "backward");
             let (gradient_N, loss) = chunk_loss(grpo, chunk, micro_batch);
             sums = sums.plus(Sums { loss, entropy: chunk.entropy_N.sum(Kind::Double).double_value(&[]) });
             gradient_N

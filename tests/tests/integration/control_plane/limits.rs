@@ -3,7 +3,7 @@
 use rljob_tests::process::wait_until;
 use serde_json::json;
 
-use super::operator::{KINDS, LIMIT, OWN, Operator, field, namespace_with, patch, wait_for_condition, wait_for_pods};
+use super::operator::{KINDS, LIMIT, OWN, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods};
 
 const SUMMARY: &str = ".status.conditions[?(@.type=='Succeeded')]";
 
@@ -44,10 +44,16 @@ fn a_run_directory_of_another_run_stalls_the_job_with_the_coordinators_words() {
 }
 
 #[test]
-fn gpus_that_no_node_has_are_named_in_the_conditions() {
+fn gpus_are_asked_for_when_a_coordinator_has_reported_once_and_those_that_no_node_has_are_named() {
     let inference = json!({"engine": "SGLang", "gpusPerReplica": 2, "extraArgs": ["--mem-fraction-static=0.8"]});
     let namespace = namespace_with("gpus", &json!({"spec": {"inference": inference}}));
     let _operator = Operator::start(&namespace, "rljob:a");
+    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1)).unwrap();
+    wait_for_pods(&namespace, 2);
+    assert_eq!(field(&namespace, "statefulset/sample-inference", ".spec.replicas"), "0");
+    // The record of a report, as an operator leaves it.
+    let reported = json!({"status": {"progress": {"step": 0, "totalSteps": 3}}}).to_string();
+    namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--patch", &reported]).unwrap();
     wait_for_pods(&namespace, 3);
     let engine = field(&namespace, "pod/sample-inference-0", ".spec.containers[0]['image','resources']");
     assert_eq!(engine, r#"lmsysorg/sglang:v0.5.12 {"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}"#);

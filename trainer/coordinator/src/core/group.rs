@@ -10,6 +10,7 @@
 //! The verdict waits until everybody is gone, because a learner that lost its peer reports earlier than the silence of the lost pod is noticed;
 //! if a supervisor turns out to be lost, the exits around it are not counted.
 
+use rljob_crds::names::EXIT_LEARNER_INPUT;
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{Group, Order, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
@@ -17,6 +18,9 @@ use rljob_protocol::version::Version;
 use super::record::{Layout, Member};
 use super::supervisors::{self, Standing};
 use super::{Now, Run, Stage};
+
+/// Reason of a failure of the learners that no restart mends: their model or checkpoint.
+pub const LEARNER_INPUT: &str = "LearnerInput";
 
 impl Run {
     /// Takes a supervisor's report and answers its order.
@@ -44,14 +48,13 @@ impl Run {
 
     /// Ends the run for a reason that no restart can mend.
     pub fn fail(&mut self, failure: LearnerFailure) {
-        self.record.last_failure = Some(failure.clone());
-        match self.record.stage.clone() {
-            Stage::Running(layout) | Stage::Stopping { layout, .. } => {
-                self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: true }
-            }
-            Stage::Forming { .. } | Stage::Drained => self.record.stage = Stage::Failed,
-            Stage::Finished | Stage::Failed => {}
-        }
+        let stage = match self.record.stage.clone() {
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => Stage::Stopping { layout, failure: Some(failure.clone()), lost: false, fatal: true },
+            Stage::Forming { .. } | Stage::Drained => Stage::Failed,
+            Stage::Finished | Stage::Failed => return,
+        };
+        self.record.last_failure = Some(failure);
+        self.record.stage = stage;
     }
 
     /// The order for a supervisor in the present state.
@@ -78,10 +81,14 @@ impl Run {
     fn learner_failed(&mut self, name: &str, failure: LearnerFailure) {
         match &mut self.record.stage {
             Stage::Running(layout) if !self.record.exported && layout.members.iter().any(|member| member.name == name) => {
-                let layout = layout.clone();
-                self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };
+                let (layout, fatal) = (layout.clone(), is_input(&failure));
+                self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal };
             }
-            Stage::Stopping { failure: first @ None, .. } => *first = Some(failure),
+            // A rank that lost its peer may be heard before the peer that says why.
+            Stage::Stopping { failure: first, fatal, .. } if first.is_none() || is_input(&failure) => {
+                *fatal |= is_input(&failure);
+                *first = Some(failure);
+            }
             _ => {}
         }
     }
@@ -161,6 +168,7 @@ impl Run {
     fn verdict(&mut self, now: Now) {
         let Stage::Stopping { failure, lost, fatal, .. } = self.record.stage.clone() else { return };
         if fatal {
+            self.record.last_failure = failure;
             self.record.stage = Stage::Failed;
             return;
         }
@@ -212,11 +220,21 @@ impl Run {
     }
 }
 
+fn is_input(failure: &LearnerFailure) -> bool {
+    failure.exit_code == Some(EXIT_LEARNER_INPUT)
+}
+
 fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
     let (code, log_tail) = supervisors::failed(report)?;
-    let (reason, how) =
-        if code >= 128 { ("LearnerKilled", format!("was killed by signal {}", code - 128)) } else { ("LearnerExited", format!("exited with code {code}")) };
+    let (reason, how) = match code {
+        EXIT_LEARNER_INPUT => (LEARNER_INPUT, format!("exited with code {code}")),
+        128.. => ("LearnerKilled", format!("was killed by signal {}", code - 128)),
+        _ => ("LearnerExited", format!("exited with code {code}")),
+    };
     let tail = log_tail.trim().replace('\n', " | ");
     let message = if tail.is_empty() { format!("a learner of {name} {how}") } else { format!("a learner of {name} {how}: {tail}") };
     Some(LearnerFailure { reason: reason.to_owned(), message, supervisor: Some(name.to_owned()), exit_code: Some(code) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rljob_crds::names::EXIT_LEARNER_INPUT;
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
 
 use super::Now;
@@ -79,13 +80,13 @@ pub fn running(report: &SupervisorReport) -> u32 {
     report.learners.iter().filter(|learner| **learner == LearnerState::Running).count() as u32
 }
 
-/// The failed learner of a report that is most likely the cause: one ended by a signal before one that merely lost its peer.
+/// The failed learner of a report that is most likely the cause: one that cannot use its input, then one ended by a signal, before one that merely lost its peer.
 pub fn failed(report: &SupervisorReport) -> Option<(i32, &str)> {
     let exits = report.learners.iter().filter_map(|learner| match learner {
         LearnerState::Exited { code, log_tail } if *code != 0 => Some((*code, log_tail.as_str())),
         _ => None,
     });
-    exits.min_by_key(|(code, _)| *code < 128)
+    exits.min_by_key(|(code, _)| (*code != EXIT_LEARNER_INPUT, *code < 128))
 }
 
 /// `trainer-10` comes after `trainer-9`.

@@ -63,7 +63,7 @@ pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
     report(instance, Some(attempt), vec![LearnerState::Running])
 }
 
-fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {
+pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {
     report(instance, Some(attempt), vec![LearnerState::Exited { code, log_tail: "last\nlines".to_owned() }])
 }
 
@@ -90,7 +90,7 @@ pub(super) fn started_with(settings: Settings, facts: Facts) -> Run {
     run
 }
 
-fn started() -> Run {
+pub(super) fn started() -> Run {
     started_with(settings(), Facts::default())
 }
 

@@ -12,7 +12,7 @@ use rljob_protocol::version::Version;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{book, verify_and_continue};
+use super::{begin, book, verify_and_continue};
 use crate::coordinator::Coordinator;
 use crate::engines::EngineError;
 
@@ -45,11 +45,7 @@ async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>
         if !engine.usable || engine.version == Some(version) {
             continue;
         }
-        let begun = coordinator.fleet.update(&engine.name, |slot| {
-            slot.update_begins();
-            slot.url.clone()
-        });
-        let Some(url) = begun else { continue };
+        let Some(url) = begin(coordinator, &engine.name, version) else { continue };
         let (coordinator, folder) = (Arc::clone(coordinator), folder.clone());
         updates.spawn(async move {
             let result = update(&coordinator, &url, version, &folder).await;

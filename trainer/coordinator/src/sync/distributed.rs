@@ -8,7 +8,7 @@ use rljob_protocol::learner::{TensorInfo, Transfer};
 use rljob_protocol::sglang::{InitWeightsUpdateGroup, UpdateWeightsFromDistributed};
 use rljob_protocol::version::Version;
 
-use super::{book, verify_and_continue};
+use super::{begin, book, verify_and_continue};
 use crate::coordinator::Coordinator;
 use crate::engines::EngineError;
 
@@ -43,11 +43,7 @@ pub fn start(coordinator: &Arc<Coordinator>, sender: &Arc<Sender>, transfers: Ve
 }
 
 async fn receive(coordinator: &Coordinator, sender: &Sender, transfer: &Transfer) {
-    let begun = coordinator.fleet.update(&transfer.engine, |slot| {
-        slot.update_begins();
-        slot.url.clone()
-    });
-    if let Some(url) = begun {
+    if let Some(url) = begin(coordinator, &transfer.engine, sender.version) {
         let result = update(coordinator, &url, sender, transfer).await;
         book(coordinator, &transfer.engine, sender.version, result).await;
     }

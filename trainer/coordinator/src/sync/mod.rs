@@ -21,6 +21,15 @@ pub struct SyncError {
     source: EngineError,
 }
 
+/// Takes an engine out of routing for an update; answers where it is, if it is still there.
+fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<String> {
+    tracing::debug!(engine, %version, "updating an engine's weights");
+    coordinator.fleet.update(engine, |slot| {
+        slot.update_begins();
+        slot.url.clone()
+    })
+}
+
 /// Checks that the engine says it holds `version`, and lets it go on.
 async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Version) -> Result<(), EngineError> {
     let client = &coordinator.fleet.client;

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use rljob_crds::RunConfig;
+use rljob_crds::names::EXIT_LEARNER_INPUT;
 use rljob_learner::coordinator_client::ClientError;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
-use rljob_learner::startup::{Place, start};
+use rljob_learner::startup::{Place, StartError, start};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 
@@ -57,7 +58,11 @@ fn main() -> ExitCode {
     let Err(error) = run(Arguments::parse()) else { return ExitCode::SUCCESS };
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
     let fenced = matches!(error.downcast_ref(), Some(LearnerError::Coordinator(ClientError::Fenced(_))));
-    if fenced { ExitCode::from(FENCED) } else { ExitCode::FAILURE }
+    match error.downcast_ref::<StartError>() {
+        Some(error) if error.is_input() => ExitCode::from(EXIT_LEARNER_INPUT as u8),
+        _ if fenced => ExitCode::from(FENCED),
+        _ => ExitCode::FAILURE,
+    }
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {

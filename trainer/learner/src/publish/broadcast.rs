@@ -120,6 +120,7 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Duration, CollectiveError>) 
 
 fn send(store: &Store, address: &str, transfer: &Transfer, staged: &Staged) -> Result<Duration, CollectiveError> {
     let group = Group::join_weight_update(store, &transfer.group, 0, transfer.world_size, address, TIMEOUT)?;
+    tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
     for (_, tensor) in staged.tensors() {
         group.broadcast(&tensor, 0)?;

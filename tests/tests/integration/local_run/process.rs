@@ -1,0 +1,116 @@
+//! A running `rljob run` and its processes, as a test finds, kills and interrupts them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rljob_crds::names::METRICS_FILE;
+use rljob_tests::files::binary;
+use rljob_tests::process::wait_until;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What one of the small jobs may take on a machine that does other things beside.
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
+/// Processes say what they are at, so that a test can kill them there.
+const LOG: &str = "info,rljob_coordinator=debug,rljob_learner=debug";
+
+/// A running `rljob run`, whose output is kept; killed when the test ends before it.
+pub(crate) struct LocalRun {
+    child: Child,
+    pub(crate) runs: PathBuf,
+    log: PathBuf,
+}
+
+impl LocalRun {
+    pub(crate) fn start(folder: &Path, runs: &str) -> Self {
+        Self::start_with(folder, runs, &[])
+    }
+
+    pub(crate) fn start_with(folder: &Path, runs: &str, more: &[&str]) -> Self {
+        let log = folder.join(format!("{runs}.log"));
+        let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let child = Command::new(binary("rljob").unwrap())
+            .args(["run", "--file", "jobs.yaml", "--dir", runs])
+            .args(more)
+            .current_dir(folder)
+            .env("RUST_LOG", LOG)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Self { child, runs: folder.join(runs), log }
+    }
+
+    pub(crate) fn wait_for_steps(&self, job: &str, steps: usize) {
+        let metrics = self.runs.join("default").join(job).join(METRICS_FILE);
+        let done = || fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+        wait_until(&format!("step {steps} of {job}"), LIMIT, || Ok(done() >= steps)).unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
+    }
+
+    /// Kills a process of this program.
+    pub(crate) fn kill(&self, program: &str) {
+        let victim = self.find(program, "").unwrap_or_else(|| panic!("no {program} runs\n{}", self.output()));
+        kill_process(victim, Signal::KILL).unwrap();
+    }
+
+    /// The first process of this run with such a program and such words among its arguments.
+    pub(crate) fn find(&self, program: &str, words: &str) -> Option<Pid> {
+        let matches = |pid: &u32| {
+            let line = command_line(*pid);
+            line.split(' ').next().is_some_and(|path| path.ends_with(program)) && line.contains(words)
+        };
+        descendants(self.child.id()).into_iter().find(matches).and_then(|pid| Pid::from_raw(pid.cast_signed()))
+    }
+
+    /// Fails if the run has ended.
+    pub(crate) fn assert_running(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "the run has ended\n{}", self.output());
+    }
+
+    /// Sends a signal to `rljob run` itself.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Kills `rljob run` itself and waits until nothing that it started is left.
+    pub(crate) fn kill_all(mut self) {
+        let others = descendants(self.child.id());
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        wait_until("its processes to end with it", LIMIT, || Ok(others.iter().all(|pid| command_line(*pid).is_empty()))).unwrap();
+    }
+
+    /// Waits for the end: exit code and output.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let ended = wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
+        ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
+        (self.child.wait().unwrap().code(), self.output())
+    }
+
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for LocalRun {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Program and arguments of a process; nothing of one that has ended.
+fn command_line(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
+}
+
+/// Children, their children and so on.
+fn descendants(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children")).into_iter());
+    let children: Vec<u32> = children.flat_map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect();
+    children.iter().flat_map(|child| [vec![*child], descendants(*child)].concat()).collect()
+}
