@@ -55,7 +55,7 @@ pub enum Instruction {
         /// Absolute folder, not yet existing.
         path: PathBuf,
     },
-    /// Write the model with its tokenizer to `path`, in the background, then post [`WeightsReady::Disk`] with this version.
+    /// Write the model with its tokenizer to `path`, in the background, then post [`WeightsReady::Disk`] with this version; asked again, wait for it and post once more.
     Export {
         /// Version of the weights.
         version: Version,

@@ -1,7 +1,7 @@
 //! What the learners are to do next: a pure function of where they stand, so that a lost answer is made good by the next question.
 //!
-//! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · export due · validation due (measure it) · evaluation or rollouts need weights that engines lack (publish)
-//! · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
+//! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · export due · validation due (measure the loss)
+//! · evaluation or rollouts need weights that engines lack (publish) · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
 //! Where batches are sampled ahead, neither publication nor training waits for an evaluation or for rollouts but for those of batch `s + 1` itself ([`super::ahead`]).
 
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ use super::{Now, Publication, Refusal, Route, Run, Stage};
 
 /// A publication whose senders say nothing for so long is asked for again: the answer that asked for it was lost.
 const PUBLICATION_PATIENCE: Now = Now::from_secs(30);
-/// The same for a checkpoint or an export that the end of the run or a drain waits for.
-const WRITING_PATIENCE: Now = Now::from_secs(600);
+/// The same for a checkpoint that the end of the run or a drain waits for.
+const CHECKPOINT_PATIENCE: Now = Now::from_secs(600);
 
 /// An engine as far as instructions depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,9 @@ impl Run {
             return Ok(self.checkpoint(steps, now));
         }
         if self.export_due(steps) {
-            return Ok(self.export(steps, self.export_path(steps), now));
+            let version = Version { step: steps, attempt: self.record.attempt };
+            self.export_ordered = Some(version);
+            return Ok(Instruction::Export { version, path: self.export_path(steps) });
         }
         if self.settings.ahead() {
             return Ok(self.instruct_ahead(steps, world, engines, now));
@@ -80,7 +82,7 @@ impl Run {
     /// Orders the checkpoint once and then waits for it.
     fn checkpoint(&mut self, steps: u32, now: Now) -> Instruction {
         let version = Version { step: steps, attempt: self.record.attempt };
-        if is_being_written(self.checkpoint_ordered, version, now) {
+        if self.checkpoint_ordered.is_some_and(|(ordered, at)| ordered == version && now.saturating_sub(at) < CHECKPOINT_PATIENCE) {
             return Instruction::Wait;
         }
         self.checkpoint_ordered = Some((version, now));
@@ -91,18 +93,8 @@ impl Run {
     /// that after a restart all exports up to the newest are there.
     fn export_due(&self, steps: u32) -> bool {
         let every = self.desired.as_ref().and_then(|desired| desired.checkpoint.export_every_steps);
-        let ordered = self.export_ordered.is_some_and(|(version, _)| version.step == steps);
+        let ordered = self.export_ordered.is_some_and(|version| version.step == steps);
         steps > self.facts.exported_step && steps < self.settings.total_steps && every.is_some_and(|every| steps.is_multiple_of(every)) && !ordered
-    }
-
-    /// Orders the export once and then waits for it.
-    fn export(&mut self, steps: u32, path: PathBuf, now: Now) -> Instruction {
-        let version = Version { step: steps, attempt: self.record.attempt };
-        if is_being_written(self.export_ordered, version, now) {
-            return Instruction::Wait;
-        }
-        self.export_ordered = Some((version, now));
-        Instruction::Export { version, path }
     }
 
     /// Folder of an export that is made on the way.
@@ -112,7 +104,7 @@ impl Run {
 
     pub(super) fn finish(&mut self, steps: u32, now: Now) -> Instruction {
         if !self.record.exported {
-            return self.export(steps, self.settings.run_directory.join(EXPORT_DIR), now);
+            return Instruction::Export { version: Version { step: steps, attempt: self.record.attempt }, path: self.settings.run_directory.join(EXPORT_DIR) };
         }
         if self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) }
     }
@@ -168,11 +160,6 @@ impl Run {
     pub fn publication_issued(&self, version: Version) -> Option<Now> {
         self.publication.as_ref().filter(|publication| publication.version == version).map(|publication| publication.issued)
     }
-}
-
-/// Whether `version` is what was ordered last, not so long ago that the order must have been lost.
-fn is_being_written(ordered: Option<(Version, Now)>, version: Version, now: Now) -> bool {
-    ordered.is_some_and(|(ordered, at)| ordered == version && now.saturating_sub(at) < WRITING_PATIENCE)
 }
 
 impl Publication {

@@ -113,7 +113,7 @@ pub struct Run {
     /// Steps done when rank 0 of the current attempt last asked; none before it did.
     position: Option<u32>,
     checkpoint_ordered: Option<(Version, Now)>,
-    export_ordered: Option<(Version, Now)>,
+    export_ordered: Option<Version>,
     data_open: bool,
     /// The newest loss of the evaluation data, and after how many steps it was measured.
     validation: Option<(u32, ValidationReport)>,
