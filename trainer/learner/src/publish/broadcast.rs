@@ -1,11 +1,14 @@
 //! Broadcasts to engines, each in a group of its own, so that one that dies delays no other. Failures are logged: the coordinator sees them at the engine.
 //!
 //! ```text
-//!  thread "publish"   POST WeightsReady::Distributed ──▶ a thread per transfer: join the group ──▶ broadcast tensor by tensor
+//!  thread "publish"   POST WeightsReady::Distributed ──▶ a thread per transfer: join the group ──▶ take the weights ──▶ broadcast tensor by tensor
+//!                                                           (or wait for an engine in vain)        (or find them withdrawn)
 //! ```
+//!
+//! An engine may never come: it was lost, or the coordinator that would have sent it. Nobody waits for it but its thread, which holds no weights.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,8 +24,27 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Longest wait for publications under way when the learner ends.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// Publications under way at once; each holds a copy of the weights.
-const MAX_IN_FLIGHT: usize = 2;
+/// Publications that engines may fetch; each holds a copy of the weights.
+const OFFERS: usize = 2;
+
+/// What engines may fetch, until it is withdrawn.
+#[derive(Debug)]
+struct Offer(Mutex<Option<Staged>>);
+
+impl Offer {
+    fn new(staged: Staged) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(staged))))
+    }
+
+    /// A handle of the copy, for one transfer.
+    fn take(&self) -> Option<Staged> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Staged::share)
+    }
+
+    fn withdraw(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
 
 /// Sends weights to engines from this rank.
 #[derive(Debug)]
@@ -32,7 +54,7 @@ pub struct Broadcaster {
     address: String,
     /// Hosted from the first publication on, for the life of the process.
     store: Option<Arc<Store>>,
-    in_flight: VecDeque<JoinHandle<()>>,
+    in_flight: VecDeque<(JoinHandle<()>, Arc<Offer>)>,
 }
 
 impl Broadcaster {
@@ -41,11 +63,13 @@ impl Broadcaster {
         Self { client, rank, address, store: None, in_flight: VecDeque::new() }
     }
 
-    /// Begins to send `staged` to the engines of `transfers`, which are all this rank's. Waits only if too many publications are under way.
+    /// Begins to send `staged` to the engines of `transfers`, which are all this rank's. Older publications that engines did not come for are withdrawn.
     pub fn begin(&mut self, version: Version, transfers: Vec<Transfer>, staged: Staged) -> Result<(), PublishError> {
-        self.in_flight.retain(|thread| !thread.is_finished());
-        while self.in_flight.len() >= MAX_IN_FLIGHT {
-            self.wait_for_oldest();
+        self.in_flight.retain(|(thread, _)| !thread.is_finished());
+        while self.in_flight.len() >= OFFERS {
+            if let Some((_, offer)) = self.in_flight.pop_front() {
+                offer.withdraw();
+            }
         }
         let store = self.store()?;
         let ready = WeightsReady::Distributed {
@@ -56,31 +80,26 @@ impl Broadcaster {
             store_port: store.port(),
             tensors: staged.infos(),
         };
-        let (client, address) = (self.client.clone(), self.address.clone());
+        let (client, address, offer) = (self.client.clone(), self.address.clone(), Offer::new(staged));
+        let offered = Arc::clone(&offer);
         let publish = move || match client.report_weights(&ready) {
-            Ok(()) => send_all(&store, &address, &transfers, &staged),
+            Ok(()) => send_all(&store, &address, &transfers, &offered),
             Err(error) => tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent"),
         };
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(publish);
-        self.in_flight.push_back(thread.map_err(|error| PublishError::Broadcast(error.to_string()))?);
+        self.in_flight.push_back((thread.map_err(|error| PublishError::Broadcast(error.to_string()))?, offer));
         Ok(())
     }
 
     /// Waits a moment for what is under way. An engine that has not come by now is gone, and nobody needs what it was to receive.
     pub fn finish(&mut self) {
         let deadline = Instant::now() + LAST_WAIT;
-        while self.in_flight.iter().any(|thread| !thread.is_finished()) {
+        while self.in_flight.iter().any(|(thread, _)| !thread.is_finished()) {
             if Instant::now() >= deadline {
                 tracing::info!("weights were not sent to engines that never came");
                 return;
             }
             std::thread::sleep(POLL);
-        }
-    }
-
-    fn wait_for_oldest(&mut self) {
-        if self.in_flight.pop_front().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("a publication's thread panicked");
         }
     }
 
@@ -95,12 +114,12 @@ impl Broadcaster {
 }
 
 /// One thread for each engine, so that the slowest delays nobody.
-fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], staged: &Staged) {
+fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], offer: &Arc<Offer>) {
     let threads: Vec<_> = transfers
         .iter()
         .map(|transfer| {
-            let (store, address, transfer, staged) = (Arc::clone(store), address.to_owned(), transfer.clone(), staged.share());
-            std::thread::spawn(move || log_outcome(&transfer, send(&store, &address, &transfer, &staged)))
+            let (store, address, transfer, offer) = (Arc::clone(store), address.to_owned(), transfer.clone(), Arc::clone(offer));
+            std::thread::spawn(move || log_outcome(&transfer, send(&store, &address, &transfer, &offer)))
         })
         .collect();
     for thread in threads {
@@ -110,22 +129,25 @@ fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], staged: &
     }
 }
 
-fn log_outcome(transfer: &Transfer, outcome: Result<Duration, CollectiveError>) {
+fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, CollectiveError>) {
     let Transfer { engine, group, .. } = transfer;
     match outcome {
-        Ok(time) => tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights"),
+        Ok(Some(time)) => tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights"),
+        Ok(None) => tracing::info!(engine, group, "weights were not sent: newer ones are there"),
         Err(error) => tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew"),
     }
 }
 
-fn send(store: &Store, address: &str, transfer: &Transfer, staged: &Staged) -> Result<Duration, CollectiveError> {
+/// The time it took; none if the weights were withdrawn.
+fn send(store: &Store, address: &str, transfer: &Transfer, offer: &Offer) -> Result<Option<Duration>, CollectiveError> {
     let group = Group::join_weight_update(store, &transfer.group, 0, transfer.world_size, address, TIMEOUT)?;
+    let Some(staged) = offer.take() else { return Ok(None) };
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
     for (_, tensor) in staged.tensors() {
         group.broadcast(&tensor, 0)?;
     }
-    Ok(started.elapsed())
+    Ok(Some(started.elapsed()))
 }
 
 #[cfg(test)]
@@ -136,7 +158,7 @@ mod tests {
     use rljob_protocol::learner::Transfer;
     use tch::{Device, Kind, Tensor};
 
-    use super::send_all;
+    use super::{Offer, send, send_all};
     use crate::publish::tests::{source, staged};
     use std::sync::Arc;
 
@@ -163,9 +185,27 @@ mod tests {
         let engines = ["step-1.attempt-0.engine-0", "step-1.attempt-0.engine-1"];
         let transfers = engines.map(|group| Transfer { engine: group.to_owned(), sender: 0, group: group.to_owned(), world_size: 2 });
         let threads = engines.map(|group| std::thread::spawn(engine(group)));
-        send_all(&store, "127.0.0.1", &transfers, &staged);
+        let offer = Offer::new(staged);
+        send_all(&store, "127.0.0.1", &transfers, &offer);
         for thread in threads {
-            assert_eq!(thread.join().unwrap(), staged.tensors());
+            assert_eq!(thread.join().unwrap(), offer.take().unwrap().tensors());
         }
+    }
+
+    #[test]
+    fn an_engine_that_comes_for_weights_that_were_withdrawn_is_sent_none() {
+        let (_source, layout, blocks) = source();
+        let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16));
+        offer.withdraw();
+        let store = Store::host(0, Duration::from_secs(60)).unwrap();
+        let port = store.port();
+        let engine = std::thread::spawn(move || {
+            let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
+            let group = Group::join_weight_update(&store, "late", 1, 2, "127.0.0.1", Duration::from_secs(60)).unwrap();
+            group.broadcast(&Tensor::zeros([4], (Kind::BFloat16, Device::Cpu)), 0).is_err()
+        });
+        let transfer = Transfer { engine: "late".to_owned(), sender: 0, group: "late".to_owned(), world_size: 2 };
+        assert!(send(&store, "127.0.0.1", &transfer, &offer).unwrap().is_none());
+        assert!(engine.join().unwrap());
     }
 }
