@@ -41,8 +41,9 @@ unit: setup build
 e2e: setup build ## Run a job on a real Kubernetes of two nodes on this machine
 	$(CARGO_TEST) --test integration e2e:: -- --nocapture
 
-bench: setup ## Measure against the peer, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names its Python)
-	OMP_NUM_THREADS=$$(nproc) cargo bench --workspace --locked --bench '*'
+bench: setup ## Measure on 2 cores against peers, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names the peers' Python)
+	cargo bench --workspace --locked --bench '*' --no-run
+	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked --bench '*'
 
 docs: setup-libtorch ## Build the API documentation; warnings are errors
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --locked

@@ -32,7 +32,7 @@ pub fn kubernetes(program: &str) -> Result<PathBuf> {
 }
 
 /// The project's folder in the user's cache.
-fn cache() -> Result<PathBuf> {
+pub fn cache() -> Result<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cache")));
     Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("rljob"))
 }

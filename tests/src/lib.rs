@@ -6,10 +6,12 @@
 //!           ├─ Node           containerd and kubelet, as many as wanted
 //!           └─ Image          a folder of our binaries, given to each node's containerd without a registry
 //!  Namespace ── Kubectl       what a test does, as a user would; a failing test prints what it left
+//!  bench                      medians and verdicts of the benchmarks beside each crate
 //! ```
 //!
 //! It must not know what it tests: only tests name RLJobs. It stands in for nothing either: every program is the real one.
 
+pub mod bench;
 pub mod cluster;
 pub mod enclosure;
 pub mod files;

@@ -4,7 +4,7 @@
 //! SGLang's attention is torch's here and its own CPU kernels are stood in for (tests/sglang/setup.sh): it runs on torch's operations, as on any machine
 //! without AMX. `OMP_NUM_THREADS` sets the threads of both. The peer's start and first requests do not count.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark fails by panicking and prints its figures")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark fails by panicking and says what it lacks")]
 
 #[path = "../tests/contract/server.rs"]
 mod server;
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use futures::future::join_all;
+use rljob_tests::bench::{Aim, median, row, skipped};
 use serde_json::{Value, json};
 use server::{Server, installation};
 
@@ -43,11 +44,6 @@ async fn round(server: &Server, round: usize) -> f64 {
     tokens as f64 / seconds
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 async fn measure(name: &str, model: &Path, dtype: &str) {
     let Some(theirs) = Server::sglang_of(model, dtype).await else { return };
     let ours = Server::embedded_of(model, dtype).await;
@@ -60,17 +56,14 @@ async fn measure(name: &str, model: &Path, dtype: &str) {
         }
     }
     let (our_rate, their_rate) = (median(our_rates), median(their_rates));
-    println!("{name}: {our_rate:.0} tok/s; SGLang {their_rate:.0} tok/s");
-    let verdict = if our_rate / their_rate >= AIM { "holds" } else { "short" };
-    println!("bench {name} {:.2} {AIM:.2} {verdict}", our_rate / their_rate);
+    row(name, &format!("{our_rate:.0} tok/s; SGLang {their_rate:.0} tok/s"), our_rate / their_rate, Aim::AtLeast(AIM));
     ours.stop().await;
     theirs.stop().await;
 }
 
 fn main() {
     let Some(models) = installation().map(|folder| folder.join("models")) else {
-        println!("bench generation-tokens skipped: SGLang 0.5.12 is not installed; run tests/sglang/setup.sh");
-        return;
+        return skipped("generation-tokens", "SGLang 0.5.12 is not installed; run tests/sglang/setup.sh");
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {

@@ -3,11 +3,10 @@
 //!
 //! Needs a Python with torch and transformers: `RLJOB_PYTHON`, else the one in the cache. `OMP_NUM_THREADS` sets the threads of both.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its figures")]
+#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use rljob_learner::model::{Model, ModelConfig};
@@ -15,18 +14,14 @@ use rljob_learner::ranks::Ranks;
 use rljob_learner::startup::first_trainer;
 use rljob_learner::step::Trainer;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
+use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;
 
 const SEQUENCES: u32 = 4;
 const TOKENS: u32 = 512;
 /// Steps of each side that count, after one that does not.
-const ROUNDS: u32 = 5;
+const ROUNDS: usize = 5;
 const AIM: f64 = 1.0;
-
-fn python() -> Option<PathBuf> {
-    let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
-    std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
-}
 
 /// SmolLM2-135M's shape, without weights.
 fn write_config(folder: &Path) {
@@ -70,64 +65,25 @@ fn batch(step: u32) -> RankBatch {
     }
 }
 
-/// The peer's process; a line in, a step's seconds out.
-struct Peer {
-    child: Child,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Peer {
-    fn start(python: &Path, folder: &Path) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/training_peer.py");
-        let mut command = Command::new(python);
-        command.arg(script).arg(folder).args([SEQUENCES.to_string(), TOKENS.to_string()]);
-        let mut child = command.env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Self { child, answers }
-    }
-
-    fn step(&mut self) -> f64 {
-        self.child.stdin.as_mut().unwrap().write_all(b"step\n").unwrap();
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        line.trim().parse().unwrap()
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn main() {
     let Some(python) = python() else {
-        println!("bench training-tokens skipped: no Python with torch and transformers; set RLJOB_PYTHON to one");
-        return;
+        return skipped("training-tokens", "no Python with torch and transformers; set RLJOB_PYTHON to one");
     };
     rljob_collective::keep_freed_memory();
     let folder = tempfile::tempdir().unwrap();
     write_config(folder.path());
-    let (mut peer, mut trainer) = (Peer::start(&python, folder.path()), trainer(folder.path()));
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/training_peer.py");
+    let mut command = Command::new(python);
+    command.arg(script).arg(folder.path()).args([SEQUENCES.to_string(), TOKENS.to_string()]).env("CUDA_VISIBLE_DEVICES", "");
+    let (mut peer, mut trainer, mut step) = (Peer::start(&mut command).unwrap(), trainer(folder.path()), 0);
+    let ours = || {
+        step += 1;
         let start = Instant::now();
-        trainer.step(round + 1, &batch(round + 1)).unwrap();
-        let seconds = [start.elapsed().as_secs_f64(), peer.step()];
-        if round > 0 {
-            ours.push(seconds[0]);
-            theirs.push(seconds[1]);
-        }
-    }
+        trainer.step(step, &batch(step)).unwrap();
+        start.elapsed().as_secs_f64()
+    };
+    let (ours, theirs) = in_turn(ROUNDS, ours, || peer.ask("step").unwrap());
     let tokens = f64::from(SEQUENCES * TOKENS);
-    let (ours, theirs) = (tokens / median(ours), tokens / median(theirs));
-    println!("training-tokens: {ours:.0} tok/s; transformers and PyTorch eager {theirs:.0} tok/s");
-    let verdict = if ours / theirs >= AIM { "holds" } else { "short" };
-    println!("bench training-tokens {:.2} {AIM:.2} {verdict}", ours / theirs);
+    let figures = format!("{:.0} tok/s; transformers and PyTorch eager {:.0} tok/s", tokens / ours, tokens / theirs);
+    row("training-tokens", &figures, theirs / ours, Aim::AtLeast(AIM));
 }

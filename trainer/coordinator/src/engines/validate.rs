@@ -3,7 +3,6 @@
 use reqwest::StatusCode;
 use rljob_protocol::sglang::{ErrorBody, FinishReason, GenerateRequest, GenerateResponse};
 use rljob_protocol::version::Version;
-use serde::Deserialize;
 
 use super::{EngineError, Weights};
 
@@ -37,22 +36,17 @@ pub enum End {
     Open,
 }
 
-/// An event of a stream.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Event {
-    Answer(Box<GenerateResponse>),
-    Error(ErrorBody),
-}
-
 /// Checks an event against its request: the weights, the ids (below `vocabulary`), the lengths and the numbers.
 pub fn part(request: &GenerateRequest, event: &[u8], weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
     match serde_json::from_slice(event) {
-        Ok(Event::Answer(response)) => checked(request, *response, weights, vocabulary),
+        Ok(response) => checked(request, response, weights, vocabulary),
         // In a stream SGLang says so what it otherwise answers with 400.
-        Ok(Event::Error(body)) => Err(EngineError::Refused { route: ROUTE, status: StatusCode::BAD_REQUEST, message: body.error.message }),
-        Err(error) => Err(garbage(error.to_string())),
+        Err(error) => Err(serde_json::from_slice(event).map_or_else(|_| garbage(error.to_string()), refused)),
     }
+}
+
+fn refused(body: ErrorBody) -> EngineError {
+    EngineError::Refused { route: ROUTE, status: StatusCode::BAD_REQUEST, message: body.error.message }
 }
 
 fn garbage(message: String) -> EngineError {
@@ -153,7 +147,7 @@ mod tests {
             (stopped(&[5], &[]), unusable("log-probabilities of 0 tokens do not belong to the 1 tokens")),
             (stopped(&[5], &[(-1.0, 6)]), unusable("log-probabilities of 1 tokens do not belong to the 1 tokens")),
             (stopped(&[5], &[(0.5, 5)]), unusable("log-probability 0.5 of token 5")),
-            (json!("so"), unusable("data did not match any variant of untagged enum Event")),
+            (json!("so"), unusable("invalid type: string \"so\", expected struct GenerateResponse at line 1 column 4")),
         ];
         for (event, expected) in cases {
             assert_eq!(check(&event, Weights::Exactly(VERSION)), expected);

@@ -1,9 +1,5 @@
-//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32: every value within 1e-4, and every tensor within 1e-4 of
-//! its norm.
-//!
-//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without it the tests say that they were skipped.
+//! The comparison that the parity tests and the benchmark of exactness share: passes, losses and AdamW of one model beside transformers' values.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and says what it skipped and measured")]
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use std::collections::HashMap;
@@ -22,15 +18,6 @@ const CLIP: [f64; 2] = [0.2, 0.28];
 const LENGTHS: [usize; 4] = [9, 3, 33, 12];
 const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
 const ADAMW: AdamW = AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
-
-fn python() -> Option<PathBuf> {
-    let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
-    let python = std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists());
-    if python.is_none() {
-        println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
-    }
-    python
-}
 
 /// Four sequences of unlike length; the last half of each is trained.
 struct Case {
@@ -64,7 +51,7 @@ impl Case {
             "clip_low": CLIP[0], "clip_high": CLIP[1], "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
         });
         std::fs::write(&input, case.to_string()).unwrap();
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/parity.py");
         let ran = Command::new(python).arg(script).args([&input, &output]).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         Tensor::read_safetensors(output).unwrap().into_iter().collect()
@@ -131,7 +118,7 @@ impl Comparison {
 
 /// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in `folder`. Gives the largest difference of a logit, and the
 /// largest difference of a loss or gradient, of its norm and in value.
-fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
+pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let (mut comparison, case) = Comparison::new(python, folder);
     let logits_TV = comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
@@ -178,7 +165,7 @@ fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
 }
 
 /// A model folder with random weights (biases and norms too), written by rljob; `change` makes another shape of a small Llama.
-fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
+pub fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
@@ -195,57 +182,18 @@ fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     export
 }
 
-fn compare_random(change: impl FnOnce(&mut Value)) {
-    let Some(python) = python() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let differences = compare_model(&python, &random_model(folder.path(), change));
-    assert!(differences.iter().all(|difference| *difference <= 1e-4), "{differences:?}");
-}
-
-#[test]
-fn a_llama_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
-    compare_random(|_| ());
-    compare_random(|config| config["tie_word_embeddings"] = true.into());
-}
-
-#[test]
-fn a_llama_with_llama_3_1_rope_scaling_gives_transformers_numbers() {
-    compare_random(|config| {
-        config["rope_parameters"] = json!({"rope_theta": 500.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64});
-    });
-}
-
-#[test]
-fn a_qwen2_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
-    compare_random(|config| {
-        config["architectures"] = json!(["Qwen2ForCausalLM"]);
-        config["model_type"] = "qwen2".into();
-        config["tie_word_embeddings"] = true.into();
-        config.as_object_mut().unwrap().remove("head_dim");
-    });
-}
-
-#[test]
-fn a_qwen3_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
-    for tied in [false, true] {
-        compare_random(|config| {
-            config["architectures"] = json!(["Qwen3ForCausalLM"]);
-            config["model_type"] = "qwen3".into();
-            config["tie_word_embeddings"] = tied.into();
-        });
+/// Changes the small Llama's configuration to a Qwen2 with tied embeddings.
+pub fn qwen2(config: &mut Value) {
+    config["architectures"] = json!(["Qwen2ForCausalLM"]);
+    config["model_type"] = "qwen2".into();
+    config["tie_word_embeddings"] = true.into();
+    if let Some(fields) = config.as_object_mut() {
+        fields.remove("head_dim");
     }
 }
 
-/// For the export of a real run: `RLJOB_PARITY_MODEL=FOLDER cargo test -p rljob-learner --test parity -- --nocapture`. Through dozens of layers fp32's own
-/// rounding reaches 1e-4 of some gradient's norm, so that those are printed only.
-#[test]
-fn a_model_that_is_named_gives_transformers_logits() {
-    let Some(folder) = std::env::var_os("RLJOB_PARITY_MODEL") else {
-        println!("skipped: RLJOB_PARITY_MODEL names no model folder");
-        return;
-    };
-    let Some(python) = python() else { return };
-    let [logits, ..] = compare_model(&python, Path::new(&folder));
-    assert!(logits <= 1e-4, "logits differ by {logits}");
+/// Changes the small Llama's configuration to a Qwen3.
+pub fn qwen3(config: &mut Value) {
+    config["architectures"] = json!(["Qwen3ForCausalLM"]);
+    config["model_type"] = "qwen3".into();
 }

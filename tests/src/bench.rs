@@ -1,0 +1,118 @@
+//! What benchmarks share: rounds in turn with a peer, medians, and the line that `make bench` prints for each row of its table.
+//!
+//! ```text
+//!  bench NAME RATIO AIM holds|short
+//! ```
+//! It asserts nothing: a row that is short is a figure, not a failure.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// What a ratio should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Aim {
+    /// This or more: a speed against the peer's.
+    AtLeast(f64),
+    /// This or less: a difference against its bound, or a time.
+    AtMost(f64),
+}
+
+/// Prints a row: what was measured, in words, and the verdict.
+pub fn row(name: &str, figures: &str, ratio: f64, aim: Aim) {
+    println!("{name}: {figures}; load average {}", load_average());
+    println!("{}", verdict(name, ratio, aim));
+}
+
+/// Prints why a row was not measured.
+pub fn skipped(name: &str, why: &str) {
+    println!("bench {name} skipped: {why}");
+}
+
+fn verdict(name: &str, ratio: f64, aim: Aim) -> String {
+    let (aim, holds) = match aim {
+        Aim::AtLeast(aim) => (aim, ratio >= aim),
+        Aim::AtMost(aim) => (aim, ratio <= aim),
+    };
+    let ratio = if ratio < 0.01 { format!("{ratio:.1e}") } else { format!("{ratio:.2}") };
+    format!("bench {name} {ratio} {aim:.2} {}", if holds { "holds" } else { "short" })
+}
+
+/// Runs `ours` and `theirs` in turn, `rounds` times each after one round that does not count; the medians of what they answer.
+pub fn in_turn(rounds: usize, mut ours: impl FnMut() -> f64, mut theirs: impl FnMut() -> f64) -> (f64, f64) {
+    let (ours, theirs) = (0..=rounds).map(|_| (ours(), theirs())).skip(1).unzip();
+    (median(ours), median(theirs))
+}
+
+/// The median; the upper one of an even number.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Of the last minute.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// A Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else that of the SGLang environment in the cache.
+pub fn python() -> Option<PathBuf> {
+    let cached = || Some(crate::files::cache().ok()?.join("sglang-0.5.12/venv/bin/python"));
+    std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
+}
+
+/// A peer in a process of its own, which answers each line with a number. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Peer {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let answers = BufReader::new(child.stdout.take().context("no pipe from the peer")?);
+        Ok(Self { child, answers })
+    }
+
+    /// Its answer to a line.
+    pub fn ask(&mut self, line: &str) -> Result<f64> {
+        writeln!(self.child.stdin.as_mut().context("no pipe to the peer")?, "{line}")?;
+        let mut answer = String::new();
+        ensure!(self.answers.read_line(&mut answer)? > 0, "the peer ended");
+        answer.trim().parse().with_context(|| format!("the peer answered {answer:?}"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Aim, in_turn, median, verdict};
+
+    #[test]
+    fn a_row_says_whether_its_aim_holds() {
+        assert_eq!(verdict("speed", 1.234, Aim::AtLeast(1.5)), "bench speed 1.23 1.50 short");
+        assert_eq!(verdict("speed", 1.5, Aim::AtLeast(1.5)), "bench speed 1.50 1.50 holds");
+        assert_eq!(verdict("difference", 0.000_12, Aim::AtMost(1.0)), "bench difference 1.2e-4 1.00 holds");
+        assert_eq!(verdict("difference", f64::NAN, Aim::AtMost(1.0)), "bench difference NaN 1.00 short");
+    }
+
+    #[test]
+    fn the_first_round_does_not_count() {
+        let (mut ours, mut theirs) = ([100.0, 1.0, 2.0, 9.0].into_iter(), [0.0, 5.0, 7.0, 6.0].into_iter());
+        assert_eq!(in_turn(3, || ours.next().unwrap(), || theirs.next().unwrap()), (2.0, 6.0));
+        assert!(median(Vec::new()).is_nan());
+    }
+}

@@ -1,0 +1,85 @@
+//! Samples per second that the journal makes durable, 1,000 tokens each, in calls as large as rollouts make them; and in turn with them, how fast this disk
+//! takes the same bytes, one `fdatasync` a call.
+//!
+//! The aim is 5,000 samples a second, or the disk's own rate where that is lower.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use rljob_coordinator::journal::{Journal, Sample, VersionRun};
+use rljob_protocol::version::Version;
+use rljob_tests::bench::{Aim, in_turn, row};
+use serde_json::json;
+
+const CALLS: u64 = 8;
+const SAMPLES: u64 = 512;
+const TOKENS: usize = 1000;
+const PROMPT: usize = 200;
+const ROUNDS: usize = 5;
+const AIM: f64 = 5000.0;
+
+fn sample(position: u64) -> Sample {
+    let tokens = |first: i64, count: usize| (0..count as i64).map(|index| (first + index * 7919) % 50_000).collect::<Vec<_>>();
+    Sample {
+        position,
+        index: 0,
+        row: position,
+        prompt_tokens: tokens(position as i64, PROMPT),
+        completion_tokens: tokens(position as i64 + 1, TOKENS - PROMPT),
+        sampler_logprobs: (0..TOKENS - PROMPT).map(|index| -(index as f32).sin().abs()).collect(),
+        versions: vec![VersionRun { version: Version { step: 1, attempt: 0 }, tokens: (TOKENS - PROMPT) as u32 }],
+        finish_reason: "stop".to_owned(),
+        sampling: json!({"max_new_tokens": 1024, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2], "sampling_seed": position}),
+        reward: 1.0,
+        reward_components: BTreeMap::from([("math".to_owned(), 1.0)]),
+        prompt_text: "word ".repeat(PROMPT),
+        completion_text: "word ".repeat(TOKENS - PROMPT),
+    }
+}
+
+/// Bytes of a sample's larger fields.
+fn bytes(sample: &Sample) -> usize {
+    let Sample { prompt_tokens, completion_tokens, sampler_logprobs, prompt_text, completion_text, .. } = sample;
+    8 * (prompt_tokens.len() + completion_tokens.len()) + 4 * sampler_logprobs.len() + prompt_text.len() + completion_text.len()
+}
+
+/// Samples per second into a new journal.
+fn journal_rate(folder: &Path, calls: &[Vec<Sample>]) -> f64 {
+    let path = folder.join("journal.sqlite");
+    let mut journal = Journal::open(&path).unwrap();
+    let start = Instant::now();
+    for samples in calls {
+        assert_eq!(journal.put_samples(samples).unwrap(), samples.len());
+    }
+    let rate = (CALLS * SAMPLES) as f64 / start.elapsed().as_secs_f64();
+    drop(journal);
+    std::fs::remove_file(path).unwrap();
+    rate
+}
+
+/// Samples per second whose bytes are appended to a file and synced.
+fn disk_rate(folder: &Path, calls: &[Vec<Sample>]) -> f64 {
+    let path = folder.join("bytes");
+    let mut file = File::create(&path).unwrap();
+    let start = Instant::now();
+    for samples in calls {
+        file.write_all(&vec![b'x'; samples.iter().map(bytes).sum()]).unwrap();
+        file.sync_data().unwrap();
+    }
+    let rate = (CALLS * SAMPLES) as f64 / start.elapsed().as_secs_f64();
+    std::fs::remove_file(path).unwrap();
+    rate
+}
+
+fn main() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let calls: Vec<Vec<Sample>> = (0..CALLS).map(|call| (call * SAMPLES..(call + 1) * SAMPLES).map(sample).collect()).collect();
+    let (journal, disk) = in_turn(ROUNDS, || journal_rate(folder.path(), &calls), || disk_rate(folder.path(), &calls));
+    let figures = format!("{journal:.0} durable samples/s of {TOKENS} tokens; this disk takes their bytes at {disk:.0} samples/s");
+    row("journal-samples", &figures, journal / AIM.min(disk), Aim::AtLeast(1.0));
+}

@@ -1,0 +1,43 @@
+"""The peer of the rollout benchmark: for each line N on standard input, N requests through aiohttp; on standard output N ÷ seconds of processor time.
+
+usage: rollout_peer.py URL IN_FLIGHT BODY
+"""
+import asyncio
+import json
+import sys
+import time
+
+import aiohttp
+
+url, in_flight, body = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+longest, vocabulary = body["sampling_params"]["max_new_tokens"], 50_000
+
+
+async def sample(session, number):
+    """Tokens and log-probabilities of one completion, checked."""
+    request = {**body, "rid": f"r.{number:010}."}
+    async with session.post(f"{url}/generate", json=request) as response:
+        response.raise_for_status()
+        async for line in response.content:
+            if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+                newest = line[5:]
+    answer = json.loads(newest)
+    meta, tokens = answer["meta_info"], answer["output_ids"]
+    logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
+    assert meta["weight_version"] == "step-0.attempt-0" and meta["finish_reason"]["type"] == "length"
+    assert len(logprobs) == len(tokens) <= longest and all(0 <= token < vocabulary for token in tokens)
+    return tokens, logprobs
+
+
+async def main():
+    headers = {"Authorization": "Bearer secret"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=in_flight), headers=headers) as session:
+        for line in iter(sys.stdin.readline, ""):
+            requests = int(line)
+            start = time.process_time()
+            for first in range(0, requests, in_flight):
+                await asyncio.gather(*(sample(session, first + index) for index in range(in_flight)))
+            print(requests / (time.process_time() - start), flush=True)
+
+
+asyncio.run(main())
