@@ -8,6 +8,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -18,6 +19,9 @@ using std::chrono::milliseconds;
 // c10d's flight recorder writes a map before it takes its lock, so that the first operations of two groups in two threads can crash the process. Off:
 // nothing here reads its records. Set before main, while no other thread can read the environment; a value that the user gave stays.
 const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+
+// How long a store that was there a moment ago may take to accept one more connection.
+constexpr milliseconds kReconnect{10'000};
 
 struct Store {
   c10::intrusive_ptr<c10d::TCPStore> tcp;
@@ -81,8 +85,10 @@ char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_pref
     c10d::TCPStoreOptions connection;
     connection.port = store->tcp->getPort();
     connection.waitWorkers = false;
-    connection.timeout = milliseconds(timeout_ms);
+    // The store was there when `store` was opened: if it does not answer soon, its host has died. Only keys of other members are worth the whole wait.
+    connection.timeout = std::min(milliseconds(timeout_ms), kReconnect);
     c10::intrusive_ptr<c10d::Store> seen = c10::make_intrusive<c10d::TCPStore>(store->tcp->getHost(), connection);
+    seen->setTimeout(milliseconds(timeout_ms));
     for (size_t i = 0; i < num_prefixes; i++) seen = c10::make_intrusive<c10d::PrefixStore>(prefixes[i], seen);
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));

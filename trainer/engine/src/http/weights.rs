@@ -19,7 +19,7 @@ use super::answers::{invalid, parse, scheduler_ended, weights_answer};
 use crate::engine::Engine;
 use crate::scheduler::Command;
 
-/// How long the sender's store, the other members and each broadcast are waited for. SGLang waits 30 minutes, in which it answers nothing.
+/// How long the other members and each broadcast are waited for. SGLang waits 30 minutes, in which it answers nothing.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the sender's store may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
 
 fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
     let address = own_address(&init.master_address, init.master_port).map_err(|error| format!("{}:{}: {error}", init.master_address, init.master_port))?;
-    let store = Store::connect(&init.master_address, init.master_port, GROUP_TIMEOUT).map_err(|error| error.to_string())?;
+    let store = Store::connect(&init.master_address, init.master_port, CONNECT_TIMEOUT).map_err(|error| error.to_string())?;
     // The engine is one process: its only rank is the offset.
     Group::join_weight_update(&store, &init.group_name, init.rank_offset, init.world_size, &address.to_string(), GROUP_TIMEOUT)
         .map_err(|error| error.to_string())
