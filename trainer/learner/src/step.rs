@@ -1,4 +1,5 @@
-//! One training step, and the loss of data that is not trained on (validate.rs): advantages, minibatches of micro-batches, updates, metrics. It decides nothing and knows no coordinator.
+//! One training step: advantages, minibatches of micro-batches, updates, metrics; and the loss of data that is not trained on (validate.rs).
+//! It decides nothing and knows no coordinator.
 //!
 //! ```text
 //!  batch ──▶ table: advantages and weights (the whole table, on every rank alike) ──▶ micro-batches

@@ -2,7 +2,8 @@
 //! while engines read, and no collective of the learners ever waits for an engine.
 //!
 //! ```text
-//!  every rank: gather block by block ──▶ staging copy on the ranks that need it ──▶ disk.rs       a folder, complete when it has its name; exports in a thread (export.rs)
+//!  every rank: gather block by block ──▶ staging copy on the ranks that need it ──▶ disk.rs       a folder, complete when it has its name
+//!                                                                                ├▶ export.rs     the same in a thread, with the tokenizer
 //!                                                                                └▶ broadcast.rs  a thread per engine
 //! ```
 
