@@ -66,7 +66,6 @@ pub fn recipes(config: &RunConfig, directory: &RunDirectory, machine: &Machine, 
 fn coordinator(directory: &RunDirectory, port: u16) -> Recipe {
     let mut arguments = common(directory);
     push(&mut arguments, "--listen", format!("127.0.0.1:{port}"));
-    arguments.push("--exit-with-parent".into());
     Recipe {
         name: "coordinator".to_owned(),
         role: Role::Coordinator,
@@ -84,7 +83,6 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
     push(&mut arguments, "--coordinator", format!("http://127.0.0.1:{port}"));
     push(&mut arguments, "--name", &name);
     push(&mut arguments, "--address", "127.0.0.1");
-    arguments.push("--exit-with-parent".into());
     Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, environment: vec![], takes_port: false, holds_lifeline: false }
 }
 
@@ -101,7 +99,6 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
     if training.deterministic {
         arguments.push("--deterministic".into());
     }
-    arguments.push("--exit-with-parent".into());
     engine(index, "rljob-engine", arguments, vec![])
 }
 

@@ -200,6 +200,9 @@ impl Process {
             .stderr(errors)
             .process_group(0)
             .kill_on_drop(true);
+        if !self.recipe.holds_lifeline {
+            command.arg("--exit-with-parent").arg(std::process::id().to_string());
+        }
         if self.recipe.takes_port {
             let port = free_port().map_err(prepare)?;
             command.arg("--port").arg(port.to_string());

@@ -87,6 +87,7 @@ fn steps_done(run_directory: &Path) -> u64 {
 struct Run<'a> {
     namespace: &'a Namespace,
     job: &'a str,
+    manifest: String,
     directory: PathBuf,
     start: Instant,
 }
@@ -97,8 +98,9 @@ impl<'a> Run<'a> {
         let folder = |name: &str| cluster.shared_folder(name).unwrap();
         let (data, runs) = (folder(&format!("data-{job}")), folder("runs"));
         make_data(&data);
-        namespace.kubectl.apply(&text.replace("SHARED", &data.display().to_string()).replace("RUNS", &runs.display().to_string())).unwrap();
-        Self { namespace, job, directory: runs.join(&namespace.name).join(job), start: Instant::now() }
+        let manifest = text.replace("SHARED", &data.display().to_string()).replace("RUNS", &runs.display().to_string());
+        namespace.kubectl.apply(&manifest).unwrap();
+        Self { namespace, job, manifest, directory: runs.join(&namespace.name).join(job), start: Instant::now() }
     }
 
     fn wait_for_steps(&self, steps: u64) {
@@ -175,6 +177,7 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
     run.say("the export answers");
     deletion_leaves_nothing(&run);
     run.say("nothing is left");
+    made_anew_it_has_succeeded(&run);
 }
 
 #[test]
@@ -249,4 +252,13 @@ fn deletion_leaves_nothing(run: &Run) {
     let kinds = "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
     let left = || kubectl.run(&["get", kinds, "--selector=rljob.dev/job=e2e", "--output=name"]);
     wait_until("the job's objects to go", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
+}
+
+/// The run directory is still there.
+fn made_anew_it_has_succeeded(run: &Run) {
+    run.namespace.kubectl.apply(&run.manifest).unwrap();
+    run.wait_for_condition("Succeeded");
+    let status = run.status();
+    assert_eq!((&status["progress"]["step"], &status["restarts"]), (&json!(STEPS), &json!(0)), "{status}");
+    assert_eq!(run.steps().len() as u64, STEPS, "a finished run makes no step more");
 }

@@ -8,9 +8,11 @@ use std::sync::OnceLock;
 use rljob_crds::names::{EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, METRICS_FILE};
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_tests::files::{binary, workspace};
-use rljob_tests::process::run;
+use rljob_tests::process::{run, wait_until};
 use rustix::process::Signal;
 use tempfile::TempDir;
+
+use crate::exact_recovery::practise;
 
 mod process;
 mod user_engine;
@@ -136,6 +138,16 @@ fn a_run_that_is_killed_whole_goes_on_and_ends_with_the_same_bits() {
     local.wait_for_steps("practise", 7);
     local.kill_all();
     assert_same_weights(LocalRun::start(folder, "killed-whole"));
+}
+
+/// They are killed while they start, so that none has been told by the kernel yet.
+#[test]
+fn a_run_that_is_killed_as_soon_as_it_starts_processes_leaves_none() {
+    for process in ["rljob-coordinator", "rljob-engine", "rljob-supervisor"] {
+        let local = practise("killed-at-start", &[], &[]).local;
+        wait_until(process, LIMIT, || Ok(local.find(process, "").is_some())).unwrap();
+        local.kill_all();
+    }
 }
 
 #[test]

@@ -42,9 +42,9 @@ pub struct Arguments {
     /// File with the bearer token of the control routes.
     #[arg(long)]
     pub admin_api_key_file: Option<PathBuf>,
-    /// End when the process that started this one ends.
-    #[arg(long)]
-    pub exit_with_parent: bool,
+    /// End when the process with this id, which started this one, ends.
+    #[arg(long, value_name = "PID")]
+    pub exit_with_parent: Option<i32>,
 }
 
 /// Where the first weights come from.

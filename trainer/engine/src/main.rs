@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use rljob_engine::arguments::Arguments;
 use rljob_engine::server::Server;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -14,8 +15,8 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
-    if arguments.exit_with_parent {
-        exit_with_parent().context("failed to ask for a signal at the parent's end")?;
+    if let Some(parent) = arguments.exit_with_parent {
+        exit_with_parent(parent).context("failed to ask for a signal at the parent's end")?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("failed to start the runtime")?;
     let outcome = runtime.block_on(run(arguments));
@@ -48,9 +49,8 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// SIGTERM when the thread that started this process ends. If it ended before the order took effect, this process already has another parent.
-fn exit_with_parent() -> anyhow::Result<()> {
-    let parent = rustix::process::getppid();
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-    anyhow::ensure!(rustix::process::getppid() == parent && parent.is_some(), "the parent ended during start");
+fn exit_with_parent(parent: i32) -> anyhow::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
     Ok(())
 }

@@ -1,13 +1,12 @@
 //! A program of the user's, given by `--engine-command`: whatever it starts ends with `rljob run`.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
-use rljob_tests::process::{run, wait_until};
+use rljob_tests::process::wait_until;
 use rustix::process::{Signal, kill_process};
 
-use super::{LIMIT, LocalRun, undisturbed};
+use super::{LIMIT, LocalRun};
+use crate::exact_recovery::practise;
 
 /// A server that never answers, to which the run's flags are nothing, and whose children are of every kind: in its group, in sessions of their own, and orphans of these. Each sleeps for a time that no
 /// other process of this machine sleeps for.
@@ -26,20 +25,16 @@ fn wait_for_sleepers(seconds: &str, count: usize) {
         .unwrap_or_else(|error| panic!("{error:#}: {:?}", with_word(seconds)));
 }
 
-fn start(folder: &Path, runs: &str, seconds: &str) -> LocalRun {
-    let jobs = folder.join(runs).join("default");
-    fs::create_dir_all(&jobs).unwrap();
-    run(Command::new("cp").arg("-a").arg(folder.join("undisturbed/default/imitate")).arg(&jobs)).unwrap();
+fn start(seconds: &str) -> LocalRun {
     let command = format!("sh -c \"{}\"", script(seconds));
-    let sets = ["--set", "practise:spec.inference.engine=SGLang", "--set", "practise:spec.inference.replicas=1"];
-    LocalRun::start_with(folder, runs, &[&sets[..], &["--engine-command", &command]].concat())
+    let sets = ["practise:spec.inference.engine=SGLang", "practise:spec.inference.replicas=1"];
+    practise("users-engine", &sets, &["--engine-command", &command]).local
 }
 
 #[test]
 fn nothing_that_a_users_engine_started_outlives_a_run_that_is_killed_stopped_or_loses_the_engine() {
-    let folder = undisturbed().folder.path();
     let seconds = format!("86{}", std::process::id());
-    let local = start(folder, "users-engine", &seconds);
+    let local = start(&seconds);
     wait_for_sleepers(&seconds, 5);
     kill_process(local.find("sh", &format!("-c sleep {seconds}")).unwrap(), Signal::KILL).unwrap();
     wait_until("another engine", LIMIT, || Ok(local.output().contains("inference-0 ended with"))).unwrap();
@@ -47,7 +42,7 @@ fn nothing_that_a_users_engine_started_outlives_a_run_that_is_killed_stopped_or_
     local.kill_all();
     wait_for_sleepers(&seconds, 0);
 
-    let local = start(folder, "users-engine", &seconds);
+    let local = start(&seconds);
     wait_for_sleepers(&seconds, 5);
     local.signal(Signal::INT);
     wait_until("the first request to stop", LIMIT, || Ok(local.output().contains("Ctrl-C again stops at once"))).unwrap();

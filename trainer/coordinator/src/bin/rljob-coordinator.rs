@@ -9,6 +9,7 @@ use clap::Parser;
 use rljob_coordinator::identity::IdentityError;
 use rljob_coordinator::process::{Options, run};
 use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tracing_subscriber::EnvFilter;
 
 /// Coordinator of an RLJob: data, rollouts, rewards, the journal, batches, weight-sync orders and evaluation.
@@ -24,9 +25,9 @@ struct Arguments {
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// End when the process that started this one ends.
-    #[arg(long)]
-    exit_with_parent: bool,
+    /// End when the process with this id, which started this one, ends.
+    #[arg(long, value_name = "PID")]
+    exit_with_parent: Option<i32>,
 }
 
 fn main() -> ExitCode {
@@ -45,8 +46,10 @@ fn main() -> ExitCode {
 }
 
 fn start(arguments: Arguments) -> anyhow::Result<()> {
-    if arguments.exit_with_parent {
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    if let Some(parent) = arguments.exit_with_parent {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // It may have ended before.
+        anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
     }
     let options = Options { config: arguments.config, tokens: arguments.tokens, listen: arguments.listen, incarnation: rand::random() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -52,7 +52,7 @@ async fn it_waits_for_its_folder_and_ends_with_0_on_sigterm() {
 async fn it_ends_with_its_parent_if_asked() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), tiny_config().to_string()).unwrap();
-    let command = r#""$0" --port 0 --load-format dummy --exit-with-parent --model-path "$1" & echo "pid $!" >&2; read _; exit 0"#;
+    let command = r#""$0" --port 0 --load-format dummy --exit-with-parent $$ --model-path "$1" & echo "pid $!" >&2; read _; exit 0"#;
     let mut shell = Command::new("sh");
     shell.args(["-c", command, env!("CARGO_BIN_EXE_rljob-engine"), folder.path().to_str().unwrap()]).env("OMP_NUM_THREADS", "1");
     let mut shell = shell.stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();

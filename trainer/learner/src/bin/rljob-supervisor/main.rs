@@ -17,7 +17,7 @@ use anyhow::Context;
 use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -50,9 +50,9 @@ struct Arguments {
     /// Port of `/healthz`. Default: none is served.
     #[arg(long)]
     health_port: Option<u16>,
-    /// End, as by SIGTERM, when the process that started this one ends.
-    #[arg(long)]
-    exit_with_parent: bool,
+    /// End, as by SIGTERM, when the process with this id, which started this one, ends.
+    #[arg(long, value_name = "PID")]
+    exit_with_parent: Option<i32>,
 }
 
 /// One thread: a learner dies with the thread that started it, which must therefore live as long as the process.
@@ -73,8 +73,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let settings = settings(&arguments)?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
-    if arguments.exit_with_parent {
+    if let Some(parent) = arguments.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM)).context("failed to ask to end with the parent process")?;
+        // It may have ended before.
+        anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
     }
     let shutdown = async {
         tokio::select! {
