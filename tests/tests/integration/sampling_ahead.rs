@@ -88,9 +88,9 @@ fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
 fn whatever_is_killed_every_sample_that_was_finished_stays_and_stays_in_its_batch() {
     let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
     let mut struck = Struck::new(LocalRun::start(folder.path(), "runs"), "ahead");
-    struck.wait_for_steps(FIRST_CHECKPOINT as usize);
+    struck.wait_for_steps(FIRST_CHECKPOINT as usize + 1);
     let copies = [Victim::Learner(0), Victim::Engine, Victim::Coordinator].map(|victim| {
-        struck.await_lines(40);
+        struck.await_lines(5);
         let copy = tempfile::tempdir().unwrap();
         struck.copy_journal(copy.path());
         struck.anywhere(victim, 1);
