@@ -32,16 +32,7 @@ impl Server {
     pub async fn embedded_of(model: &Path, dtype: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rljob-engine"));
         let port = free_port();
-        command.args([
-            "--model-path",
-            model.to_str().unwrap(),
-            "--dtype",
-            dtype,
-            "--exit-with-parent",
-            &std::process::id().to_string(),
-            "--port",
-            &port.to_string(),
-        ]);
+        command.args(["--model-path", model.to_str().unwrap(), "--dtype", dtype, "--port", &port.to_string()]);
         Self::start(command, port).await
     }
 
