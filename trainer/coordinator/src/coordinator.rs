@@ -221,9 +221,15 @@ impl Coordinator {
             newest.step_ended = Some(now);
             self.metrics.step_done(&metrics, seconds);
         }
-        let recorded = metrics.clone();
-        if self.store.call(move |journal| journal.report_step(&recorded)).await? {
-            self.files.append_metrics(&metrics).await;
+        let (files, recorded) = (self.files.clone(), metrics.clone());
+        let new = self.store.call(move |journal| {
+            let new = journal.report_step(&recorded)?;
+            if new {
+                files.append_metrics(&recorded);
+            }
+            Ok(new)
+        });
+        if new.await? {
             self.newest().metrics = Some(metrics);
         }
         Ok(())
@@ -231,11 +237,16 @@ impl Coordinator {
 
     /// Records an evaluation once and appends it to `evaluations.jsonl`, and its completions to read to `evaluation-samples.jsonl`.
     pub async fn record_evaluation(&self, metrics: EvaluationMetrics, shown: Vec<Shown>) -> Result<(), StoreError> {
-        let recorded = metrics.clone();
-        if self.store.call(move |journal| journal.put_evaluation(&recorded)).await? {
-            self.files.append_evaluation_samples(metrics.step, &shown).await;
-            self.files.append_evaluation(&metrics).await;
-        }
+        let (files, recorded) = (self.files.clone(), metrics.clone());
+        let done = self.store.call(move |journal| {
+            // First, since the journal does not hold them: after a crash in between the evaluation is made again.
+            files.append_evaluation_samples(recorded.step, &shown);
+            if journal.put_evaluation(&recorded)? {
+                files.append_evaluation(&recorded);
+            }
+            Ok(())
+        });
+        done.await?;
         self.newest().evaluation = Some(metrics);
         Ok(())
     }

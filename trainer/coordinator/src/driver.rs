@@ -125,6 +125,10 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     let rows = |data: &Dataset| serde_json::json!({"rows": data.len(), "dropped": data.dropped()});
     coordinator.event("DataOpened", serde_json::json!({"train": rows(&input.train), "evaluation": input.evaluation.as_ref().map(rows)})).await;
     coordinator.batches.set_input(Arc::clone(&input));
+    let (files, data) = (coordinator.files.clone(), Arc::clone(&input));
+    if let Err(error) = coordinator.store.call(move |journal| files.append_samples(journal, &data.train)).await {
+        tracing::warn!(error = %crate::error_line(&error), "failed to read rollouts to show");
+    }
     if let Err(error) = coordinator.change(|run, _| run.data_opened()).await {
         tracing::error!(error = %crate::error_line(&error), "failed to record the run's state");
     }

@@ -1,9 +1,10 @@
 //! The files that people read: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`. Whole lines, once per step, also over restarts.
 //!
-//! A failure to write them is logged and stops nothing: the journal holds the same.
+//! A failure to write them is logged and stops nothing: the journal holds the same. They are written in the journal's calls, which nobody's cancellation
+//! interrupts; what a crash between journal and file leaves out is written at the next start.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,8 +13,7 @@ use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::{Deserialize, Serialize};
 
 use crate::data::Dataset;
-use crate::journal::Sample;
-use crate::store::Store;
+use crate::journal::{Journal, JournalError, Sample};
 
 /// Rollouts shown of each step: of so many prompts, the first sample.
 const SAMPLES_SHOWN: usize = 4;
@@ -23,10 +23,11 @@ const SAMPLES_SHOWN: usize = 4;
 #[error("failed to open {}", path.display())]
 pub struct FileError {
     path: PathBuf,
-    source: std::io::Error,
+    source: io::Error,
 }
 
-/// The files of a run.
+/// The files of a run. Clones are the same ones.
+#[derive(Clone)]
 pub struct Files {
     metrics: Arc<Lines>,
     evaluations: Arc<Lines>,
@@ -72,77 +73,60 @@ impl Files {
     }
 
     /// Appends a step's numbers.
-    pub async fn append_metrics(&self, metrics: &StepMetrics) {
-        append(&self.metrics, metrics.step, vec![serde_json::to_string(metrics)]).await;
+    pub fn append_metrics(&self, metrics: &StepMetrics) {
+        self.metrics.append(metrics.step, &[metrics]);
     }
 
     /// Appends an evaluation's numbers.
-    pub async fn append_evaluation(&self, metrics: &EvaluationMetrics) {
-        append(&self.evaluations, metrics.step, vec![serde_json::to_string(metrics)]).await;
+    pub fn append_evaluation(&self, metrics: &EvaluationMetrics) {
+        self.evaluations.append(metrics.step, &[metrics]);
     }
 
     /// Appends some of an evaluation's completions.
-    pub async fn append_evaluation_samples<T: Serialize>(&self, step: u32, samples: &[T]) {
-        append(&self.evaluation_samples, step, samples.iter().map(serde_json::to_string).collect()).await;
+    pub fn append_evaluation_samples<T: Serialize>(&self, step: u32, samples: &[T]) {
+        self.evaluation_samples.append(step, samples);
     }
 
-    /// Appends a few of a step's rollouts.
-    pub async fn append_samples(&self, store: &Store, data: &Dataset, step: u32) {
-        match store.call(move |journal| journal.samples(step)).await {
-            Ok(samples) => append(&self.samples, step, shown(step, &samples, data)).await,
-            Err(error) => tracing::warn!(error = %crate::error_line(&error), "failed to read rollouts to show"),
-        }
-    }
-
-    /// Appends what a crash between journal and file left out.
-    pub async fn catch_up(&self, store: &Store) {
-        let (metrics, evaluations) = (self.metrics.newest(), self.evaluations.newest());
-        let missing = store.call(move |journal| {
-            let steps = metrics.map_or(1, |step| step + 1)..=journal.last_step()?;
-            let missing_metrics = steps.filter_map(|step| journal.metrics(step).transpose()).collect::<Result<Vec<_>, _>>()?;
-            let newest = journal.last_evaluation()?.filter(|newest| evaluations.is_none_or(|step| newest.step > step));
-            Ok((missing_metrics, newest))
-        });
-        match missing.await {
-            Ok((metrics, evaluation)) => {
-                for metrics in &metrics {
-                    self.append_metrics(metrics).await;
-                }
-                if let Some(evaluation) = evaluation {
-                    self.append_evaluation(&evaluation).await;
-                }
+    /// Appends a few rollouts of every fixed step that the file lacks. Steps whose samples are pruned stay out.
+    pub fn append_samples(&self, journal: &Journal, data: &Dataset) -> Result<(), JournalError> {
+        let newest = self.samples.newest().unwrap_or_default();
+        for step in newest + 1..=journal.newest_batch()?.0 {
+            match journal.samples(step) {
+                Ok(samples) => self.samples.append(step, &shown(step, &samples, data)),
+                Err(JournalError::Pruned { .. }) => {}
+                Err(error) => return Err(error),
             }
-            Err(error) => tracing::warn!(error = %crate::error_line(&error), "failed to read what the files lack"),
         }
+        Ok(())
+    }
+
+    /// Appends the numbers that a crash between journal and file left out.
+    pub fn catch_up(&self, journal: &Journal) -> Result<(), JournalError> {
+        let newest = self.metrics.newest().unwrap_or_default();
+        for step in newest + 1..=journal.last_step()? {
+            if let Some(metrics) = journal.metrics(step)? {
+                self.append_metrics(&metrics);
+            }
+        }
+        if let Some(evaluation) = journal.last_evaluation()? {
+            self.append_evaluation(&evaluation);
+        }
+        Ok(())
     }
 }
 
-fn shown(step: u32, samples: &[Sample], data: &Dataset) -> Vec<serde_json::Result<String>> {
-    let show = |sample: &Sample| {
-        serde_json::to_string(&Shown {
-            step,
-            position: sample.position,
-            prompt: &sample.prompt_text,
-            answer: data.prompt(sample.position).ok().and_then(|prompt| prompt.answer),
-            completion: &sample.completion_text,
-            reward: sample.reward,
-            finish_reason: &sample.finish_reason,
-            tokens: sample.completion_tokens.len(),
-        })
+fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>> {
+    let show = |sample: &'a Sample| Shown {
+        step,
+        position: sample.position,
+        prompt: &sample.prompt_text,
+        answer: data.prompt(sample.position).ok().and_then(|prompt| prompt.answer),
+        completion: &sample.completion_text,
+        reward: sample.reward,
+        finish_reason: &sample.finish_reason,
+        tokens: sample.completion_tokens.len(),
     };
     samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()
-}
-
-async fn append(file: &Arc<Lines>, step: u32, lines: Vec<serde_json::Result<String>>) {
-    let file = Arc::clone(file);
-    let path = file.path.clone();
-    let written = tokio::task::spawn_blocking(move || {
-        let lines = lines.into_iter().collect::<Result<Vec<_>, _>>()?;
-        file.append(step, &lines)
-    });
-    if let Ok(Err(error)) = written.await {
-        tracing::warn!(%error, file = %path.display(), "failed to append");
-    }
 }
 
 impl Lines {
@@ -169,39 +153,18 @@ impl Lines {
     }
 
     /// Appends a step's lines in one write, unless the step or a later one is there.
-    fn append(&self, step: u32, lines: &[String]) -> std::io::Result<()> {
+    fn append<T: Serialize>(&self, step: u32, lines: &[T]) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() || open.1.is_some_and(|newest| newest >= step) {
-            return Ok(());
+            return;
         }
-        open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes())?;
-        open.1 = Some(step);
-        Ok(())
+        let written = lines.iter().map(serde_json::to_string).collect::<serde_json::Result<Vec<_>>>().map_err(io::Error::from);
+        match written.and_then(|lines| open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes())) {
+            Ok(()) => open.1 = Some(step),
+            Err(error) => tracing::warn!(%error, file = %self.path.display(), "failed to append"),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use rljob_protocol::status::EvaluationMetrics;
-
-    use super::{EVALUATIONS_FILE, Files};
-
-    #[tokio::test]
-    async fn a_step_is_written_once_and_a_torn_line_is_cut_off() {
-        let run = tempfile::tempdir().unwrap();
-        let evaluation = |step| EvaluationMetrics { step, ..EvaluationMetrics::default() };
-        let files = Files::open(run.path()).unwrap();
-        files.append_evaluation(&evaluation(0)).await;
-        files.append_evaluation(&evaluation(0)).await;
-        drop(files);
-        let path = run.path().join(EVALUATIONS_FILE);
-        let whole = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, format!("{whole}{{\"step\":5,")).unwrap();
-        let files = Files::open(run.path()).unwrap();
-        files.append_evaluation(&evaluation(0)).await;
-        files.append_evaluation(&evaluation(5)).await;
-        let steps: Vec<u32> =
-            std::fs::read_to_string(&path).unwrap().lines().map(|line| serde_json::from_str::<EvaluationMetrics>(line).unwrap().step).collect();
-        assert_eq!(steps, [0, 5]);
-    }
-}
+mod tests;

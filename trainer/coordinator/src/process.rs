@@ -51,7 +51,8 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?).context("failed to make an HTTP client")?;
     let coordinator = Arc::new(open(config, client, options.incarnation).await?);
-    coordinator.files.catch_up(&coordinator.store).await;
+    let files = coordinator.files.clone();
+    coordinator.store.call(move |journal| files.catch_up(journal)).await?;
 
     let listener = TcpListener::bind(options.listen).await.with_context(|| format!("failed to listen on {}", options.listen))?;
     announce(listener.local_addr()?)?;

@@ -181,11 +181,15 @@ impl<'a> Schedule<'a> {
             self.coordinator.event("DynamicSamplingCapped", serde_json::json!({"step": step, "dropped": dropped})).await;
         }
         let fixed = FixedBatch { step, positions, next_position, dropped_groups: dropped, stale_samples: std::mem::take(&mut self.stale) };
-        self.coordinator.store.call(move |journal| journal.fix_batch(&fixed)).await?;
+        let (files, input) = (self.coordinator.files.clone(), Arc::clone(self.input));
+        let written = self.coordinator.store.call(move |journal| {
+            journal.fix_batch(&fixed)?;
+            files.append_samples(journal, &input.train)
+        });
+        written.await?;
         self.coordinator.metrics.dropped_groups.inc_by(dropped.into());
         let began = finished.values().filter_map(|(_, began)| *began).min();
         self.coordinator.rollouts_done(step, began.map(|began| self.coordinator.clock.now().saturating_sub(began).as_secs_f64()));
-        self.coordinator.files.append_samples(&self.coordinator.store, &self.input.train, step).await;
         Ok(self.coordinator.change(|run, _| run.batch_fixed(step)).await?)
     }
 }

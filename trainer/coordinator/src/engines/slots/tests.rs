@@ -1,3 +1,5 @@
+//! Slots as the fleet uses them: routing, cooling, updates.
+
 use std::time::Duration;
 
 use rljob_protocol::desired::EngineEndpoint;

@@ -1,3 +1,5 @@
+//! Configurations that models come with, and those that are refused.
+
 use super::{ModelConfig, Raw};
 
 fn json(change: impl FnOnce(&mut serde_json::Value)) -> Result<ModelConfig, String> {

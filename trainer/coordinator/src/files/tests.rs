@@ -1,0 +1,85 @@
+//! What `files` promises, one sentence a test.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rljob_crds::names::JOURNAL_FILE;
+use rljob_protocol::status::EvaluationMetrics;
+use serde_json::{Value, json};
+
+use super::{EVALUATIONS_FILE, Files, SAMPLES_FILE};
+use crate::data::Dataset;
+use crate::journal::{FixedBatch, Journal, Sample};
+use crate::text::TextTokenizer;
+
+fn lines(run: &Path, name: &str) -> Vec<Value> {
+    std::fs::read_to_string(run.join(name)).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_step_is_written_once_and_a_torn_line_is_cut_off() {
+    let run = tempfile::tempdir().unwrap();
+    let evaluation = |step| EvaluationMetrics { step, ..EvaluationMetrics::default() };
+    let files = Files::open(run.path()).unwrap();
+    files.append_evaluation(&evaluation(0));
+    files.append_evaluation(&evaluation(0));
+    drop(files);
+    let path = run.path().join(EVALUATIONS_FILE);
+    let whole = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{whole}{{\"step\":5,")).unwrap();
+    let files = Files::open(run.path()).unwrap();
+    files.append_evaluation(&evaluation(0));
+    files.append_evaluation(&evaluation(5));
+    let steps: Vec<Value> = lines(run.path(), EVALUATIONS_FILE).iter().map(|line| line["step"].clone()).collect();
+    assert_eq!(steps, [0, 5]);
+}
+
+/// One question, over and over.
+fn questions(folder: &Path) -> Dataset {
+    let path = folder.join("train.jsonl");
+    std::fs::write(&path, "{\"q\": \"a\", \"n\": \"7\"}\n").unwrap();
+    let tokenizer = TextTokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat")).unwrap();
+    let spec = serde_json::from_value(json!({"path": path, "prompt": "{{q}}", "answer": "n", "format": "Text"})).unwrap();
+    Dataset::open_train(&spec, &tokenizer, 1).unwrap()
+}
+
+fn sample(position: u64) -> Sample {
+    Sample {
+        position,
+        index: 0,
+        row: 0,
+        prompt_tokens: vec![1],
+        completion_tokens: vec![3, 2],
+        sampler_logprobs: vec![-0.1, -0.2],
+        versions: vec![],
+        finish_reason: "stop".to_owned(),
+        sampling: json!({}),
+        reward: 1.0,
+        reward_components: BTreeMap::new(),
+        prompt_text: "a".to_owned(),
+        completion_text: "7".to_owned(),
+    }
+}
+
+#[test]
+fn rollouts_of_a_batch_that_was_fixed_just_before_a_crash_are_written_at_the_next_start() {
+    let run = tempfile::tempdir().unwrap();
+    let data = questions(run.path());
+    let mut journal = Journal::open(&run.path().join(JOURNAL_FILE)).unwrap();
+    journal.put_samples(&[sample(0), sample(1), sample(2)]).unwrap();
+    let mut fix = |step: u32| {
+        let position = u64::from(step) - 1;
+        journal.fix_batch(&FixedBatch { step, positions: vec![position], next_position: position + 1, ..FixedBatch::default() }).unwrap();
+    };
+    fix(1);
+    fix(2);
+    let files = Files::open(run.path()).unwrap();
+    files.append_samples(&journal, &data).unwrap();
+    let line = |step: u32| {
+        let position = step - 1;
+        json!({"step": step, "position": position, "prompt": "a", "answer": "7", "completion": "7", "reward": 1.0, "finishReason": "stop", "tokens": 2})
+    };
+    assert_eq!(lines(run.path(), SAMPLES_FILE), [line(1), line(2)]);
+    files.append_samples(&journal, &data).unwrap();
+    assert_eq!(lines(run.path(), SAMPLES_FILE), [line(1), line(2)]);
+}
