@@ -14,13 +14,14 @@ use std::time::Instant;
 
 use futures::future::join_all;
 use rljob_tests::bench::{Aim, median, row, skipped};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use server::{Server, installation};
 
 const REQUESTS: usize = 8;
 const TOKENS: u32 = 128;
 /// Rounds of each side that count, after one that does not.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 const AIM: f64 = 1.5;
 
 /// Eight prompts of 16 tokens, others in every round, so that no cache has them.
@@ -33,12 +34,18 @@ fn bodies(round: usize) -> Vec<Value> {
     (0..REQUESTS).map(body).collect()
 }
 
-/// Tokens per second of a round.
-async fn round(server: &Server, round: usize) -> f64 {
+fn signal(server: &Server, signal: Signal) {
+    kill_process_group(Pid::from_child(&server.child), signal).unwrap();
+}
+
+/// Tokens per second of a round, while the other one is stopped: SGLang's scheduler keeps a core busy when it has nothing to do.
+async fn round(server: &Server, other: &Server, round: usize) -> f64 {
+    signal(other, Signal::STOP);
     let start = Instant::now();
     let bodies = bodies(round);
     let answers = join_all(bodies.iter().map(|body| server.generate(body))).await;
     let seconds = start.elapsed().as_secs_f64();
+    signal(other, Signal::CONT);
     let tokens: usize = answers.iter().map(|answer| answer["output_ids"].as_array().unwrap().len()).sum();
     assert_eq!(tokens, REQUESTS * TOKENS as usize);
     tokens as f64 / seconds
@@ -49,7 +56,7 @@ async fn measure(name: &str, model: &Path, dtype: &str) {
     let ours = Server::embedded_of(model, dtype).await;
     let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
     for index in 0..=ROUNDS {
-        let rates = (round(&ours, index).await, round(&theirs, index).await);
+        let rates = (round(&ours, &theirs, index).await, round(&theirs, &ours, index).await);
         if index > 0 {
             our_rates.push(rates.0);
             their_rates.push(rates.1);

@@ -17,7 +17,8 @@ const VERSION: &str = "0.5.12";
 pub struct Server {
     pub url: String,
     pub client: reqwest::Client,
-    child: Child,
+    /// The shell that leads its process group.
+    pub child: Child,
 }
 
 /// Where tests/sglang/setup.sh installs, and whether it has.
@@ -55,7 +56,9 @@ impl Server {
         let log = std::env::temp_dir().join(format!("rljob-contract-{}-{port}.log", std::process::id()));
         let file = std::fs::File::create(&log).unwrap();
         shell.env("OMP_NUM_THREADS", threads()).stdin(Stdio::piped()).stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
-        let server = Self { url: format!("http://127.0.0.1:{port}"), client: reqwest::Client::new(), child: shell.spawn().unwrap() };
+        // SGLang closes connections that were idle for some seconds, just when one is used again.
+        let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        let server = Self { url: format!("http://127.0.0.1:{port}"), client, child: shell.spawn().unwrap() };
         let ready = async {
             // SGLang answers 200 once it has generated a token.
             while !server.client.get(format!("{}/health", server.url)).send().await.is_ok_and(|response| response.status().is_success()) {
