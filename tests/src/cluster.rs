@@ -1,18 +1,21 @@
 //! A Kubernetes cluster: etcd, API server, controller manager, scheduler, and as many nodes as wanted.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::Pid;
 
+use crate::api::Api;
 use crate::enclosure::{Enclosure, Program};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
 use crate::node::Node;
 use crate::pki::Authority;
+use crate::proc::PodProcess;
 use crate::process::wait_until;
 use crate::{files, image};
 
@@ -50,6 +53,21 @@ impl Cluster {
         &self.kubeconfig
     }
 
+    /// The administrator's requests, without a kubectl for each.
+    pub fn api(&self) -> Result<Api> {
+        Api::new(&self.kubeconfig)
+    }
+
+    /// Listens in the cluster's network, for a server that stands beside it.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        self.enclosure.listen(address)
+    }
+
+    /// Runs a program to its end in the cluster's network, among its processes.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.enclosure.run(program, arguments)
+    }
+
     /// A kubectl with the administrator's rights, in the namespace `default`.
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(&self.kubeconfig)
@@ -63,6 +81,16 @@ impl Cluster {
     /// Kills the oldest process of the cluster whose command line matches this extended regular expression with signal 9, whatever pod it is in.
     pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
         self.enclosure.kill_oldest(command_line)
+    }
+
+    /// Processes in pods of a node, or of every node where the name is empty.
+    pub fn pod_processes(&self, node: &str) -> Vec<PodProcess> {
+        self.enclosure.pod_processes(node)
+    }
+
+    /// The oldest process outside of pods whose command line contains these words: one of the cluster's own programs.
+    pub fn own_process(&self, words: &str) -> Result<Pid> {
+        self.enclosure.own_process(words)
     }
 
     /// Starts a program beside the cluster, in its network. It ends when it is dropped.

@@ -9,9 +9,11 @@ use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
 mod children;
+mod faults;
 mod lifecycle;
 mod limits;
 mod operator;
+mod played;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
 fn cluster() -> &'static Cluster {
