@@ -29,8 +29,8 @@ pub struct PodFacts {
     pub acknowledged: bool,
     /// Its node's controller has called it not ready, and no kubelet has said anything since.
     pub silent: bool,
-    /// Whether its containers are ready.
-    pub up: bool,
+    /// Since when its containers are ready; none if they are not.
+    pub up_since: Option<Timestamp>,
     /// Who takes it away, and why.
     pub disruption: Option<Cause>,
     /// Why kubelet ended it for good.
@@ -62,9 +62,7 @@ pub fn ordinal(pod: &Pod) -> u32 {
 
 /// Whether its containers are ready on a node that answers. A readiness gate says more than that, and is not asked.
 pub fn is_up(pod: &Pod) -> bool {
-    let gated = pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()));
-    let ready = condition(pod, if gated { "ContainersReady" } else { "Ready" }).is_some_and(|condition| condition.status == "True");
-    ready && pod.metadata.deletion_timestamp.is_none() && !is_silent(pod)
+    pod.metadata.deletion_timestamp.is_none() && !is_silent(pod) && readiness(pod).is_some()
 }
 
 /// The facts of a pod.
@@ -83,10 +81,16 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
         deletion: deletion(pod),
         acknowledged: status.is_some_and(|status| status.start_time.is_some()),
         silent: is_silent(pod),
-        up: is_up(pod),
+        up_since: readiness(pod).filter(|_| is_up(pod)).and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
         disruption: disruption.map(|condition| cause(condition.reason.as_deref(), condition.message.as_deref())),
         failed: failed.map(|status| cause(status.reason.as_deref(), status.message.as_deref())),
     }
+}
+
+/// The condition that says that the containers are ready, if it does.
+fn readiness(pod: &Pod) -> Option<&PodCondition> {
+    let gated = pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()));
+    condition(pod, if gated { "ContainersReady" } else { "Ready" }).filter(|condition| condition.status == "True")
 }
 
 /// The node lifecycle controller sets Ready to False and leaves the reason as it was, which is none for a pod that was ready. A kubelet always gives a reason.
@@ -121,7 +125,11 @@ mod tests {
     }
 
     fn ready(status: &str, reason: &Value) -> Value {
-        json!({ "startTime": "2027-01-15T07:00:00Z", "conditions": [{ "type": "Ready", "status": status, "reason": reason }] })
+        json!({ "startTime": "2027-01-15T07:00:00Z", "conditions": [{ "type": "Ready", "status": status, "reason": reason, "lastTransitionTime": "2027-01-15T07:01:00Z" }] })
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
     }
 
     fn healthy() -> PodFacts {
@@ -136,7 +144,7 @@ mod tests {
             deletion: None,
             acknowledged: true,
             silent: false,
-            up: true,
+            up_since: Some(at("2027-01-15T07:01:00Z")),
             disruption: None,
             failed: None,
         }
@@ -146,10 +154,10 @@ mod tests {
     fn a_pod_is_read_whole() {
         let (nothing, none) = (json!({}), json!(null));
         assert_eq!(read(&pod(&nothing, &ready("True", &none)), Role::Trainer, true), healthy());
-        assert_eq!(read(&pod(&nothing, &ready("False", &json!("ContainersNotReady"))), Role::Trainer, true), PodFacts { up: false, ..healthy() });
-        let lost = PodFacts { up: false, silent: true, ..healthy() };
+        assert_eq!(read(&pod(&nothing, &ready("False", &json!("ContainersNotReady"))), Role::Trainer, true), PodFacts { up_since: None, ..healthy() });
+        let lost = PodFacts { up_since: None, silent: true, ..healthy() };
         assert_eq!(read(&pod(&nothing, &ready("False", &none)), Role::Trainer, true), lost, "no kubelet leaves the reason out");
-        let new = PodFacts { up: false, acknowledged: false, wanted: false, ..healthy() };
+        let new = PodFacts { up_since: None, acknowledged: false, wanted: false, ..healthy() };
         assert_eq!(read(&pod(&nothing, &nothing), Role::Trainer, false), new);
     }
 
@@ -158,11 +166,10 @@ mod tests {
         let metadata = json!({ "deletionTimestamp": "2027-01-15T08:00:30Z", "deletionGracePeriodSeconds": 30 });
         let target = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting" });
         let status = json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory", "conditions": [target] });
-        let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let expected = PodFacts {
             deletion: Some(Deletion { asked: at("2027-01-15T08:00:00Z"), due: at("2027-01-15T08:00:30Z") }),
             acknowledged: false,
-            up: false,
+            up_since: None,
             disruption: Some(cause(Some("EvictionByEvictionAPI"), Some("Eviction API: evicting"))),
             failed: Some(cause(Some("Evicted"), Some("low on memory"))),
             ..healthy()

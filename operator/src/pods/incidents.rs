@@ -73,8 +73,8 @@ mod tests {
         incidents(&[pod], &[], at(10)).pop().map(|incident| (incident.reason, incident.message))
     }
 
-    fn by(reason: &str, message: &str) -> Option<Cause> {
-        Some(Cause { reason: reason.to_owned(), message: message.to_owned() })
+    fn by(reason: &str, message: &str) -> Cause {
+        Cause { reason: reason.to_owned(), message: message.to_owned() }
     }
 
     #[test]
@@ -87,26 +87,26 @@ mod tests {
             (going(), Some(("Deleted", format!("was deleted by somebody; {next}")))),
             (PodFacts { wanted: false, ..going() }, None),
             (
-                PodFacts { disruption: by("EvictionByEvictionAPI", "Eviction API: evicting"), ..going() },
+                PodFacts { disruption: Some(by("EvictionByEvictionAPI", "Eviction API: evicting")), ..going() },
                 Some(("Evicted", format!("was evicted, as by kubectl drain; {next}"))),
             ),
             (
-                PodFacts { disruption: by("PreemptionByScheduler", "a higher priority"), ..going() },
+                PodFacts { disruption: Some(by("PreemptionByScheduler", "a higher priority")), ..going() },
                 Some(("Preempted", format!("was preempted: a higher priority; {next}"))),
             ),
             (
-                PodFacts { disruption: by("DeletionByTaintManager", ""), ..going() },
+                PodFacts { disruption: Some(by("DeletionByTaintManager", "")), ..going() },
                 Some(("NodeTainted", format!("was deleted because of a taint of its node; {next}"))),
             ),
             (
-                PodFacts { disruption: by("DeletionByPodGC", ""), ..going() },
+                PodFacts { disruption: Some(by("DeletionByPodGC", "")), ..going() },
                 Some(("NodeGone", format!("was deleted because its node is gone from the cluster; {next}"))),
             ),
             (
-                PodFacts { disruption: by("TerminationByKubelet", "low on memory"), ..here() },
+                PodFacts { disruption: Some(by("TerminationByKubelet", "low on memory")), ..here() },
                 Some(("EndedByKubelet", format!("was ended by its kubelet: low on memory; {next}"))),
             ),
-            (PodFacts { failed: by("Evicted", ""), ..here() }, Some(("EndedByKubelet", format!("was ended by its kubelet: Evicted; {next}")))),
+            (PodFacts { failed: Some(by("Evicted", "")), ..here() }, Some(("EndedByKubelet", format!("was ended by its kubelet: Evicted; {next}")))),
             (
                 PodFacts { silent: true, ..here() },
                 Some(("NodeNotReady", "is not heard of: its node does not answer; unless it comes back, the pod is replaced".to_owned())),

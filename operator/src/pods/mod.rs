@@ -92,14 +92,14 @@ pub(crate) mod test_support {
             deletion: None,
             acknowledged: true,
             silent: false,
-            up: true,
+            up_since: Some(at(-100)),
             disruption: None,
             failed: None,
         }
     }
 
     pub fn asked_to_go(pod: PodFacts, second: i64, grace: i64) -> PodFacts {
-        PodFacts { deletion: Some(Deletion { asked: at(second), due: at(second + grace) }), up: false, ..pod }
+        PodFacts { deletion: Some(Deletion { asked: at(second), due: at(second + grace) }), up_since: None, ..pod }
     }
 }
 

@@ -43,8 +43,8 @@ fn uid(namespace: &Namespace, pod: &str) -> String {
 
 /// Reasons of the job's events that speak of a pod.
 fn events(namespace: &Namespace, pod: &str) -> Vec<String> {
-    let path = format!("{{range .items[*]}}{{.reason}} {{.message}}{{\"\\n\"}}{{end}}");
-    let text = namespace.kubectl.run(&["get", "events", "--field-selector=involvedObject.name=sample", &format!("--output=jsonpath={path}")]).unwrap();
+    let path = "--output=jsonpath={range .items[*]}{.reason} {.message}{\"\\n\"}{end}";
+    let text = namespace.kubectl.run(&["get", "events", "--field-selector=involvedObject.name=sample", path]).unwrap();
     text.lines().filter(|line| line.contains(&format!(" {pod} on ghost "))).filter_map(|line| line.split(' ').next()).map(ToOwned::to_owned).collect()
 }
 
