@@ -152,8 +152,12 @@ async fn poll(
 async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) -> reqwest::Result<CoordinatorStatus> {
     if told.as_ref() != Some(order) {
         let request = http.put(format!("{}/v1/desired", order.url)).bearer_auth(&order.token).json(&order.desired);
-        request.send().await?.error_for_status()?;
-        *told = Some(order.clone());
+        let answer = request.send().await?;
+        // One that acts under a higher epoch refuses; its status says which, so that the next one is higher still.
+        if answer.status() != reqwest::StatusCode::CONFLICT {
+            answer.error_for_status()?;
+            *told = Some(order.clone());
+        }
     }
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
     let status: CoordinatorStatus = request.send().await?.error_for_status()?.json().await?;

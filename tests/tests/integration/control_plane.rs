@@ -14,6 +14,7 @@ mod lifecycle;
 mod limits;
 mod operator;
 mod played;
+mod pods;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
 fn cluster() -> &'static Cluster {
