@@ -13,9 +13,9 @@ use super::scene::{Scene, between};
 use super::watch::Watch;
 
 /// Faults of a job: as many as it survives within a minute or two.
-const FAULTS_OF_A_JOB: usize = 20;
+const FAULTS_OF_A_JOB: usize = 25;
 /// How long a moment is waited for, before the fault strikes anyway.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Draws of one job.
@@ -48,7 +48,7 @@ impl Schedule {
         let (start, struck) = (Instant::now(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for _ in 0..FAULTS_OF_A_JOB {
-                let pause = between(&mut self.random, 0.2, 4.0);
+                let pause = between(&mut self.random, 0.2, 3.0);
                 let moment = &MOMENTS[self.random.random_range(0..MOMENTS.len())];
                 let fault = &FAULTS[self.random.random_range(0..FAULTS.len())];
                 let mut random = ChaCha8Rng::from_rng(&mut self.random);

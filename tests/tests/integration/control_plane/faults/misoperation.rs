@@ -75,7 +75,7 @@ fn accepted(stage: &Stage, good: &Value) -> Vec<Value> {
         Ok(mut job) => job["spec"].take() != *good,
         Err(error) => {
             let (text, field) = (format!("{error:#}"), outermost(patch));
-            assert!(text.contains(&field) || text.contains("metadata.name"), "{patch} was refused without a word of {field}: {text}");
+            assert!(text.contains(&field) || text.contains("set spec.suspend to true"), "{patch} was refused without a word of {field}: {text}");
             false
         }
     };

@@ -270,7 +270,9 @@ fn normalise(object: &mut Value, resource: &str) {
 fn scrub(value: &mut Value) {
     match value {
         Value::Object(fields) => {
+            // Incidents tell what happened on the way.
             for name in [
+                "incidents",
                 "uid",
                 "resourceVersion",
                 "generation",
