@@ -65,7 +65,7 @@ fn cluster_role() -> Value {
         rule("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("networking.k8s.io", &["networkpolicies"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["configmaps"], &["get", "create", "patch", "delete"]),
+        rule("", &["configmaps"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("", &["secrets"], &["create", "patch", "delete"]),
         rule("", &["pods"], &["list", "watch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),

@@ -8,7 +8,7 @@
 //! The four pure steps know no client, no clock and no randomness: time is a parameter. [`decide`] knows roles and facts, not pods, so that `rljob run` ([`local`])
 //! feeds it local processes as the controller feeds it cluster objects.
 //!
-//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], then the edges [`observe`], [`apply`], [`remove`], [`controller`], [`poll`] and [`server`].
+//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], then the edges [`cache`], [`observe`], [`apply`], [`remove`], [`controller`], [`poll`] and [`server`].
 
 pub mod validate;
 
@@ -19,6 +19,10 @@ pub mod status;
 pub mod desired;
 
 pub mod sglang;
+
+pub mod children;
+
+pub mod cache;
 
 pub mod observe;
 
