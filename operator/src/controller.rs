@@ -28,10 +28,12 @@ use crate::decide::{self, Decision, Facts, Recorded, assign_epoch, decide, desir
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Settings, Tokens, build};
 use crate::observe::{Observed, observe};
+use crate::pods::{self, LastSeen, Plan};
 use crate::poll::{Order, Pollers};
 use crate::remove::{RemoveError, remove};
 use crate::server::Metrics;
 use crate::status;
+use crate::tend::tend;
 use crate::validate::{ValidatedJob, validate};
 
 mod policy;
@@ -81,6 +83,8 @@ pub struct Context {
     pub failures: Failures,
     /// Children that the API server refused, by job.
     pub rejections: Rejections,
+    /// Pods of the pass before, by job.
+    pub last_seen: LastSeen,
 }
 
 /// Why a pass failed.
@@ -98,6 +102,9 @@ pub enum ReconcileError {
     /// A child could not be applied.
     #[error(transparent)]
     Apply(ApplyError),
+    /// A pod could not be removed.
+    #[error("failed to remove a pod")]
+    Tend(#[source] Box<kube::Error>),
     /// A finished job's child could not be removed.
     #[error(transparent)]
     Remove(RemoveError),
@@ -129,6 +136,7 @@ impl ReconcileError {
             Self::Observe(_) => "observe",
             Self::WriteStatus(_) => "write_status",
             Self::Apply(_) => "apply",
+            Self::Tend(_) => "tend",
             Self::Remove(_) => "remove",
         }
     }
@@ -173,6 +181,7 @@ async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: Cancellati
         context.rejections.retain(|uid| uids.contains(uid));
         context.applied.retain(|uid| uids.contains(uid));
         context.written.retain(|uid| uids.contains(uid));
+        context.last_seen.retain(|uid| uids.contains(uid));
     }
 }
 
@@ -229,6 +238,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let mut facts = observed.facts(&job, &old, |identity| context.pollers.report(&uid, identity));
     let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
     facts.recorded.epoch = epoch.clone();
+    let pods = observed.pod_facts();
+    facts.incidents = pods::incidents(&pods, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)), now);
+    let plan = pods::plan(&pods, now);
     let decision = decide(&job, &facts, now);
     let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
@@ -236,7 +248,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // The record comes before the deed (client).
     let written = write_status(object, &old, new, context).await?;
-    act(object, &job, &Seen { old, written, facts, observed, decision, outlived, now }, context).await
+    context.last_seen.replace(&uid, &pods);
+    tend(&context.client, &job.namespace, &plan).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
+    act(object, &job, &Seen { old, written, facts, observed, decision, plan, outlived, now }, context).await
 }
 
 /// What a pass has found and recorded.
@@ -246,6 +260,7 @@ struct Seen {
     facts: Facts,
     observed: Observed,
     decision: Decision,
+    plan: Plan,
     /// Whether a finished job's children have outlived their time.
     outlived: bool,
     now: Timestamp,
@@ -280,7 +295,8 @@ async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context)
         return Ok(Action::requeue(Duration::ZERO));
     }
     let due = next_pass(job, &status::recorded(&seen.written), &seen.decision, rejection.is_some(), seen.now);
-    Ok(Action::requeue(if unmounted.is_some() { due.min(MOUNT_PATIENCE.unsigned_abs()) } else { due }))
+    let waits = [seen.plan.wait(seen.now), unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
+    Ok(Action::requeue(waits.into_iter().flatten().fold(due, Duration::min)))
 }
 
 /// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.

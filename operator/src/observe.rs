@@ -21,6 +21,7 @@ use crate::children::{ChildName, Kind, readable};
 use crate::decide::{Facts, RoleCounts, Roles};
 use crate::desired::pin::LiveSet;
 use crate::desired::{Pinned, Role, meta};
+use crate::pods::{self, PodFacts};
 use crate::status;
 use crate::validate::ValidatedJob;
 
@@ -97,8 +98,8 @@ impl Observed {
                 self.pods.entry(role).or_default().push(pod);
             }
         }
-        for pods in self.pods.values_mut() {
-            pods.sort_by_key(|pod| ordinal(pod));
+        for role in self.pods.values_mut() {
+            role.sort_by_key(|pod| pods::ordinal(pod));
         }
     }
 
@@ -138,6 +139,16 @@ impl Observed {
         self.pods.values().flatten().filter_map(waits).min()
     }
 
+    /// The pods as plain facts.
+    pub fn pod_facts(&self) -> Vec<PodFacts> {
+        self.pods.iter().flat_map(|(role, all)| all.iter().map(|pod| pods::read(pod, *role, self.wants(*role, pods::ordinal(pod))))).collect()
+    }
+
+    /// Whether the role's StatefulSet wants a pod of that number.
+    pub fn wants(&self, role: Role, ordinal: u32) -> bool {
+        i64::from(ordinal) < i64::from(self.counts(role).wanted)
+    }
+
     /// What the templates of the next pass keep.
     pub fn pinned(&self) -> Pinned {
         let run_config = self.children.iter().find_map(|((kind, _), live)| live.run_config.as_deref().filter(|_| *kind == Kind::ConfigMap));
@@ -165,6 +176,7 @@ impl Observed {
             coordinator_identity: identity,
             directory_in_use: self.directory_in_use(),
             blocked: self.blocked(),
+            incidents: Vec::new(),
             engines: engines.map(endpoint).collect(),
             roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
         }
@@ -175,23 +187,13 @@ impl Observed {
         let (seen, set) = (count(pods.iter()), self.sets.get(&role));
         // Pods may be seen later than their set's size: until its controller has acted on that, some may be there.
         let counted = set.map_or(0, |set| if set.settled { set.existing } else { set.existing.max(1) });
-        let ready = count(pods.iter().filter(|pod| is_ready(pod)));
+        let ready = count(pods.iter().filter(|pod| pods::is_up(pod)));
         RoleCounts { wanted: set.map_or(0, |set| set.replicas), existing: seen.max(counted), ready }
     }
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> i32 {
     i32::try_from(items.count()).unwrap_or(i32::MAX)
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    pod.metadata.deletion_timestamp.is_none() && conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// The number at the end of a StatefulSet pod's name.
-fn ordinal(pod: &Pod) -> u32 {
-    pod.name_any().rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
