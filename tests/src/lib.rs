@@ -28,6 +28,7 @@ pub mod proc;
 pub mod process;
 pub mod proxy;
 pub mod rootfs;
+pub mod scrape;
 
 pub use api::Api;
 pub use cluster::Cluster;

@@ -34,6 +34,8 @@ pub(super) struct Run {
     /// The highest epoch that a coordinator was told, and the answers to lower ones.
     pub(super) epoch: u64,
     pub(super) refused: u32,
+    /// How often a status was asked for.
+    pub(super) questions: u32,
 }
 
 /// One coordinator pod.
@@ -87,7 +89,8 @@ async fn desired(State(coordinators): State<Coordinators>, headers: HeaderMap, J
 async fn status(State(coordinators): State<Coordinators>, headers: HeaderMap) -> Result<Json<Value>, StatusCode> {
     let coordinators = coordinators.lock().unwrap();
     let Coordinator { run, desired } = coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
-    let run = run.lock().unwrap();
+    let mut run = run.lock().unwrap();
+    run.questions += 1;
     let phase = match (run.end, desired["mode"].as_str()) {
         (Some(end), Some(_)) => end,
         (None, Some("Drain")) => "Drained",

@@ -167,7 +167,8 @@ fn resumes(patch: &Value) -> bool {
     patch.get("suspend").is_some()
 }
 
-/// Whether it ends the run or its pods, as it says: a deadline that is passed, a suspension.
+/// Whether it ends the run or its pods, as it says: a deadline that is passed, a suspension. Or makes so many pods that nothing else would be tested.
 fn stops(patch: &Value) -> bool {
-    patch.get("suspend").is_some() || patch.get("activeDeadlineSeconds").is_some_and(|seconds| seconds.as_i64() < Some(1000))
+    let engines = patch.pointer("/inference/replicas").and_then(Value::as_i64);
+    engines > Some(10) || patch.get("suspend").is_some() || patch.get("activeDeadlineSeconds").is_some_and(|seconds| seconds.as_i64() < Some(1000))
 }

@@ -22,6 +22,18 @@ fn an_operator_that_was_away_catches_up_and_makes_nothing_anew() {
     assert_eq!(stage.running_pod("sample-trainer-0"), trainer);
 }
 
+#[test]
+fn another_operator_says_nothing_else_of_a_run_that_makes_steps() {
+    let mut stage = Stage::running("restarted", &json!({}));
+    let before = stage.rest().len();
+    let (version, state) = (stage.version(), stage.end_state());
+    stage.start_operator();
+    stage.wait_for_question();
+    let later = stage.rest().split_off(before);
+    assert_eq!((listed(&later), stage.version()), (String::new(), version), "{}", stage.words());
+    stage.wait_to_be(&state, "another operator");
+}
+
 /// As a restore from a backup leaves it: the CRD's default, and nothing more.
 #[test]
 fn a_status_that_is_restored_empty_resets_neither_epoch_nor_restarts() {

@@ -139,6 +139,13 @@ impl Stage {
         wait_until(&format!("{fields}"), LIMIT, has).unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.job(), self.words()));
     }
 
+    /// Waits until the operator, which has just been started, has asked the coordinator.
+    pub(super) fn wait_for_question(&self) {
+        let asked = || self.play.run.lock().unwrap_or_else(PoisonError::into_inner).questions;
+        let before = asked();
+        wait_until("a question to the coordinator", LIMIT, || Ok(asked() > before)).unwrap_or_else(|error| panic!("{error:#}\n{}", self.words()));
+    }
+
     /// Waits until the operator writes nothing more, and says how often it wrote what: the oracle of duplicates.
     pub(super) fn rest(&self) -> Vec<Write> {
         let (mut before, mut since, start) = (self.writes().len(), Instant::now(), Instant::now());
