@@ -95,6 +95,9 @@ impl Api {
 }
 
 /// Where requests run, and the servers that tests play.
+///
+/// # Panics
+/// Where no thread can be started.
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     #[expect(clippy::expect_used, reason = "without threads no test runs")]

@@ -1,6 +1,6 @@
 //! The table of faults. One is a line here and, at most, a function below; `mod.rs` says how.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rand::Rng;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::links::cut;
 use super::scene::{COORDINATOR, ENGINE, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
+use crate::proc::resume;
 
 /// Something that goes wrong.
 pub struct Fault {
@@ -28,24 +29,29 @@ pub const FAULTS: &[Fault] = &[
     Fault { part: "engine", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(ENGINE, random)?) },
     Fault { part: "engine", name: "stopped", counts: false, strike: |scene, random| stopped(scene, ENGINE, random) },
     Fault { part: "engine", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(ENGINE, random)?, short(random)) },
+    Fault { part: "engine", name: "hung", counts: false, strike: |scene, random| hung(scene, ENGINE, random) },
     Fault { part: "engine pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "inference", 5, random) },
     Fault { part: "engine pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "inference", 0, random) },
     Fault { part: "engine pod", name: "evicted", counts: false, strike: |scene, random| evicted(scene, "inference", random) },
     Fault { part: "coordinator", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(COORDINATOR, random)?) },
     Fault { part: "coordinator", name: "stopped", counts: false, strike: |scene, random| stopped(scene, COORDINATOR, random) },
     Fault { part: "coordinator", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(COORDINATOR, random)?, short(random)) },
+    Fault { part: "coordinator", name: "hung", counts: false, strike: |scene, random| hung(scene, COORDINATOR, random) },
     Fault { part: "coordinator pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "coordinator", 5, random) },
     Fault { part: "coordinator pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "coordinator", 0, random) },
     Fault { part: "coordinator pod", name: "evicted", counts: false, strike: |scene, random| evicted(scene, "coordinator", random) },
     Fault { part: "learner", name: "killed", counts: true, strike: |scene, random| killed(scene.one_of(LEARNER, random)?) },
     Fault { part: "learner", name: "stopped", counts: false, strike: |scene, random| stopped(scene, LEARNER, random) },
+    Fault { part: "learner", name: "hung", counts: true, strike: |scene, random| hung(scene, LEARNER, random) },
     Fault { part: "trainer pod", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(SUPERVISOR, random)?) },
     Fault { part: "trainer pod", name: "stopped", counts: false, strike: |scene, random| stopped(scene, SUPERVISOR, random) },
     Fault { part: "trainer pod", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(SUPERVISOR, random)?, short(random)) },
+    Fault { part: "trainer pod", name: "hung", counts: false, strike: |scene, random| hung(scene, SUPERVISOR, random) },
     Fault { part: "trainer pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "trainer", 5, random) },
     Fault { part: "trainer pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "trainer", 0, random) },
     Fault { part: "trainer pod", name: "evicted", counts: false, strike: |scene, random| evicted(scene, "trainer", random) },
     Fault { part: "node", name: "stopped", counts: false, strike: node_stopped },
+    Fault { part: "node", name: "lost", counts: false, strike: node_lost },
     Fault {
         part: "node",
         name: "without kubelet",
@@ -64,6 +70,9 @@ pub const FAULTS: &[Fault] = &[
     Fault { part: "job", name: "scaled", counts: false, strike: scaled },
 ];
 
+/// Time within which a lost node's pods are elsewhere: Kubernetes notices after 50 s, and the operator has its bound.
+const LOST_NODE: Duration = Duration::from_secs(150);
+
 /// A time that most waits outlive.
 fn short(random: &mut ChaCha8Rng) -> Duration {
     between(random, 0.2, 5.0)
@@ -74,12 +83,29 @@ fn killed(pid: Pid) -> Result<()> {
 }
 
 fn stopped(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    scene.stopped(&[scene.one_of(words, random)?], short(random))
+    Scene::stopped(&[scene.one_of(words, random)?], short(random))
+}
+
+/// Stopped until somebody replaces it; one that nobody replaces within a minute goes on.
+fn hung(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
+    let pid = scene.one_of(words, random)?;
+    kill_process(pid, Signal::STOP).context("it is gone")?;
+    wait_for(Duration::from_secs(60), || !scene.processes(words).contains(&pid));
+    resume(pid);
+    Ok(())
+}
+
+/// Waits until it holds, or for so long.
+fn wait_for(limit: Duration, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while start.elapsed() < limit && !holds() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// A server of the cluster itself.
 fn frozen(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    scene.stopped(&[scene.server(words)?], short(random))
+    Scene::stopped(&[scene.server(words)?], short(random))
 }
 
 fn deleted(scene: &Scene, role: &str, grace_seconds: u32, random: &mut ChaCha8Rng) -> Result<()> {
@@ -103,7 +129,26 @@ fn node_stopped(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
     let node = node(random);
     let mut pids: Vec<Pid> = scene.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();
     pids.push(scene.server(&format!("--hostname-override={node}"))?);
-    scene.stopped(&pids, short(random))
+    Scene::stopped(&pids, short(random))
+}
+
+/// A node that nobody hears of until its pods are made anew elsewhere; then it comes back, and with it the processes of the old pods.
+fn node_lost(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
+    let operators = scene.api.get(&format!("/api/v1/namespaces/{SYSTEM}/pods"))?;
+    // A node takes its Deployments' pods with it for five minutes, which is Kubernetes' own bound and not the operator's.
+    let spared = operators["items"][0]["spec"]["nodeName"].as_str().unwrap_or_default();
+    let node = Some(node(random)).filter(|node| node != spared).context("the operator is on that node")?;
+    let on_node = || scene.api.get(&scene.path("api/v1", &format!("pods?fieldSelector=spec.nodeName={node}")));
+    ensure!(on_node()?["items"].as_array().is_some_and(|pods| !pods.is_empty()), "no pod is on {node}");
+    let mut pids: Vec<Pid> = scene.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();
+    pids.push(scene.server(&format!("--hostname-override={node}"))?);
+    for pid in &pids {
+        // Some end while they are listed.
+        let _ = kill_process(*pid, Signal::STOP);
+    }
+    wait_for(LOST_NODE, || on_node().is_ok_and(|pods| pods["items"].as_array().is_some_and(Vec::is_empty)));
+    pids.into_iter().for_each(resume);
+    Ok(())
 }
 
 /// As `kubectl drain` does: no new pods, and the job's pods there are evicted.

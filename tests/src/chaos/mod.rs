@@ -14,7 +14,7 @@
 //! Fault { part: "engine", name: "starved", counts: false, strike: |scene, random| {
 //!     let engine = scene.one_of(ENGINE, random)?;
 //!     for _ in 0..20 {
-//!         scene.stopped(&[engine], Duration::from_millis(200))?;
+//!         Scene::stopped(&[engine], Duration::from_millis(200))?;
 //!     }
 //!     Ok(())
 //! } },

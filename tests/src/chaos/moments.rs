@@ -36,7 +36,7 @@ pub(super) const MOMENTS: &[Moment] = &[
 
 /// Steps that are recorded.
 pub(super) fn steps(run_directory: &Path) -> usize {
-    fs::read(run_directory.join(METRICS_FILE)).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count()
+    fs::read_to_string(run_directory.join(METRICS_FILE)).unwrap_or_default().matches('\n').count()
 }
 
 fn any_folder(parent: &Path, is: impl Fn(&Path) -> bool) -> bool {

@@ -121,7 +121,7 @@ impl Scene {
     }
 
     /// Stops processes for a while.
-    pub(super) fn stopped(&self, pids: &[Pid], time: Duration) -> Result<()> {
+    pub(super) fn stopped(pids: &[Pid], time: Duration) -> Result<()> {
         let stopped = pids.iter().filter(|pid| kill_process(**pid, Signal::STOP).is_ok()).count();
         ensure!(stopped > 0, "nothing was there to be stopped");
         std::thread::sleep(time);
@@ -132,9 +132,10 @@ impl Scene {
     /// Everything that a person needs to see why something did not hold.
     pub(super) fn state(&self) -> String {
         let kubectl = self.cluster.kubectl();
-        let learners: String =
-            fs::read_dir(self.run_directory()).into_iter().flatten().flatten().map(|entry| format!("{}\n", entry.path().display())).collect();
-        format!("{}\n── operator\n{}\n── run directory\n{learners}", report(&kubectl.in_namespace(&self.namespace())), report(&kubectl.in_namespace(SYSTEM)))
+        let entries = fs::read_dir(self.run_directory()).into_iter().flatten().flatten();
+        let directory: Vec<String> = entries.map(|entry| entry.path().display().to_string()).collect();
+        let [job, system] = [&self.namespace(), SYSTEM].map(|namespace| report(&kubectl.in_namespace(namespace)));
+        format!("{job}\n── operator\n{system}\n── run directory\n{}", directory.join("\n"))
     }
 
     /// Pods' processes that belong to no operator.

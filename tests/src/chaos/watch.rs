@@ -44,7 +44,7 @@ impl Watch {
         let after = self.condition("Succeeded");
         self.check(before != "True" || after == "True", || format!("the job had succeeded, and now Succeeded is {after:?}"));
         let stalled = self.condition("Stalled");
-        self.check(stalled != "True", || format!("the job is stalled: {}", self_message(new)));
+        self.check(stalled != "True", || format!("the job is stalled: {}", stalled_by(new)));
     }
 
     fn records(&mut self, text: &str) {
@@ -101,9 +101,10 @@ impl Watch {
     }
 }
 
-fn self_message(status: &Value) -> String {
-    let conditions = status["conditions"].as_array().into_iter().flatten();
-    conditions.filter(|condition| condition["type"] == "Stalled").map(|condition| format!("{}: {}", condition["reason"], condition["message"])).collect()
+/// Why a job is stalled.
+fn stalled_by(status: &Value) -> String {
+    let condition = status["conditions"].as_array().into_iter().flatten().find(|condition| condition["type"] == "Stalled");
+    condition.map(ToString::to_string).unwrap_or_default()
 }
 
 /// Checkpoints that have a manifest and lack what it names.

@@ -212,7 +212,8 @@ pub(super) fn is_true(job: &Value, condition: &str) -> bool {
 
 /// One write a line; those that changed nothing are left out.
 pub(super) fn listed(writes: &[Write]) -> String {
-    writes.iter().filter(|write| write.changed || write.code >= 300).map(|write| format!("{} {}\n", write.call, write.code)).collect()
+    let told = writes.iter().filter(|write| write.changed || write.code >= 300);
+    told.map(|write| format!("{} {}", write.call, write.code)).collect::<Vec<_>>().join("\n")
 }
 
 /// Where two end states differ, a line each.
@@ -280,6 +281,7 @@ fn scrub(value: &mut Value) {
             // Incidents tell what happened on the way.
             for name in [
                 "incidents",
+                "rljob.dev/sha256",
                 "uid",
                 "resourceVersion",
                 "generation",
