@@ -127,11 +127,9 @@ impl Proxy {
         self.shared.reads.send_modify(|reads| reads.hold_watches = true);
     }
 
-    /// Waits for [`Effect::Halt`]; the client is to be killed then.
-    pub fn wait_halted(&self, limit: std::time::Duration) -> Result<()> {
-        let mut life = self.shared.life.subscribe();
-        let wait = async { tokio::time::timeout(limit, life.wait_for(|life| *life == Life::Halted)).await };
-        runtime().block_on(wait).context("waiting for the write at which the operator is killed")?.map(drop).context("the proxy has ended")
+    /// Whether [`Effect::Halt`] has struck; the client is to be killed then.
+    pub fn has_halted(&self) -> bool {
+        *self.shared.life.borrow() == Life::Halted
     }
 
     /// Answers again, after [`Effect::Halt`].
@@ -169,7 +167,12 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     if effect == Some(Effect::Halt) {
         shared.life.send_replace(Life::Halts);
     }
-    let answer = pass(&shared, &call, request).await.unwrap_or_else(|error| refuse(502, &format!("{call}: {error:#}")));
+    // What is on its way arrives and is counted, also when its client dies meanwhile.
+    let passed = tokio::spawn({
+        let (shared, call) = (shared.clone(), call.clone());
+        async move { pass(&shared, &call, request).await }
+    });
+    let answer = passed.await.map_err(anyhow::Error::from).flatten().unwrap_or_else(|error| refuse(502, &format!("{call}: {error:#}")));
     match effect {
         Some(Effect::Halt) => {
             shared.life.send_replace(Life::Halted);
