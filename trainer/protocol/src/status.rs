@@ -62,7 +62,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LearnerFailure {
-    /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerInput`, `CoordinatorInput`.
+    /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`, `CoordinatorInput`.
     pub reason: String,
     /// One line: what failed, with the last log lines.
     pub message: String,
