@@ -94,6 +94,8 @@ pub struct EngineState {
     pub state: EngineCondition,
     /// The weights it was seen to hold; none for weights that no learner published.
     pub version: Option<Version>,
+    /// Seconds since it last answered, or since it was listed if it never has; none while it answers.
+    pub silent_seconds: Option<u32>,
 }
 
 /// What an engine is good for.
