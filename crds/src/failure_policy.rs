@@ -182,6 +182,10 @@ mod tests {
         ] {
             assert_eq!(first_match(&rules, role, reason, code), expected, "{role:?} {reason} {code:?}");
         }
-        assert_eq!(first_match(&[rule(serde_json::json!({"action": "FailJob"}))], Trainer, "LearnerHung", None), Some((0, FailJob)), "no condition matches all");
+        assert_eq!(
+            first_match(&[rule(serde_json::json!({"action": "FailJob"}))], Trainer, "LearnerHung", None),
+            Some((0, FailJob)),
+            "no condition matches all"
+        );
     }
 }

@@ -288,7 +288,8 @@ mod tests {
         let mut observed = observed();
         let ended = |code: i32| json!({ "exitCode": code, "reason": if code == 137 { "OOMKilled" } else { "Error" }, "message": "last words" });
         for (pod, code) in observed.pods.get_mut(&Role::Inference).unwrap().iter_mut().zip([0, 137, 1]) {
-            let container = json!({ "name": "inference", "image": "", "imageID": "", "ready": false, "restartCount": 1, "lastState": { "terminated": ended(code) } });
+            let container =
+                json!({ "name": "inference", "image": "", "imageID": "", "ready": false, "restartCount": 1, "lastState": { "terminated": ended(code) } });
             pod.status = Some(serde_json::from_value(json!({ "containerStatuses": [container] })).unwrap());
         }
         let going = &mut observed.pods.get_mut(&Role::Inference).unwrap()[2];
