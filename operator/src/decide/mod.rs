@@ -8,6 +8,7 @@
 //! Restarts of learners are the coordinator's: it restarts them within the budget that [`desired_for_coordinator`] hands it, and says `Failed` when it is spent.
 
 use jiff::Timestamp;
+use rljob_crds::status::Incident;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -47,6 +48,8 @@ pub struct Facts {
     pub blocked: Option<String>,
     /// How containers ended that failed by themselves, by role and name; of each its newest end.
     pub exits: Vec<Exit>,
+    /// What is happening to parts of the run from outside. For people: nothing is decided by it.
+    pub incidents: Vec<Incident>,
     /// Every engine that exists.
     pub engines: Vec<EngineEndpoint>,
     /// The roles' counts.
@@ -249,6 +252,7 @@ pub(crate) mod test_support {
             directory_in_use: None,
             blocked: None,
             exits: vec![],
+            incidents: vec![],
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
         }

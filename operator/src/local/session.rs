@@ -213,6 +213,7 @@ impl<'a> Session<'a> {
             directory_in_use: self.processes.directory_in_use(),
             blocked: None,
             exits: self.processes.exits(),
+            incidents: Vec::new(),
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),
