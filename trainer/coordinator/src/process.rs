@@ -49,7 +49,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     Identity::of(&config)?.claim(&config.run_directory)?;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
-    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?).context("failed to make an HTTP client")?;
+    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
     let coordinator = Arc::new(open(config, client, options.incarnation).await?);
     let files = coordinator.files.clone();
     coordinator.store.call(move |journal| files.catch_up(journal)).await?;
