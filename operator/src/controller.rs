@@ -88,8 +88,8 @@ pub enum ReconcileError {
     /// A child could not be applied.
     #[error(transparent)]
     Apply(ApplyError),
-    /// A pod could not be removed.
-    #[error("failed to remove a pod")]
+    /// A pod could not be removed, or its gate not set.
+    #[error("failed to tend to a pod")]
     Tend(#[source] Box<kube::Error>),
     /// A finished job's child could not be removed.
     #[error("failed to remove the children of a finished job")]
@@ -205,8 +205,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
     facts.recorded.epoch = epoch.clone();
     let pods = observed.pod_facts();
-    facts.incidents = pods::incidents(&pods, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)), now);
-    let plan = pods::plan(&pods, now);
+    let plan = pods::plan(&pods, facts.report().map_or(&[], |report| &report.engines), now);
+    facts.incidents = pods::incidents(&pods, &plan, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)));
+    facts.exit = pods::exit(&pods);
     let decision = decide(&job, &facts, now);
     let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
@@ -216,7 +217,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let written = write_status(object, &old, new, context).await?;
     tracing::info!(job = %ObjectRef::from_obj(object), decision = ?decision, attempt = written.attempt, epoch = written.epoch, "reconciled");
     context.last_seen.replace(&uid, &pods);
-    tend(&context.client, &job.namespace, &plan).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
+    tend(&context.client, &job.namespace, &plan, now).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
     if matches!(decision, Decision::Finished(_)) && decide::removal(&job, &facts.recorded).is_some_and(|due| now >= due) {
         context.pollers.forget(&uid);
         if observed.has_children() {
@@ -226,7 +227,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // desired (no client), apply (client)
     let tokens = Tokens::derive(&context.token_key, &uid);
-    let resources = build(&job, decision.wanted(&facts), &context.settings, &tokens, &observed.pinned());
+    let resources = build(&job, decision.wanted(&job, &facts), &context.settings, &tokens, &observed.pinned());
     let rejection = match apply(&context.client, &resources).await {
         Ok(()) => None,
         Err(error @ ApplyError::Rejected { .. }) => Some(error.to_string()),

@@ -188,6 +188,7 @@ impl<'a> Session<'a> {
             directory_in_use: self.processes.directory_in_use(),
             blocked: None,
             incidents: Vec::new(),
+            exit: None,
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),
