@@ -236,9 +236,18 @@ pub struct FailurePolicy {
     #[serde(default = "max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
+    /// Seconds in which no learner gets any further (a micro-batch, a tensor that is loaded or written, an instruction) before they count as hung: they are killed and
+    /// restarted, and it is counted. A stopped process is found within seconds, whatever this says. Default 1800.
+    #[serde(default = "hang_timeout_seconds")]
+    #[schemars(range(min = 10, max = 86400))]
+    pub hang_timeout_seconds: u32,
     /// Waiting time between restarts; doubles from `initialSeconds` to `maxSeconds`.
     #[serde(default)]
     pub backoff: Backoff,
+}
+
+fn hang_timeout_seconds() -> u32 {
+    1800
 }
 
 fn max_restarts() -> u32 {
@@ -247,7 +256,7 @@ fn max_restarts() -> u32 {
 
 impl Default for FailurePolicy {
     fn default() -> Self {
-        Self { max_restarts: max_restarts(), backoff: Backoff::default() }
+        Self { max_restarts: max_restarts(), hang_timeout_seconds: hang_timeout_seconds(), backoff: Backoff::default() }
     }
 }
 

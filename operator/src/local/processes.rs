@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::backoff::Losses;
 use super::commands::{Recipe, Role};
+use super::watchdog::Watched;
 use crate::decide::RoleCounts;
 
 /// Wait before a process that ended with exit code 0 is started again.
@@ -122,6 +123,22 @@ impl Processes {
     pub fn coordinator(&self) -> Option<String> {
         let process = self.all.iter().find(|process| process.recipe.role == Role::Coordinator)?;
         Some(format!("{}-{}", process.child.as_ref()?.id()?, process.starts))
+    }
+
+    /// Every process that runs.
+    pub fn running(&self) -> Vec<(Watched, Role)> {
+        let running = self.all.iter().filter(|process| process.child.is_some());
+        running.map(|process| (Watched { name: process.recipe.name.clone(), starts: process.starts }, process.recipe.role)).collect()
+    }
+
+    /// Kills a process that hangs; [`Self::tend`] starts it again. Its children end with it.
+    pub fn kill_hung(&mut self, name: &str) {
+        let Some(process) = self.all.iter_mut().find(|process| process.recipe.name == name) else { return };
+        process.lifeline = None;
+        let killed = process.child.as_mut().filter(|_| !process.recipe.holds_lifeline).map(Child::start_kill);
+        if let Some(Err(error)) = killed {
+            tracing::warn!(name, %error, "failed to kill a process that hangs");
+        }
     }
 
     /// What the coordinator said last, if it ended because the run directory belongs to another run.

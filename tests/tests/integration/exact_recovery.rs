@@ -107,6 +107,20 @@ fn killed_in_backward_in_a_checkpoint_and_in_a_broadcast_a_run_ends_with_the_sam
 }
 
 #[test]
+fn whoever_is_stopped_is_found_and_killed_and_the_run_ends_with_the_same_bits_and_batches() {
+    // Of one engine, since the run would end on the other before the stopped one is replaced.
+    let mut struck = practise("stopped", &["practise:spec.inference.replicas=1"], &[]);
+    struck.wait_for_steps(2);
+    for victim in [Victim::Learner(1), Victim::Engine, Victim::Supervisor, Victim::Coordinator] {
+        struck.stop(victim);
+    }
+    let directory = struck.local.runs.join("default/practise");
+    assert_same(struck);
+    let failures = "SELECT DISTINCT json_extract(detail, '$.restarts'), json_extract(detail, '$.lastFailure.reason') FROM events WHERE kind = 'RunChanged'";
+    assert_eq!(query(&directory, failures), "0|None\n1|LearnerHung");
+}
+
+#[test]
 fn killed_in_a_sync_through_the_disk_a_run_ends_with_the_same_bits_and_batches() {
     let mut struck = practise("struck-disk", &["practise:spec.weightSync.method=Disk"], &[]);
     struck.learner_that_writes();

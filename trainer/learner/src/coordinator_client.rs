@@ -148,6 +148,7 @@ impl CoordinatorClient {
     fn call(&self, method: &Method, path: &str, json: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
+            crate::pulse::advance();
             let last = match self.runtime.block_on(self.try_once(method, path, json)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(Failure::Final(error)) => return Err(error),

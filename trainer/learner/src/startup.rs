@@ -190,6 +190,7 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
             tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
         }
         looks += 1;
+        crate::pulse::advance();
         std::thread::sleep(EXPORT_INTERVAL);
     }
     Ok(())

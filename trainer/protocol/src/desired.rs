@@ -62,4 +62,6 @@ pub struct RestartPolicy {
     pub backoff_initial_seconds: u32,
     /// Longest wait in seconds.
     pub backoff_max_seconds: u32,
+    /// Seconds without progress of any learner after which the group counts as hung.
+    pub hang_timeout_seconds: u32,
 }

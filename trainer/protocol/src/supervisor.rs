@@ -34,7 +34,7 @@ pub struct SupervisorReport {
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum LearnerState {
     /// It runs.
-    Running,
+    Running(Pulse),
     /// It ended.
     Exited {
         /// Exit code; 128 + n for signal n.
@@ -43,6 +43,21 @@ pub enum LearnerState {
         log_tail: String,
     },
 }
+
+/// Signs of life of a learner process, as its supervisor hears them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pulse {
+    /// Seconds since its newest beat, which a thread of its own sends every second; none before the first.
+    pub beat_seconds: Option<u32>,
+    /// Seconds since its loop last got further, or since it was started: a micro-batch, a tensor, an instruction.
+    pub progress_seconds: u32,
+}
+
+/// Byte that a learner writes to its standard output every second in which its loop did not get further.
+pub const BEAT: u8 = b'.';
+/// The same for a second in which it did.
+pub const PROGRESS: u8 = b'+';
 
 /// What a supervisor is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

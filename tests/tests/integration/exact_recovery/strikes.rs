@@ -137,6 +137,12 @@ impl Struck {
         Frozen(pid)
     }
 
+    /// Stops a process for good and waits until it is replaced.
+    pub fn stop(&mut self, victim: Victim) {
+        let frozen = self.freeze(victim);
+        self.wait_for(victim, |found| found != frozen.0);
+    }
+
     /// The journal as it is now, in a folder.
     pub fn copy_journal(&mut self, folder: &Path) {
         let coordinator = self.freeze(Victim::Coordinator);

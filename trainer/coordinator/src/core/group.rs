@@ -144,6 +144,8 @@ impl Run {
             self.record.stage = Stage::Finished;
         } else if self.record.exported {
             // The model is out: whoever is lost now takes nothing along.
+        } else if !lost && let Some(failure) = self.hung(&layout) {
+            self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };
         } else if lost {
             self.record.stage = Stage::Stopping { layout, failure: None, lost: true, fatal: false };
         } else if exited && self.draining() {

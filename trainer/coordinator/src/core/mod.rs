@@ -11,6 +11,7 @@
 pub mod admission;
 pub mod ahead;
 pub mod group;
+pub mod hang;
 pub mod instruct;
 pub mod record;
 pub mod reports;

@@ -77,7 +77,7 @@ impl Supervisors {
 
 /// Learners that run according to a report.
 pub fn running(report: &SupervisorReport) -> u32 {
-    report.learners.iter().filter(|learner| **learner == LearnerState::Running).count() as u32
+    report.learners.iter().filter(|learner| matches!(learner, LearnerState::Running(_))).count() as u32
 }
 
 /// The failed learner of a report that is most likely the cause: one that cannot use its input, then one ended by a signal, before one that merely lost its peer.

@@ -11,7 +11,7 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 use rljob_protocol::learner::{Instruction, Transfer};
 use rljob_protocol::status::{LearnerFailure, Phase};
-use rljob_protocol::supervisor::{Group, LearnerState, Order, Restore, SupervisorReport};
+use rljob_protocol::supervisor::{Group, LearnerState, Order, Pulse, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
 
 use super::admission::Admission;
@@ -43,7 +43,7 @@ pub(super) fn desired() -> Desired {
         mode: Mode::Run,
         engines: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },
-        restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300 },
+        restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300, hang_timeout_seconds: 600 },
     }
 }
 
@@ -55,12 +55,12 @@ pub(super) fn version(step: u32, attempt: u32) -> Version {
     Version { step, attempt }
 }
 
-fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
+pub(super) fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
     SupervisorReport { instance: instance.to_owned(), address: format!("{instance}.example"), rendezvous_port: 7000, processes: 1, attempt, learners }
 }
 
 pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
-    report(instance, Some(attempt), vec![LearnerState::Running])
+    report(instance, Some(attempt), vec![LearnerState::Running(Pulse::default())])
 }
 
 pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {

@@ -38,7 +38,7 @@ impl Fleet {
 
     /// Takes the list of engines that exist.
     pub fn set(&self, engines: &[EngineEndpoint]) {
-        self.slots().set(engines);
+        self.slots().set(engines, self.clock.now());
         self.changed.send_replace(());
     }
 
@@ -103,6 +103,7 @@ impl Fleet {
 
     async fn poll(&self, name: &str, url: &str) {
         let updates = self.update_quietly(name, |slot| slot.updates);
+        let asked = self.clock.now();
         let info = self.client.model_info(url).await;
         let before = self.slots().views(self.clock.now());
         let resume = self.update_quietly(name, |slot| {
@@ -111,7 +112,7 @@ impl Fleet {
             }
             match info {
                 Ok(info) => slot.answered(info.weight_version),
-                Err(_) => slot.missed(),
+                Err(_) => slot.missed(asked),
             }
             slot.version().is_some() && !slot.resumed && slot.usable(self.clock.now())
         });

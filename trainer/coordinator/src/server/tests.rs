@@ -84,7 +84,7 @@ impl Server {
         let desired = json!({
             "epoch": epoch, "generation": 1, "mode": "Run", "engines": [],
             "checkpoint": {"everySteps": 2, "keepLast": 2},
-            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1},
+            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1, "hangTimeoutSeconds": 1800},
         });
         self.call(Method::PUT, "/v1/desired", "secret-operator", Some(desired)).await.0
     }

@@ -45,10 +45,10 @@ async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>
         if !engine.usable || engine.version == Some(version) {
             continue;
         }
-        let Some(url) = begin(coordinator, &engine.name, version) else { continue };
+        let Some(target) = begin(coordinator, &engine.name, version) else { continue };
         let (coordinator, folder) = (Arc::clone(coordinator), folder.clone());
         updates.spawn(async move {
-            let result = update(&coordinator, &url, version, &folder).await;
+            let result = target.or_lost(update(&coordinator, &target.url, version, &folder)).await;
             book(&coordinator, &engine.name, version, result).await;
         });
     }

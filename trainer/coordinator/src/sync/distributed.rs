@@ -43,8 +43,8 @@ pub fn start(coordinator: &Arc<Coordinator>, sender: &Arc<Sender>, transfers: Ve
 }
 
 async fn receive(coordinator: &Coordinator, sender: &Sender, transfer: &Transfer) {
-    if let Some(url) = begin(coordinator, &transfer.engine, sender.version) {
-        let result = update(coordinator, &url, sender, transfer).await;
+    if let Some(target) = begin(coordinator, &transfer.engine, sender.version) {
+        let result = target.or_lost(update(coordinator, &target.url, sender, transfer)).await;
         book(coordinator, &transfer.engine, sender.version, result).await;
     }
     if let Err(error) = coordinator.change(|run, _| run.transfer_over(transfer)).await {

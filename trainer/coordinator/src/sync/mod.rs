@@ -8,6 +8,7 @@ pub mod distributed;
 pub mod folders;
 
 use rljob_protocol::version::Version;
+use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineError;
@@ -21,12 +22,28 @@ pub struct SyncError {
     source: EngineError,
 }
 
+/// An engine that is being updated.
+struct Target {
+    url: String,
+    lost: CancellationToken,
+}
+
+impl Target {
+    /// Gives an update up when the engine does not answer any more: one that hangs would keep its place until the call's own deadline.
+    async fn or_lost(&self, update: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
+        tokio::select! {
+            () = self.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
+            result = update => result,
+        }
+    }
+}
+
 /// Takes an engine out of routing for an update; answers where it is, if it is still there.
-fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<String> {
+fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<Target> {
     tracing::debug!(engine, %version, "updating an engine's weights");
     coordinator.fleet.update(engine, |slot| {
         slot.update_begins();
-        slot.url.clone()
+        Target { url: slot.url.clone(), lost: slot.lost.clone() }
     })
 }
 
