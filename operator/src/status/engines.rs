@@ -24,9 +24,10 @@ pub(super) fn inference(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, ke
 
 /// While no coordinator reports, what the last one said.
 fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
-    let known = |name: &str| known.iter().find(|engine| engine.name == name && facts.report().is_none()).cloned();
-    let mut engines: Vec<EngineStatus> =
-        facts.engines.iter().map(|engine| known(&engine.name).unwrap_or_else(|| status(&engine.name, facts.report()))).collect();
+    if facts.report().is_none() && !known.is_empty() {
+        return known.iter().filter(|known| facts.engines.iter().any(|engine| engine.name == known.name)).cloned().collect();
+    }
+    let mut engines: Vec<EngineStatus> = facts.engines.iter().map(|engine| status(&engine.name, facts.report())).collect();
     // Stable: by number within a state.
     engines.sort_by_key(|engine| engine.state);
     engines.truncate(LIMIT);
@@ -82,6 +83,7 @@ mod tests {
         assert_eq!(short, expected);
         assert_eq!((list.len(), list[3].version.as_deref()), (32, Some("step-7.attempt-1")));
         facts.coordinator = None;
-        assert_eq!(engines(&facts, &list)[..2], [list[0].clone(), list[2].clone()], "what is known of them is kept");
+        facts.engines.remove(35);
+        assert_eq!(engines(&facts, &list), list[1..], "what is known of those that are left");
     }
 }
