@@ -13,12 +13,13 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
+use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_JOB, LABEL_ROLE};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
-use crate::decide::{Facts, RoleCounts, Roles};
+use crate::decide::{Exit, Facts, RoleCounts, Roles};
 use crate::desired::{Pinned, Role, meta};
 use crate::pods::{self, PodFacts};
 use crate::status;
@@ -132,6 +133,13 @@ impl Observed {
         Some(words.unwrap_or("the run directory belongs to another run").trim_start_matches("error: ").to_owned())
     }
 
+    /// How containers ended that failed, the newest end of each. One whose pod is to go was told to end.
+    fn exits(&self) -> Vec<Exit> {
+        let pods = self.pods.iter().flat_map(|(role, pods)| pods.iter().map(move |pod| (*role, pod)));
+        let staying = pods.filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none());
+        staying.filter_map(|(role, pod)| exit(role, pod)).collect()
+    }
+
     /// The first pod that no node can take, and why.
     fn blocked(&self) -> Option<String> {
         self.pods.values().flatten().find_map(|pod| {
@@ -181,6 +189,7 @@ impl Observed {
             blocked: self.blocked(),
             incidents: Vec::new(),
             exit: None,
+            exits: self.exits(),
             engines: engines.map(endpoint).collect(),
             roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
         }
@@ -191,6 +200,24 @@ impl Observed {
         let wanted = self.stateful_sets.get(&role).and_then(|set| set.spec.as_ref()?.replicas);
         RoleCounts { wanted: wanted.unwrap_or(0), existing: count(pods.iter()), ready: count(pods.iter().filter(|pod| pods::is_up(pod))) }
     }
+}
+
+fn exit(role: Role, pod: &Pod) -> Option<Exit> {
+    let containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+    let mut ends = containers.flat_map(|container| [&container.state, &container.last_state]).flatten().filter_map(|state| state.terminated.as_ref());
+    let end = ends.find(|end| end.exit_code != 0)?;
+    let role = match role {
+        Role::Inference => FailureRole::Inference,
+        Role::Coordinator => FailureRole::Coordinator,
+        Role::Trainer => FailureRole::Trainer,
+    };
+    Some(Exit {
+        role,
+        name: pod.name_any(),
+        reason: end.reason.clone().unwrap_or_default(),
+        exit_code: end.exit_code,
+        message: end.message.clone().unwrap_or_default(),
+    })
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> i32 {
@@ -264,6 +291,27 @@ mod tests {
         observed.pods.get_mut(&Role::Coordinator).unwrap()[0].status = Some(serde_json::from_value(status).unwrap());
         assert_eq!(observed.directory_in_use().as_deref(), Some("it belongs to lab/other"));
         assert_eq!(observed.blocked().as_deref(), Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu"));
+    }
+
+    #[test]
+    fn a_container_that_failed_is_told_of_unless_its_pod_is_to_go() {
+        let mut observed = observed();
+        let ended = |code: i32| json!({ "exitCode": code, "reason": if code == 137 { "OOMKilled" } else { "Error" }, "message": "last words" });
+        for (pod, code) in observed.pods.get_mut(&Role::Inference).unwrap().iter_mut().zip([0, 137, 1]) {
+            let container =
+                json!({ "name": "inference", "image": "", "imageID": "", "ready": false, "restartCount": 1, "lastState": { "terminated": ended(code) } });
+            pod.status = Some(serde_json::from_value(json!({ "containerStatuses": [container] })).unwrap());
+        }
+        let going = &mut observed.pods.get_mut(&Role::Inference).unwrap()[2];
+        going.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2027-01-15T08:00:00Z")).unwrap());
+        let expected = Exit {
+            role: FailureRole::Inference,
+            name: "sums-inference-2".to_owned(),
+            reason: "OOMKilled".to_owned(),
+            exit_code: 137,
+            message: "last words".to_owned(),
+        };
+        assert_eq!(observed.exits(), [expected]);
     }
 
     #[test]

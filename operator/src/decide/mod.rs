@@ -1,7 +1,7 @@
 //! Facts and time → [`Decision`]. Pure; knows roles and facts, not pods and not processes.
 //!
 //! ```text
-//!  finished ─▶ directory ─▶ suspended ─▶ failed ─▶ succeeded ─▶ deadline ─▶ starting ─▶ running      the first policy that answers, decides
+//!  finished ─▶ directory ─▶ suspended ─▶ failed ─▶ succeeded ─▶ rules ─▶ deadline ─▶ starting ─▶ running      the first policy that answers, decides
 //! ```
 //!
 //! What is true is what was recorded in status, what exists, and what the coordinator reports; no edge is remembered, so a pass that was missed changes nothing.
@@ -19,6 +19,7 @@ mod deadline;
 mod directory;
 mod failed;
 mod finished;
+mod rules;
 mod running;
 mod scaling;
 mod starting;
@@ -27,6 +28,7 @@ mod suspended;
 
 pub use coordinator::{Epoch, assign_epoch, desired_for_coordinator};
 pub use deadline::{deadline, removal};
+pub use rules::Exit;
 
 /// Everything that a decision rests on.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +51,8 @@ pub struct Facts {
     pub incidents: Vec<Incident>,
     /// The newest end of a process that nobody asked for, as the machine it ran on tells it. For people too.
     pub exit: Option<Failure>,
+    /// How containers ended that failed by themselves, by role and name; of each its newest end.
+    pub exits: Vec<Exit>,
     /// Every engine that exists.
     pub engines: Vec<EngineEndpoint>,
     /// The roles' counts.
@@ -190,6 +194,7 @@ pub fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| suspended::decide(job, facts, now))
         .or_else(|| failed::decide(facts))
         .or_else(|| succeeded::decide(facts))
+        .or_else(|| rules::decide(job, facts))
         .or_else(|| deadline::decide(job, facts, now))
         .or_else(|| starting::decide(facts))
         .unwrap_or_else(running::decide)
@@ -264,6 +269,7 @@ pub(crate) mod test_support {
             blocked: None,
             incidents: vec![],
             exit: None,
+            exits: vec![],
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
         }

@@ -96,7 +96,20 @@ impl<'a> Session<'a> {
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
         let recorded = Recorded { started: true, active_since: Some(Timestamp::now()), epoch, ..Recorded::default() };
-        Ok(Self { job, directory, processes, coordinator, screen, metrics, evaluations, tensorboard, recorded, interrupted: false, told: None, watchdog: Watchdog::default() })
+        Ok(Self {
+            job,
+            directory,
+            processes,
+            coordinator,
+            screen,
+            metrics,
+            evaluations,
+            tensorboard,
+            recorded,
+            interrupted: false,
+            told: None,
+            watchdog: Watchdog::default(),
+        })
     }
 
     /// Runs the job until it ends or is interrupted twice. Every process is gone when it returns.
@@ -201,6 +214,7 @@ impl<'a> Session<'a> {
             blocked: None,
             incidents: Vec::new(),
             exit: None,
+            exits: self.processes.exits(),
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),

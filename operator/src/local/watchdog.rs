@@ -40,7 +40,8 @@ impl Watchdog {
                 None => drop(self.heard.get_mut(watched).map(|at| *at = now)),
             }
         }
-        let hung: Vec<Watched> = self.heard.iter().filter(|(_, at)| now.saturating_duration_since(**at) >= PATIENCE).map(|(watched, _)| watched.clone()).collect();
+        let hung: Vec<Watched> =
+            self.heard.iter().filter(|(_, at)| now.saturating_duration_since(**at) >= PATIENCE).map(|(watched, _)| watched.clone()).collect();
         self.heard.retain(|watched, _| !hung.contains(watched));
         hung.into_iter().map(|watched| watched.name).collect()
     }

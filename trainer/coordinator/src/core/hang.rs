@@ -29,7 +29,10 @@ impl Run {
         // The first to stop is the one that the others wait for.
         let (name, pulse) = pulses.iter().max_by_key(|(_, pulse)| pulse.progress_seconds)?;
         let seconds = pulse.progress_seconds;
-        Some(failure(name, format!("no learner got any further for {timeout} s, one of {name} longest ({seconds} s): a collective or a file system does not end")))
+        Some(failure(
+            name,
+            format!("no learner got any further for {timeout} s, one of {name} longest ({seconds} s): a collective or a file system does not end"),
+        ))
     }
 
     /// The learners that run, with their supervisors' names.

@@ -10,6 +10,7 @@
 
 pub mod admission;
 pub mod ahead;
+pub mod backoff;
 pub mod group;
 pub mod hang;
 pub mod instruct;
