@@ -14,7 +14,7 @@ use crate::image::Image;
 use crate::kubectl::Kubectl;
 use crate::node::Node;
 use crate::pki::Authority;
-use crate::proc::PodProcess;
+use crate::proc::{self, PodProcess};
 use crate::process::wait_until;
 use crate::{files, image};
 
@@ -40,7 +40,7 @@ pub struct StoppedNode(Pid);
 
 impl Drop for StoppedNode {
     fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
+        proc::resume(self.0);
     }
 }
 
@@ -60,6 +60,11 @@ impl Cluster {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &PathBuf {
         &self.kubeconfig
+    }
+
+    /// Where the test reaches what listens in the cluster's network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.enclosure.address
     }
 
     /// A kubectl with the administrator's rights, in the namespace `default`.

@@ -23,6 +23,7 @@ pub mod pki;
 pub mod proc;
 pub mod process;
 pub mod rootfs;
+pub mod scrape;
 
 pub use cluster::Cluster;
 pub use kubectl::Kubectl;
