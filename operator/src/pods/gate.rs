@@ -52,7 +52,7 @@ pub(super) fn changes(pods: &[PodFacts], engines: &[EngineState], now: Timestamp
             changes.push(change(pod, closed, REASON_SYNCING));
         }
         if synced {
-            next = earliest(next, certain);
+            next = Some(earliest(next, certain));
         }
     }
     (changes, next)

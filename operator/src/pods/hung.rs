@@ -21,7 +21,7 @@ pub(super) fn hung<'a>(pods: &'a [PodFacts], engines: &[EngineState], now: Times
         if now >= due {
             hung.push(pod);
         } else {
-            next = earliest(next, due);
+            next = Some(earliest(next, due));
         }
     }
     (hung, next)

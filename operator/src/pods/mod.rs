@@ -94,8 +94,8 @@ fn removal(pod: &PodFacts, because: Because) -> Removal {
     Removal { name: pod.name.clone(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone(), because }
 }
 
-fn earliest(one: Option<Timestamp>, other: Timestamp) -> Option<Timestamp> {
-    Some(one.map_or(other, |one| one.min(other)))
+fn earliest(one: Option<Timestamp>, other: Timestamp) -> Timestamp {
+    one.map_or(other, |one| one.min(other))
 }
 
 /// What is happening to the pods, with what is planned for them, and to those that are gone.

@@ -31,12 +31,11 @@ fn of_learners(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Times
         exit_code: failure.exit_code,
         time: Some(Time(now)),
     };
-    let is_new = match &old.last_failure {
-        None => true,
-        Some(old) if *old == (Failure { time: old.time.clone(), ..new.clone() }) => false,
-        Some(old_failure) if OF_CONTAINERS.contains(&old_failure.reason.as_str()) => report.restarts > old.restarts || report.phase == Phase::Failed,
-        Some(_) => true,
-    };
+    let is_new = old.last_failure.as_ref().is_none_or(|last| {
+        let same = *last == (Failure { time: last.time.clone(), ..new.clone() });
+        let counted = report.restarts > old.restarts || report.phase == Phase::Failed;
+        !same && (counted || !OF_CONTAINERS.contains(&last.reason.as_str()))
+    });
     is_new.then_some(new)
 }
 

@@ -99,7 +99,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
         "coordinator": {"resources": {}},
         "weightSync": {"method": "Disk", "everySteps": 1},
         "checkpoint": {"everySteps": 20, "keepLast": 3},
-        "failurePolicy": {"maxRestarts": 3, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "failurePolicy": {"maxRestarts": 3, "hangTimeoutSeconds": 1800, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "drainTimeoutSeconds": 300,
     });
     assert_eq!(as_floats(seen["spec"].take()), as_floats(spec));
