@@ -11,6 +11,9 @@ use crate::version::Version;
 /// Environment variable by which a learner knows the process id of its supervisor, which it must not outlive.
 pub const SUPERVISOR_PID_VARIABLE: &str = "RLJOB_SUPERVISOR_PID";
 
+/// Header of every answer to supervisors and learners: the epoch of the coordinator that gives it. One that is lower than one seen before comes from the past.
+pub const EPOCH_HEADER: &str = "rljob-epoch";
+
 /// What a supervisor has and sees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -77,8 +80,6 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Group {
-    /// The epoch of the coordinator that orders.
-    pub epoch: u64,
     /// The incarnation.
     pub attempt: u32,
     /// Rank of the supervisor's first learner; the others follow.

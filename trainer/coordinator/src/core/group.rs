@@ -19,21 +19,27 @@ use rljob_protocol::version::Version;
 
 use super::record::{Layout, Member};
 use super::supervisors::{self, Standing};
-use super::{Now, Run, Stage, backoff};
+use super::{Now, Refusal, Run, Stage, backoff};
 
 /// Reason of a failure of the learners that no restart mends: their model or checkpoint.
 pub const LEARNER_INPUT: &str = "LearnerInput";
 
 impl Run {
     /// Takes a supervisor's report and answers its order.
-    pub fn supervisor(&mut self, name: &str, report: SupervisorReport, now: Now) -> Order {
+    pub fn supervisor(&mut self, name: &str, report: SupervisorReport, now: Now) -> Result<Order, Refusal> {
         let failure = failure_of(name, &report).filter(|_| report.attempt == Some(self.record.attempt));
-        self.supervisors.report(name, report, now);
+        let known = match &self.record.stage {
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => layout.members.iter().find(|member| member.name == name),
+            _ => None,
+        };
+        if !self.supervisors.report(name, report, known.map(|member| member.instance.as_str()), now) {
+            return Err(Refusal::Replaced(name.to_owned()));
+        }
         if let Some(failure) = failure {
             self.learner_failed(name, failure);
         }
         self.tick(now);
-        self.order(name)
+        Ok(self.order(name))
     }
 
     /// Moves the group on as time passes.
@@ -61,11 +67,12 @@ impl Run {
 
     /// The order for a supervisor in the present state.
     pub fn order(&self, name: &str) -> Order {
-        let Some(desired) = &self.desired else { return Order::Wait };
+        if self.desired.is_none() {
+            return Order::Wait;
+        }
         match &self.record.stage {
             Stage::Running(layout) => match layout.members.iter().find(|member| member.name == name) {
                 Some(member) => Order::Run(Group {
-                    epoch: desired.epoch,
                     attempt: self.record.attempt,
                     first_rank: member.first_rank,
                     world_size: layout.world_size,

@@ -53,7 +53,7 @@ fn failure(supervisor: &str, message: String) -> LearnerFailure {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{at, exited, report, running, started};
+    use super::super::tests::{at, exited, report, running, started, tell};
     use super::*;
     use rljob_protocol::supervisor::{Order, SupervisorReport};
 
@@ -73,8 +73,8 @@ mod tests {
             ("nobody works", (Some(0), 690), (Some(0), 700), Some(longest)),
         ] {
             let mut run = started();
-            run.supervisor("t-0", pulse("a", first.0, first.1), at(2));
-            run.supervisor("t-1", pulse("b", second.0, second.1), at(2));
+            tell(&mut run, "t-0", pulse("a", first.0, first.1), at(2));
+            tell(&mut run, "t-1", pulse("b", second.0, second.1), at(2));
             let stage = run.record().stage.clone();
             let found = if let super::super::Stage::Stopping { failure, .. } = stage { failure.map(|failure| failure.message) } else { None };
             assert_eq!(found, expected, "{case}");
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn a_learner_that_hangs_is_killed_with_its_group_and_counted() {
         let mut run = started();
-        assert_eq!(run.supervisor("t-0", pulse("a", Some(11), 11), at(2)), Order::Stop);
-        assert_eq!(run.supervisor("t-1", running("b", 0), at(2)), Order::Stop);
-        run.supervisor("t-0", exited("a", 0, 137), at(3));
-        run.supervisor("t-1", exited("b", 0, 137), at(3));
+        assert_eq!(tell(&mut run, "t-0", pulse("a", Some(11), 11), at(2)), Order::Stop);
+        assert_eq!(tell(&mut run, "t-1", running("b", 0), at(2)), Order::Stop);
+        tell(&mut run, "t-0", exited("a", 0, 137), at(3));
+        tell(&mut run, "t-1", exited("b", 0, 137), at(3));
         let counted = run.record().last_failure.as_ref().map(|failure| failure.reason.as_str());
         assert_eq!((run.record().attempt, run.record().restarts, counted), (1, 1, Some(LEARNER_HUNG)));
     }

@@ -11,7 +11,7 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
-use crate::engines::EngineError;
+use crate::engines::{EngineError, may_control};
 
 /// A step of the sequence that failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +54,7 @@ async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Vers
     if found != version.to_string() {
         return Err(EngineError::OtherWeights { found, expected: version.to_string() });
     }
+    may_control(coordinator.store.fence()).await?;
     client.resume(url).await
 }
 

@@ -40,6 +40,9 @@ struct Arguments {
     /// Ranks in all.
     #[arg(long)]
     world_size: u32,
+    /// The epoch of the coordinator that ordered it.
+    #[arg(long, default_value_t = 0)]
+    epoch: u64,
     /// The incarnation of the group.
     #[arg(long)]
     attempt: u32,
@@ -77,6 +80,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         address: arguments.address,
         rank: arguments.rank,
         world_size: arguments.world_size,
+        epoch: arguments.epoch,
         attempt: arguments.attempt,
         rendezvous: arguments.rendezvous,
         restore: arguments.restore.zip(arguments.restore_version).map(|(path, version)| Restore { version, path }),

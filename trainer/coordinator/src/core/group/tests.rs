@@ -5,7 +5,7 @@ use rljob_protocol::status::{LearnerFailure, Phase};
 use rljob_protocol::desired::{Desired, RestartPolicy};
 
 use super::super::Run;
-use super::super::tests::{at, desired, exited, started, version};
+use super::super::tests::{at, desired, exited, started, tell, version};
 use super::{LEARNER_INPUT, Stage};
 
 #[test]
@@ -13,7 +13,7 @@ fn a_learner_that_cannot_use_its_input_fails_the_run_with_its_words_and_spends_n
     for (first, second) in [(("t-0", "a", 1), ("t-1", "b", 65)), (("t-1", "b", 65), ("t-0", "a", 1))] {
         let mut run = started();
         for (name, instance, code) in [first, second] {
-            run.supervisor(name, exited(instance, 0, code), at(3));
+            tell(&mut run, name, exited(instance, 0, code), at(3));
         }
         let expected = LearnerFailure {
             reason: LEARNER_INPUT.to_owned(),
@@ -38,8 +38,8 @@ fn judged(rules: serde_json::Value, codes: [i32; 2]) -> (Phase, u32, String) {
     let mut run = started();
     let restart = RestartPolicy { rules: serde_json::from_value(rules).unwrap(), ..desired().restart };
     run.desire(Desired { generation: 2, restart, ..desired() }).unwrap();
-    run.supervisor("t-0", exited("a", 0, codes[0]), at(3));
-    run.supervisor("t-1", exited("b", 0, codes[1]), at(3));
+    tell(&mut run, "t-0", exited("a", 0, codes[0]), at(3));
+    tell(&mut run, "t-1", exited("b", 0, codes[1]), at(3));
     (run.phase(), run.record().restarts, run.record().last_failure.as_ref().unwrap().message.clone())
 }
 
@@ -64,11 +64,11 @@ fn the_first_rule_that_matches_a_learner_says_what_follows_and_is_named() {
 fn wait(run: &mut Run, now: u64) -> f64 {
     let attempt = run.record().attempt;
     let exits = |run: &mut Run, now| {
-        run.supervisor("t-0", exited("a", attempt, 1), now);
-        run.supervisor("t-1", exited("b", attempt, 1), now);
+        tell(run, "t-0", exited("a", attempt, 1), now);
+        tell(run, "t-1", exited("b", attempt, 1), now);
     };
     exits(run, at(now));
-    let wait = run.backoff_until.map_or(0.0, |until| (until - at(now)).as_secs_f64());
+    let wait = run.backoff_until.map_or(0.0, |until| until.saturating_sub(at(now)).as_secs_f64());
     exits(run, at(now + 400));
     assert_eq!((run.record().attempt, run.record().stage.name()), (attempt + 1, "Running"));
     wait
