@@ -70,6 +70,11 @@ impl Cluster {
         self.enclosure.kill_oldest(command_line)
     }
 
+    /// Runs a program to its end beside the cluster, in its network.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.enclosure.run(program, arguments)
+    }
+
     /// Starts a program beside the cluster, in its network. It ends when it is dropped.
     pub fn start_program(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Program> {
         self.enclosure.start_guarded(name, program, arguments)

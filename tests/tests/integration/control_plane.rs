@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 mod at_rest;
 mod children;
+mod leader;
 mod lifecycle;
 mod limits;
 mod operator;
