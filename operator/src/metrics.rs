@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn the_worst_checkpoint_and_the_oldest_weights_stand_for_all() {
         let version = |text: &str| Some(text.parse().unwrap());
-        let engine = |version| EngineState { name: "e".to_owned(), state: EngineCondition::Ready, version };
+        let engine = |version| EngineState { name: "e".to_owned(), state: EngineCondition::Ready, version, silent_seconds: None };
         let running = CoordinatorStatus { engines: vec![engine(version("step-6.attempt-0")), engine(version("step-4.attempt-0")), engine(None)], ..report() };
         assert_eq!(weight_lag(&running), Some(3));
         assert_eq!(weight_lag(&CoordinatorStatus { phase: Phase::Restarting, ..running }), None);

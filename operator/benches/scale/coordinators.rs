@@ -9,8 +9,9 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use rljob_crds::names::COORDINATOR_PORT;
 use rljob_protocol::desired::Desired;
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState, Phase};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, Phase};
 use rljob_protocol::version::Version;
+use serde_json::json;
 
 /// Steps that each run is at, and steps in all.
 const STEPS: (u32, u32) = (2, 3);
@@ -43,7 +44,8 @@ async fn status(State(runs): State<Runs>, headers: HeaderMap) -> Result<Json<Coo
     let desired = runs.desired.lock().unwrap().get(&token(&headers)).cloned().ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
     let ended = *runs.ended.lock().unwrap();
     let step = if ended { STEPS.1 } else { STEPS.0 };
-    let engine = |name| EngineState { name, state: EngineCondition::Ready, version: Some(Version { step: STEPS.0, attempt: 0 }) };
+    let version = Version { step: STEPS.0, attempt: 0 };
+    let engine = |name: String| serde_json::from_value(json!({"name": name, "state": EngineCondition::Ready, "version": version})).unwrap();
     Ok(Json(CoordinatorStatus {
         epoch: Some(desired.epoch),
         generation: Some(desired.generation),
