@@ -20,6 +20,7 @@ use rljob_crds::RLJob;
 use rljob_crds::names::{MANAGED_BY, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::RLJobStatus;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::apply::{Applied, ApplyError, Target};
 use crate::cache::{Cache, changes};
@@ -27,11 +28,11 @@ use crate::children::children;
 use crate::decide::{self, Decision, Facts, Recorded, assign_epoch, decide, desired_for_coordinator};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Settings, Tokens, build};
+use crate::metrics::Metrics;
 use crate::observe::{Observed, observe};
 use crate::pods::{self, LastSeen, Plan};
 use crate::poll::{Order, Pollers};
 use crate::remove::{RemoveError, remove};
-use crate::server::Metrics;
 use crate::status;
 use crate::tend::tend;
 use crate::validate::{ValidatedJob, validate};
@@ -159,7 +160,8 @@ pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Stor
 
 /// Runs the controller until `stop`; passes in progress are finished.
 pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers: mpsc::Receiver<ObjectRef<RLJob>>, stop: CancellationToken) {
-    let housekeeping = tokio::spawn(keep_house(controller.store(), context.clone(), stop.clone()));
+    // Ends with the controller, also if that is dropped.
+    let _housekeeping = AbortOnDropHandle::new(tokio::spawn(keep_house(controller.store(), context.clone(), stop.clone())));
     controller
         .reconcile_on(triggers)
         .reconcile_on(changes(&context.cache, &context.client, context.namespace.as_deref()))
@@ -171,7 +173,6 @@ pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers:
             }
         })
         .await;
-    housekeeping.abort();
 }
 
 /// Forgets jobs that are gone: without a finalizer, no pass sees a deletion.
@@ -361,7 +362,7 @@ async fn write_status(object: &RLJob, old: &RLJobStatus, new: RLJobStatus, conte
         }
         Err(error) => return Err(ReconcileError::WriteStatus(Box::new(error))),
     }
-    context.metrics.status_written();
+    context.metrics.status_written(old, &new, Timestamp::now());
     for event in status::events(old, &new) {
         publish(object, event, context).await;
     }

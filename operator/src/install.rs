@@ -26,9 +26,10 @@ pub fn manifests(image: &str) -> Vec<Value> {
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(true) }),
         cluster_role(),
         binding("ClusterRole", false),
-        token_key_role(),
+        own_role(),
         binding("Role", true),
         deployment(image),
+        disruption_budget(),
         service(),
     ]
 }
@@ -75,10 +76,13 @@ fn cluster_role() -> Value {
     ] })
 }
 
-/// Reading one Secret by name in the operator's own namespace; creating it is in the ClusterRole.
-fn token_key_role() -> Value {
+/// In the operator's own namespace: reading one Secret by name, creating which is in the ClusterRole; and the Lease of its leader. What creates an object cannot be
+/// restricted to a name.
+fn own_role() -> Value {
     json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata(true), "rules": [
         { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [TOKEN_KEY_SECRET], "verbs": ["get"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [OPERATOR_NAME], "verbs": ["get", "update"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
     ] })
 }
 
@@ -96,20 +100,23 @@ fn deployment(image: &str) -> Value {
     let labels = json!({ "app.kubernetes.io/name": OPERATOR_NAME });
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" }, "periodSeconds": 10, "timeoutSeconds": 5 });
     json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(true), "spec": {
-        "replicas": 1,
-        // One operator at a time: the old one is gone before the new one starts.
-        "strategy": { "type": "Recreate" },
+        // A leader and a stand-by; a Lease says which is which.
+        "replicas": 2,
+        "strategy": { "type": "RollingUpdate" },
         "selector": { "matchLabels": labels },
         "template": {
             "metadata": { "labels": labels },
             "spec": {
                 "serviceAccountName": OPERATOR_NAME,
+                "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+                    "weight": 100, "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": labels } },
+                }] } },
                 "securityContext": crate::desired::pod_security(),
                 "containers": [{
                     "name": "operator",
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
-                    "command": ["/usr/local/bin/rljob-operator", format!("--image={image}"), format!("--listen=0.0.0.0:{METRICS_PORT}")],
+                    "command": ["/usr/local/bin/rljob-operator", format!("--image={image}"), format!("--listen=0.0.0.0:{METRICS_PORT}"), "--leader-elect"],
                     "ports": [{ "name": "metrics", "containerPort": METRICS_PORT }],
                     "readinessProbe": probe("/readyz"),
                     "livenessProbe": probe("/healthz"),
@@ -118,6 +125,13 @@ fn deployment(image: &str) -> Value {
                 }],
             },
         },
+    } })
+}
+
+fn disruption_budget() -> Value {
+    json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(true), "spec": {
+        "minAvailable": 1,
+        "selector": { "matchLabels": { "app.kubernetes.io/name": OPERATOR_NAME } },
     } })
 }
 

@@ -10,8 +10,8 @@
 //!
 //! Beside them, [`pods`] plans what the states of single pods ask for, and [`tend`] does it.
 //!
-//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges [`cache`], [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`] and
-//! [`server`].
+//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges [`cache`], [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`],
+//! [`leader`], [`requests`] and [`server`].
 
 pub mod validate;
 
@@ -42,6 +42,12 @@ pub mod poll;
 pub mod controller;
 
 pub mod server;
+
+pub mod metrics;
+
+pub mod leader;
+
+pub mod requests;
 
 pub mod token_key;
 

@@ -107,6 +107,11 @@ impl Pollers {
         lock(&self.tasks).retain(|uid, _| exists(uid));
     }
 
+    /// What every coordinator said last.
+    pub fn reports(&self) -> Vec<CoordinatorStatus> {
+        lock(&self.tasks).values().filter_map(|poller| lock(&poller.latest).as_ref().map(|report| report.status.clone())).collect()
+    }
+
     /// What the coordinator of that pod UID said last.
     pub fn report(&self, uid: &str, identity: &str) -> Option<CoordinatorStatus> {
         let tasks = lock(&self.tasks);

@@ -44,9 +44,18 @@ pub async fn from_secret(client: &Client, namespace: &str) -> anyhow::Result<Tok
     TokenKey::new(bytes).with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is not usable"))
 }
 
+/// Random bytes of the operating system.
+///
+/// # Errors
+/// If it gives none.
+pub fn random(count: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; count];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
 async fn create(secrets: &Api<Secret>) -> anyhow::Result<Secret> {
-    let mut key = vec![0; KEY_BYTES];
-    std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key)).context("failed to draw a token key from /dev/urandom")?;
+    let key = random(KEY_BYTES).context("failed to draw a token key")?;
     let secret = Secret {
         metadata: ObjectMeta { name: Some(TOKEN_KEY_SECRET.to_owned()), ..ObjectMeta::default() },
         immutable: Some(true),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::files;
@@ -152,6 +152,19 @@ pub struct Program {
 }
 
 impl Program {
+    /// Number of its newest process, as seen from outside the room: the program itself, not what brought it in.
+    pub fn process(&self) -> Result<u32> {
+        let group = self.child.id().to_string();
+        let newest = run(Command::new("pgrep").args(["--newest", "--pgroup", &group]))?;
+        newest.trim().parse().context("pgrep printed no number")
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let process = Pid::from_raw(self.process()?.cast_signed()).context("no process")?;
+        kill_process(process, signal).context("cannot signal the program")
+    }
+
     /// What it has said so far.
     pub fn words(&self) -> String {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()

@@ -1,27 +1,35 @@
-//! The operator's process: reads its key, starts the controller and the endpoint for metrics and health, and ends both on SIGTERM.
+//! The operator's process: reads its key, serves metrics and health, and runs the controller, at once or whenever it is the leader; ends all on SIGTERM.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use kube::api::ListParams;
 use kube::runtime::events::{Recorder, Reporter};
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
 use rljob_operator::apply::Applied;
 use rljob_operator::controller::{self, Context};
 use rljob_operator::desired::Settings;
+use rljob_operator::desired::tokens::TokenKey;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
+use rljob_operator::leader::{Elector, Term};
+use rljob_operator::metrics::Metrics;
 use rljob_operator::pods::LastSeen;
 use rljob_operator::poll::Pollers;
-use rljob_operator::server::{self, Metrics};
+use rljob_operator::requests;
+use rljob_operator::server::{self, App};
 use rljob_operator::token_key;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+/// Time that passes in progress have to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Turns RLJobs into inference, coordinator and trainer pods.
 #[derive(Parser)]
@@ -36,6 +44,9 @@ struct Arguments {
     /// Look after the RLJobs of this namespace only. Default: all.
     #[arg(long)]
     namespace: Option<String>,
+    /// Work only while holding the Lease `rljob-operator` of the operator's namespace, so that several replicas may run. Default: work.
+    #[arg(long)]
+    leader_elect: bool,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], METRICS_PORT)))]
     listen: SocketAddr,
@@ -55,43 +66,89 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("failed to find an API server: neither a pod's service account nor a kubeconfig works")?;
-    check_crd(&client, arguments.namespace.as_deref()).await?;
+    let config = Config::infer().await.context("failed to find an API server: neither a pod's service account nor a kubeconfig works")?;
+    // Elections, and the key that is made once for all operators, come before there is a leader.
+    let plain = Client::try_from(config.clone()).context("failed to make a client of the API server")?;
+    check_crd(&plain, arguments.namespace.as_deref()).await?;
     let token_key = match &arguments.token_key_file {
         Some(path) => token_key::from_file(path)?,
-        None => token_key::from_secret(&client, client.default_namespace()).await?,
+        None => token_key::from_secret(&plain, plain.default_namespace()).await?,
     };
-    let (pollers, triggers) = Pollers::new().context("failed to make an HTTP client")?;
     let metrics = Metrics::new().context("failed to register metrics")?;
-    let reporter = Reporter { controller: MANAGED_BY.to_owned(), instance: std::env::var("HOSTNAME").ok() };
-    let (controller, store) = controller::new(&client, arguments.namespace.as_deref());
-    let context = Context {
-        namespace: arguments.namespace,
-        cache: Arc::default(),
-        applied: Applied::default(),
-        written: controller::Written::default(),
-        recorder: Recorder::new(client.clone(), reporter),
-        client,
-        settings: Settings { image: arguments.image },
-        token_key,
-        pollers,
-        metrics: metrics.clone(),
-        failures: controller::Failures::default(),
-        rejections: controller::Rejections::default(),
-        last_seen: LastSeen::default(),
-    };
+    let term = if arguments.leader_elect { Term::none() } else { Term::endless() };
+    let client = requests::client(config, term.clone(), metrics.requests()).context("failed to make a client of the API server")?;
+    let app = App::new(metrics.clone(), term.clone());
     let stop = stop_on_signal()?;
-    let server = server::serve(arguments.listen, metrics, store, stop.clone());
-    let controller = controller::run(controller, Arc::new(context), triggers, stop.clone());
-    let (served, ()) = tokio::join!(
+    let server = server::serve(arguments.listen, app.clone(), stop.clone());
+    let leader = Leader { client, namespace: arguments.namespace, image: arguments.image, token_key, metrics, app };
+    let work = async {
+        if arguments.leader_elect {
+            Elector::new(plain, term)?.run(stop.clone(), || leader.lead(&stop)).await;
+        } else {
+            leader.lead(&stop).await;
+        }
+        anyhow::Ok(())
+    };
+    let (served, worked) = tokio::join!(
         async {
             let served = server.await;
             stop.cancel();
             served
         },
-        controller
+        async {
+            let worked = work.await;
+            stop.cancel();
+            worked
+        }
     );
-    served.with_context(|| format!("failed to serve metrics and health on {}", arguments.listen))
+    served.with_context(|| format!("failed to serve metrics and health on {}", arguments.listen))?;
+    worked
+}
+
+/// What a leader starts with, each time that it leads.
+struct Leader {
+    client: Client,
+    namespace: Option<String>,
+    image: String,
+    token_key: TokenKey,
+    metrics: Metrics,
+    app: App,
+}
+
+impl Leader {
+    /// Looks after all jobs until `stop`, and then for as long as passes in progress may take.
+    async fn lead(&self, stop: &CancellationToken) {
+        let (pollers, triggers) = match Pollers::new() {
+            Ok(pollers) => pollers,
+            Err(error) => return tracing::error!(%error, "failed to make an HTTP client"),
+        };
+        let reporter = Reporter { controller: MANAGED_BY.to_owned(), instance: std::env::var("HOSTNAME").ok() };
+        let (controller, jobs) = controller::new(&self.client, self.namespace.as_deref());
+        let context = Arc::new(Context {
+            namespace: self.namespace.clone(),
+            cache: Arc::default(),
+            applied: Applied::default(),
+            written: controller::Written::default(),
+            recorder: Recorder::new(self.client.clone(), reporter),
+            client: self.client.clone(),
+            settings: Settings { image: self.image.clone() },
+            token_key: self.token_key.clone(),
+            pollers,
+            metrics: self.metrics.clone(),
+            failures: controller::Failures::default(),
+            rejections: controller::Rejections::default(),
+            last_seen: LastSeen::default(),
+        });
+        let _leads = self.app.leads(jobs, context.clone());
+        let overdue = async {
+            stop.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            () = controller::run(controller, context, triggers, stop.clone()) => {}
+            () = overdue => tracing::warn!("passes in progress were cut off after {} s", GRACE.as_secs()),
+        }
+    }
 }
 
 /// Says how to install the CRD, instead of failing in every watch.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 mod at_rest;
 mod children;
 mod faults;
+mod leader;
 mod lifecycle;
 mod limits;
 mod operator;

@@ -9,7 +9,7 @@ use rljob_tests::process::{run, wait_until};
 use serde_json::{Value, json};
 
 use super::operator::{KINDS, LIMIT, OWN, Operator, field, namespace_with, wait_for_condition, wait_for_pods};
-use super::{cluster, job};
+use super::{cluster, job, merge};
 
 /// Where `whole` lacks something of `part`, or has it otherwise: lists have to be equal in length, objects may have more fields.
 fn differences(path: &str, whole: &Value, part: &Value, found: &mut Vec<String>) {
@@ -127,6 +127,24 @@ fn a_spec_that_only_the_operator_can_see_through_is_stalled_with_every_problem()
         assert!(message.contains(path), "{path:?} is not in: {message}");
     }
     assert_eq!(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap(), "");
+}
+
+/// There is no node: what is admitted stays pending.
+#[test]
+fn pods_of_jobs_and_of_the_operator_pass_the_restricted_level() {
+    let namespace = Namespace::create(cluster(), "restricted").unwrap();
+    namespace.kubectl.run(&["label", "namespace", &namespace.name, "pod-security.kubernetes.io/enforce=restricted"]).unwrap();
+    let claim = |name: &str| json!({"claimName": name});
+    let mut job = job();
+    let volume = json!({"name": "models", "mountPath": "/models", "readOnly": true, "persistentVolumeClaim": claim("models")});
+    let patch = json!({"spec": {"storage": {"hostPath": null, "persistentVolumeClaim": claim("runs")}, "volumes": [volume]}});
+    merge(&mut job, &patch);
+    namespace.kubectl.apply(&job.to_string()).unwrap();
+    let _operator = Operator::start(&namespace, "rljob:a");
+    wait_for_pods(&namespace, 3);
+    let system = cluster().kubectl().in_namespace("rljob-system");
+    let pods = || system.run(&["get", "pods", "--selector=app.kubernetes.io/name=rljob-operator", "--output=name"]);
+    wait_until("the Deployment's two pods", LIMIT, || Ok(pods()?.lines().count() == 2)).unwrap();
 }
 
 #[test]

@@ -10,6 +10,7 @@ use rljob_tests::enclosure::Program;
 use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::wait_until;
 use rljob_tests::{Kubectl, Namespace, scrape};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{cluster, job, merge};
@@ -32,20 +33,26 @@ pub(super) struct Operator {
 
 impl Operator {
     pub(super) fn start(namespace: &Namespace, image: &str) -> Self {
-        Self::start_at(namespace, image, None)
+        Self::start_at(namespace, image, None, &[])
+    }
+
+    /// One with more arguments than every operator has.
+    pub(super) fn start_with(namespace: &Namespace, image: &str, more: &[&str]) -> Self {
+        Self::start_at(namespace, image, None, more)
     }
 
     /// One that talks to the API server through a proxy, `server`.
-    pub(super) fn start_at(namespace: &Namespace, image: &str, server: Option<&str>) -> Self {
+    pub(super) fn start_at(namespace: &Namespace, image: &str, server: Option<&str>, more: &[&str]) -> Self {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
-        let arguments = [
+        let mut arguments = vec![
             format!("KUBECONFIG={}", service_account_config(&namespace.name, server)),
             binary("rljob-operator").unwrap().display().to_string(),
             format!("--image={image}"),
             format!("--namespace={}", namespace.name),
             format!("--listen=0.0.0.0:{port}"),
         ];
+        arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         let program = cluster().start_program(&name, "env".as_ref(), &arguments).unwrap();
         Self { program, metrics: SocketAddr::from((cluster().address(), port)) }
     }
@@ -53,6 +60,23 @@ impl Operator {
     /// What it has said so far.
     pub(super) fn words(&self) -> String {
         self.program.words()
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: Signal) {
+        self.program.signal(signal).unwrap();
+    }
+
+    /// Whether it says that it is ready.
+    pub(super) fn is_ready(&self) -> anyhow::Result<bool> {
+        Ok(scrape::get(self.metrics, "/readyz")? == "ok")
+    }
+
+    /// Writes to the API server so far, but for those of the lease.
+    pub(super) fn writes(&self) -> anyhow::Result<f64> {
+        let samples = scrape::metrics(self.metrics)?;
+        let verbs = ["create", "update", "patch", "delete"].map(|verb| format!("rljob_api_requests_total{{verb=\"{verb}\"}}"));
+        Ok(verbs.iter().filter_map(|name| samples.get(name)).sum())
     }
 
     /// A sample of its metrics; 0 for one that is not there yet.

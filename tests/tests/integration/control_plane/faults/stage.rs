@@ -56,7 +56,7 @@ impl Stage {
     /// Starts an operator; one that was there is killed.
     pub(super) fn start_operator(&mut self) {
         self.kill_operator();
-        self.operator = Some(Operator::start_at(&self.namespace, "rljob:a", Some(&self.proxy.server())));
+        self.operator = Some(Operator::start_at(&self.namespace, "rljob:a", Some(&self.proxy.server()), &[]));
     }
 
     pub(super) fn kill_operator(&mut self) {

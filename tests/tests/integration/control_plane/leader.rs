@@ -1,0 +1,46 @@
+//! Two operators, one lease: who writes, and who no longer does.
+
+use rljob_tests::process::wait_until;
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::operator::{LIMIT, Operator, namespace_with, patch, wait_for_pods};
+
+fn wait_to_lead(operator: &Operator, who: &str) {
+    wait_until(&format!("the {who} operator to lead"), LIMIT, || Ok(operator.metric("rljob_leader")? == 1.0)).unwrap();
+}
+
+/// The first is stopped as a machine that hangs would stop it, and goes on when the second has taken over and there is something that it would do.
+#[test]
+fn a_leader_that_was_paused_past_its_lease_writes_nothing_more_and_takes_over_again_when_asked() {
+    let namespace = namespace_with("leader", &json!({}));
+    let start = |image| Operator::start_with(&namespace, image, &["--leader-elect"]);
+    let first = start("rljob:first");
+    wait_to_lead(&first, "first");
+    wait_for_pods(&namespace, 3);
+    let second = start("rljob:second");
+    wait_until("the stand-by to be ready", LIMIT, || second.is_ready()).unwrap();
+    assert_eq!((second.metric("rljob_leader").unwrap(), second.writes().unwrap()), (0.0, 0.0));
+
+    patch(&namespace, &json!({"inference": {"replicas": 2}}));
+    wait_for_pods(&namespace, 4);
+    let written = first.writes().unwrap();
+    first.signal(Signal::STOP);
+    wait_to_lead(&second, "second");
+    patch(&namespace, &json!({"inference": {"replicas": 3}}));
+    wait_for_pods(&namespace, 5);
+    // What a pass of the first would put right, if it were still to.
+    patch(&namespace, &json!({"inference": {"replicas": 1}}));
+    first.signal(Signal::CONT);
+    first.wait_to_say("the lease is lost");
+    wait_for_pods(&namespace, 3);
+    assert_eq!(first.metric("rljob_leader").unwrap(), 0.0);
+    assert_eq!(first.writes().unwrap(), written, "the first wrote after its lease had ended");
+
+    second.signal(Signal::TERM);
+    second.wait_to_say("the lease is released");
+    wait_to_lead(&first, "first");
+    patch(&namespace, &json!({"inference": {"replicas": 2}}));
+    wait_for_pods(&namespace, 4);
+    assert!(!first.words().contains("forbidden"), "the service account lacks a right:\n{}", first.words());
+}
