@@ -56,7 +56,15 @@ pub(super) fn version(step: u32, attempt: u32) -> Version {
 }
 
 pub(super) fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
-    SupervisorReport { instance: instance.to_owned(), address: format!("{instance}.example"), rendezvous_port: 7000, processes: 1, attempt, learners }
+    SupervisorReport {
+        instance: instance.to_owned(),
+        address: format!("{instance}.example"),
+        rendezvous_port: 7000,
+        processes: 1,
+        attempt,
+        learners,
+        terminating: false,
+    }
 }
 
 pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
