@@ -306,27 +306,6 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_failed_is_told_of_unless_its_pod_is_to_go() {
-        let mut observed = observed();
-        let ended = |code: i32| json!({ "exitCode": code, "reason": if code == 137 { "OOMKilled" } else { "Error" }, "message": "last words" });
-        for (pod, code) in observed.pods.get_mut(&Role::Inference).unwrap().iter_mut().zip([0, 137, 1]) {
-            let container =
-                json!({ "name": "inference", "image": "", "imageID": "", "ready": false, "restartCount": 1, "lastState": { "terminated": ended(code) } });
-            Arc::make_mut(pod).status = Some(serde_json::from_value(json!({ "containerStatuses": [container] })).unwrap());
-        }
-        let going = &mut observed.pods.get_mut(&Role::Inference).unwrap()[2];
-        Arc::make_mut(going).metadata.deletion_timestamp = Some(serde_json::from_value(json!("2027-01-15T08:00:00Z")).unwrap());
-        let expected = Exit {
-            role: FailureRole::Inference,
-            name: "sums-inference-2".to_owned(),
-            reason: "OOMKilled".to_owned(),
-            exit_code: 137,
-            message: "last words".to_owned(),
-        };
-        assert_eq!(observed.exits(), [expected]);
-    }
-
-    #[test]
     fn a_pod_that_waits_for_its_volumes_is_seen() {
         let mut observed = observed();
         assert_eq!(observed.unmounted_since(), None);
@@ -337,6 +316,27 @@ mod tests {
         let pod = &mut observed.pods.get_mut(&Role::Inference).unwrap()[1];
         Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
         assert_eq!(observed.unmounted_since(), Some("2027-01-15T08:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_container_that_failed_is_told_of_unless_its_pod_is_to_go() {
+        let mut observed = observed();
+        let ended = |code: i32| json!({ "exitCode": code, "reason": if code == 137 { "OOMKilled" } else { "Error" }, "message": "last words" });
+        for (pod, code) in observed.pods.get_mut(&Role::Inference).unwrap().iter_mut().zip([0, 137, 1]) {
+            let container =
+                json!({ "name": "inference", "image": "", "imageID": "", "ready": false, "restartCount": 1, "lastState": { "terminated": ended(code) } });
+            Arc::make_mut(pod).status = Some(serde_json::from_value(json!({ "containerStatuses": [container] })).unwrap());
+        }
+        let going = Arc::make_mut(&mut observed.pods.get_mut(&Role::Inference).unwrap()[2]);
+        going.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2027-01-15T08:00:00Z")).unwrap());
+        let expected = Exit {
+            role: FailureRole::Inference,
+            name: "sums-inference-2".to_owned(),
+            reason: "OOMKilled".to_owned(),
+            exit_code: 137,
+            message: "last words".to_owned(),
+        };
+        assert_eq!(observed.exits(), [expected]);
     }
 
     #[test]

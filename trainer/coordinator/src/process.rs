@@ -52,7 +52,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     Identity::of(&config)?.check(&config.run_directory)?;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
-    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?).context("failed to make an HTTP client")?;
+    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
     let listener = std::net::TcpListener::bind(options.listen).with_context(|| format!("failed to listen on {}", options.listen))?;
     listener.set_nonblocking(true)?;
     announce(listener.local_addr()?)?;

@@ -28,9 +28,9 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_longest_and_lie_between_half_and_all_of_that() {
         let policy = desired().restart;
-        let seconds = |draw: f64| [0, 1, 2, 6, 7, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs_f64());
-        assert_eq!(seconds(0.0), [2.0, 4.0, 8.0, 128.0, 150.0, 150.0]);
-        assert_eq!(seconds(1.0), [4.0, 8.0, 16.0, 256.0, 300.0, 300.0]);
+        let seconds = |draw: f64| [0, 1, 2, 6, 7, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs());
+        assert_eq!(seconds(0.0), [2, 4, 8, 128, 150, 150]);
+        assert_eq!(seconds(1.0), [4, 8, 16, 256, 300, 300]);
     }
 
     #[test]

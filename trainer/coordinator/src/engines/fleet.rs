@@ -40,6 +40,7 @@ impl Fleet {
     /// Takes the list of engines that exist.
     pub fn set(&self, engines: &[EngineEndpoint]) {
         self.slots().set(engines, self.clock.now());
+        self.client.keep(|url| engines.iter().any(|engine| engine.url == url));
         self.changed.send_replace(());
     }
 

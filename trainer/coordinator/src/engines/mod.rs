@@ -10,6 +10,7 @@
 //! It must not know steps, rewards or the journal.
 
 pub mod client;
+pub mod connection;
 pub mod fleet;
 pub mod slots;
 pub mod stream;

@@ -53,7 +53,7 @@ async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
         std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
-    let client = EngineClient::new(token("engine-api"), token("engine-admin")).unwrap();
+    let client = EngineClient::new(token("engine-api"), token("engine-admin"));
     let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -68,7 +68,7 @@ fn wait(run: &mut Run, now: u64) -> f64 {
         tell(run, "t-1", exited("b", attempt, 1), now);
     };
     exits(run, at(now));
-    let wait = run.backoff_until.map_or(0.0, |until| (until - at(now)).as_secs_f64());
+    let wait = run.backoff_until.map_or(0.0, |until| until.saturating_sub(at(now)).as_secs_f64());
     exits(run, at(now + 400));
     assert_eq!((run.record().attempt, run.record().stage.name()), (attempt + 1, "Running"));
     wait
