@@ -20,6 +20,7 @@ pub mod kubectl;
 pub mod namespace;
 pub mod node;
 pub mod pki;
+pub mod proc;
 pub mod process;
 pub mod rootfs;
 pub mod scrape;
