@@ -23,6 +23,8 @@ use crate::validate::ValidatedJob;
 const USER: i64 = 65532;
 /// Seconds for which a pod waits for its node to come back: the node's controller has waited for 40 to 50 before it says that it is away.
 const NODE_AWAY_SECONDS: i64 = 5;
+/// How long a trainer pod that is told to end may go on: to the end of its step, and for as long as a checkpoint takes. One without learners ends at once.
+const TRAINER_GRACE_SECONDS: i64 = 120;
 /// Where the image holds the programs.
 const PROGRAMS: &str = "/usr/local/bin";
 
@@ -50,7 +52,7 @@ pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings
             security_context: Some(pod_security()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            termination_grace_period_seconds: Some(30),
+            termination_grace_period_seconds: Some(if role == Role::Trainer { TRAINER_GRACE_SECONDS + 5 } else { 30 }),
             tolerations: Some(tolerations()),
             readiness_gates: (role == Role::Inference).then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
             ..PodSpec::default()
@@ -95,6 +97,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
             // The address travels in every report, so that no rank waits for a host name of a new pod to be published.
             arguments.extend(["--name=$(POD_NAME)", "--address=$(POD_IP)"].map(ToOwned::to_owned));
             arguments.push(format!("--health-port={SUPERVISOR_PORT}"));
+            arguments.push(format!("--grace-seconds={TRAINER_GRACE_SECONDS}"));
             arguments
         }
     };

@@ -83,6 +83,8 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
     push(&mut arguments, "--coordinator", format!("http://127.0.0.1:{port}"));
     push(&mut arguments, "--name", &name);
     push(&mut arguments, "--address", "127.0.0.1");
+    // Less than a session waits for its processes.
+    push(&mut arguments, "--grace-seconds", "8");
     Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, environment: vec![], takes_port: false, holds_lifeline: false }
 }
 

@@ -30,6 +30,9 @@ pub struct SupervisorReport {
     pub attempt: Option<u32>,
     /// State of each of them, by local index.
     pub learners: Vec<LearnerState>,
+    /// Whether its pod was told to end: its learners go on for as long as it may wait, so that a checkpoint can be written.
+    #[serde(default)]
+    pub terminating: bool,
 }
 
 /// State of a learner process.

@@ -122,7 +122,8 @@ impl Run {
 
     /// Ranks by order of name over the first supervisors that are alive, if there are enough of them and each can run its share.
     fn layout(&self, now: Now) -> Option<Layout> {
-        let alive = self.supervisors.all(now).into_iter().filter(|(_, alive, report)| *alive && report.processes >= self.settings.processes);
+        let alive =
+            self.supervisors.all(now).into_iter().filter(|(_, alive, report)| *alive && !report.terminating && report.processes >= self.settings.processes);
         let chosen: Vec<_> = alive.take(self.settings.supervisors as usize).collect();
         let (_, _, first) = chosen.first().filter(|_| chosen.len() == self.settings.supervisors as usize)?;
         let member = |(index, (name, _, report)): (usize, &(&str, bool, &SupervisorReport))| Member {
@@ -166,7 +167,7 @@ impl Run {
 
     fn settle(&mut self, layout: &Layout, lost_before: bool, now: Now) {
         let standings = self.standings(layout, now);
-        let lost_now = lost_before || standings.contains(&Standing::Lost);
+        let lost_now = lost_before || standings.contains(&Standing::Lost) || self.any_leaves(layout);
         if let Stage::Stopping { lost, .. } = &mut self.record.stage {
             *lost = lost_now;
         }

@@ -1,6 +1,6 @@
 //! What the learners are to do next: a pure function of where they stand, so that a lost answer is made good by the next question.
 //!
-//! At `s` steps done, the first line that applies: drain (checkpoint, exit) · checkpoint due · export due · validation due (measure the loss)
+//! At `s` steps done, the first line that applies: drain, or a trainer pod that is told to end (checkpoint, exit) · checkpoint due · export due · validation due (measure the loss)
 //! · evaluation or rollouts need weights that engines lack (publish) · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
 //! Where batches are sampled ahead, neither publication nor training waits for an evaluation or for rollouts but for those of batch `s + 1` itself ([`super::ahead`]).
 
@@ -45,7 +45,7 @@ impl Run {
             _ => return Ok(Instruction::Wait),
         };
         self.position = Some(steps);
-        if self.draining() {
+        if self.draining() || self.leaving() {
             return Ok(if steps == 0 || self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) });
         }
         if steps > 0 && self.checkpoint_due(steps) {

@@ -14,6 +14,7 @@ pub mod backoff;
 pub mod group;
 pub mod hang;
 pub mod instruct;
+pub mod leave;
 pub mod record;
 pub mod reports;
 pub mod settings;
@@ -102,6 +103,7 @@ pub struct Outline {
     desired: Option<Desired>,
     work: work::Work,
     publication: Option<Publication>,
+    leaving: bool,
 }
 
 /// The run.
@@ -213,6 +215,7 @@ impl Run {
             desired: self.desired.clone(),
             work: self.work(),
             publication: self.publication.clone(),
+            leaving: self.leaving(),
         }
     }
 

@@ -45,7 +45,7 @@ impl IntoResponse for Refused {
             Self::Store(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = crate::error_line(&self);
-        if status.is_server_error() {
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(%status, message, "a request failed");
         }
         (status, Json(serde_json::json!({ "error": message }))).into_response()

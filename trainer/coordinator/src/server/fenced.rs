@@ -11,11 +11,11 @@ use rljob_protocol::supervisor::EPOCH_HEADER;
 use super::error::Refused;
 use crate::coordinator::Coordinator;
 
-/// Lets a request pass if this coordinator may act.
+/// Gives an answer only if this coordinator may still act: it may have been stopped while the request was held.
 pub async fn fenced(State(coordinator): State<Arc<Coordinator>>, request: Request, next: Next) -> Result<Response, Refused> {
     let fence = coordinator.store.fence();
-    fence.check_now_and_then().await?;
     let mut response = next.run(request).await;
+    fence.check_now_and_then().await?;
     response.headers_mut().insert(EPOCH_HEADER, HeaderValue::from(fence.epoch()));
     Ok(response)
 }

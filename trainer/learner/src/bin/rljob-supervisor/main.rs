@@ -13,6 +13,7 @@ mod supervisor;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
@@ -51,6 +52,9 @@ struct Arguments {
     /// Port of `/healthz`. Default: none is served.
     #[arg(long)]
     health_port: Option<u16>,
+    /// Seconds for which learners may go on after SIGTERM, so that the coordinator can order a checkpoint.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    grace_seconds: u64,
     /// End, as by SIGTERM, when the process with this id, which started this one, ends.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
@@ -108,6 +112,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
         address: arguments.address.clone(),
         learner,
         processes: config.spec.trainer.processes_per_replica.max(1).unsigned_abs(),
+        grace: Duration::from_secs(arguments.grace_seconds),
         instance: format!("{:016x}", rand::rng().next_u64()),
     })
 }

@@ -24,6 +24,8 @@ use crate::reap::reap_orphans;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait after the coordinator could not be reached: below the silence after which it counts a supervisor as lost.
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
+/// A supervisor that is told to end does not wait for a coordinator that has not answered for so long: it may be told to end as well.
+const ABSENT: Duration = Duration::from_secs(6);
 /// A report that takes longer is given up and sent anew.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -46,6 +48,8 @@ pub struct Settings {
     pub processes: u32,
     /// Drawn anew by each supervisor process.
     pub instance: String,
+    /// How long learners may go on once it is told to end.
+    pub grace: Duration,
 }
 
 /// A supervisor that cannot go on.
@@ -84,6 +88,10 @@ pub struct Supervisor {
     changed: watch::Sender<()>,
     beat: watch::Sender<Instant>,
     complaint: Option<String>,
+    /// When the coordinator answered last.
+    answered: Instant,
+    /// Once told to end: when it ends at the latest.
+    leaving: Option<Instant>,
 }
 
 impl Supervisor {
@@ -99,21 +107,30 @@ impl Supervisor {
             changed: watch::channel(()).0,
             beat,
             complaint: None,
+            answered: Instant::now(),
+            leaving: None,
         })
     }
 
-    /// Reports and obeys until ordered to exit or until `shutdown` completes; then ends the learners. Never gives up on the coordinator.
+    /// Reports and obeys until ordered to exit, or until `shutdown` completes and nothing is left to wait for; then ends the learners. Never gives up on the coordinator
+    /// before.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SupervisorError> {
         tokio::pin!(shutdown);
         let mut changed = self.changed.subscribe();
         let mut backoff = INTERVAL;
-        loop {
+        while !self.has_left() {
             self.beat.send_replace(Instant::now());
             reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
             let answer = tokio::select! {
                 answer = self.report() => answer,
-                () = &mut shutdown => break,
+                () = &mut shutdown, if self.leaving.is_none() => {
+                    self.leave();
+                    continue;
+                }
             };
+            if answer.is_ok() {
+                self.answered = Instant::now();
+            }
             backoff = if answer.is_ok() { INTERVAL } else { (backoff * 2).min(MAX_BACKOFF) };
             self.complain(answer.as_ref().err().map(error_line));
             match answer {
@@ -125,11 +142,22 @@ impl Supervisor {
             tokio::select! {
                 () = tokio::time::sleep(backoff) => {}
                 _ = changed.changed() => {}
-                () = &mut shutdown => break,
+                () = &mut shutdown, if self.leaving.is_none() => self.leave(),
             }
         }
         self.end_learners().await;
         Ok(())
+    }
+
+    fn leave(&mut self) {
+        tracing::info!(seconds = self.settings.grace.as_secs(), "told to end; learners may go on to write a checkpoint");
+        self.leaving = Some(Instant::now() + self.settings.grace);
+    }
+
+    /// Told to end, and out of time, or without anybody to wait for: no learner runs, or no coordinator orders a checkpoint.
+    fn has_left(&self) -> bool {
+        let idle = || !self.learners.iter().any(LearnerProcess::is_running);
+        self.leaving.is_some_and(|latest| Instant::now() >= latest || idle() || self.answered.elapsed() > ABSENT)
     }
 
     /// The order and the epoch that it is given under.
@@ -157,6 +185,7 @@ impl Supervisor {
             processes: self.settings.processes,
             attempt: self.held.attempt,
             learners: self.learners.iter().map(LearnerProcess::state).collect(),
+            terminating: self.leaving.is_some(),
         }
     }
 
@@ -250,6 +279,8 @@ fn free_port() -> Result<u16, SupervisorError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::{Settings, learner_command};
     use rljob_protocol::supervisor::{Group, Restore};
     use rljob_protocol::version::Version;
@@ -265,6 +296,7 @@ mod tests {
             learner: "/bin/rljob-learner".into(),
             processes: 2,
             instance: "a".into(),
+            grace: Duration::ZERO,
         };
         let restore = Some(Restore { version: Version { step: 7, attempt: 1 }, path: "/run/checkpoints/step-7.attempt-1".into() });
         let group = Group { attempt: 2, first_rank: 2, world_size: 4, rendezvous_address: "10.0.0.1".into(), rendezvous_port: 29400, restore };
