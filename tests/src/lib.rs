@@ -6,6 +6,7 @@
 //!           ├─ Node           containerd and kubelet, as many as wanted
 //!           └─ Image          a folder of our binaries, given to each node's containerd without a registry
 //!  Namespace ── Kubectl       what a test does, as a user would; a failing test prints what it left
+//!  S3 ── Proxy           a bucket on a real server, and a link to it that fails as it is told
 //!  bench                      medians and verdicts of the benchmarks beside each crate
 //! ```
 //!
@@ -21,8 +22,11 @@ pub mod namespace;
 pub mod node;
 pub mod pki;
 pub mod process;
+pub mod proxy;
 pub mod rootfs;
+pub mod s3;
 
 pub use cluster::Cluster;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
+pub use s3::S3;

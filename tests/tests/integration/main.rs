@@ -10,6 +10,8 @@ mod e2e;
 #[cfg(test)]
 mod exact_recovery;
 #[cfg(test)]
+mod in_a_bucket;
+#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod journal;

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use rljob_crds::RunConfig;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +36,8 @@ const STEPS_REMEMBERED: u32 = 100;
 pub struct Coordinator {
     /// The run configuration.
     pub config: RunConfig,
+    /// Where the run is kept.
+    pub home: Home,
     /// Drawn anew by every process.
     pub incarnation: u64,
     /// Time since the process started.
@@ -78,6 +81,8 @@ struct Newest {
 pub struct Parts {
     /// The run configuration.
     pub config: RunConfig,
+    /// Where the run is kept.
+    pub home: Home,
     /// Drawn anew by every process.
     pub incarnation: u64,
     /// The clock that `run` was given the time of.
@@ -101,10 +106,11 @@ pub struct Parts {
 impl Coordinator {
     /// The shared state of a process.
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, incarnation, clock, store, fleet, files, run, newest_metrics, newest_evaluation, metrics } = parts;
+        let Parts { config, home, incarnation, clock, store, fleet, files, run, newest_metrics, newest_evaluation, metrics } = parts;
         let written = run.record().clone();
         Self {
             config,
+            home,
             incarnation,
             clock,
             store,
@@ -124,6 +130,9 @@ impl Coordinator {
         let mut guarded = self.run.lock().await;
         let before = guarded.run.outline();
         let result = change(&mut guarded.run, self.clock.now());
+        if guarded.run.desired().is_some() {
+            self.store.activate();
+        }
         if *guarded.run.record() != guarded.written {
             let record = guarded.run.record().clone();
             let json = serde_json::to_value(&record).map_err(|error| crate::journal::JournalError::Malformed { what: "state.value", source: error.into() })?;

@@ -1,13 +1,10 @@
-//! Whose run directory this is: written at the first start, compared at every later one, so that two jobs never share a journal.
+//! Whose run directory (or prefix of a bucket) this is: written at the first start, compared at every later one, so that two jobs never share a journal.
 //!
 //! A run is the same one if namespace, name, model and kind of algorithm are; the rest of a spec may be edited between two starts. Under a new UID it is the same run of
 //! a job that was made anew: it goes on, with a restart budget and fencing numbers of its own.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-
 use rljob_crds::RunConfig;
-use rljob_crds::names::JOURNAL_FILE;
+use rljob_storage::{Home, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -35,28 +32,29 @@ pub struct Identity {
 pub enum IdentityError {
     /// It belongs to another job.
     #[error(
-        "the run directory {} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
-        directory.display(), held.namespace, held.name, held.uid, if *same_name { "another model or kind of algorithm" } else { "its own run" }
+        "the run directory {directory} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
+        held.namespace, held.name, held.uid, if *same_name { "another model or kind of algorithm" } else { "its own run" }
     )]
     Another {
         /// The directory.
-        directory: PathBuf,
+        directory: String,
         /// Whose it is.
         held: Box<Identity>,
         /// Whether only the spec differs.
         same_name: bool,
     },
     /// The file cannot be read or written.
-    #[error("failed to keep the run directory's identity in {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The journal of the job's earlier life cannot be read or written.
-    #[error("failed to take over the run's journal")]
-    Journal(#[from] JournalError),
+    #[error("failed to keep the run directory's identity")]
+    File(#[from] StorageError),
+}
+
+/// A claim that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The directory is this job's.
+    Held,
+    /// It is of the same job before it was made anew: the journal is to be renewed ([`renew`]), and then the identity written.
+    Inherited,
 }
 
 impl Identity {
@@ -68,44 +66,67 @@ impl Identity {
         Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
     }
 
-    /// Claims the directory, or checks that it is claimed by the same run. Makes it if it is not there.
-    pub fn claim(&self, directory: &Path) -> Result<(), IdentityError> {
-        let path = directory.join(FILE);
-        let failed = |source| IdentityError::File { path: path.clone(), source };
-        std::fs::create_dir_all(directory).map_err(failed)?;
-        let held: Self = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?,
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.write(&path).map_err(failed),
-            Err(error) => return Err(failed(error)),
+    /// Claims a run's home, or checks that it is claimed by the same run. Blocks.
+    pub fn claim(&self, home: &Home) -> Result<Claim, IdentityError> {
+        let Some(held) = read(home)? else {
+            match home {
+                Home::Folder(_) => self.write(home)?,
+                // Of two jobs that find nothing one claims it, and the other sees whose it is.
+                Home::Bucket(bucket) => _ = bucket.put_new(FILE, self.json(home)?)?,
+            }
+            return self.granted(home, read(home)?.unwrap_or_else(|| self.clone()));
         };
-        let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
-        if !same_name || held.spec_hash != self.spec_hash {
-            return Err(IdentityError::Another { directory: directory.to_owned(), held: Box::new(held), same_name });
-        }
-        if held.uid != self.uid {
-            // In this order: a crash between the two renews once more, which changes nothing.
-            renew(&directory.join(JOURNAL_FILE))?;
-            self.write(&path).map_err(failed)?;
-            tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
-        }
-        Ok(())
+        self.granted(home, held)
     }
 
-    /// Whole or not at all.
-    fn write(&self, path: &Path) -> std::io::Result<()> {
-        let written = path.with_extension("json.writing");
-        std::fs::write(&written, serde_json::to_vec_pretty(self)?)?;
-        std::fs::File::open(&written)?.sync_all()?;
-        std::fs::rename(&written, path)
+    /// Writes it, whole or not at all. Blocks.
+    pub fn write(&self, home: &Home) -> Result<(), StorageError> {
+        let json = self.json(home)?;
+        let directory = match home {
+            Home::Folder(directory) => directory,
+            Home::Bucket(bucket) => return bucket.put(FILE, json),
+        };
+        let write = || {
+            std::fs::create_dir_all(directory)?;
+            let path = directory.join(FILE);
+            let written = path.with_extension("json.writing");
+            std::fs::write(&written, json)?;
+            std::fs::File::open(&written)?.sync_all()?;
+            std::fs::rename(&written, path)
+        };
+        write().map_err(failed("write", home))
+    }
+
+    fn granted(&self, home: &Home, held: Self) -> Result<Claim, IdentityError> {
+        let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
+        if !same_name || held.spec_hash != self.spec_hash {
+            let directory = home.place("").trim_end_matches('/').to_owned();
+            return Err(IdentityError::Another { directory, held: Box::new(held), same_name });
+        }
+        if held.uid == self.uid {
+            return Ok(Claim::Held);
+        }
+        tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
+        Ok(Claim::Inherited)
+    }
+
+    fn json(&self, home: &Home) -> Result<Vec<u8>, StorageError> {
+        serde_json::to_vec_pretty(self).map_err(|error| failed("write", home)(error.into()))
     }
 }
 
-/// Makes the journal that of a job made anew.
-fn renew(path: &Path) -> Result<(), JournalError> {
-    if !path.exists() {
-        return Ok(());
-    }
-    let mut journal = Journal::open(path)?;
+fn read(home: &Home) -> Result<Option<Identity>, StorageError> {
+    let bytes = home.read(FILE)?;
+    bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))).transpose()
+}
+
+fn failed(action: &'static str, home: &Home) -> impl FnOnce(std::io::Error) -> StorageError {
+    let place = home.place(FILE);
+    move |source| StorageError::Io { action, place, source }
+}
+
+/// Makes the journal that of a job made anew. Again changes nothing but the attempt of a run that had failed.
+pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
     let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
     let malformed = |error: serde_json::Error| JournalError::Malformed { what: "state.value", source: error.into() };
     let mut record: Record = serde_json::from_value(json).map_err(malformed)?;
@@ -115,7 +136,12 @@ fn renew(path: &Path) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, JOURNAL_FILE};
+    use std::path::Path;
+
+    use rljob_crds::names::JOURNAL_FILE;
+    use rljob_storage::Home;
+
+    use super::{Claim, Identity, renew};
     use crate::core::record::KEY;
     use crate::core::{Record, Stage};
     use crate::journal::Journal;
@@ -124,21 +150,31 @@ mod tests {
         Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: uid.to_owned(), spec_hash: "aa".to_owned() }
     }
 
+    /// As a starting process does.
+    fn claim(identity: &Identity, directory: &Path) -> Result<(), String> {
+        let home = Home::Folder(directory.to_owned());
+        if identity.claim(&home).map_err(|error| error.to_string())? == Claim::Inherited {
+            renew(&mut Journal::open(&directory.join(JOURNAL_FILE)).unwrap()).unwrap();
+            identity.write(&home).unwrap();
+        }
+        Ok(())
+    }
+
     #[test]
     fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
         let journal = || Journal::open(&directory.path().join(JOURNAL_FILE)).unwrap();
-        identity("u1").claim(directory.path()).unwrap();
+        claim(&identity("u1"), directory.path()).unwrap();
         let failed = Record { epoch: Some(9), attempt: 4, restarts: 3, stage: Stage::Failed, ..Record::default() };
         journal().put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
-        identity("u1").claim(directory.path()).unwrap();
+        claim(&identity("u1"), directory.path()).unwrap();
         let read = || serde_json::from_value::<Record>(journal().get_state(KEY).unwrap().unwrap()).unwrap();
         assert_eq!(read(), failed, "the same UID is the same job");
-        identity("u2").claim(directory.path()).unwrap();
+        claim(&identity("u2"), directory.path()).unwrap();
         assert_eq!(read(), Record { attempt: 5, ..Record::default() });
         let finished = Record { epoch: Some(2), attempt: 5, stage: Stage::Finished, exported: true, ..Record::default() };
         journal().put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
-        identity("u3").claim(directory.path()).unwrap();
+        claim(&identity("u3"), directory.path()).unwrap();
         assert_eq!(read(), Record { epoch: None, ..finished }, "what is finished stays so");
     }
 
@@ -146,11 +182,11 @@ mod tests {
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
         let first = identity("u1");
-        first.claim(directory.path()).unwrap();
-        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(directory.path()).unwrap();
-        let other = Identity { name: "other".to_owned(), ..first.clone() }.claim(directory.path()).unwrap_err();
-        assert!(other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
-        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.claim(directory.path()).unwrap_err();
-        assert!(changed.to_string().contains("with another model or kind of algorithm"), "{changed}");
+        claim(&first, directory.path()).unwrap();
+        claim(&Identity { uid: "u2".to_owned(), ..first.clone() }, directory.path()).unwrap();
+        let other = claim(&Identity { name: "other".to_owned(), ..first.clone() }, directory.path()).unwrap_err();
+        assert!(other.contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
+        let changed = claim(&Identity { spec_hash: "bb".to_owned(), ..first }, directory.path()).unwrap_err();
+        assert!(changed.contains("with another model or kind of algorithm"), "{changed}");
     }
 }

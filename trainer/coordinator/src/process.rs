@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
-use rljob_crds::names::{JOURNAL_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_storage::{Home, StorageError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,12 +19,11 @@ use crate::core::group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
-use crate::identity::Identity;
-use crate::journal::Journal;
+use crate::identity::{Claim, Identity, renew};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
-use crate::{checkpoints, driver, exports, server, sync};
+use crate::{checkpoints, copies, driver, exports, server, sync};
 
 /// How long requests in flight may take once the process is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -46,11 +46,13 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let config = read_config(options)?;
-    Identity::of(&config)?.claim(&config.run_directory)?;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?).context("failed to make an HTTP client")?;
-    let coordinator = Arc::new(open(config, client, options.incarnation).await?);
+    let home = Home::of(&config)?;
+    let store = claim(&config, &home, options.incarnation).await?;
+    let replaced = store.replaced();
+    let coordinator = Arc::new(open(config, home, store, client, options.incarnation).await?);
     let files = coordinator.files.clone();
     coordinator.store.call(move |journal| files.catch_up(journal)).await?;
 
@@ -60,6 +62,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     tasks.spawn(driver::tick(Arc::clone(&coordinator)));
     tasks.spawn(driver::work(Arc::clone(&coordinator)));
     tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
+    tasks.spawn(copies::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     let monitored = Arc::clone(&coordinator);
     tasks.spawn(async move { monitored.fleet.monitor(monitored.stop.clone()).await });
 
@@ -70,6 +73,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = replaced.cancelled() => anyhow::bail!("another coordinator has taken this run over"),
         ended = &mut server => return ended?.context("the server ended"),
     }
     tracing::info!("ending");
@@ -90,10 +94,28 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
     serde_json::from_str(&text).with_context(|| format!("failed to parse {path}"))
 }
 
-/// Opens the run directory and reads back where the run stands.
-pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
+/// Makes the run directory and takes the run's home and journal.
+async fn claim(config: &RunConfig, home: &Home, incarnation: u64) -> anyhow::Result<Store> {
+    let (identity, home, directory) = (Identity::of(config)?, home.clone(), config.run_directory.clone());
+    let job = move || {
+        std::fs::create_dir_all(&directory).with_context(|| format!("failed to make the run directory {}", directory.display()))?;
+        let claim = identity.claim(&home)?;
+        copies::fetch(&home, &directory)?;
+        anyhow::Ok((identity, claim, Store::open(&home, &directory, incarnation)?, home))
+    };
+    let (identity, claim, store, home) = tokio::task::spawn_blocking(job).await??;
+    if claim == Claim::Inherited {
+        store.activate();
+        // In this order: a crash between the two renews once more.
+        store.call(renew).await?;
+        tokio::task::spawn_blocking(move || identity.write(&home)).await??;
+    }
+    Ok(store)
+}
+
+/// Reads back where the run stands.
+pub(crate) async fn open(config: RunConfig, home: Home, store: Store, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
-    let store = Store::new(Journal::open(&config.run_directory.join(JOURNAL_FILE))?);
     let files = Files::open(&config.run_directory)?;
     let (record, mut facts, newest_metrics, newest_evaluation) = store
         .call(move |journal| {
@@ -107,8 +129,9 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         Some(json) => serde_json::from_value(json).context("failed to read the run's state from the journal")?,
         None => Record::default(),
     };
-    facts.checkpoints = checkpoints::complete(&config.run_directory).context("failed to list the checkpoints")?;
-    facts.exported_step = exports::newest(&config.run_directory).context("failed to list the exports")?;
+    let listed = home.clone();
+    let listed = tokio::task::spawn_blocking(move || Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?)));
+    (facts.checkpoints, facts.exported_step) = listed.await?.context("failed to list checkpoints and exports")?;
     let settings = Settings::from_config(&config);
     if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
         facts.last_step = facts.last_step.max(restore.version.step);
@@ -116,7 +139,19 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     }
     let run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
     let metrics = Metrics::new()?;
-    Ok(Coordinator::new(Parts { config, incarnation, clock, store, fleet: Fleet::new(client, clock), files, run, newest_metrics, newest_evaluation, metrics }))
+    Ok(Coordinator::new(Parts {
+        config,
+        home,
+        incarnation,
+        clock,
+        store,
+        fleet: Fleet::new(client, clock),
+        files,
+        run,
+        newest_metrics,
+        newest_evaluation,
+        metrics,
+    }))
 }
 
 /// Input that could not be used may have been mended since: a new process looks again.

@@ -105,6 +105,8 @@ pub struct Run {
     settings: Settings,
     record: Record,
     facts: Facts,
+    /// Whether the complete checkpoints were verified since a group last used them.
+    verified: bool,
     desired: Option<Desired>,
     supervisors: Supervisors,
     /// When the group last changed hands, for members that have not reported yet.
@@ -130,6 +132,7 @@ impl Run {
         Self {
             settings,
             record,
+            verified: facts.checkpoints.is_empty(),
             facts,
             desired: None,
             supervisors: Supervisors::default(),
@@ -187,7 +190,14 @@ impl Run {
 
     /// Replaces the set of complete checkpoints by what the run directory holds.
     pub fn set_checkpoints(&mut self, complete: BTreeSet<Version>) {
+        self.verified &= self.facts.checkpoints.is_superset(&complete);
         self.facts.checkpoints = complete;
+    }
+
+    /// The complete checkpoints that a group may start from: their files are what they should be.
+    pub fn checkpoints_verified(&mut self, usable: BTreeSet<Version>) {
+        self.facts.checkpoints = usable;
+        self.verified = true;
     }
 
     /// Complete checkpoints.

@@ -81,7 +81,9 @@ fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
 
 /// A run with two supervisors, `a` and `b`, whose learners run under attempt 0.
 pub(super) fn started_with(settings: Settings, facts: Facts) -> Run {
+    let checkpoints = facts.checkpoints.clone();
     let mut run = Run::new(settings, Record::default(), facts, 7, at(0));
+    run.checkpoints_verified(checkpoints);
     run.desire(desired()).unwrap();
     run.supervisor("t-0", report("a", None, vec![]), at(0));
     run.supervisor("t-1", report("b", None, vec![]), at(0));
@@ -143,7 +145,7 @@ fn ranks_follow_the_numbers_in_the_names() {
 #[test]
 fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff() {
     let mut run = started();
-    run.set_checkpoints(BTreeSet::from([version(2, 0)]));
+    run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
     assert_eq!(run.supervisor("t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);
     assert_eq!(run.supervisor("t-1", running("b", 0), at(3)), Order::Stop);
@@ -158,7 +160,9 @@ fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkp
     assert_eq!((run.record().restarts, run.record().last_failure.clone()), (1, Some(expected)));
     assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(7)), Order::Stop, "4 s of backoff");
     run.supervisor("t-0", exited("a", 0, 137), at(8));
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))));
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), Order::Stop, "the checkpoints are not verified yet");
+    run.checkpoints_verified(BTreeSet::from([version(2, 0)]));
+    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))), "the newer one was refused");
 }
 
 #[test]
@@ -342,6 +346,7 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
     let mut next = Run::new(settings(), run.record().clone(), Facts { checkpoints: BTreeSet::from([version(2, 0)]), ..Facts::default() }, 8, at(0));
     next.desire(Desired { epoch: 2, ..desired() }).unwrap();
     next.tick(at(0));
+    next.checkpoints_verified(BTreeSet::from([version(2, 0)]));
     next.supervisor("t-0", report("c", None, vec![]), at(0));
     let Order::Run(group) = next.supervisor("t-1", report("d", None, vec![]), at(0)) else { panic!("not started") };
     assert_eq!((group.attempt, group.restore.unwrap().version), (1, version(2, 0)));

@@ -17,6 +17,7 @@ mod batches;
 mod blob;
 mod error;
 mod open;
+mod parts;
 mod progress;
 mod records;
 mod samples;

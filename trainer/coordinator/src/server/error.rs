@@ -4,6 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use rljob_storage::StorageError;
+
 use crate::batches::ServeError;
 use crate::core::Refusal;
 use crate::store::StoreError;
@@ -20,6 +22,9 @@ pub enum Refused {
     /// The journal failed: asking again may help.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The run's home cannot be looked at: asking again may help.
+    #[error(transparent)]
+    Home(#[from] StorageError),
     /// The batch cannot be made.
     #[error(transparent)]
     Batch(#[from] ServeError),
@@ -35,7 +40,7 @@ impl IntoResponse for Refused {
             Self::Run(Refusal::Fenced { .. }) => StatusCode::CONFLICT,
             Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => StatusCode::BAD_REQUEST,
             Self::Batch(ServeError::NotOpen) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Store(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_) | Self::Home(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = crate::error_line(&self);
         if status.is_server_error() {

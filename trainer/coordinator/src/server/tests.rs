@@ -10,6 +10,7 @@ use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 use rljob_protocol::supervisor::Order;
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -17,6 +18,7 @@ use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
 use crate::journal::{FixedBatch, Sample, VersionRun};
 use crate::process;
+use crate::store::Store;
 use crate::tokens::Token;
 
 struct Server {
@@ -54,7 +56,9 @@ async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin")).unwrap();
-    let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7).await.unwrap());
+    let (config, home) = (config(directory.path(), change), Home::Folder(directory.path().to_owned()));
+    let store = Store::open(&home, directory.path(), 7).unwrap();
+    let coordinator = Arc::new(process::open(config, home, store, client, 7).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 use tch::{Kind, Tensor};
 
 use super::manifest::shard_file;
@@ -34,7 +35,7 @@ fn save(folder: &Path, world_size: u32) {
             scope.spawn(move || {
                 let shards = shards(rank, world_size);
                 let snapshot = Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
-                write(&Place { path: folder.to_owned(), version: VERSION, rank, world_size }, &model(), PROGRESS, &snapshot).unwrap();
+                write(&Place { path: folder.to_owned(), bucket: None, version: VERSION, rank, world_size }, &model(), PROGRESS, &snapshot).unwrap();
             });
         }
     });
@@ -46,7 +47,7 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 }
 
 fn refusal(folder: &Path, version: Version, model: &ModelShape) -> String {
-    let error: Result<Restored, CheckpointError> = load(folder, version, model, 0, 2);
+    let error: Result<Restored, CheckpointError> = load(&Home::Folder(folder.to_owned()), version, model, 0, 2);
     error.unwrap_err().to_string().replace(&folder.display().to_string(), "DIR")
 }
 
@@ -55,7 +56,7 @@ fn a_checkpoint_gives_back_the_same_bits_on_as_many_ranks() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), 2);
     for rank in 0..2 {
-        let restored = load(folder.path(), VERSION, &model(), rank, 2).unwrap();
+        let restored = load(&Home::Folder(folder.path().to_owned()), VERSION, &model(), rank, 2).unwrap();
         assert_eq!(bits(&restored.blocks), bits(&shards(rank, 2)));
         assert_eq!(restored.optimizer, PROGRESS);
     }
@@ -67,7 +68,7 @@ fn a_checkpoint_of_two_ranks_is_read_by_one_or_three() {
     save(folder.path(), 2);
     for world_size in [1, 3] {
         for rank in 0..world_size {
-            let restored = load(folder.path(), VERSION, &model(), rank, world_size).unwrap();
+            let restored = load(&Home::Folder(folder.path().to_owned()), VERSION, &model(), rank, world_size).unwrap();
             assert_eq!(bits(&restored.blocks), bits(&shards(rank, world_size)), "rank {rank} of {world_size}");
         }
     }
@@ -95,7 +96,7 @@ fn a_torn_file_is_refused() {
     );
     assert_eq!(refusal(folder.path(), VERSION, &model()), expected);
     fs::remove_file(&path).unwrap();
-    assert!(refusal(folder.path(), VERSION, &model()).contains("`DIR/rank-1-of-2.safetensors` cannot be read: No such file"));
+    assert!(refusal(folder.path(), VERSION, &model()).contains("`DIR/rank-1-of-2.safetensors` is missing"));
 }
 
 #[test]

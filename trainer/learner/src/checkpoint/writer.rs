@@ -1,10 +1,13 @@
 //! Writes snapshots behind the training loop's back, one at a time.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::CheckpointReport;
 use rljob_protocol::version::Version;
+use rljob_storage::Bucket;
 
 use super::manifest::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json, receipt_file, write_json};
 use super::{CheckpointError, Snapshot};
@@ -15,12 +18,16 @@ use crate::coordinator_client::CoordinatorClient;
 const PEERS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Between two looks at the folder.
 const PEERS_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two looks at the bucket.
+const BUCKET_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A checkpoint's place and name.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its folder.
+    /// Its folder; of one in a bucket, where its files are on their way there.
     pub path: PathBuf,
+    /// The bucket, if it goes into one.
+    pub bucket: Option<Bucket>,
     /// Its name.
     pub version: Version,
     /// The rank that writes.
@@ -50,18 +57,18 @@ impl CheckpointWriter {
         self.newest == Some(version)
     }
 
-    /// Begins to write `snapshot`, once the one before is written. Returns that one's failure, if it failed.
-    pub fn begin(&mut self, place: Place, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
+    /// Begins to write `snapshot`, once the one before is written, and reports it as `path`. Returns that one's failure, if it failed.
+    pub fn begin(&mut self, place: Place, path: PathBuf, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
         self.newest = Some(place.version);
         let (client, model) = (self.client.clone(), self.model.clone());
         self.background.begin(move || {
             write(&place, &model, optimizer, &snapshot)?;
-            report(client.as_ref(), &place.path, place.version)
+            report(client.as_ref(), &path, place.version)
         })
     }
 
     /// Reports a checkpoint that was written before once more, after it is complete.
-    pub fn repeat_report(&mut self, path: &std::path::Path, version: Version) -> Result<(), CheckpointError> {
+    pub fn repeat_report(&mut self, path: &Path, version: Version) -> Result<(), CheckpointError> {
         self.wait()?;
         report(self.client.as_ref(), path, version)
     }
@@ -77,7 +84,7 @@ impl CheckpointWriter {
     }
 }
 
-fn report(client: Option<&CoordinatorClient>, path: &std::path::Path, version: Version) -> Result<(), CheckpointError> {
+fn report(client: Option<&CoordinatorClient>, path: &Path, version: Version) -> Result<(), CheckpointError> {
     let Some(client) = client else { return Ok(()) };
     let report = CheckpointReport { attempt: client.attempt(), version, path: path.to_owned() };
     client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
@@ -85,10 +92,13 @@ fn report(client: Option<&CoordinatorClient>, path: &std::path::Path, version: V
 
 /// Writes a rank's part and, as rank 0, the manifest after all parts.
 pub(super) fn write(place: &Place, model: &ModelShape, optimizer: OptimizerProgress, snapshot: &Snapshot) -> Result<(), CheckpointError> {
-    let Place { path, version, rank, world_size } = place;
+    let Place { path, version, rank, world_size, .. } = place;
     let started = Instant::now();
     let entry = snapshot.write(path, *rank, *world_size)?;
     tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "wrote this rank's part of a checkpoint");
+    if let Some(bucket) = &place.bucket {
+        return upload(place, bucket, model, optimizer, &entry);
+    }
     write_json(&path.join(receipt_file(*rank, *world_size)), &entry)?;
     if *rank != 0 {
         return Ok(());
@@ -96,6 +106,49 @@ pub(super) fn write(place: &Place, model: &ModelShape, optimizer: OptimizerProgr
     let files = receipts(place)?;
     let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
     write_json(&path.join(MANIFEST_FILE), &manifest)
+}
+
+/// Brings a rank's part to the bucket and, as rank 0, the manifest after all parts.
+fn upload(place: &Place, bucket: &Bucket, model: &ModelShape, optimizer: OptimizerProgress, entry: &FileEntry) -> Result<(), CheckpointError> {
+    let Place { path, version, rank, world_size, .. } = place;
+    let (folder, file, started) = (format!("{CHECKPOINTS_DIR}/{version}"), path.join(&entry.name), Instant::now());
+    let json = |value: serde_json::Result<Vec<u8>>| value.map_err(|error| CheckpointError::io("encode", &file, error.into()));
+    bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
+    bucket.put(&format!("{folder}/{}", receipt_file(*rank, *world_size)), json(serde_json::to_vec(entry))?)?;
+    fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
+    tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "uploaded this rank's part of a checkpoint");
+    if *rank != 0 {
+        return Ok(());
+    }
+    let files = uploaded(place, bucket, &folder)?;
+    let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
+    Ok(bucket.put(&format!("{folder}/{MANIFEST_FILE}"), json(serde_json::to_vec_pretty(&manifest))?)?)
+}
+
+/// Every rank's receipt, waited for, and its part with the size that the receipt says.
+fn uploaded(place: &Place, bucket: &Bucket, folder: &str) -> Result<Vec<FileEntry>, CheckpointError> {
+    let ranks = || 0..place.world_size;
+    let mut there = bucket.list(folder)?;
+    let started = Instant::now();
+    while !ranks().all(|rank| there.contains_key(&receipt_file(rank, place.world_size))) {
+        if started.elapsed() > PEERS_TIMEOUT {
+            let ranks = ranks().filter(|rank| !there.contains_key(&receipt_file(*rank, place.world_size))).collect();
+            return Err(CheckpointError::Peers { path: bucket.place(folder).into(), ranks, seconds: PEERS_TIMEOUT.as_secs() });
+        }
+        std::thread::sleep(BUCKET_INTERVAL);
+        there = bucket.list(folder)?;
+    }
+    let entry = |rank| {
+        let name = format!("{folder}/{}", receipt_file(rank, place.world_size));
+        let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
+        let receipt = bucket.read(&name)?.unwrap_or_default();
+        let entry: FileEntry = serde_json::from_slice(&receipt).map_err(|error| torn(format!("is not understood: {error}")))?;
+        match there.get(&entry.name) {
+            Some(size) if *size == entry.size => Ok(entry),
+            found => Err(torn(format!("is of a part of {} bytes, of which {found:?} are in the bucket", entry.size))),
+        }
+    };
+    ranks().map(entry).collect()
 }
 
 /// Every rank's receipt, waited for.
