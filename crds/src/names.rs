@@ -90,6 +90,25 @@ pub const REASON_CHECKPOINT_COMPLETE: &str = "CheckpointComplete";
 /// Reason: no checkpoint has been completed yet.
 pub const REASON_NO_CHECKPOINT: &str = "NoCheckpoint";
 
+/// Incident: the pod was evicted through the eviction API, as `kubectl drain` does.
+pub const INCIDENT_EVICTED: &str = "Evicted";
+/// Incident: the scheduler took the pod's place for one of higher priority.
+pub const INCIDENT_PREEMPTED: &str = "Preempted";
+/// Incident: the pod's node does not answer its controller.
+pub const INCIDENT_NODE_NOT_READY: &str = "NodeNotReady";
+/// Incident: the pod's node answers, and was given a taint that the pod does not tolerate.
+pub const INCIDENT_NODE_TAINTED: &str = "NodeTainted";
+/// Incident: the pod's node is gone from the cluster.
+pub const INCIDENT_NODE_GONE: &str = "NodeGone";
+/// Incident: kubelet ended the pod: the node is short of something, or shuts down.
+pub const INCIDENT_ENDED_BY_KUBELET: &str = "EndedByKubelet";
+/// Incident: nobody ends a pod that is to be gone; the operator removes it by force.
+pub const INCIDENT_POD_LOST: &str = "PodLost";
+/// Incident: somebody deleted the pod.
+pub const INCIDENT_DELETED: &str = "Deleted";
+/// Incident: the pod is gone, and nothing says why.
+pub const INCIDENT_VANISHED: &str = "Vanished";
+
 /// Port of the coordinator's HTTP interface.
 pub const COORDINATOR_PORT: u16 = 8080;
 /// Port of an engine's HTTP interface.

@@ -42,6 +42,10 @@ pub struct RLJobStatus {
     /// The first cause of the newest failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
+    /// What happened to pods, the newest 16, oldest first: evictions, preemptions, lost nodes, hung engines. None of it counts against `failurePolicy.maxRestarts`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub incidents: Vec<Incident>,
     /// How far the run is; written at most once a minute while nothing else changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -70,6 +74,26 @@ pub struct Failure {
     /// The process's exit code; 128 + n for signal n.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// When it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// Something that happened to a pod.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Incident {
+    /// CamelCase reason, for example `Evicted`, `Preempted`, `NodeNotReady`, `PodLost`.
+    pub reason: String,
+    /// One line for a person: what happened, why, and what comes next.
+    pub message: String,
+    /// The pod.
+    pub pod: String,
+    /// Its UID: a successor has the same name.
+    pub uid: String,
+    /// The node it was on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// When it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,

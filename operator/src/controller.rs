@@ -30,10 +30,12 @@ use crate::decide::{self, Decision, Facts, Recorded, assign_epoch, decide, desir
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Settings, Tokens, build};
 use crate::observe::{Observed, observe};
+use crate::pods::{self, LastSeen};
 use crate::poll::{Order, Pollers};
 use crate::remove::remove;
 use crate::server::Metrics;
 use crate::status;
+use crate::tend::tend;
 use crate::validate::{ValidatedJob, validate};
 
 mod policy;
@@ -67,6 +69,8 @@ pub struct Context {
     pub failures: Failures,
     /// Children that the API server refused, by job.
     pub rejections: Rejections,
+    /// Pods of the pass before, by job.
+    pub last_seen: LastSeen,
 }
 
 /// Why a pass failed.
@@ -84,6 +88,9 @@ pub enum ReconcileError {
     /// A child could not be applied.
     #[error(transparent)]
     Apply(ApplyError),
+    /// A pod could not be removed.
+    #[error("failed to remove a pod")]
+    Tend(#[source] Box<kube::Error>),
     /// A finished job's child could not be removed.
     #[error("failed to remove the children of a finished job")]
     Remove(#[source] Box<kube::Error>),
@@ -97,6 +104,7 @@ impl ReconcileError {
             Self::Observe(_) => "observe",
             Self::WriteStatus(_) => "write_status",
             Self::Apply(_) => "apply",
+            Self::Tend(_) => "tend",
             Self::Remove(_) => "remove",
         }
     }
@@ -145,6 +153,7 @@ async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: Cancellati
         context.pollers.retain(|uid| uids.contains(uid));
         context.failures.retain(|uid| uids.contains(uid));
         context.rejections.retain(|uid| uids.contains(uid));
+        context.last_seen.retain(|uid| uids.contains(uid));
     }
 }
 
@@ -195,6 +204,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let mut facts = observed.facts(&job, &old, |identity| context.pollers.report(&uid, identity));
     let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
     facts.recorded.epoch = epoch.clone();
+    let pods = observed.pod_facts();
+    facts.incidents = pods::incidents(&pods, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)), now);
+    let plan = pods::plan(&pods, now);
     let decision = decide(&job, &facts, now);
     let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
@@ -203,6 +215,8 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     // The record comes before the deed (client).
     let written = write_status(object, &old, new, context).await?;
     tracing::info!(job = %ObjectRef::from_obj(object), decision = ?decision, attempt = written.attempt, epoch = written.epoch, "reconciled");
+    context.last_seen.replace(&uid, &pods);
+    tend(&context.client, &job.namespace, &plan).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
     if matches!(decision, Decision::Finished(_)) && decide::removal(&job, &facts.recorded).is_some_and(|due| now >= due) {
         context.pollers.forget(&uid);
         if observed.has_children() {
@@ -221,7 +235,8 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     tell_coordinator(object, &job, &facts, &observed, &decision, &tokens, context);
     let stalled = rejection.is_some();
     let is_news = context.rejections.replace(&uid, rejection.as_deref(), now);
-    Ok(Action::requeue(if is_news { Duration::ZERO } else { next_pass(&job, &status::recorded(&written), &decision, stalled, now) }))
+    let next = next_pass(&job, &status::recorded(&written), &decision, stalled, now);
+    Ok(Action::requeue(if is_news { Duration::ZERO } else { plan.wait(now).map_or(next, |wait| wait.min(next)) }))
 }
 
 /// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.

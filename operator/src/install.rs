@@ -1,6 +1,6 @@
 //! The manifests that install the operator, `manifests/install.yaml`: what it may do is written here, and nothing else is.
 //!
-//! It may delete only what it makes, at the end of `ttlSecondsAfterFinished`, and read no Secret but its own key. Pods go with their StatefulSet's size.
+//! It may delete only what it makes, at the end of `ttlSecondsAfterFinished`, and pods, which else go with their StatefulSet's size; it reads no Secret but its own key.
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,8 @@ fn cluster_role() -> Value {
         rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("", &["configmaps"], &["get", "create", "patch", "delete"]),
         rule("", &["secrets"], &["create", "patch", "delete"]),
-        rule("", &["pods"], &["list", "watch"]),
+        // Deletes pods whose node no longer ends them.
+        rule("", &["pods"], &["list", "watch", "delete"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ] })
 }
@@ -146,7 +147,7 @@ mod tests {
         for rule in role["rules"].as_array().unwrap() {
             let verbs = rule["verbs"].as_array().unwrap();
             assert!(verbs.iter().all(|verb| verb != "deletecollection" && verb != "*"), "{rule}");
-            let made = ["statefulsets", "services", "networkpolicies", "poddisruptionbudgets", "configmaps", "secrets"];
+            let made = ["statefulsets", "services", "networkpolicies", "poddisruptionbudgets", "configmaps", "secrets", "pods"];
             let own = rule["resources"].as_array().unwrap().iter().all(|resource| made.iter().any(|made| resource == made));
             assert!(own || verbs.iter().all(|verb| verb != "delete"), "{rule}");
             let secrets = rule["resources"].as_array().unwrap().iter().any(|resource| resource == "secrets");

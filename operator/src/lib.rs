@@ -8,7 +8,10 @@
 //! The four pure steps know no client, no clock and no randomness: time is a parameter. [`decide`] knows roles and facts, not pods, so that `rljob run` ([`local`])
 //! feeds it local processes as the controller feeds it cluster objects.
 //!
-//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], then the edges [`observe`], [`apply`], [`remove`], [`controller`], [`poll`] and [`server`].
+//! Beside them, [`pods`] plans what the states of single pods ask for, and [`tend`] does it.
+//!
+//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`] and
+//! [`server`].
 
 pub mod validate;
 
@@ -18,11 +21,15 @@ pub mod status;
 
 pub mod desired;
 
+pub mod pods;
+
 pub mod sglang;
 
 pub mod observe;
 
 pub mod apply;
+
+pub mod tend;
 
 pub mod remove;
 

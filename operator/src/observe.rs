@@ -20,6 +20,7 @@ use rljob_protocol::status::CoordinatorStatus;
 
 use crate::decide::{Facts, RoleCounts, Roles};
 use crate::desired::{Pinned, Role, meta};
+use crate::pods::{self, PodFacts};
 use crate::status;
 use crate::validate::ValidatedJob;
 
@@ -111,8 +112,8 @@ impl Observed {
                 self.pods.entry(role).or_default().push(pod);
             }
         }
-        for pods in self.pods.values_mut() {
-            pods.sort_by_key(ordinal);
+        for role in self.pods.values_mut() {
+            role.sort_by_key(pods::ordinal);
         }
     }
 
@@ -138,6 +139,16 @@ impl Observed {
             let refused = conditions.into_iter().find(|condition| condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable"))?;
             Some(format!("{} cannot be scheduled: {}", pod.name_any(), refused.message.as_deref().unwrap_or("no node fits")))
         })
+    }
+
+    /// The pods as plain facts.
+    pub fn pod_facts(&self) -> Vec<PodFacts> {
+        self.pods.iter().flat_map(|(role, all)| all.iter().map(|pod| pods::read(pod, *role, self.wants(*role, pods::ordinal(pod))))).collect()
+    }
+
+    /// Whether the role's StatefulSet wants a pod of that number.
+    pub fn wants(&self, role: Role, ordinal: u32) -> bool {
+        i64::from(ordinal) < i64::from(self.counts(role).wanted)
     }
 
     /// What the templates of the next pass keep.
@@ -166,6 +177,7 @@ impl Observed {
             coordinator_identity: identity,
             directory_in_use: self.directory_in_use(),
             blocked: self.blocked(),
+            incidents: Vec::new(),
             engines: engines.map(endpoint).collect(),
             roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
         }
@@ -174,22 +186,12 @@ impl Observed {
     fn counts(&self, role: Role) -> RoleCounts {
         let pods = self.pods.get(&role).map(Vec::as_slice).unwrap_or_default();
         let wanted = self.stateful_sets.get(&role).and_then(|set| set.spec.as_ref()?.replicas);
-        RoleCounts { wanted: wanted.unwrap_or(0), existing: count(pods.iter()), ready: count(pods.iter().filter(|pod| is_ready(pod))) }
+        RoleCounts { wanted: wanted.unwrap_or(0), existing: count(pods.iter()), ready: count(pods.iter().filter(|pod| pods::is_up(pod))) }
     }
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> i32 {
     i32::try_from(items.count()).unwrap_or(i32::MAX)
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    pod.metadata.deletion_timestamp.is_none() && conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// The number at the end of a StatefulSet pod's name.
-fn ordinal(pod: &Pod) -> u32 {
-    pod.name_any().rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use rljob_crds::names::MANAGED_BY;
 use rljob_operator::controller::{self, Context};
 use rljob_operator::desired::Settings;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
+use rljob_operator::pods::LastSeen;
 use rljob_operator::poll::Pollers;
 use rljob_operator::server::{self, Metrics};
 use rljob_operator::token_key;
@@ -72,6 +73,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         failures: controller::Failures::default(),
         rejections: controller::Rejections::default(),
+        last_seen: LastSeen::default(),
     };
     let stop = stop_on_signal()?;
     let server = server::serve(arguments.listen, metrics, store, stop.clone());

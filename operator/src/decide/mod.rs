@@ -8,6 +8,7 @@
 //! Restarts of learners are the coordinator's: it restarts them within the budget that [`desired_for_coordinator`] hands it, and says `Failed` when it is spent.
 
 use jiff::Timestamp;
+use rljob_crds::status::Incident;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -43,6 +44,8 @@ pub struct Facts {
     pub directory_in_use: Option<String>,
     /// Why something that is wanted cannot be placed, in one line; it may become possible by itself.
     pub blocked: Option<String>,
+    /// What is happening to parts of the run from outside. For people: nothing is decided by it.
+    pub incidents: Vec<Incident>,
     /// Every engine that exists.
     pub engines: Vec<EngineEndpoint>,
     /// The roles' counts.
@@ -243,6 +246,7 @@ pub(crate) mod test_support {
             coordinator_identity: Some("pod-c".to_owned()),
             directory_in_use: None,
             blocked: None,
+            incidents: vec![],
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
         }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-    ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction,
+    ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -20,6 +20,8 @@ use crate::validate::ValidatedJob;
 
 /// User and group of every process: `nonroot` of distroless images.
 const USER: i64 = 65532;
+/// Seconds for which a pod waits for its node to come back: the node's controller has waited for 40 to 50 before it says that it is away.
+const NODE_AWAY_SECONDS: i64 = 5;
 /// Where the image holds the programs.
 const PROGRAMS: &str = "/usr/local/bin";
 
@@ -48,6 +50,7 @@ pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(30),
+            tolerations: Some(tolerations()),
             ..PodSpec::default()
         }),
     }
@@ -176,6 +179,8 @@ fn with_probes(role: Role) -> Container {
         failure_threshold: Some(failures),
         ..Probe::default()
     };
+    // A process that hangs fails three in a row within 3 · 5 s + 4 s; one that is busy answers at least one of them. It does not hear SIGTERM either: it gets no grace.
+    let alive = Probe { timeout_seconds: Some(4), termination_grace_period_seconds: Some(1), ..get("/healthz", 5, 3) };
     let connect =
         Probe { tcp_socket: Some(TCPSocketAction { port: port(), host: None }), period_seconds: Some(5), timeout_seconds: Some(5), ..Probe::default() };
     match role {
@@ -183,10 +188,23 @@ fn with_probes(role: Role) -> Container {
         Role::Coordinator | Role::Trainer => Container {
             startup_probe: Some(get("/healthz", 1, 120)),
             readiness_probe: Some(get("/healthz", 5, 3)),
-            liveness_probe: Some(get("/healthz", 10, 6)),
+            liveness_probe: Some(alive),
             ..Container::default()
         },
     }
+}
+
+/// A node that does not answer, or says that it is not ready, keeps the pod so long. Where a template names none, Kubernetes waits for 300 s, in which a group of learners
+/// that lost one of its pods makes no step.
+fn tolerations() -> Vec<Toleration> {
+    let briefly = |taint: &str| Toleration {
+        key: Some(taint.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        toleration_seconds: Some(NODE_AWAY_SECONDS),
+        ..Toleration::default()
+    };
+    ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"].map(briefly).to_vec()
 }
 
 /// The pod's part of the restricted pod security standard.

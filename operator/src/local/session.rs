@@ -187,6 +187,7 @@ impl<'a> Session<'a> {
             coordinator_identity: identity,
             directory_in_use: self.processes.directory_in_use(),
             blocked: None,
+            incidents: Vec::new(),
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),

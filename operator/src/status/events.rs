@@ -1,7 +1,7 @@
-//! What an event is published for: a change of the run's state, and a new failure. Published after the status that it speaks of is written.
+//! What an event is published for: a change of the run's state, a new failure, and a new incident. Published after the status that it speaks of is written.
 
 use rljob_crds::names::{CONDITION_STALLED, CONDITION_SUCCEEDED};
-use rljob_crds::status::RLJobStatus;
+use rljob_crds::status::{Incident, RLJobStatus};
 
 /// An event to publish about the RLJob.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,9 @@ pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
     if let Some(failure) = new.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(failure)) {
         events.push(StatusEvent { warning: true, reason: failure.reason.clone(), note: failure.message.clone() });
     }
+    let known = |incident: &&Incident| old.incidents.iter().any(|entry| entry.uid == incident.uid && entry.reason == incident.reason);
+    let told = new.incidents.iter().filter(|incident| !known(incident));
+    events.extend(told.map(|incident| StatusEvent { warning: true, reason: incident.reason.clone(), note: incident.message.clone() }));
     let summary = |status: &RLJobStatus| status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED).cloned();
     let reason = summary(old).map(|condition| condition.reason);
     if let Some(state) = summary(new).filter(|state| Some(&state.reason) != reason.as_ref()) {
@@ -41,5 +44,17 @@ mod tests {
         let new = stalled(1, &old, "InvalidSpec", "spec.reward: is missing", at(0));
         assert_eq!(events(&old, &new), [StatusEvent { warning: true, reason: "InvalidSpec".to_owned(), note: "spec.reward: is missing".to_owned() }]);
         assert_eq!(events(&new, &new), []);
+    }
+
+    #[test]
+    fn an_incident_is_an_event_and_another_when_more_is_known() {
+        let status = |reason: &str| {
+            let incident = Incident { reason: reason.to_owned(), message: format!("because {reason}"), uid: "u".to_owned(), ..Incident::default() };
+            RLJobStatus { incidents: vec![incident], ..RLJobStatus::default() }
+        };
+        let event = |reason: &str| StatusEvent { warning: true, reason: reason.to_owned(), note: format!("because {reason}") };
+        assert_eq!(events(&RLJobStatus::default(), &status("NodeNotReady")), [event("NodeNotReady")]);
+        assert_eq!(events(&status("NodeNotReady"), &status("NodeNotReady")), []);
+        assert_eq!(events(&status("NodeNotReady"), &status("PodLost")), [event("PodLost")]);
     }
 }

@@ -21,6 +21,7 @@ use crate::validate::ValidatedJob;
 
 mod conditions;
 mod events;
+mod incidents;
 
 pub use events::{StatusEvent, events};
 
@@ -68,6 +69,7 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
         drain_deadline: drain_deadline(old, facts, decision),
         completion_time: old.completion_time.clone().or_else(|| finishes.then_some(Time(now))),
         last_failure: last_failure(old, report, now),
+        incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress(old, report, now),
         inference: Some(counts(facts.roles.inference, job.spec.inference.replicas)),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),

@@ -12,6 +12,7 @@ mod children;
 mod lifecycle;
 mod limits;
 mod operator;
+mod pods;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
 fn cluster() -> &'static Cluster {

@@ -1,0 +1,131 @@
+//! A job's pods as plain facts, and what their states ask for. Pure: [`crate::tend`] does what is planned here, after the status says so.
+//!
+//! ```text
+//!  Pod, StatefulSet ──▶ PodFacts ──▶ lost ──────▶ Plan ──▶ tend: DELETE
+//!                          └───────▶ incidents ─▶ status, events
+//! ```
+//!
+//! What a pod's going means for the run is not decided here: engines leave the list, the coordinator restarts learners, a new coordinator gets an epoch.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rljob_crds::status::Incident;
+
+mod facts;
+mod incidents;
+mod lost;
+mod seen;
+
+pub use facts::{Cause, Deletion, PodFacts, is_up, ordinal, read};
+pub use seen::{Gone, LastSeen};
+
+/// What is to be done to pods now, and when to look again.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Pods to remove.
+    pub removals: Vec<Removal>,
+    /// When time alone changes the plan.
+    pub next: Option<Timestamp>,
+}
+
+/// A pod to remove, if it is still as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version of it that was seen.
+    pub resource_version: Option<String>,
+    /// Seconds that its kubelet has to end it; 0 removes it without asking a kubelet.
+    pub grace_seconds: u32,
+}
+
+impl Plan {
+    /// How long nothing changes by time alone.
+    pub fn wait(&self, now: Timestamp) -> Option<Duration> {
+        self.next.map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default())
+    }
+}
+
+/// What the pods' states ask for.
+pub fn plan(pods: &[PodFacts], now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    for (pod, due) in pods.iter().filter_map(|pod| Some((pod, lost::due(pod)?))) {
+        if now >= due {
+            plan.removals.push(removal(pod, 0));
+        } else {
+            plan.next = Some(plan.next.map_or(due, |next| next.min(due)));
+        }
+    }
+    plan
+}
+
+fn removal(pod: &PodFacts, grace_seconds: u32) -> Removal {
+    Removal { name: pod.name.clone(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone(), grace_seconds }
+}
+
+/// What is happening to the pods, and to those that `seen` knows and that are gone.
+pub fn incidents(pods: &[PodFacts], gone: &[Gone], now: Timestamp) -> Vec<Incident> {
+    incidents::incidents(pods, gone, now)
+}
+
+/// A pod that is well, for the policies' tests.
+#[cfg(test)]
+pub(crate) mod test_support {
+    use super::{Deletion, PodFacts};
+    use crate::decide::test_support::at;
+    use crate::desired::Role;
+
+    /// By its name, as in `sums-trainer-0`.
+    pub fn pod(name: &str) -> PodFacts {
+        let mut parts = name.split('-').skip(1);
+        PodFacts {
+            role: Role::parse(parts.next().unwrap()).unwrap(),
+            ordinal: parts.next().unwrap().parse().unwrap(),
+            name: name.to_owned(),
+            uid: format!("uid of {name}"),
+            resource_version: Some("7".to_owned()),
+            node: Some("node-2".to_owned()),
+            wanted: true,
+            deletion: None,
+            acknowledged: true,
+            silent: false,
+            up_since: Some(at(-100)),
+            disruption: None,
+            failed: None,
+        }
+    }
+
+    pub fn asked_to_go(pod: PodFacts, second: i64, grace: i64) -> PodFacts {
+        PodFacts { deletion: Some(Deletion { asked: at(second), due: at(second + grace) }), up_since: None, ..pod }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_support::{asked_to_go, pod};
+    use super::*;
+    use crate::decide::test_support::at;
+
+    #[test]
+    fn pods_that_are_overdue_are_removed_by_uid_and_version_and_the_next_look_is_when_another_is() {
+        let pods = [
+            pod("sums-coordinator-0"),
+            asked_to_go(pod("sums-inference-0"), 0, 10),
+            asked_to_go(pod("sums-trainer-0"), 5, 10),
+            asked_to_go(pod("sums-trainer-1"), 3, 10),
+        ];
+        let removal = Removal {
+            name: "sums-inference-0".to_owned(),
+            uid: "uid of sums-inference-0".to_owned(),
+            resource_version: Some("7".to_owned()),
+            grace_seconds: 0,
+        };
+        assert_eq!(plan(&pods, at(30)), Plan { removals: vec![removal], next: Some(at(33)) });
+        assert_eq!(plan(&pods, at(30)).wait(at(30)), Some(Duration::from_secs(3)));
+        assert_eq!(plan(&pods, at(29)), Plan { removals: vec![], next: Some(at(30)) });
+        assert_eq!(plan(&pods[..1], at(30)), Plan::default());
+    }
+}

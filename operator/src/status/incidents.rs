@@ -1,0 +1,70 @@
+//! The log of incidents: those that go on are kept, new ones are added, the oldest are dropped.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::names::{INCIDENT_DELETED, INCIDENT_VANISHED};
+use rljob_crds::status::Incident;
+
+/// Longest log.
+const LIMIT: usize = 16;
+
+/// The log after a pass that saw these.
+pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<Incident> {
+    // More at once than the log holds: always the same ones are told, so that the log comes to rest.
+    let seen = &seen[..seen.len().min(LIMIT)];
+    let mut log = old.to_vec();
+    for incident in seen {
+        let new = Incident { time: Some(Time(now)), message: super::clip(&incident.message), ..incident.clone() };
+        match log.iter_mut().find(|entry| entry.uid == incident.uid) {
+            None => log.push(new),
+            Some(entry) if entry.reason != new.reason && says_why(&new) => *entry = new,
+            Some(_) => {}
+        }
+    }
+    while log.len() > LIMIT {
+        let goes_on = |entry: &Incident| seen.iter().any(|incident| incident.uid == entry.uid);
+        let oldest = log.iter().position(|entry| !goes_on(entry)).unwrap_or(0);
+        log.remove(oldest);
+    }
+    log
+}
+
+/// That a pod is going or gone says less than what the log says of it already.
+fn says_why(incident: &Incident) -> bool {
+    incident.reason != INCIDENT_DELETED && incident.reason != INCIDENT_VANISHED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::test_support::at;
+
+    fn incident(uid: &str, reason: &str) -> Incident {
+        Incident { uid: uid.to_owned(), reason: reason.to_owned(), pod: format!("pod {uid}"), message: format!("{uid} {reason}"), ..Incident::default() }
+    }
+
+    fn timed(uid: &str, reason: &str, second: i64) -> Incident {
+        Incident { time: Some(Time(at(second))), ..incident(uid, reason) }
+    }
+
+    #[test]
+    fn an_incident_is_told_once_and_again_when_more_is_known() {
+        let first = merge(&[], &[incident("a", "NodeNotReady")], at(0));
+        assert_eq!(first, [timed("a", "NodeNotReady", 0)]);
+        assert_eq!(merge(&first, &[incident("a", "NodeNotReady")], at(5)), first);
+        assert_eq!(merge(&first, &[incident("a", "Deleted")], at(5)), first, "the log says why");
+        let then = merge(&first, &[incident("a", "PodLost"), incident("b", "Vanished")], at(9));
+        assert_eq!(then, [timed("a", "PodLost", 9), timed("b", "Vanished", 9)]);
+        assert_eq!(merge(&then, &[], at(10)), then, "what is over stays in the log");
+    }
+
+    #[test]
+    fn the_log_drops_its_oldest_and_comes_to_rest_however_much_happens_at_once() {
+        let many: Vec<Incident> = (0..40).map(|number| incident(&number.to_string(), "Evicted")).collect();
+        let old = [timed("x", "Evicted", 0), timed("0", "Evicted", 0)];
+        let log = merge(&old, &many, at(1));
+        let uids: Vec<String> = log.iter().map(|incident| incident.uid.clone()).collect();
+        assert_eq!(uids, (0..16).map(|number| number.to_string()).collect::<Vec<_>>());
+        assert_eq!(merge(&log, &many, at(2)), log);
+    }
+}
