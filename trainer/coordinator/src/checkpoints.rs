@@ -117,10 +117,10 @@ fn verify_file(home: &Home, name: &str, entry: &FileEntry) -> Result<Option<Stri
     Ok((sha256 != entry.sha256).then(|| format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256)))
 }
 
-/// Removes what the policy does not keep: of the complete ones all but the newest `keep_last`, of the others those of attempts before `attempt`,
-/// which nobody writes any more. Answers the kept ones. Blocks.
-pub fn prune(home: &Home, keep_last: u32, attempt: u32) -> Result<BTreeSet<Version>, StorageError> {
-    let (complete, torn): (Vec<_>, Vec<_>) = folders(home)?.into_iter().partition(|(_, complete)| *complete);
+/// Removes what the policy does not keep: of the complete ones that are `usable` all but the newest `keep_last`; of the others, torn or refused, those of attempts before
+/// `attempt`, which nobody writes any more. Answers the kept ones. Blocks.
+pub fn prune(home: &Home, usable: &BTreeSet<Version>, keep_last: u32, attempt: u32) -> Result<BTreeSet<Version>, StorageError> {
+    let (complete, torn): (Vec<_>, Vec<_>) = folders(home)?.into_iter().partition(|(version, complete)| *complete && usable.contains(version));
     let complete: BTreeSet<Version> = complete.into_iter().map(|(version, _)| version).collect();
     let (old, kept) = split(&complete, keep_last);
     let torn = torn.into_iter().map(|(version, _)| version).filter(|version| version.attempt < attempt);
@@ -148,8 +148,10 @@ mod tests {
     use std::path::Path;
 
     use rljob_protocol::checkpoint::{ModelShape, OptimizerProgress};
+    use rljob_tests::S3;
 
     use super::*;
+    use crate::mirror::tests::bucket;
 
     fn home(run: &tempfile::TempDir) -> Home {
         Home::Folder(run.path().to_owned())
@@ -207,6 +209,36 @@ mod tests {
     }
 
     #[test]
+    fn in_a_bucket_it_is_the_same_and_a_server_that_is_away_has_nothing_refused() {
+        let (mut s3, run) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
+        let bucket = bucket(&s3, run.path());
+        let object = |step: u32, name: &str| format!("{}/{name}", folder(Version { step, attempt: 0 }));
+        for step in [2, 4, 6, 8, 10] {
+            let files = whole(run.path(), step);
+            for name in ["rank-0.safetensors", MANIFEST] {
+                bucket.upload(&files.join(name), &object(step, name)).unwrap();
+            }
+        }
+        bucket.remove(&[object(10, MANIFEST), object(8, "rank-0.safetensors")]).unwrap();
+        bucket.put(&object(6, "rank-0.safetensors"), vec![]).unwrap();
+        bucket.put(&object(4, "rank-0.safetensors"), b"y".to_vec()).unwrap();
+        let home = Home::Bucket(bucket.clone().with_patience(std::time::Duration::ZERO));
+        s3.kill().unwrap();
+        let mut verifier = Verifier::default();
+        assert!(verifier.usable(&home).is_err());
+        s3.restart().unwrap();
+        let found = verifier.usable(&home).unwrap();
+        let place = |step| format!("`{}`", home.place(&object(step, "rank-0.safetensors")));
+        let details: Vec<String> = found.refused.iter().map(|refused| refused.detail.clone()).collect();
+        assert_eq!(details[..2], [format!("{} is missing", place(8)), format!("{} has 0 bytes, expected 1", place(6))]);
+        assert!(details[2].starts_with(&format!("{} was altered: its SHA-256 is ", place(4))), "{details:?}");
+        assert_eq!((found.usable.len(), found.refused.len()), (1, 3));
+
+        assert_eq!(prune(&home, &found.usable, 2, 1).unwrap(), found.usable, "what was refused takes nobody's place");
+        assert_eq!(s3.keys("lab/job/checkpoints/"), [MANIFEST, "rank-0.safetensors"].map(|name| format!("lab/job/{}", object(2, name))));
+    }
+
+    #[test]
     fn old_and_torn_checkpoints_are_removed_and_the_newest_and_unfinished_are_kept() {
         let run = tempfile::tempdir().unwrap();
         for (name, complete) in [
@@ -219,7 +251,7 @@ mod tests {
         ] {
             checkpoint(run.path(), name, complete);
         }
-        let kept = prune(&home(&run), 2, 1).unwrap();
+        let kept = prune(&home(&run), &complete(&home(&run)).unwrap(), 2, 1).unwrap();
         assert_eq!(kept, BTreeSet::from([Version { step: 4, attempt: 0 }, Version { step: 4, attempt: 1 }]));
         let mut left: Vec<_> =
             std::fs::read_dir(run.path().join(CHECKPOINTS_DIR)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -137,6 +137,7 @@ impl Coordinator {
             let record = guarded.run.record().clone();
             let json = serde_json::to_value(&record).map_err(|error| crate::journal::JournalError::Malformed { what: "state.value", source: error.into() })?;
             let event = Event { at: Timestamp::now(), kind: "RunChanged".to_owned(), detail: json.clone() };
+            let began = self.clock.now();
             self.store
                 .call(move |journal| {
                     journal.put_state(KEY, &json)?;
@@ -145,6 +146,8 @@ impl Coordinator {
                 .await?;
             tracing::info!(stage = record.stage.name(), attempt = record.attempt, restarts = record.restarts, "the run changed");
             guarded.written = record;
+            // Meanwhile nobody was heard: a bucket's server may have been away for minutes.
+            guarded.run.heard_nobody_for(self.clock.now().saturating_sub(began));
         }
         let changed = guarded.run.outline() != before;
         drop(guarded);

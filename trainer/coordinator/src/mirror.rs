@@ -262,4 +262,4 @@ fn unsealed(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -183,6 +183,12 @@ impl Run {
         Err(Refusal::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
     }
 
+    /// The process could not listen for so long: nobody was silent meanwhile.
+    pub fn heard_nobody_for(&mut self, time: Now) {
+        self.supervisors.forgive(time);
+        self.since += time;
+    }
+
     /// Newest reported step.
     pub fn last_step(&self) -> u32 {
         self.facts.last_step

@@ -116,6 +116,7 @@ fn publish_and_fix(run: &mut Run, attempt: u32, steps: u32) {
 pub(super) fn restart(run: &mut Run, attempt: u32) {
     run.supervisor("t-0", exited("a", attempt, 1), at(3));
     run.supervisor("t-1", exited("b", attempt, 143), at(3));
+    run.checkpoints_verified(run.checkpoints().clone());
     run.tick(at(60));
     run.supervisor("t-0", exited("a", attempt, 1), at(60));
     run.supervisor("t-1", exited("b", attempt, 143), at(60));
@@ -163,6 +164,16 @@ fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkp
     assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), Order::Stop, "the checkpoints are not verified yet");
     run.checkpoints_verified(BTreeSet::from([version(2, 0)]));
     assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))), "the newer one was refused");
+}
+
+#[test]
+fn nobody_is_lost_for_a_silence_in_which_the_coordinator_could_not_listen() {
+    let mut run = started();
+    run.heard_nobody_for(at(100));
+    run.supervisor("t-0", running("a", 0), at(105));
+    assert_eq!(run.supervisor("t-1", running("b", 0), at(106)), group(0, 1, None));
+    run.supervisor("t-0", running("a", 0), at(117));
+    assert_eq!(run.phase(), Phase::Restarting, "t-1 was silent for 11 s");
 }
 
 #[test]

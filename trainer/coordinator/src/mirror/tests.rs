@@ -51,7 +51,8 @@ impl Machine {
     }
 }
 
-fn bucket(s3: &S3, keys: &Path) -> Bucket {
+/// The run's part of the bucket.
+pub(crate) fn bucket(s3: &S3, keys: &Path) -> Bucket {
     fs::write(keys.join("AWS_ACCESS_KEY_ID"), ACCESS_KEY).unwrap();
     fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET_KEY).unwrap();
     let (bucket, prefix, region) = (BUCKET.to_owned(), "lab/job".to_owned(), "us-east-1".to_owned());

@@ -140,9 +140,9 @@ pub async fn checkpoint(
 
 /// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What fails is logged and tried at the next checkpoint.
 async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
-    let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return Ok(()) };
-    let home = coordinator.home.clone();
-    let kept = match tokio::task::spawn_blocking(move || checkpoints::prune(&home, keep_last, attempt)).await {
+    let known = coordinator.read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone()))).await;
+    let (Some((keep_last, usable)), home) = (known, coordinator.home.clone()) else { return Ok(()) };
+    let kept = match tokio::task::spawn_blocking(move || checkpoints::prune(&home, &usable, keep_last, attempt)).await {
         Ok(Ok(kept)) => kept,
         Ok(Err(error)) => {
             tracing::warn!(error = %crate::error_line(&error), "failed to remove old checkpoints");
