@@ -25,6 +25,7 @@ pub mod process;
 pub mod proxy;
 pub mod rootfs;
 pub mod s3;
+pub mod scrape;
 
 pub use cluster::Cluster;
 pub use kubectl::Kubectl;
