@@ -100,7 +100,7 @@ fn serve(mut near: TcpStream, shared: &Shared) {
     drop(faults);
     shared.struck.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);
     if fault == Some(Fault::SlowDown) {
-        let _ = near.read(&mut [0; 1 << 16]).and_then(|_| near.write_all(SLOW_DOWN));
+        let _ = near.read(&mut [0; 1 << 12]).and_then(|_| near.write_all(SLOW_DOWN));
         return;
     }
     let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.target)) else { return };

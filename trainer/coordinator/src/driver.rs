@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::checkpoints::Verifier;
 use crate::coordinator::Coordinator;
-use crate::core::Stage;
+use crate::core::Run;
 use crate::core::work::Work;
 use crate::data::Dataset;
 use crate::input::{self, Input, InputError};
@@ -79,7 +79,7 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
             () = coordinator.stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let forming = coordinator.read(|run| matches!(run.record().stage, Stage::Forming { .. })).await;
+        let forming = coordinator.read(Run::awaits_verification).await;
         // A group forms from what its home holds, not from what was reported.
         let complete = if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
         let changed = coordinator.change(|run, now| {

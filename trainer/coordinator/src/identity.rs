@@ -72,7 +72,7 @@ impl Identity {
             match home {
                 Home::Folder(_) => self.write(home)?,
                 // Of two jobs that find nothing one claims it, and the other sees whose it is.
-                Home::Bucket(bucket) => _ = bucket.put_new(FILE, self.json(home)?)?,
+                Home::Bucket(bucket) => _ = bucket.put_new(FILE, &self.json(home)?)?,
             }
             return self.granted(home, read(home)?.unwrap_or_else(|| self.clone()));
         };

@@ -149,7 +149,10 @@ impl Mirror {
         let used: Vec<String> = used.into_iter().filter_map(|(_, object)| Some(serde_json::from_value::<SampleObject>(object).ok()?.name)).collect();
         let names = self.bucket.list(SAMPLES)?.into_keys().map(|name| format!("{SAMPLES}/{name}"));
         let unused: Vec<String> = names.filter(|name| !used.contains(name)).collect();
-        Ok(if unused.is_empty() { () } else { self.bucket.remove(&unused)? })
+        if unused.is_empty() {
+            return Ok(());
+        }
+        Ok(self.bucket.remove(&unused)?)
     }
 
     /// What changed, as the entry of this number.
@@ -177,7 +180,7 @@ impl Mirror {
         let name = entry_name(number);
         if !self.conditional {
             self.bucket.put(&name, entry.bytes.clone())?;
-        } else if !self.bucket.put_new(&name, entry.bytes.clone())? {
+        } else if !self.bucket.put_new(&name, &entry.bytes)? {
             self.replaced.cancel();
             return Err(MirrorError::Replaced(self.bucket.place(&name)));
         }

@@ -108,12 +108,12 @@ impl Bucket {
     }
 
     /// Writes an object that must not be there; false if another one is. An answer that was lost is found out: what is there and equal is ours.
-    pub fn put_new(&self, name: &str, bytes: Vec<u8>) -> Result<bool, StorageError> {
-        let (key, payload) = (self.key(name), PutPayload::from(bytes.clone()));
+    pub fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, StorageError> {
+        let (key, payload) = (self.key(name), PutPayload::from(bytes.to_vec()));
         let create = || self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create));
         match self.wait(create)? {
             Ok(_) => Ok(true),
-            Err(Error::AlreadyExists { .. }) => Ok(self.read(name)?.as_ref() == Some(&bytes)),
+            Err(Error::AlreadyExists { .. }) => Ok(self.read(name)?.as_deref() == Some(bytes)),
             Err(source) => Err(self.failed("write", name)(source)),
         }
     }
@@ -183,7 +183,7 @@ impl Bucket {
         loop {
             match call().await {
                 Err(error) if is_passing(&error) && started.elapsed() + backoff < self.patience => {
-                    tracing::warn!(error = %crate::bucket::line(&error), "the bucket's server is away; trying again");
+                    tracing::warn!(error = %line(&error), "the bucket's server is away; trying again");
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }

@@ -206,6 +206,11 @@ impl Run {
         self.verified = true;
     }
 
+    /// Whether a group is to be formed and it is not known which checkpoints it may start from.
+    pub fn awaits_verification(&self) -> bool {
+        matches!(self.record.stage, Stage::Forming { .. }) && !self.verified
+    }
+
     /// Complete checkpoints.
     pub fn checkpoints(&self) -> &BTreeSet<Version> {
         &self.facts.checkpoints

@@ -50,22 +50,17 @@ impl Journal {
 
     /// Writes the rows that changed since the last part, or all of them, to a new file.
     pub fn write_part(&mut self, path: &Path, whole: bool) -> Result<(), JournalError> {
-        let mut sql = String::new();
-        for (table, keys) in FOLLOWED {
+        let rows = |(table, keys): (&str, &str)| {
             let rows = match (whole, table) {
                 (true, "events") => format!("WHERE id > (SELECT max(id) FROM main.events) - {EVENTS}"),
                 (true, _) => String::new(),
                 (false, _) => format!("WHERE ({keys}) IN (SELECT {keys} FROM temp.changed_{table})"),
             };
-            sql += &format!("CREATE TABLE part.{table} AS SELECT * FROM main.{table} {rows};");
-            if !whole {
-                sql += &format!(
-                    "CREATE TABLE part.gone_{table} AS SELECT {keys} FROM temp.changed_{table} WHERE ({keys}) NOT IN (SELECT {keys} FROM main.{table});"
-                );
-            }
-            sql += &format!("DELETE FROM temp.changed_{table};");
-        }
-        self.write(path, &sql)
+            let gone = format!("SELECT {keys} FROM temp.changed_{table} WHERE ({keys}) NOT IN (SELECT {keys} FROM main.{table})");
+            let gone = if whole { String::new() } else { format!("CREATE TABLE part.gone_{table} AS {gone};") };
+            format!("CREATE TABLE part.{table} AS SELECT * FROM main.{table} {rows}; {gone} DELETE FROM temp.changed_{table};")
+        };
+        self.write(path, &FOLLOWED.map(rows).concat())
     }
 
     /// Writes a fixed step's samples to a new file.

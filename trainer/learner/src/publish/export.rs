@@ -41,8 +41,8 @@ impl Target {
         let name = name.display();
         bucket.remove_folder(&name.to_string(), EXPORT_COMPLETE_FILE)?;
         let entries = fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).map_err(PublishError::io("list", folder))?;
-        let files = entries.iter().filter(|entry| entry.file_name() != EXPORT_COMPLETE_FILE);
-        files.into_iter().try_for_each(|entry| bucket.upload(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy())))?;
+        let mut files = entries.iter().filter(|entry| entry.file_name() != EXPORT_COMPLETE_FILE);
+        files.try_for_each(|entry| bucket.upload(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy())))?;
         bucket.upload(&folder.join(EXPORT_COMPLETE_FILE), &format!("{name}/{EXPORT_COMPLETE_FILE}"))?;
         fs::remove_dir_all(folder).map_err(PublishError::io("remove", folder))
     }

@@ -75,7 +75,7 @@ fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
 fn of_two_writers_of_a_new_object_one_wins_and_may_repeat_itself() {
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path());
-    let write = |bytes: &str| bucket.put_new("log/1", bytes.into()).unwrap();
+    let write = |bytes: &str| bucket.put_new("log/1", bytes.as_bytes()).unwrap();
     assert_eq!(["mine", "other", "mine"].map(write), [true, false, true]);
     assert_eq!(bucket.read("log/1").unwrap().unwrap(), b"mine");
     assert_eq!([0, 1].map(|_| bucket.refuses_to_replace("probe").unwrap()), [true, true]);
@@ -95,7 +95,7 @@ fn an_upload_over_a_link_that_fails_is_whole_in_the_end() {
     proxy.fail([Fault::CutAnswer(1 << 20), Fault::SlowDown, Fault::CutAnswer(3000), Fault::Dribble(1 << 18)]);
     assert!(bucket.read("large").unwrap().unwrap() == content);
     proxy.fail([Fault::CutAnswer(0)]);
-    assert!(bucket.put_new("new", b"x".to_vec()).unwrap(), "an answer that was lost is found out");
+    assert!(bucket.put_new("new", b"x").unwrap(), "an answer that was lost is found out");
     assert!(proxy.struck() >= 13, "{}", proxy.struck());
 }
 
