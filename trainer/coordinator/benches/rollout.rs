@@ -22,7 +22,9 @@ use axum::routing::{get, post};
 use futures::StreamExt as _;
 use prometheus::IntCounter;
 use rljob_coordinator::clock::Clock;
+use rljob_coordinator::engines::slots::MAX_REQUESTS;
 use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
+use rljob_coordinator::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
 use rljob_coordinator::rollout::sampler::{Sampler, Wanted};
 use rljob_coordinator::tokens::Token;
@@ -32,9 +34,10 @@ use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// Requests of a round; a group is at the server at once.
+/// Requests of a round, in groups; so many groups are at the server at once, as many requests as one engine is given.
 const REQUESTS: u32 = 16384;
 const GROUP: u32 = 64;
+const GROUPS: u32 = MAX_REQUESTS / GROUP;
 const ROUNDS: usize = 5;
 const PROMPT: i64 = 64;
 const COMPLETION: u32 = 64;
@@ -52,7 +55,7 @@ fn main() {
     };
     let (mut server, url) = start_server();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/rollout_peer.py");
-    let mut peer = Peer::start(Command::new(python).arg(script).args([&url, &GROUP.to_string()]).arg(body().to_string())).unwrap();
+    let mut peer = Peer::start(Command::new(python).arg(script).args([&url, &GROUP.to_string(), &GROUPS.to_string()]).arg(body().to_string())).unwrap();
     let fleet = runtime.block_on(fleet(&url));
     let ours = || runtime.block_on(requests_per_core_second(&fleet));
     let (ours, theirs) = in_turn(ROUNDS, ours, || peer.ask(&REQUESTS.to_string()).unwrap());
@@ -106,12 +109,13 @@ async fn fleet(url: &str) -> Fleet {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
-    let fleet = Fleet::new(EngineClient::new(token.clone(), token).unwrap(), Clock::start());
+    let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();
+    let fleet = Fleet::new(EngineClient::new(token.clone(), token), Clock::start());
     fleet.set(&[EngineEndpoint { name: "engine-0".to_owned(), url: url.to_owned() }]);
     let ready = fleet.lease(Weights::Since(0), 1, 1);
     tokio::select! {
         lease = tokio::time::timeout(Duration::from_secs(60), ready) => drop(lease.unwrap()),
-        () = fleet.monitor(CancellationToken::new()) => {}
+        () = fleet.monitor(&fence, CancellationToken::new()) => {}
     }
     fleet
 }
@@ -129,13 +133,14 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
     };
     let (prompt, weights) = (prompt(), Weights::Exactly(Version { step: 0, attempt: 0 }));
     let before = core_seconds();
-    for position in 0..u64::from(REQUESTS / GROUP) {
+    let group = async |position| {
         let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index };
         let wanted: Vec<_> = (0..GROUP).map(|index| Wanted { key: key(index), temperature: 1.0, max_new_tokens: COMPLETION }).collect();
         let lease = sampler.lease(weights, &prompt, &wanted).await;
         let tokens = sampler.group(lease, weights, &prompt, &wanted).map(|(_, sampled)| sampled.unwrap().1.tokens.len());
         assert_eq!(tokens.collect::<Vec<_>>().await, vec![COMPLETION as usize; GROUP as usize]);
-    }
+    };
+    futures::stream::iter(0..u64::from(REQUESTS / GROUP)).for_each_concurrent(GROUPS as usize, group).await;
     f64::from(REQUESTS) / (core_seconds() - before)
 }
 

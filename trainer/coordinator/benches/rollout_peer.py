@@ -1,6 +1,6 @@
 """The peer of the rollout benchmark: for each line N on standard input, N requests through aiohttp; on standard output N ÷ seconds of processor time.
 
-usage: rollout_peer.py URL IN_FLIGHT BODY
+usage: rollout_peer.py URL GROUP GROUPS BODY
 """
 import asyncio
 import json
@@ -9,7 +9,7 @@ import time
 
 import aiohttp
 
-url, in_flight, body = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+url, size, in_flight, body = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 longest, vocabulary = body["sampling_params"]["max_new_tokens"], 50_000
 
 
@@ -29,14 +29,20 @@ async def sample(session, number):
     return tokens, logprobs
 
 
+async def groups(session, firsts):
+    """Groups one after another, while `firsts`, which all share, has more."""
+    for first in firsts:
+        await asyncio.gather(*(sample(session, first + index) for index in range(size)))
+
+
 async def main():
     headers = {"Authorization": "Bearer secret"}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=in_flight), headers=headers) as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=size * in_flight), headers=headers) as session:
         for line in iter(sys.stdin.readline, ""):
             requests = int(line)
             start = time.process_time()
-            for first in range(0, requests, in_flight):
-                await asyncio.gather(*(sample(session, first + index) for index in range(in_flight)))
+            firsts = iter(range(0, requests, size))
+            await asyncio.gather(*(groups(session, firsts) for _ in range(in_flight)))
             print(requests / (time.process_time() - start), flush=True)
 
 

@@ -130,9 +130,6 @@ impl Coordinator {
         let mut guarded = self.run.lock().await;
         let before = guarded.run.outline();
         let result = change(&mut guarded.run, self.clock.now());
-        if guarded.run.desired().is_some() {
-            self.store.activate();
-        }
         if *guarded.run.record() != guarded.written {
             let record = guarded.run.record().clone();
             let json = serde_json::to_value(&record).map_err(|error| crate::journal::JournalError::Malformed { what: "state.value", source: error.into() })?;

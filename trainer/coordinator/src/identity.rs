@@ -48,15 +48,6 @@ pub enum IdentityError {
     File(#[from] StorageError),
 }
 
-/// A claim that was granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// The directory is this job's.
-    Held,
-    /// It is of the same job before it was made anew: the journal is to be renewed ([`renew`]), and then the identity written.
-    Inherited,
-}
-
 impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
@@ -66,30 +57,51 @@ impl Identity {
         Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
     }
 
-    /// Claims a run's home, or checks that it is claimed by the same run. Blocks.
-    pub fn claim(&self, home: &Home) -> Result<Claim, IdentityError> {
-        let Some(held) = read(home)? else {
-            match home {
-                Home::Folder(_) => self.write(home)?,
-                // Of two jobs that find nothing one claims it, and the other sees whose it is.
-                Home::Bucket(bucket) => _ = bucket.put_new(FILE, &self.json(home)?)?,
-            }
-            return self.granted(home, read(home)?.unwrap_or_else(|| self.clone()));
-        };
-        self.granted(home, held)
+    /// Checks that a run's home is nobody's or the same run's. Blocks.
+    pub fn check(&self, home: &Home) -> Result<(), IdentityError> {
+        self.held(home).map(drop)
     }
 
-    /// Writes it, whole or not at all. Blocks.
-    pub fn write(&self, home: &Home) -> Result<(), StorageError> {
+    /// Makes a home, whose journal is claimed, this run's. If it is that of the same run of a job that was made anew, counting starts again: `renew` makes its journal
+    /// that of the new one. Blocks.
+    pub fn claim(&self, home: &Home, renew: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let held = self.held(home)?;
+        if held.as_ref() == Some(self) {
+            return Ok(());
+        }
+        if let Some(held) = held {
+            // In this order: a crash between the two renews once more, which changes nothing.
+            renew()?;
+            tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
+        } else if let Home::Bucket(bucket) = home {
+            // Of two jobs that find nothing one claims it, and the other sees whose it is.
+            bucket.put_new(FILE, &self.json(home)?)?;
+            return Ok(self.check(home)?);
+        }
+        Ok(self.write(home)?)
+    }
+
+    fn held(&self, home: &Home) -> Result<Option<Self>, IdentityError> {
+        let Some(bytes) = home.read(FILE)? else { return Ok(None) };
+        let held: Self = serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))?;
+        let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
+        if !same_name || held.spec_hash != self.spec_hash {
+            let directory = home.place("").trim_end_matches('/').to_owned();
+            return Err(IdentityError::Another { directory, held: Box::new(held), same_name });
+        }
+        Ok(Some(held))
+    }
+
+    /// Whole or not at all.
+    fn write(&self, home: &Home) -> Result<(), StorageError> {
         let json = self.json(home)?;
         let directory = match home {
             Home::Folder(directory) => directory,
             Home::Bucket(bucket) => return bucket.put(FILE, json),
         };
+        let path = directory.join(FILE);
+        let written = path.with_extension("json.writing");
         let write = || {
-            std::fs::create_dir_all(directory)?;
-            let path = directory.join(FILE);
-            let written = path.with_extension("json.writing");
             std::fs::write(&written, json)?;
             std::fs::File::open(&written)?.sync_all()?;
             std::fs::rename(&written, path)
@@ -97,27 +109,9 @@ impl Identity {
         write().map_err(failed("write", home))
     }
 
-    fn granted(&self, home: &Home, held: Self) -> Result<Claim, IdentityError> {
-        let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
-        if !same_name || held.spec_hash != self.spec_hash {
-            let directory = home.place("").trim_end_matches('/').to_owned();
-            return Err(IdentityError::Another { directory, held: Box::new(held), same_name });
-        }
-        if held.uid == self.uid {
-            return Ok(Claim::Held);
-        }
-        tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
-        Ok(Claim::Inherited)
-    }
-
     fn json(&self, home: &Home) -> Result<Vec<u8>, StorageError> {
         serde_json::to_vec_pretty(self).map_err(|error| failed("write", home)(error.into()))
     }
-}
-
-fn read(home: &Home) -> Result<Option<Identity>, StorageError> {
-    let bytes = home.read(FILE)?;
-    bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))).transpose()
 }
 
 fn failed(action: &'static str, home: &Home) -> impl FnOnce(std::io::Error) -> StorageError {
@@ -125,7 +119,7 @@ fn failed(action: &'static str, home: &Home) -> impl FnOnce(std::io::Error) -> S
     move |source| StorageError::Io { action, place, source }
 }
 
-/// Makes the journal that of a job made anew. Again changes nothing but the attempt of a run that had failed.
+/// Makes the journal that of a job made anew.
 pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
     let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
     let malformed = |error: serde_json::Error| JournalError::Malformed { what: "state.value", source: error.into() };
@@ -136,12 +130,9 @@ pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use rljob_crds::names::JOURNAL_FILE;
     use rljob_storage::Home;
 
-    use super::{Claim, Identity, renew};
+    use super::{Identity, renew};
     use crate::core::record::KEY;
     use crate::core::{Record, Stage};
     use crate::journal::Journal;
@@ -150,43 +141,37 @@ mod tests {
         Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: uid.to_owned(), spec_hash: "aa".to_owned() }
     }
 
-    /// As a starting process does.
-    fn claim(identity: &Identity, directory: &Path) -> Result<(), String> {
-        let home = Home::Folder(directory.to_owned());
-        if identity.claim(&home).map_err(|error| error.to_string())? == Claim::Inherited {
-            renew(&mut Journal::open(&directory.join(JOURNAL_FILE)).unwrap()).unwrap();
-            identity.write(&home).unwrap();
-        }
-        Ok(())
-    }
-
     #[test]
     fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = || Journal::open(&directory.path().join(JOURNAL_FILE)).unwrap();
-        claim(&identity("u1"), directory.path()).unwrap();
+        let home = Home::Folder(directory.path().to_owned());
+        let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+        identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         let failed = Record { epoch: Some(9), attempt: 4, restarts: 3, stage: Stage::Failed, ..Record::default() };
-        journal().put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
-        claim(&identity("u1"), directory.path()).unwrap();
-        let read = || serde_json::from_value::<Record>(journal().get_state(KEY).unwrap().unwrap()).unwrap();
-        assert_eq!(read(), failed, "the same UID is the same job");
-        claim(&identity("u2"), directory.path()).unwrap();
-        assert_eq!(read(), Record { attempt: 5, ..Record::default() });
+        journal.put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
+        identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        let read = |journal: &Journal| serde_json::from_value::<Record>(journal.get_state(KEY).unwrap().unwrap()).unwrap();
+        assert_eq!(read(&journal), failed, "the same UID is the same job");
+        identity("u2").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        assert_eq!(read(&journal), Record { attempt: 5, ..Record::default() });
         let finished = Record { epoch: Some(2), attempt: 5, stage: Stage::Finished, exported: true, ..Record::default() };
-        journal().put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
-        claim(&identity("u3"), directory.path()).unwrap();
-        assert_eq!(read(), Record { epoch: None, ..finished }, "what is finished stays so");
+        journal.put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
+        identity("u3").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        assert_eq!(read(&journal), Record { epoch: None, ..finished }, "what is finished stays so");
     }
 
     #[test]
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
+        let home = Home::Folder(directory.path().to_owned());
         let first = identity("u1");
-        claim(&first, directory.path()).unwrap();
-        claim(&Identity { uid: "u2".to_owned(), ..first.clone() }, directory.path()).unwrap();
-        let other = claim(&Identity { name: "other".to_owned(), ..first.clone() }, directory.path()).unwrap_err();
-        assert!(other.contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
-        let changed = claim(&Identity { spec_hash: "bb".to_owned(), ..first }, directory.path()).unwrap_err();
-        assert!(changed.contains("with another model or kind of algorithm"), "{changed}");
+        let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+        first.check(&home).unwrap();
+        first.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        let other = Identity { name: "other".to_owned(), ..first.clone() }.check(&home).unwrap_err();
+        assert!(other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
+        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.check(&home).unwrap_err();
+        assert!(changed.to_string().contains("with another model or kind of algorithm"), "{changed}");
     }
 }

@@ -11,6 +11,7 @@ pub mod driver;
 pub mod engines;
 pub mod evaluation;
 pub mod exports;
+pub mod fence;
 pub mod files;
 pub mod identity;
 pub mod input;

@@ -13,7 +13,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rljob_crds::names::JOURNAL_FILE;
 use rljob_storage::{Bucket, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -98,20 +97,19 @@ struct Entry {
 }
 
 impl Mirror {
-    /// Makes the local journal in the run directory anew from the bucket. Blocks; a wait for the bucket has its own deadline.
-    pub fn restore(bucket: Bucket, run_directory: &Path, incarnation: u64) -> Result<(Self, Journal), MirrorError> {
+    /// Makes the local journal `path` in the run directory anew from the bucket. Blocks; a wait for the bucket has its own deadline.
+    pub fn restore(bucket: Bucket, run_directory: &Path, path: &Path, incarnation: u64) -> Result<(Self, Journal), MirrorError> {
         let conditional = bucket.refuses_to_replace(PROBE)?;
         if !conditional {
             tracing::warn!("the bucket's store writes objects that must not be there: nothing but the operator keeps two coordinators of this run apart");
         }
-        let path = run_directory.join(JOURNAL_FILE);
-        for name in ["", "-wal", "-shm"] {
-            let file = run_directory.join(format!("{JOURNAL_FILE}{name}"));
+        for suffix in ["", "-wal", "-shm"] {
+            let file = PathBuf::from(format!("{}{suffix}", path.display()));
             if file.exists() {
                 fs::remove_file(&file).map_err(io("remove", &file))?;
             }
         }
-        let mut journal = Journal::open(&path)?;
+        let mut journal = Journal::open(path)?;
         let log = Mutex::new(Log::default());
         let mirror = Self { bucket, scratch: run_directory.to_owned(), incarnation, conditional, log, replaced: CancellationToken::new() };
         let next = mirror.read_log(&mut journal)?;

@@ -12,14 +12,19 @@ use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOK
 use rljob_storage::{Home, StorageError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, Parts};
 use crate::core::group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
+use crate::fence::Fence;
 use crate::files::Files;
-use crate::identity::{Claim, Identity, renew};
+use crate::identity::{Identity, renew};
+use crate::journal::Journal;
+use crate::mirror::Mirror;
+use crate::server::door::Door;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
@@ -46,39 +51,51 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let config = read_config(options)?;
+    let (identity, home) = (Identity::of(&config)?, Home::of(&config)?);
+    tokio::task::spawn_blocking(move || identity.check(&home)).await??;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
-    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?).context("failed to make an HTTP client")?;
-    let home = Home::of(&config)?;
-    let store = claim(&config, &home, options.incarnation).await?;
-    let replaced = store.replaced();
-    let coordinator = Arc::new(open(config, home, store, client, options.incarnation).await?);
+    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
+    let listener = std::net::TcpListener::bind(options.listen).with_context(|| format!("failed to listen on {}", options.listen))?;
+    listener.set_nonblocking(true)?;
+    announce(listener.local_addr()?)?;
+    let (door, shut) = (Door::default(), CancellationToken::new());
+    let waiting =
+        axum::serve(TcpListener::from_std(listener.try_clone()?)?, door.router(operator.clone())).with_graceful_shutdown(shut.clone().cancelled_owned());
+    let waiting = tokio::spawn(waiting.into_future());
+    let epoch = tokio::select! {
+        epoch = door.asked() => epoch,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let coordinator = Arc::new(open(config, client, options.incarnation, epoch).await?);
     let files = coordinator.files.clone();
     coordinator.store.call(move |journal| files.catch_up(journal)).await?;
-
-    let listener = TcpListener::bind(options.listen).await.with_context(|| format!("failed to listen on {}", options.listen))?;
-    announce(listener.local_addr()?)?;
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(driver::tick(Arc::clone(&coordinator)));
     tasks.spawn(driver::work(Arc::clone(&coordinator)));
     tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     tasks.spawn(copies::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     let monitored = Arc::clone(&coordinator);
-    tasks.spawn(async move { monitored.fleet.monitor(monitored.stop.clone()).await });
+    tasks.spawn(async move { monitored.fleet.monitor(monitored.store.fence(), monitored.stop.clone()).await });
 
     let stop = coordinator.stop.clone();
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
-    let served = axum::serve(listener, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let served = axum::serve(TcpListener::from_std(listener)?, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
     let mut server = tokio::spawn(served.into_future());
+    door.open(Arc::clone(&coordinator));
+    shut.cancel();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        () = replaced.cancelled() => anyhow::bail!("another coordinator has taken this run over"),
         ended = &mut server => return ended?.context("the server ended"),
+        () = coordinator.store.replaced() => anyhow::bail!("another coordinator has taken this run over"),
+        () = coordinator.store.fence().lost() => return Ok(coordinator.store.fence().ask().await?),
     }
     tracing::info!("ending");
     stop.cancel();
     let ended = tokio::time::timeout(SHUTDOWN, async {
+        let _ = waiting.await;
         let _ = server.await;
         while tasks.join_next().await.is_some() {}
     });
@@ -94,28 +111,11 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
     serde_json::from_str(&text).with_context(|| format!("failed to parse {path}"))
 }
 
-/// Makes the run directory and takes the run's home and journal.
-async fn claim(config: &RunConfig, home: &Home, incarnation: u64) -> anyhow::Result<Store> {
-    let (identity, home, directory) = (Identity::of(config)?, home.clone(), config.run_directory.clone());
-    let job = move || {
-        std::fs::create_dir_all(&directory).with_context(|| format!("failed to make the run directory {}", directory.display()))?;
-        let claim = identity.claim(&home)?;
-        copies::fetch(&home, &directory)?;
-        anyhow::Ok((identity, claim, Store::open(&home, &directory, incarnation)?, home))
-    };
-    let (identity, claim, store, home) = tokio::task::spawn_blocking(job).await??;
-    if claim == Claim::Inherited {
-        store.activate();
-        // In this order: a crash between the two renews once more.
-        store.call(renew).await?;
-        tokio::task::spawn_blocking(move || identity.write(&home)).await??;
-    }
-    Ok(store)
-}
-
-/// Reads back where the run stands.
-pub(crate) async fn open(config: RunConfig, home: Home, store: Store, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
+/// Claims the run directory, opens it and reads back where the run stands.
+pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64, epoch: u64) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
+    let home = Home::of(&config)?;
+    let store = claim(&config, &home, incarnation, epoch).await?;
     let files = Files::open(&config.run_directory)?;
     let (record, mut facts, newest_metrics, newest_evaluation) = store
         .call(move |journal| {
@@ -152,6 +152,28 @@ pub(crate) async fn open(config: RunConfig, home: Home, store: Store, client: En
         newest_evaluation,
         metrics,
     }))
+}
+
+/// The journal of a run whose home is this coordinator's from now on.
+async fn claim(config: &RunConfig, home: &Home, incarnation: u64, epoch: u64) -> anyhow::Result<Store> {
+    let (config, home) = (config.clone(), home.clone());
+    let claimed = tokio::task::spawn_blocking(move || {
+        let (identity, directory) = (Identity::of(&config)?, &config.run_directory);
+        std::fs::create_dir_all(directory).with_context(|| format!("failed to make the run directory {}", directory.display()))?;
+        identity.check(&home)?;
+        let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
+        let store = match &home {
+            Home::Folder(_) => Store::new(Journal::open(&fence.journal())?, fence),
+            Home::Bucket(bucket) => {
+                copies::fetch(&home, directory)?;
+                let (mirror, journal) = Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
+                Store::mirrored(journal, mirror, fence)
+            }
+        };
+        identity.claim(&home, || Ok(store.call_blocking(renew)?))?;
+        anyhow::Ok(store)
+    });
+    claimed.await?
 }
 
 /// Input that could not be used may have been mended since: a new process looks again.

@@ -7,7 +7,7 @@
 //!          ── GET /v1/batches/STEP ──────────────▶                      batch
 //!          ── POST /v1/steps, checkpoints, weights ▶                    learner
 //!  learner ── files of a checkpoint ─────────────▶ coordinator, learner checkpoint
-//!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang
+//!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang, answer
 //! ```
 
 pub mod version;
@@ -25,3 +25,5 @@ pub mod batch;
 pub mod checkpoint;
 
 pub mod sglang;
+
+pub mod answer;

@@ -28,8 +28,10 @@ fn an_engine_that_answers_errors_garbage_half_a_stream_or_nothing_is_named_and_i
         sample(&format!("the engine answered /generate with {fire}")),
         sample("the engine's answer to /generate is unusable: key must be a string at line 1 column 2"),
         sample("the engine's answer to /generate is unusable: token id 1000000000 outside the vocabulary of 16"),
-        sample("failed to reach the engine at /generate: error decoding response body: "),
-        sample("failed to reach the engine at /generate: error sending request for url "),
+        sample(
+            "failed to reach the engine at /generate: the connection failed: error reading a body from connection: end of file before message length reached",
+        ),
+        sample("failed to reach the engine at /generate: the connection failed: connection closed before message completed"),
         update(fire),
         update("200 OK: no such weights here"),
     ] {

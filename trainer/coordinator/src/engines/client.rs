@@ -1,24 +1,32 @@
-//! One engine's HTTP interface. Every call has a deadline, connections are reused, tokens travel in headers only.
+//! One engine's HTTP interface. Every call has a deadline, every answer a size, tokens travel in headers only.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use rljob_protocol::sglang::{
     ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, InitWeightsUpdateGroup, ModelInfo, PauseGeneration, UpdateWeightsFromDisk,
     UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
 
+use super::connection::{Connection, ConnectionError, Connections};
 use super::stream::Events;
 use crate::tokens::Token;
 
-const CONNECT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_secs(3);
 const CONTROL: Duration = Duration::from_secs(60);
 /// A group forms when the sender comes to it; a large model takes its time.
 const UPDATE: Duration = Duration::from_secs(600);
 /// A completion's deadline: this, and a second for each token it may have.
 const GENERATE: Duration = Duration::from_secs(600);
+/// Longest answer that is no completion, in bytes.
+const ANSWER: usize = 1 << 20;
+/// What is told of an error's body, in characters.
+const MESSAGE: usize = 500;
 
 /// A call that failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +37,7 @@ pub enum EngineError {
         /// The route.
         route: &'static str,
         /// Why.
-        source: reqwest::Error,
+        source: ConnectionError,
     },
     /// An answer that says no.
     #[error("the engine answered {route} with {status}: {message}")]
@@ -62,38 +70,53 @@ pub enum EngineError {
     },
 }
 
+/// A request but for the engine that it goes to.
+struct Call<'a> {
+    method: Method,
+    route: &'static str,
+    token: &'a Token,
+    body: Bytes,
+}
+
 /// The connections and tokens that all engines share.
 #[derive(Clone)]
 pub struct EngineClient {
-    http: reqwest::Client,
+    connections: Arc<Connections>,
     api: Token,
     admin: Token,
 }
 
 impl EngineClient {
-    /// A client with an empty connection pool.
-    pub fn new(api: Token, admin: Token) -> Result<Self, reqwest::Error> {
-        let builder = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT).tcp_nodelay(true).tcp_keepalive(Duration::from_secs(10));
-        Ok(Self { http: builder.pool_max_idle_per_host(super::slots::MAX_REQUESTS as usize).build()?, api, admin })
+    /// A client without connections.
+    pub fn new(api: Token, admin: Token) -> Self {
+        Self { connections: Arc::default(), api, admin }
+    }
+
+    /// Closes idle connections to engines that are no more.
+    pub fn keep(&self, wanted: impl Fn(&str) -> bool) {
+        self.connections.keep(wanted);
     }
 
     /// `GET /model_info`.
     pub async fn model_info(&self, url: &str) -> Result<ModelInfo, EngineError> {
-        let route = "/model_info";
-        let request = self.http.get(format!("{url}{route}")).bearer_auth(self.api.text()).timeout(POLL);
-        read(route, request.send().await).await
+        self.call(url, Call { method: Method::GET, route: "/model_info", token: &self.api, body: Bytes::new() }, POLL).await
     }
 
     /// `POST /generate`, streamed into `events`; what came before an error, or before this is dropped, stays there.
     pub async fn generate(&self, url: &str, request: &GenerateRequest, events: &mut Events) -> Result<(), EngineError> {
-        let route = "/generate";
-        let unreachable = |source| EngineError::Unreachable { route, source };
         let deadline = GENERATE + Duration::from_secs(request.sampling_params.max_new_tokens.into());
-        let sent = self.http.post(format!("{url}{route}")).bearer_auth(self.api.text()).json(request).timeout(deadline).send().await;
-        let mut response = accepted(route, sent.map_err(unreachable)?).await?;
-        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        let call = Call { method: Method::POST, route: "/generate", token: &self.api, body: json("/generate", request)? };
+        within(deadline, call.route, self.stream(url, &call, events)).await
+    }
+
+    async fn stream(&self, url: &str, call: &Call<'_>, events: &mut Events) -> Result<(), EngineError> {
+        let route = call.route;
+        let (connection, response) = self.ask(url, call).await?;
+        let (mut connection, mut body) = accepted(route, connection, response).await?;
+        while let Some(chunk) = connection.chunk(&mut body).await.map_err(|error| broken(route, error))? {
             events.push(&chunk).map_err(|error| EngineError::Garbage { route, message: error.to_string() })?;
         }
+        self.connections.put(url, connection);
         Ok(())
     }
 
@@ -141,27 +164,100 @@ impl EngineClient {
         token: &Token,
         deadline: Duration,
     ) -> Result<T, EngineError> {
-        let request = self.http.post(format!("{url}{route}")).bearer_auth(token.text()).json(body).timeout(deadline);
-        read(route, request.send().await).await
+        self.call(url, Call { method: Method::POST, route, token, body: json(route, body)? }, deadline).await
+    }
+
+    async fn call<T: serde::de::DeserializeOwned>(&self, url: &str, call: Call<'_>, deadline: Duration) -> Result<T, EngineError> {
+        let answered = async {
+            let (connection, response) = self.ask(url, &call).await?;
+            self.read(url, call.route, connection, response).await
+        };
+        within(deadline, call.route, answered).await
+    }
+
+    /// Asks over an idle connection if there is one; over a new one if that was closed before anything was sent.
+    async fn ask(&self, url: &str, call: &Call<'_>) -> Result<(Connection, Response<Incoming>), EngineError> {
+        if let Some(mut connection) = self.connections.reuse(url).await {
+            match connection.send(call.request()?).await {
+                Err(error) if error.is_canceled() => {}
+                sent => return Ok((connection, sent.map_err(|error| broken(call.route, error))?)),
+            }
+        }
+        let mut connection = Connection::open(url).await.map_err(|source| EngineError::Unreachable { route: call.route, source })?;
+        let response = connection.send(call.request()?).await.map_err(|error| broken(call.route, error))?;
+        Ok((connection, response))
+    }
+
+    /// A whole answer as JSON.
+    async fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        url: &str,
+        route: &'static str,
+        connection: Connection,
+        response: Response<Incoming>,
+    ) -> Result<T, EngineError> {
+        let garbage = |message| EngineError::Garbage { route, message };
+        let (mut connection, mut body) = accepted(route, connection, response).await?;
+        let bytes = collect(route, &mut connection, &mut body).await?;
+        if bytes.len() > ANSWER {
+            return Err(garbage(format!("more than {ANSWER} bytes")));
+        }
+        self.connections.put(url, connection);
+        serde_json::from_slice(&bytes).map_err(|error| garbage(error.to_string()))
     }
 }
 
-async fn read<T: serde::de::DeserializeOwned>(route: &'static str, sent: Result<Response, reqwest::Error>) -> Result<T, EngineError> {
-    let unreachable = |source| EngineError::Unreachable { route, source };
-    let bytes = accepted(route, sent.map_err(unreachable)?).await?.bytes().await.map_err(unreachable)?;
-    serde_json::from_slice(&bytes).map_err(|error| EngineError::Garbage { route, message: error.to_string() })
+impl Call<'_> {
+    fn request(&self) -> Result<Request<Full<Bytes>>, EngineError> {
+        let unfit = |_| EngineError::Unreachable { route: self.route, source: ConnectionError::Token };
+        let mut token = HeaderValue::try_from(format!("Bearer {}", self.token.text())).map_err(unfit)?;
+        token.set_sensitive(true);
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from_static(self.route);
+        request.headers_mut().insert(AUTHORIZATION, token);
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(request)
+    }
 }
 
-/// The answer, if it is not an error; of an error, the start of its body.
-async fn accepted(route: &'static str, response: Response) -> Result<Response, EngineError> {
-    let status = response.status();
+fn json(route: &'static str, body: &impl Serialize) -> Result<Bytes, EngineError> {
+    serde_json::to_vec(body).map(Bytes::from).map_err(|error| EngineError::Garbage { route, message: error.to_string() })
+}
+
+fn broken(route: &'static str, error: hyper::Error) -> EngineError {
+    EngineError::Unreachable { route, source: ConnectionError::Http(error) }
+}
+
+async fn within<T>(deadline: Duration, route: &'static str, asked: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+    let late = |_| EngineError::Unreachable { route, source: ConnectionError::Deadline(deadline) };
+    tokio::time::timeout(deadline, asked).await.map_err(late)?
+}
+
+/// A body, or a little more than `ANSWER` bytes of it.
+async fn collect(route: &'static str, connection: &mut Connection, body: &mut Incoming) -> Result<Vec<u8>, EngineError> {
+    let mut bytes = Vec::new();
+    while bytes.len() <= ANSWER
+        && let Some(chunk) = connection.chunk(body).await.map_err(|error| broken(route, error))?
+    {
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+/// The answer's body, if it is not an error; of an error, the start of its body.
+async fn accepted(route: &'static str, mut connection: Connection, response: Response<Incoming>) -> Result<(Connection, Incoming), EngineError> {
+    let (status, mut body) = (response.status(), response.into_body());
     if status.is_success() {
-        return Ok(response);
+        return Ok((connection, body));
     }
-    let bytes = response.bytes().await.map_err(|source| EngineError::Unreachable { route, source })?;
-    Err(EngineError::Refused { route, status, message: String::from_utf8_lossy(&bytes).chars().take(500).collect() })
+    let bytes = collect(route, &mut connection, &mut body).await?;
+    Err(EngineError::Refused { route, status, message: String::from_utf8_lossy(&bytes).chars().take(MESSAGE).collect() })
 }
 
 fn succeeded(route: &'static str, answer: WeightsAnswer) -> Result<(), EngineError> {
     if answer.success { Ok(()) } else { Err(EngineError::Refused { route, status: StatusCode::OK, message: answer.message }) }
 }
+
+#[cfg(test)]
+mod tests;

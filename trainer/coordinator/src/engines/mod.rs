@@ -10,6 +10,7 @@
 //! It must not know steps, rewards or the journal.
 
 pub mod client;
+pub mod connection;
 pub mod fleet;
 pub mod slots;
 pub mod stream;
@@ -17,5 +18,5 @@ pub mod validate;
 pub mod weights;
 
 pub use client::{EngineClient, EngineError};
-pub use fleet::{Fleet, Lease};
+pub use fleet::{Fleet, Lease, may_control};
 pub use weights::Weights;

@@ -6,6 +6,8 @@
 //!
 //! It parses no JSON: but for the last one, events are bytes that pass by.
 
+use memchr::memmem;
+
 const PREFIX: &[u8] = b"data:";
 const END: &[u8] = b"\n\n";
 /// The event that closes a stream.
@@ -14,8 +16,9 @@ const DONE: &[u8] = b"[DONE]";
 /// The newest whole event of a stream.
 #[derive(Debug)]
 pub struct Events {
-    buffer: Vec<u8>,
-    newest: Option<Vec<u8>>,
+    /// What is no whole event yet.
+    rest: Vec<u8>,
+    newest: Vec<u8>,
     longest: usize,
 }
 
@@ -27,30 +30,42 @@ pub struct TooLong(usize);
 impl Events {
     /// A stream whose events have at most `longest` bytes.
     pub fn new(longest: usize) -> Self {
-        Self { buffer: Vec::new(), newest: None, longest }
+        Self { rest: Vec::new(), newest: Vec::new(), longest }
     }
 
     /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
-        let mut searched = self.buffer.len().saturating_sub(END.len() - 1);
-        self.buffer.extend_from_slice(bytes);
-        let mut start = 0;
-        while let Some(offset) = self.buffer[searched..].windows(END.len()).position(|window| window == END) {
-            let end = searched + offset;
-            let content = self.buffer[start..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii).filter(|content| *content != DONE);
-            if let Some(content) = content {
-                self.newest = Some(content.to_vec());
-            }
-            start = end + END.len();
-            searched = start;
+        if self.rest.is_empty() {
+            let whole = self.take_whole(bytes);
+            self.rest.extend_from_slice(&bytes[whole..]);
+        } else {
+            let mut rest = std::mem::take(&mut self.rest);
+            rest.extend_from_slice(bytes);
+            let whole = self.take_whole(&rest);
+            rest.drain(..whole);
+            self.rest = rest;
         }
-        self.buffer.drain(..start);
-        if self.buffer.len() > self.longest { Err(TooLong(self.longest)) } else { Ok(()) }
+        if self.rest.len() > self.longest { Err(TooLong(self.longest)) } else { Ok(()) }
+    }
+
+    /// Keeps the newest whole event of `bytes`; answers how many bytes are in whole events.
+    fn take_whole(&mut self, bytes: &[u8]) -> usize {
+        let (mut whole, mut newest) = (0, None);
+        for end in memmem::find_iter(bytes, END) {
+            let content = bytes[whole..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
+            newest = content.filter(|content| *content != DONE).or(newest);
+            whole = end + END.len();
+        }
+        if let Some(newest) = newest {
+            self.newest.clear();
+            self.newest.extend_from_slice(newest);
+        }
+        whole
     }
 
     /// What the newest whole event says.
     pub fn newest(&self) -> Option<&[u8]> {
-        self.newest.as_deref()
+        Some(self.newest.as_slice()).filter(|newest| !newest.is_empty())
     }
 }
 

@@ -1,14 +1,15 @@
 //! What an engine answers is input from outside: it is checked before anything is trained on it.
 
-use reqwest::StatusCode;
-use rljob_protocol::sglang::{ErrorBody, FinishReason, GenerateRequest, GenerateResponse};
+use hyper::StatusCode;
+use rljob_protocol::answer::{Answer, FinishKind};
+use rljob_protocol::sglang::{ErrorBody, GenerateRequest};
 use rljob_protocol::version::Version;
 
 use super::{EngineError, Weights};
 
 const ROUTE: &str = "/generate";
 /// Beyond it a log-probability is no rounding error of 0.
-const ABOVE_ZERO: f64 = 1e-3;
+const ABOVE_ZERO: f32 = 1e-3;
 
 /// A checked completion, or the part of one that an interruption left. `C` is its number of tokens.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +40,7 @@ pub enum End {
 /// Checks an event against its request: the weights, the ids (below `vocabulary`), the lengths and the numbers.
 pub fn part(request: &GenerateRequest, event: &[u8], weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
     match serde_json::from_slice(event) {
-        Ok(response) => checked(request, response, weights, vocabulary),
+        Ok(answer) => checked(request, answer, weights, vocabulary),
         // In a stream SGLang says so what it otherwise answers with 400.
         Err(error) => Err(serde_json::from_slice(event).map_or_else(|_| garbage(error.to_string()), refused)),
     }
@@ -53,17 +54,20 @@ fn garbage(message: String) -> EngineError {
     EngineError::Garbage { route: ROUTE, message }
 }
 
-fn checked(request: &GenerateRequest, response: GenerateResponse, weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
-    let end = match response.meta_info.finish_reason {
-        Some(FinishReason::Stop { .. }) => End::Stop,
-        Some(FinishReason::Length { .. }) => End::Length,
-        Some(FinishReason::Abort { message }) => End::Aborted(message),
+fn checked(request: &GenerateRequest, answer: Answer<'_>, weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
+    let (tokens, meta) = (answer.output_ids, answer.meta_info);
+    let end = match meta.finish_reason {
+        Some(finish) => match finish.kind {
+            FinishKind::Stop => End::Stop,
+            FinishKind::Length => End::Length,
+            FinishKind::Abort => End::Aborted(finish.message),
+        },
         None => End::Open,
     };
-    let label = response.meta_info.weight_version;
-    let version = label.parse().ok().filter(|version| weights.allow(*version));
-    let Some(version) = version else { return Err(EngineError::OtherWeights { found: label, expected: weights.to_string() }) };
-    let (tokens, logprobs) = (response.output_ids, response.meta_info.output_token_logprobs);
+    let version = meta.weight_version.parse().ok().filter(|version| weights.allow(*version));
+    let Some(version) = version else {
+        return Err(EngineError::OtherWeights { found: meta.weight_version.into_owned(), expected: weights.to_string() });
+    };
     let least = usize::from(matches!(end, End::Stop | End::Length));
     let longest = request.sampling_params.max_new_tokens as usize;
     if !(least..=longest).contains(&tokens.len()) {
@@ -72,13 +76,16 @@ fn checked(request: &GenerateRequest, response: GenerateResponse, weights: Weigh
     if let Some(id) = tokens.iter().find(|id| !(0..vocabulary).contains(*id)) {
         return Err(garbage(format!("token id {id} outside the vocabulary of {vocabulary}")));
     }
-    if logprobs.len() != tokens.len() || logprobs.iter().zip(&tokens).any(|((_, id, _), token)| id != token) {
-        return Err(garbage(format!("log-probabilities of {} tokens do not belong to the {} tokens", logprobs.len(), tokens.len())));
+    let (mut logprobs, ids) = (meta.output_token_logprobs.logprobs, meta.output_token_logprobs.ids);
+    if ids != tokens {
+        return Err(garbage(format!("log-probabilities of {} tokens do not belong to the {} tokens", ids.len(), tokens.len())));
     }
-    if let Some((logprob, id, _)) = logprobs.iter().find(|(logprob, ..)| !logprob.is_finite() || *logprob > ABOVE_ZERO) {
+    if let Some((logprob, id)) = logprobs.iter().zip(&ids).find(|(logprob, _)| !logprob.is_finite() || **logprob > ABOVE_ZERO) {
         return Err(garbage(format!("log-probability {logprob} of token {id}")));
     }
-    let logprobs = logprobs.into_iter().map(|(logprob, ..)| logprob.min(0.0) as f32).collect();
+    for logprob in &mut logprobs {
+        *logprob = logprob.min(0.0);
+    }
     Ok(Part { tokens, logprobs, version, end })
 }
 
@@ -147,7 +154,7 @@ mod tests {
             (stopped(&[5], &[]), unusable("log-probabilities of 0 tokens do not belong to the 1 tokens")),
             (stopped(&[5], &[(-1.0, 6)]), unusable("log-probabilities of 1 tokens do not belong to the 1 tokens")),
             (stopped(&[5], &[(0.5, 5)]), unusable("log-probability 0.5 of token 5")),
-            (json!("so"), unusable("invalid type: string \"so\", expected struct GenerateResponse at line 1 column 4")),
+            (json!("so"), unusable("invalid type: string \"so\", expected struct Answer at line 1 column 4")),
         ];
         for (event, expected) in cases {
             assert_eq!(check(&event, Weights::Exactly(VERSION)), expected);

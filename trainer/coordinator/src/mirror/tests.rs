@@ -29,7 +29,7 @@ struct Machine {
 impl Machine {
     fn new(s3: &S3, incarnation: u64) -> Result<Self, MirrorError> {
         let scratch = tempfile::tempdir().unwrap();
-        let (mirror, journal) = Mirror::restore(bucket(s3, scratch.path()), scratch.path(), incarnation)?;
+        let (mirror, journal) = Mirror::restore(bucket(s3, scratch.path()), scratch.path(), &scratch.path().join("journal"), incarnation)?;
         Ok(Self { _scratch: scratch, mirror, journal: Mutex::new(journal) })
     }
 

@@ -31,8 +31,12 @@ impl Completion {
             _ if tokens == 0 => {}
             _ => self.versions.push(VersionRun { version: part.version, tokens }),
         }
-        self.tokens.extend(part.tokens);
-        self.logprobs.extend(part.logprobs);
+        if self.tokens.is_empty() {
+            (self.tokens, self.logprobs) = (part.tokens, part.logprobs);
+        } else {
+            self.tokens.extend(part.tokens);
+            self.logprobs.extend(part.logprobs);
+        }
         self.finish_reason = if stopped {
             Some("stop")
         } else if part.end == End::Length || self.tokens.len() >= longest as usize {

@@ -65,22 +65,26 @@ pub struct Sampling<'a> {
     pub temperature: f64,
 }
 
+/// How the rest of a sample of at most `longest` tokens is sampled, of which `kept` are there.
+pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) -> SamplingParams {
+    SamplingParams {
+        max_new_tokens: longest.saturating_sub(kept),
+        temperature: sampling.temperature,
+        top_p: 1.0,
+        top_k: -1,
+        stop_token_ids: sampling.stop_token_ids.to_vec(),
+        ignore_eos: false,
+        skip_special_tokens: true,
+        sampling_seed: Some(key.seed(sampling.run_seed, kept)),
+    }
+}
+
 /// The request for the rest of a sample of at most `longest` tokens, of which `kept` are there. `nonce` tells apart tries of the same sample.
 pub fn generate(key: Key, nonce: u64, sampling: &Sampling<'_>, prompt: &[i64], kept: &[i64], longest: u32) -> GenerateRequest {
-    let kept_tokens = kept.len() as u32;
     GenerateRequest {
         rid: key.rid(nonce),
         input_ids: [prompt, kept].concat(),
-        sampling_params: SamplingParams {
-            max_new_tokens: longest.saturating_sub(kept_tokens),
-            temperature: sampling.temperature,
-            top_p: 1.0,
-            top_k: -1,
-            stop_token_ids: sampling.stop_token_ids.to_vec(),
-            ignore_eos: false,
-            skip_special_tokens: true,
-            sampling_seed: Some(key.seed(sampling.run_seed, kept_tokens)),
-        },
+        sampling_params: parameters(key, sampling, kept.len() as u32, longest),
         return_logprob: true,
         stream: true,
     }

@@ -6,13 +6,14 @@
 //!    └──────────────────────── prompt + kept tokens, fewer new ones ◀───────────────────────────────┘
 //! ```
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
+use hyper::StatusCode;
 use prometheus::IntCounter;
-use reqwest::StatusCode;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use tokio_util::sync::CancellationToken;
 
@@ -100,22 +101,23 @@ impl<'s> Sampler<'s> {
     where
         's: 'g,
     {
+        let target = Arc::new(Target::of(&lease));
         let samples: FuturesUnordered<_> = wanted
             .iter()
             .enumerate()
             .map(|(index, wanted)| {
-                let target = Target::of(&lease);
-                async move { (index, self.sample(target, weights, prompt, wanted).await) }
+                let target = Arc::clone(&target);
+                async move { (index, self.sample(&target, weights, prompt, wanted).await) }
             })
             .collect();
         let mut lease = lease;
         samples.inspect(move |(index, _)| lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted))))
     }
 
-    async fn sample(&self, first: Target, weights: Weights, prompt: &[i64], wanted: &Wanted) -> Result<Sampled, RefusedEverywhere> {
+    async fn sample(&self, first: &Target, weights: Weights, prompt: &[i64], wanted: &Wanted) -> Result<Sampled, RefusedEverywhere> {
         let mut refusals = 0;
         let mut completion = Completion::default();
-        let mut result = self.attempt(&first, weights, prompt, wanted, &mut completion).await;
+        let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
         while let Err(error) = result {
             if let EngineError::Refused { status: StatusCode::BAD_REQUEST, message, .. } = &error {
                 refusals += 1;
@@ -131,14 +133,17 @@ impl<'s> Sampler<'s> {
             let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
             result = self.attempt(&Target::of(&lease), weights, prompt, wanted, &mut completion).await;
         }
-        Ok((self.request(prompt, wanted, &Completion::default()).sampling_params, completion))
+        Ok((request::parameters(wanted.key, &self.sampling(wanted), 0, wanted.max_new_tokens), completion))
+    }
+
+    fn sampling(&self, wanted: &Wanted) -> request::Sampling<'_> {
+        request::Sampling { run_seed: self.run_seed, stop_token_ids: self.stop_token_ids, temperature: wanted.temperature }
     }
 
     /// The request for what is missing of a completion.
     fn request(&self, prompt: &[i64], wanted: &Wanted, kept: &Completion) -> GenerateRequest {
         let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-        let sampling = request::Sampling { run_seed: self.run_seed, stop_token_ids: self.stop_token_ids, temperature: wanted.temperature };
-        request::generate(wanted.key, nonce, &sampling, prompt, &kept.tokens, wanted.max_new_tokens)
+        request::generate(wanted.key, nonce, &self.sampling(wanted), prompt, &kept.tokens, wanted.max_new_tokens)
     }
 
     /// Asks one engine to go on with a completion, and appends what it made. An error if the completion is not whole afterwards.

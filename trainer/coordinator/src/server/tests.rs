@@ -10,7 +10,6 @@ use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 use rljob_protocol::supervisor::Order;
 use rljob_protocol::version::Version;
-use rljob_storage::Home;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -18,7 +17,6 @@ use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
 use crate::journal::{FixedBatch, Sample, VersionRun};
 use crate::process;
-use crate::store::Store;
 use crate::tokens::Token;
 
 struct Server {
@@ -55,10 +53,8 @@ async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
         std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
-    let client = EngineClient::new(token("engine-api"), token("engine-admin")).unwrap();
-    let (config, home) = (config(directory.path(), change), Home::Folder(directory.path().to_owned()));
-    let store = Store::open(&home, directory.path(), 7).unwrap();
-    let coordinator = Arc::new(process::open(config, home, store, client, 7).await.unwrap());
+    let client = EngineClient::new(token("engine-api"), token("engine-admin"));
+    let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -88,7 +84,7 @@ impl Server {
         let desired = json!({
             "epoch": epoch, "generation": 1, "mode": "Run", "engines": [],
             "checkpoint": {"everySteps": 2, "keepLast": 2},
-            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1},
+            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1, "hangTimeoutSeconds": 1800},
         });
         self.call(Method::PUT, "/v1/desired", "secret-operator", Some(desired)).await.0
     }

@@ -39,6 +39,7 @@ pub fn load(folder: &Home, version: Version, model: &ModelShape, rank: u32, worl
             continue;
         }
         let bytes = read_checked(folder, &manifest.files[source as usize])?;
+        crate::pulse::advance();
         let place = folder.place(&shard_file(source, manifest.world_size));
         let file = SafeTensors::deserialize(&bytes).map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;
         for (block, parts) in blocks.iter_mut().enumerate() {

@@ -62,7 +62,8 @@ impl CheckpointWriter {
         self.newest = Some(place.version);
         let (client, model) = (self.client.clone(), self.model.clone());
         self.background.begin(move || {
-            write(&place, &model, optimizer, &snapshot)?;
+            let confirm = || client.as_ref().map_or(Ok(()), |client| client.confirm().map_err(|error| CheckpointError::Commit(place.version, error)));
+            write(&place, &model, optimizer, &snapshot, confirm)?;
             report(client.as_ref(), &path, place.version)
         })
     }
@@ -90,43 +91,52 @@ fn report(client: Option<&CoordinatorClient>, path: &Path, version: Version) -> 
     client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
 }
 
-/// Writes a rank's part and, as rank 0, the manifest after all parts.
-pub(super) fn write(place: &Place, model: &ModelShape, optimizer: OptimizerProgress, snapshot: &Snapshot) -> Result<(), CheckpointError> {
+/// Writes a rank's part and, as rank 0, the manifest after all parts, if `confirm` does not say that it would be a replaced group's.
+pub(super) fn write(
+    place: &Place,
+    model: &ModelShape,
+    optimizer: OptimizerProgress,
+    snapshot: &Snapshot,
+    confirm: impl FnOnce() -> Result<(), CheckpointError>,
+) -> Result<(), CheckpointError> {
     let Place { path, version, rank, world_size, .. } = place;
     let started = Instant::now();
     let entry = snapshot.write(path, *rank, *world_size)?;
     tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "wrote this rank's part of a checkpoint");
-    if let Some(bucket) = &place.bucket {
-        return upload(place, bucket, model, optimizer, &entry);
+    let receipt = receipt_file(*rank, *world_size);
+    match &place.bucket {
+        Some(bucket) => upload(place, bucket, &receipt, &entry)?,
+        None => write_json(&path.join(receipt), &entry)?,
     }
-    write_json(&path.join(receipt_file(*rank, *world_size)), &entry)?;
     if *rank != 0 {
         return Ok(());
     }
-    let files = receipts(place)?;
+    let files = place.bucket.as_ref().map_or_else(|| receipts(place), |bucket| uploaded(place, bucket))?;
+    confirm()?;
     let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
-    write_json(&path.join(MANIFEST_FILE), &manifest)
+    match &place.bucket {
+        Some(bucket) => Ok(bucket.put(&format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"), json(&manifest, path)?)?),
+        None => write_json(&path.join(MANIFEST_FILE), &manifest),
+    }
 }
 
-/// Brings a rank's part to the bucket and, as rank 0, the manifest after all parts.
-fn upload(place: &Place, bucket: &Bucket, model: &ModelShape, optimizer: OptimizerProgress, entry: &FileEntry) -> Result<(), CheckpointError> {
-    let Place { path, version, rank, world_size, .. } = place;
-    let (folder, file, started) = (format!("{CHECKPOINTS_DIR}/{version}"), path.join(&entry.name), Instant::now());
-    let json = |value: serde_json::Result<Vec<u8>>| value.map_err(|error| CheckpointError::io("encode", &file, error.into()));
+/// Brings a rank's part to the bucket, and then its receipt.
+fn upload(place: &Place, bucket: &Bucket, receipt: &str, entry: &FileEntry) -> Result<(), CheckpointError> {
+    let (folder, file, started) = (format!("{CHECKPOINTS_DIR}/{}", place.version), place.path.join(&entry.name), Instant::now());
     bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
-    bucket.put(&format!("{folder}/{}", receipt_file(*rank, *world_size)), json(serde_json::to_vec(entry))?)?;
+    bucket.put(&format!("{folder}/{receipt}"), json(entry, &file)?)?;
     fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
-    tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "uploaded this rank's part of a checkpoint");
-    if *rank != 0 {
-        return Ok(());
-    }
-    let files = uploaded(place, bucket, &folder)?;
-    let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
-    Ok(bucket.put(&format!("{folder}/{MANIFEST_FILE}"), json(serde_json::to_vec_pretty(&manifest))?)?)
+    tracing::info!(version = %place.version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "uploaded this rank's part of a checkpoint");
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    serde_json::to_vec_pretty(value).map_err(|error| CheckpointError::io("encode", path, error.into()))
 }
 
 /// Every rank's receipt, waited for, and its part with the size that the receipt says.
-fn uploaded(place: &Place, bucket: &Bucket, folder: &str) -> Result<Vec<FileEntry>, CheckpointError> {
+fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, CheckpointError> {
+    let folder = &format!("{CHECKPOINTS_DIR}/{}", place.version);
     let ranks = || 0..place.world_size;
     let mut there = bucket.list(folder)?;
     let started = Instant::now();

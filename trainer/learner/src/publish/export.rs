@@ -76,7 +76,7 @@ impl Exporter {
         let (client, model_directory, target) = (self.client.clone(), self.model_directory.clone(), self.target.clone());
         self.background.begin(move || {
             let folder = target.folder(&path)?;
-            disk::write_export(&folder, &model_directory, &staged, version)?;
+            disk::write_export(&folder, &model_directory, &staged, version, || Ok(client.confirm()?))?;
             target.bring(&folder)?;
             report(&client, version, &path)
         })

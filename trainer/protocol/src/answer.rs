@@ -1,0 +1,133 @@
+//! SGLang's answer to `/generate` as a client reads it: only what a sample is made of, numbers straight into columns, names borrowed from the bytes.
+//!
+//! [`GenerateResponse`](crate::sglang::GenerateResponse) is the whole of it, as an engine writes it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// Room for so many tokens is made at once.
+const TOKENS: usize = 128;
+
+/// A completion, or what there is of it. `C` is its number of tokens.
+#[derive(Debug, Deserialize)]
+pub struct Answer<'a> {
+    /// `[C]` sampled token ids, the stop token included.
+    pub output_ids: Vec<i64>,
+    /// The rest.
+    #[serde(borrow)]
+    pub meta_info: AnswerMeta<'a>,
+}
+
+/// Part of an answer.
+#[derive(Debug, Deserialize)]
+pub struct AnswerMeta<'a> {
+    /// Why it ended; null while streaming.
+    pub finish_reason: Option<Finish>,
+    /// The engine's weights at the END of the request.
+    #[serde(borrow)]
+    pub weight_version: Cow<'a, str>,
+    /// Log-probabilities of the tokens.
+    #[serde(default)]
+    pub output_token_logprobs: Logprobs,
+}
+
+/// Why a completion ended.
+#[derive(Debug, Deserialize)]
+pub struct Finish {
+    /// What ended it.
+    #[serde(rename = "type")]
+    pub kind: FinishKind,
+    /// Of an abort: what happened.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// What ended a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FinishKind {
+    /// A stop token or string.
+    Stop,
+    /// `max_new_tokens` reached.
+    Length,
+    /// Given up; what there was is in the answer.
+    Abort,
+}
+
+/// `[log-probability, token id, text]` of each token, as columns.
+#[derive(Debug, Default, PartialEq)]
+pub struct Logprobs {
+    /// `[C]` log-probabilities.
+    pub logprobs: Vec<f32>,
+    /// `[C]` whose they are.
+    pub ids: Vec<i64>,
+}
+
+impl<'de> Deserialize<'de> for Logprobs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Columns)
+    }
+}
+
+struct Columns;
+
+impl<'de> Visitor<'de> for Columns {
+    type Value = Logprobs;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of [log-probability, token id, text]")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut rows: S) -> Result<Logprobs, S::Error> {
+        let mut columns = Logprobs { logprobs: Vec::with_capacity(TOKENS), ids: Vec::with_capacity(TOKENS) };
+        while let Some((logprob, id, _)) = rows.next_element::<(f64, i64, IgnoredAny)>()? {
+            columns.logprobs.push(logprob as f32);
+            columns.ids.push(id);
+        }
+        Ok(columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Answer, FinishKind, Logprobs};
+    use crate::sglang::{FinishReason, GenerateResponse, MetaInfo};
+
+    #[test]
+    fn what_an_engine_writes_is_read_back() {
+        let finish_reason = Some(FinishReason::Stop { matched: json!(2) });
+        let rows = vec![(-0.1, 5, None), (-17.234_567_642_211_914, 2, Some("</s>".to_owned()))];
+        let meta_info = MetaInfo {
+            id: "r.".to_owned(),
+            finish_reason,
+            prompt_tokens: 3,
+            completion_tokens: 2,
+            cached_tokens: 1,
+            weight_version: "step-1.attempt-0 \"é\"".to_owned(),
+            output_token_logprobs: rows,
+            e2e_latency: 0.5,
+        };
+        let written = serde_json::to_string(&GenerateResponse { text: "a\n".to_owned(), output_ids: vec![5, 2], meta_info }).unwrap();
+        let read: Answer<'_> = serde_json::from_str(&written).unwrap();
+        assert_eq!(read.output_ids, [5, 2]);
+        assert_eq!(read.meta_info.weight_version, "step-1.attempt-0 \"é\"");
+        assert_eq!(read.meta_info.finish_reason.map(|finish| finish.kind), Some(FinishKind::Stop));
+        assert_eq!(read.meta_info.output_token_logprobs, Logprobs { logprobs: vec![-0.1, -17.234_568], ids: vec![5, 2] });
+    }
+
+    #[test]
+    fn an_abort_says_what_happened() {
+        let written = json!({"output_ids": [], "meta_info": {"weight_version": "default",
+            "finish_reason": {"type": "abort", "message": "Aborted", "status_code": null}}});
+        let written = written.to_string();
+        let read: Answer<'_> = serde_json::from_str(&written).unwrap();
+        let finish = read.meta_info.finish_reason.unwrap();
+        assert_eq!((finish.kind, finish.message.as_str()), (FinishKind::Abort, "Aborted"));
+        assert_eq!(read.meta_info.output_token_logprobs, Logprobs::default());
+    }
+}
