@@ -130,7 +130,7 @@ fn a_checkpoint_of_a_replaced_group_is_not_committed() {
     let folder = tempfile::tempdir().unwrap();
     let shards = shards(0, 1);
     let snapshot = Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
-    let place = Place { path: folder.path().to_owned(), version: VERSION, rank: 0, world_size: 1 };
+    let place = Place { path: folder.path().to_owned(), bucket: None, version: VERSION, rank: 0, world_size: 1 };
     let replaced = || Err(CheckpointError::Commit(VERSION, ClientError::Fenced("attempt 0 is not the current one".to_owned())));
     let refused = write(&place, &model(), PROGRESS, &snapshot, replaced).unwrap_err();
     assert_eq!(refused.to_string(), format!("the checkpoint {VERSION} is not committed"));
