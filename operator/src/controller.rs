@@ -102,8 +102,8 @@ pub enum ReconcileError {
     /// A child could not be applied.
     #[error(transparent)]
     Apply(ApplyError),
-    /// A pod could not be removed.
-    #[error("failed to remove a pod")]
+    /// A pod could not be removed, or its gate not set.
+    #[error("failed to tend to a pod")]
     Tend(#[source] Box<kube::Error>),
     /// A finished job's child could not be removed.
     #[error(transparent)]
@@ -239,8 +239,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
     facts.recorded.epoch = epoch.clone();
     let pods = observed.pod_facts();
-    facts.incidents = pods::incidents(&pods, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)), now);
-    let plan = pods::plan(&pods, now);
+    let plan = pods::plan(&pods, facts.report().map_or(&[], |report| &report.engines), now);
+    facts.incidents = pods::incidents(&pods, &plan, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)));
+    facts.exit = pods::exit(&pods);
     let decision = decide(&job, &facts, now);
     let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
@@ -249,7 +250,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     // The record comes before the deed (client).
     let written = write_status(object, &old, new, context).await?;
     context.last_seen.replace(&uid, &pods);
-    tend(&context.client, &job.namespace, &plan).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
+    tend(&context.client, &job.namespace, &plan, now).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
     act(object, &job, &Seen { old, written, facts, observed, decision, plan, outlived, now }, context).await
 }
 
@@ -269,7 +270,7 @@ struct Seen {
 /// Does what was recorded: desired (no client), apply or remove (client), tell the coordinator.
 async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context) -> Result<Action, ReconcileError> {
     let tokens = Tokens::derive(&context.token_key, &job.uid);
-    let children = children(&build(job, seen.decision.wanted(&seen.facts), &context.settings, &tokens, &seen.observed.pinned()));
+    let children = children(&build(job, seen.decision.wanted(job, &seen.facts), &context.settings, &tokens, &seen.observed.pinned()));
     let target = Target { client: &context.client, cache: &context.cache, applied: &context.applied, namespace: &job.namespace, uid: &job.uid };
     if seen.outlived {
         context.pollers.forget(&job.uid);

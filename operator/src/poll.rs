@@ -6,7 +6,7 @@
 //!      └── trigger, when it matters ────┴─▶ latest report
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +14,12 @@ use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
 use rljob_crds::RLJob;
 use rljob_protocol::desired::Desired;
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::pods::HUNG_SECONDS;
 
 /// Time between two questions to a coordinator.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -137,10 +139,13 @@ async fn poll(
                 continue;
             }
         };
-        let essence = Essence::of(&status);
+        let essence = Essence::of(&status, triggered.as_ref().map(|(_, essence, _)| &essence.weighted));
         *lock(&latest) = Some(Report { identity: order.identity.clone(), status });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
-            *identity != order.identity || old.state != essence.state || (old.progress != essence.progress && at.elapsed() >= PROGRESS_PERIOD)
+            *identity != order.identity
+                || old.state != essence.state
+                || old.weighted != essence.weighted
+                || (old.progress != essence.progress && at.elapsed() >= PROGRESS_PERIOD)
         });
         if due && trigger.try_send(job.clone()).is_ok() {
             triggered = Some((order.identity, essence, Instant::now()));
@@ -168,14 +173,19 @@ async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) ->
 #[derive(PartialEq)]
 struct Essence {
     state: String,
+    /// Engines that hold weights of the run, or did before the update that they are in.
+    weighted: BTreeSet<String>,
     progress: (u32, Option<rljob_protocol::version::Version>),
 }
 
 impl Essence {
-    fn of(status: &CoordinatorStatus) -> Self {
+    fn of(status: &CoordinatorStatus, before: Option<&BTreeSet<String>>) -> Self {
         let synced = status.engines.iter().any(|engine| engine.state == EngineCondition::Ready);
+        let in_update = |engine: &EngineState| engine.state == EngineCondition::Syncing && before.is_some_and(|before| before.contains(&engine.name));
+        let weighted = status.engines.iter().filter(|engine| engine.version.is_some() || in_update(engine)).map(|engine| engine.name.clone()).collect();
+        let hung = status.engines.iter().filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)).count();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {}",
             status.epoch,
             status.generation,
             status.phase,
@@ -184,6 +194,6 @@ impl Essence {
             status.last_failure,
             status.checkpoint.is_some()
         );
-        Self { state, progress: (status.step, status.checkpoint) }
+        Self { state, weighted, progress: (status.step, status.checkpoint) }
     }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::files;
+use crate::proc::{self, PodProcess};
 use crate::process::{run, wait_until};
 
 /// Rooms of this process so far: each gets a name and an address of its own.
@@ -80,6 +81,16 @@ impl Enclosure {
     pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
         let id = self.run("pgrep", &["--oldest", "--full", command_line])?;
         self.run("kill", &["-KILL", id.trim()]).map(drop)
+    }
+
+    /// Processes in the pods of a node, or of every node where the name is empty.
+    pub fn pod_processes(&self, node: &str) -> Vec<PodProcess> {
+        proc::in_pods(&format!("/{}/{node}", self.name))
+    }
+
+    /// The oldest process of the room itself, not of its pods, whose command line contains these words.
+    pub fn own_process(&self, words: &str) -> Result<Pid> {
+        proc::in_network(self.init, words).with_context(|| format!("no program of the cluster is {words}"))
     }
 
     /// Runs a program to its end in the room.

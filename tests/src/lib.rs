@@ -21,6 +21,7 @@ pub mod kubectl;
 pub mod namespace;
 pub mod node;
 pub mod pki;
+pub mod proc;
 pub mod process;
 pub mod proxy;
 pub mod rootfs;

@@ -212,8 +212,9 @@ impl<'a> Session<'a> {
             coordinator_identity: identity,
             directory_in_use: self.processes.directory_in_use(),
             blocked: None,
-            exits: self.processes.exits(),
             incidents: Vec::new(),
+            exit: None,
+            exits: self.processes.exits(),
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),
