@@ -1,6 +1,6 @@
 # The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang quickstart test lint build unit e2e chaos bench docs
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e chaos bench docs
 
 # Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
@@ -12,7 +12,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang ## Install what building and testing need: packages, libtorch, a Kubernetes, SGLang for the CPU
+setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install what building and testing need: packages, libtorch, a Kubernetes, SGLang for the CPU, an S3 server
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -23,6 +23,9 @@ setup-kubernetes:
 setup-sglang:
 	tests/sglang/setup.sh
 
+setup-s3:
+	tests/s3/build.sh >/dev/null
+
 quickstart: setup-libtorch ## Teach a tiny model arithmetic with GRPO on this machine (minutes)
 	cargo build --release --locked --workspace --bins
 	manifests/samples/quickstart.sh
@@ -31,7 +34,7 @@ test: setup lint build unit e2e docs ## Check and test everything: lints, unit, 
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/kube)"
+	test -z "$$(gofmt -l tests/kube tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 
 build: setup-libtorch

@@ -92,10 +92,10 @@ pub struct ConfigMapSource {
     pub name: String,
 }
 
-/// The volume of run directories. It must be readable and writable by every pod of the job. Exactly one source.
+/// Where run directories are kept. Exactly one source. A volume must be readable and writable by every pod of the job.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("has(self.persistentVolumeClaim) != has(self.hostPath)").message("set exactly one of persistentVolumeClaim and hostPath"))]
+#[x_kube(validation = Rule::new("[has(self.persistentVolumeClaim), has(self.hostPath), has(self.s3)].filter(x, x).size() == 1").message("set exactly one of persistentVolumeClaim, hostPath and s3"))]
 pub struct StorageSpec {
     /// An existing claim with access mode ReadWriteMany (ReadWriteOnce suffices on one node).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,6 +103,47 @@ pub struct StorageSpec {
     /// A folder that all nodes share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<HostPathSource>,
+    /// A bucket of an S3-compatible store. Pods share no folder then: weights reach the engines by `weightSync.method: Distributed`, and `model.exportOf` is not to be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<S3Source>,
+}
+
+/// A bucket of an S3-compatible store. Checkpoints, exports, the coordinator's journal and the JSONL files are objects below `<prefix>/<namespace>/<name>/`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct S3Source {
+    /// The bucket's name.
+    #[schemars(length(min = 3, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9.]*[a-z0-9]$"))]
+    pub bucket: String,
+    /// What the name of every object starts with. Default nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512), regex(pattern = "^[-A-Za-z0-9_.=]+(/[-A-Za-z0-9_.=]+)*$"))]
+    pub prefix: Option<String>,
+    /// URL of the store, `https://host` with a port if it needs one; `http://` is sent as it is. Default AWS's own of the region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 8, max = 512), regex(pattern = "^https?://[^/]+/?$"))]
+    pub endpoint: Option<String>,
+    /// Region that requests are signed for. Default us-east-1.
+    #[serde(default = "region")]
+    #[schemars(length(min = 1, max = 63))]
+    pub region: String,
+    /// A Secret in the job's namespace with the keys `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if there is one, `AWS_SESSION_TOKEN`. The coordinator and the trainers
+    /// mount it and read it again for every request. Default what the node gives its pods (an instance's or a pod's own role).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret_ref: Option<SecretReference>,
+}
+
+fn region() -> String {
+    "us-east-1".to_owned()
+}
+
+/// A Secret in the job's namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretReference {
+    /// The Secret's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
 }
 
 /// Training and evaluation data.

@@ -66,6 +66,9 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
 #[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
 #[x_kube(validation = Rule::new("self.inference.gpusPerReplica == 0 || self.weightSync.method == 'Disk'").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
 #[x_kube(validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1").message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of the next step could not be sampled"))]
+#[x_kube(validation = Rule::new("!has(self.storage.s3) || self.inference.replicas == 0 || self.weightSync.method == 'Distributed'").message("storage.s3 is no folder that engines could read weights from: set weightSync.method to Distributed, or keep the run on a volume"))]
+#[x_kube(validation = Rule::new("!has(self.storage.s3) || !has(self.model.exportOf)").message("storage.s3 is no folder that engines could read a model from: put the export on a volume and name it by model.path"))]
+#[x_kube(validation = Rule::new("has(self.storage.s3) || !has(self.checkpoint.restoreFrom) || !self.checkpoint.restoreFrom.startsWith('s3://')").message("checkpoint.restoreFrom in a bucket needs storage.s3, which says how it is reached"))]
 pub struct RLJobSpec {
     /// Stop the run at the end of its step, write a checkpoint and free every pod; false goes on at the same step. Default false.
     #[serde(default)]
@@ -85,7 +88,7 @@ pub struct RLJobSpec {
     #[schemars(length(max = 16))]
     pub volumes: Vec<VolumeSpec>,
 
-    /// Where the run directory (`<namespace>/<name>`: journal, checkpoints, exports, metrics) is kept. `rljob run` uses its `--dir` instead.
+    /// Where the run directory (`<namespace>/<name>`: journal, checkpoints, exports, metrics) is kept. `rljob run` uses its `--dir` instead, but for `s3` with `--use-bucket`.
     pub storage: StorageSpec,
 
     /// Training and evaluation data.
@@ -209,7 +212,8 @@ pub struct CheckpointSpec {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub export_every_steps: Option<u32>,
     /// A complete checkpoint of the same model, its folder `step-N.attempt-K` as the pods see it: a run that has no checkpoint of its own starts from its weights and
-    /// optimizer state after step N. `rljob run` resolves a relative path against the job file. Default none.
+    /// optimizer state after step N. With `storage.s3` also `s3://bucket/…/step-N.attempt-K`, of a bucket on the same server. `rljob run` resolves a relative path against
+    /// the job file. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096), regex(pattern = "(^|/)step-[0-9]+\\.attempt-[0-9]+/?$"))]
     pub restore_from: Option<String>,

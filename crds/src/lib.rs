@@ -30,5 +30,5 @@ pub mod crd;
 
 pub use crd::crd;
 pub use job::{RLJob, RLJobSpec};
-pub use run_config::RunConfig;
+pub use run_config::{BucketConfig, RunConfig};
 pub use status::RLJobStatus;

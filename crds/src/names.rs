@@ -138,6 +138,14 @@ pub const STORAGE_MOUNT: &str = "/rljob/runs";
 pub const CONFIG_MOUNT: &str = "/rljob/config";
 /// Where pods see the tokens, one file each.
 pub const TOKENS_MOUNT: &str = "/rljob/tokens";
+/// Where the pods that reach the bucket see its keys, one file each.
+pub const S3_KEYS_MOUNT: &str = "/rljob/s3";
+/// Key of a bucket's Secret: who asks.
+pub const S3_ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
+/// Key of a bucket's Secret: what requests are signed with.
+pub const S3_SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+/// Key of a bucket's Secret: proof of a role that was taken for a time; it may be missing.
+pub const S3_SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 /// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h): starting it again changes nothing.
 pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
 /// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h): starting it again changes nothing.

@@ -31,6 +31,12 @@ pub fn kubernetes(program: &str) -> Result<PathBuf> {
     bail!("{program} is neither in KUBEBUILDER_ASSETS nor in the cache: run `make setup`")
 }
 
+/// The S3 server, from the cache that tests/s3/build.sh fills.
+pub fn s3_server() -> Result<PathBuf> {
+    let path = cache()?.join("versitygw-1.8.0/versitygw");
+    if path.is_file() { Ok(path) } else { bail!("{} is not there: run `make setup`", path.display()) }
+}
+
 /// The project's folder in the user's cache.
 pub fn cache() -> Result<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cache")));

@@ -7,6 +7,7 @@
 //!           └─ Image          a folder of our binaries, given to each node's containerd without a registry
 //!  Proxy ── Api    stands between the operator and the API server, and lets requests, answers and watches go wrong
 //!  Namespace ── Kubectl       what a test does, as a user would; a failing test prints what it left
+//!  S3 ── Link             a bucket on a real server, and a link to it that fails as it is told
 //!  bench                      medians and verdicts of the benchmarks beside each crate
 //!  chaos                      jobs under faults, from a seed (`make chaos`)
 //! ```
@@ -21,6 +22,7 @@ pub mod enclosure;
 pub mod files;
 pub mod image;
 pub mod kubectl;
+pub mod link;
 pub mod namespace;
 pub mod node;
 pub mod pki;
@@ -28,6 +30,7 @@ pub mod proc;
 pub mod process;
 pub mod proxy;
 pub mod rootfs;
+pub mod s3;
 pub mod scrape;
 
 pub use api::Api;
@@ -35,3 +38,4 @@ pub use cluster::Cluster;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
 pub use proxy::Proxy;
+pub use s3::S3;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use rljob_crds::RunConfig;
-use rljob_crds::names::{ANNOTATION_DIGEST, EXPORT_DIR, RUN_CONFIG_FILE};
+use rljob_crds::names::{ANNOTATION_DIGEST, EXPORT_DIR, RUN_CONFIG_FILE, S3_KEYS_MOUNT};
+use rljob_crds::{BucketConfig, RunConfig};
 
 use super::{Pinned, meta, pin};
 use crate::validate::ValidatedJob;
@@ -17,7 +17,12 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
         Some(other) => meta::run_directory(job, other).join(EXPORT_DIR),
         None => model.path.clone().unwrap_or_default().into(),
     };
+    let bucket = job.spec.storage.s3.as_ref().map(|source| {
+        let keys = source.credentials_secret_ref.as_ref().map(|_| S3_KEYS_MOUNT.into());
+        BucketConfig::of(source, &job.namespace, &job.name, keys)
+    });
     RunConfig {
+        bucket,
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),

@@ -83,6 +83,31 @@ fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders
 }
 
 #[test]
+fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() {
+    let mut job = validated();
+    job.spec.storage = serde_json::from_value(serde_json::json!({
+        "s3": {"bucket": "runs", "prefix": "team-a", "endpoint": "https://s3.example", "credentialsSecretRef": {"name": "bucket-keys"}}
+    }))
+    .unwrap();
+    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let Resources { config_map, stateful_sets, .. } = build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
+    let config: serde_json::Value = serde_json::from_str(&config_map.data.unwrap()["run.json"]).unwrap();
+    let keys = "/rljob/s3";
+    let bucket =
+        serde_json::json!({"bucket": "runs", "prefix": "team-a/lab/sums", "endpoint": "https://s3.example", "region": "us-east-1", "credentials": keys});
+    assert_eq!(config["bucket"], bucket);
+    for (set, role) in stateful_sets.into_iter().zip(Role::ALL) {
+        let pod = set.spec.unwrap().template.spec.unwrap();
+        let volume = |name: &str| pod.volumes.iter().flatten().find(|volume| volume.name == name);
+        assert!(volume("rljob-storage").unwrap().empty_dir.is_some(), "{role:?}");
+        let secret = volume("rljob-s3").and_then(|volume| volume.secret.as_ref()?.secret_name.as_deref());
+        let mount = pod.containers[0].volume_mounts.iter().flatten().find(|mount| mount.name == "rljob-s3").map(|mount| mount.mount_path.as_str());
+        let expected = (role != Role::Inference).then_some(("bucket-keys", keys));
+        assert_eq!(secret.zip(mount), expected, "{role:?}");
+    }
+}
+
+#[test]
 fn a_resume_renders_anew() {
     let stopped = built(Wanted::Nothing, &Pinned::default());
     assert_eq!(pinned_by(&stopped), Pinned::default());

@@ -1,10 +1,10 @@
-//! Volumes of a pod: the job's own (run directories, run configuration, tokens, scratch) and the user's.
+//! Volumes of a pod: the job's own (run directories, run configuration, tokens, a bucket's keys, scratch) and the user's.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
 };
-use rljob_crds::data::{ClaimSource, StorageSpec, VolumeSpec};
-use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
+use rljob_crds::data::{ClaimSource, S3Source, StorageSpec, VolumeSpec};
+use rljob_crds::names::{CONFIG_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
 use rljob_crds::roles::EngineKind;
 
 use super::{Role, meta, secret};
@@ -20,6 +20,7 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
     if role == Role::Trainer || (role == Role::Inference && job.spec.inference.engine == EngineKind::SGLang) {
         all.push(scratch("rljob-shm", "/dev/shm", Some("Memory")));
     }
+    all.extend(job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys));
     all.extend(job.spec.volumes.iter().map(users));
     all.into_iter().unzip()
 }
@@ -38,10 +39,22 @@ fn claim(source: &ClaimSource, read_only: bool) -> PersistentVolumeClaimVolumeSo
 
 fn storage(storage: &StorageSpec) -> Mounted {
     let name = "rljob-storage";
+    if storage.s3.is_some() {
+        // What is worth keeping goes to the bucket.
+        return scratch(name, STORAGE_MOUNT, None);
+    }
     let host_path = storage.host_path.as_ref().map(|source| HostPathVolumeSource { path: source.path.clone(), type_: None });
     let persistent_volume_claim = storage.persistent_volume_claim.as_ref().map(|source| claim(source, false));
     let sub_path = storage.persistent_volume_claim.as_ref().and_then(|source| source.sub_path.clone());
     (Volume { host_path, persistent_volume_claim, ..volume(name) }, VolumeMount { sub_path, ..mount(name, STORAGE_MOUNT, false) })
+}
+
+/// Keys of the bucket, if a Secret has them.
+fn bucket_keys(source: &S3Source) -> Option<Mounted> {
+    let name = "rljob-s3";
+    let secret_name = Some(source.credentials_secret_ref.as_ref()?.name.clone());
+    let secret = SecretVolumeSource { secret_name, default_mode: Some(0o440), ..SecretVolumeSource::default() };
+    Some((Volume { secret: Some(secret), ..volume(name) }, mount(name, S3_KEYS_MOUNT, true)))
 }
 
 fn run_config(job: &ValidatedJob) -> Mounted {

@@ -118,7 +118,7 @@ fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let dataset = &mut job.spec.dataset;
     let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
-    let checkpoint = &mut job.spec.checkpoint.restore_from;
+    let checkpoint = job.spec.checkpoint.restore_from.iter_mut().filter(|path| !path.starts_with("s3://"));
     for path in job.spec.model.path.iter_mut().chain([&mut dataset.train.path]).chain(evaluation).chain(checkpoint) {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
@@ -152,6 +152,16 @@ pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
     model.path.as_ref().map(PathBuf::from).or_else(|| model.export_of.as_ref().map(export)).unwrap_or_default()
 }
 
+/// Jobs that cannot be run with their bucket, or without it.
+pub fn misplaced(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> {
+    let problem = |job: &ValidatedJob| match (use_bucket, &job.spec.storage.s3, &job.spec.checkpoint.restore_from) {
+        (true, None, _) => Some(format!("{}: --use-bucket needs spec.storage.s3", job.name)),
+        (false, _, Some(path)) if path.starts_with("s3://") => Some(format!("{}: spec.checkpoint.restoreFrom: {path} needs --use-bucket", job.name)),
+        _ => None,
+    };
+    jobs.iter().filter_map(problem).collect()
+}
+
 /// What the jobs read and is not there, asked before any process is started. The export of an earlier job of the file is still to come; a job that has exported
 /// its model reads nothing any more.
 pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
@@ -175,7 +185,7 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
 }
 
 fn missing_checkpoint(job: &ValidatedJob) -> Option<String> {
-    let path = job.spec.checkpoint.restore_from.as_ref()?;
+    let path = job.spec.checkpoint.restore_from.as_ref().filter(|path| !path.starts_with("s3://"))?;
     (!Path::new(path).join("manifest.json").is_file())
         .then(|| format!("spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"))
 }

@@ -99,6 +99,9 @@ pub fn command(args: &RunArgs) -> String {
         let _ = write!(line, " --set {}", quoted(set));
     }
     let _ = write!(line, " --dir {}", quoted(&args.dir.to_string_lossy()));
+    if args.use_bucket {
+        line.push_str(" --use-bucket");
+    }
     if let Some(command) = &args.engine_command {
         let _ = write!(line, " --engine-command {}", quoted(command));
     }
@@ -186,8 +189,9 @@ mod tests {
     #[test]
     fn the_command_to_go_on_can_be_pasted() {
         let set = vec!["spec.training.steps=3".to_owned(), "a:spec.dataset.train.prompt={{x}} it's".to_owned()];
-        let args = RunArgs { file: "job.yaml".into(), set, dir: "runs".into(), engine_command: Some("python3 -m sglang.launch_server".to_owned()) };
-        let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --engine-command 'python3 -m sglang.launch_server'";
+        let args =
+            RunArgs { file: "job.yaml".into(), set, dir: "runs".into(), use_bucket: true, engine_command: Some("python3 -m sglang.launch_server".to_owned()) };
+        let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --use-bucket --engine-command 'python3 -m sglang.launch_server'";
         assert_eq!(command(&args), expected);
     }
 }

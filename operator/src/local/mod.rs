@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use rljob_crds::RunConfig;
 use rljob_crds::roles::EngineKind;
+use rljob_crds::{BucketConfig, RunConfig};
 
 use crate::validate::ValidatedJob;
 
@@ -76,6 +76,10 @@ pub struct RunArgs {
     /// Folder of run directories: each job has `<namespace>/<name>` in it.
     #[arg(long, value_name = "RUNS", default_value = "runs")]
     pub dir: PathBuf,
+    /// Keep checkpoints, exports, journal and JSONL files in each job's `spec.storage.s3`, as a cluster does; DIR is then scratch, and a run goes on in another one.
+    /// Keys come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
+    #[arg(long)]
+    pub use_bucket: bool,
     /// Command of an SGLang server, for jobs with `spec.inference.engine: SGLang`; the run's own flags (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
@@ -90,14 +94,15 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let jobs = jobs::read(&args.file, &sets)?;
     let runs = std::path::absolute(&args.dir).with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let machine = machine(&args, &jobs)?;
-    let mut missing = jobs::missing_files(&runs, &jobs);
+    let mut missing = jobs::misplaced(args.use_bucket, &jobs);
+    missing.extend(jobs::missing_files(&runs, &jobs));
     missing.extend(jobs.iter().filter_map(|job| Some(format!("{}: {}", job.name, gpus::missing(job, machine.gpus.len())?))));
     if !missing.is_empty() {
         bail!(missing.join("\n"));
     }
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
-        match run_job(job, &runs, &machine, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
+        match run_job(job, &runs, args.use_bucket, &machine, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
             Ending::Succeeded => {}
             Ending::Failed(cause) => {
                 eprintln!("error: {} failed: {cause}", job.name);
@@ -131,9 +136,9 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     Ok(Machine { engine_command, gpus: gpus::available() })
 }
 
-async fn run_job(job: &ValidatedJob, runs: &Path, machine: &Machine, interrupts: &mut Interrupts) -> anyhow::Result<Ending> {
+async fn run_job(job: &ValidatedJob, runs: &Path, use_bucket: bool, machine: &Machine, interrupts: &mut Interrupts) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
-    let config = run_config(job, runs, &directory)?;
+    let config = run_config(job, runs, use_bucket, &directory)?;
     let state = directory.state()?;
     if state.succeeded {
         print_line(&format!("{}: finished already; to run it again, remove {}", job.name, directory.path().display()))?;
@@ -161,12 +166,14 @@ fn start<'a>(job: &'a ValidatedJob, config: &RunConfig, machine: &Machine, direc
 }
 
 /// The configuration for the processes. A run that is here already keeps its UID, and must be of the same model and algorithm.
-fn run_config(job: &ValidatedJob, runs: &Path, directory: &RunDirectory) -> Result<RunConfig, DirectoryError> {
+fn run_config(job: &ValidatedJob, runs: &Path, use_bucket: bool, directory: &RunDirectory) -> Result<RunConfig, DirectoryError> {
+    let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
     let mut config = RunConfig {
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),
         run_directory: directory.path().to_owned(),
+        bucket: source.map(|source| BucketConfig::of(source, &job.namespace, &job.name, None)),
         model_directory: jobs::model_directory(runs, job),
         spec: job.spec.clone(),
     };
@@ -177,6 +184,9 @@ fn run_config(job: &ValidatedJob, runs: &Path, directory: &RunDirectory) -> Resu
         return Ok(config);
     };
     let other = |what| DirectoryError::Other { directory: directory.path().to_owned(), what };
+    if previous.bucket != config.bucket {
+        return Err(other("bucket (--use-bucket, spec.storage.s3)"));
+    }
     let algorithm = |config: &RunConfig| (config.spec.algorithm.grpo.is_some(), config.spec.algorithm.sft.is_some());
     if (&previous.model_directory, &previous.spec.model) != (&config.model_directory, &config.spec.model) {
         return Err(other("spec.model"));

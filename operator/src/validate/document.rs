@@ -182,7 +182,7 @@ spec:
                 "line 8: spec.volumes[0].mountPath: must match ^/, found \"data\"",
                 "line 8: spec.volumes[0]: set exactly one of persistentVolumeClaim, hostPath, configMap, found none",
                 "line 9: spec.volumes[1].name: `data` is the name of an earlier volume",
-                "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /tmp, /dev/shm",
+                "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /tmp, /dev/shm",
                 "line 10: spec.dataset: expected object, found 1",
                 "line 11: spec.algorithm: expected object, found \"grpo\"",
                 "line 13: spec.training.steps: expected integer, found \"many\"",

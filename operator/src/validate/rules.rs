@@ -4,10 +4,10 @@ use std::path::Path;
 
 use rljob_crds::RLJob;
 use rljob_crds::algorithm::AlgorithmSpec;
-use rljob_crds::data::{EvaluationDataset, InitialWeights, ModelSpec, StorageSpec, VolumeSpec};
+use rljob_crds::data::{EvaluationDataset, InitialWeights, ModelSpec, VolumeSpec};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::job::WeightSyncMethod;
-use rljob_crds::names::{CONFIG_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
+use rljob_crds::names::{CONFIG_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 use rljob_crds::roles::{EngineKind, Resources};
 use rljob_crds::{RLJobSpec, data::DatasetSpec};
@@ -19,7 +19,7 @@ use crate::sglang;
 /// Longest name of a job; the longest suffix of a child still fits a pod's host name.
 const NAME_LIMIT: usize = 40;
 /// Paths of the containers that are not free for a user's volume.
-const TAKEN: [&str; 5] = [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, "/tmp", "/dev/shm"];
+const TAKEN: [&str; 6] = [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, S3_KEYS_MOUNT, "/tmp", "/dev/shm"];
 
 /// Every problem of a job that its types do not rule out.
 pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
@@ -28,7 +28,7 @@ pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
     check_name(job.metadata.name.as_deref(), &mut problems);
     check_model(&spec.model, job.metadata.name.as_deref(), &mut problems);
     check_volumes(&spec.volumes, &mut problems);
-    check_storage(&spec.storage, &mut problems);
+    check_storage(spec, &mut problems);
     check_algorithm(&spec.algorithm, spec.reward.as_ref(), &spec.dataset, &mut problems);
     if let Some(grpo) = &spec.algorithm.grpo {
         check_grpo(grpo, spec.rollout.max_new_tokens, &mut problems);
@@ -107,11 +107,31 @@ fn check_volumes(volumes: &[VolumeSpec], problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_storage(storage: &StorageSpec, problems: &mut Vec<Problem>) {
-    exactly_one("spec.storage", &[("persistentVolumeClaim", storage.persistent_volume_claim.is_some()), ("hostPath", storage.host_path.is_some())], problems);
+fn check_storage(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let storage = &spec.storage;
+    let sources =
+        [("persistentVolumeClaim", storage.persistent_volume_claim.is_some()), ("hostPath", storage.host_path.is_some()), ("s3", storage.s3.is_some())];
+    exactly_one("spec.storage", &sources, problems);
+    if storage.s3.is_some() {
+        check_s3(spec, problems);
+    } else if spec.checkpoint.restore_from.as_ref().is_some_and(|path| path.starts_with("s3://")) {
+        problems.push(Problem::new("spec.checkpoint.restoreFrom", "is in a bucket and needs storage.s3, which says how it is reached"));
+    }
     let sub_path = storage.persistent_volume_claim.as_ref().and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
     if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
         problems.push(Problem::new("spec.storage.persistentVolumeClaim.subPath", "must be relative and must not contain `..`"));
+    }
+}
+
+/// Pods share no folder.
+fn check_s3(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if spec.inference.replicas > 0 && spec.weight_sync.method == WeightSyncMethod::Disk {
+        let message = "must be Distributed with storage.s3, which is no folder that engines could read weights from; or keep the run on a volume";
+        problems.push(Problem::new("spec.weightSync.method", message));
+    }
+    if spec.model.export_of.is_some() {
+        let message = "needs a volume: storage.s3 is no folder that engines could read a model from; put the export on a volume and name it by model.path";
+        problems.push(Problem::new("spec.model.exportOf", message));
     }
 }
 

@@ -126,6 +126,11 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         json!({"spec": {"dataset": {"evaluation": fields}}})
     };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
+    let bucket = |fields: Value| {
+        let mut spec = json!({"storage": {"hostPath": null, "s3": {"bucket": "runs"}}, "weightSync": {"method": "Distributed"}});
+        merge(&mut spec, &fields);
+        json!({"spec": spec})
+    };
     let cases = [
         (json!({"metadata": {"name": "9lives"}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
         (json!({"metadata": {"name": "a".repeat(41)}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
@@ -147,7 +152,17 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
         (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
         (json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}), "exportOf names trained weights: weights must be Pretrained"),
-        (json!({"spec": {"storage": {"hostPath": null}}}), "set exactly one of persistentVolumeClaim and hostPath"),
+        (json!({"spec": {"storage": {"hostPath": null}}}), "set exactly one of persistentVolumeClaim, hostPath and s3"),
+        (bucket(json!({"storage": {"hostPath": {"path": "/srv/runs"}}})), "set exactly one of persistentVolumeClaim, hostPath and s3"),
+        (bucket(json!({"storage": {"s3": {"bucket": "Runs"}}})), "spec.storage.s3.bucket"),
+        (bucket(json!({"storage": {"s3": {"endpoint": "s3.example"}}})), "spec.storage.s3.endpoint"),
+        (bucket(json!({"storage": {"s3": {"prefix": "/team"}}})), "spec.storage.s3.prefix"),
+        (
+            bucket(json!({"weightSync": {"method": "Disk"}})),
+            "storage.s3 is no folder that engines could read weights from: set weightSync.method to Distributed",
+        ),
+        (bucket(json!({"model": {"path": null, "exportOf": "other"}})), "storage.s3 is no folder that engines could read a model from"),
+        (json!({"spec": {"checkpoint": {"restoreFrom": "s3://runs/a/step-1.attempt-0"}}}), "checkpoint.restoreFrom in a bucket needs storage.s3"),
         (volume(json!({"name": "data", "mountPath": "/data"})), "set exactly one of persistentVolumeClaim, hostPath and configMap"),
         (volume(json!({"name": "data", "mountPath": "data", "configMap": {"name": "x"}})), "spec.volumes[0].mountPath"),
         (json!({"spec": {"failurePolicy": {"backoff": {"initialSeconds": 10, "maxSeconds": 5}}}}), "initialSeconds must not exceed maxSeconds"),

@@ -11,6 +11,8 @@ mod e2e;
 mod exact_recovery;
 mod fencing;
 #[cfg(test)]
+mod in_a_bucket;
+#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod journal;

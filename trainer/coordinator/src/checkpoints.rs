@@ -1,27 +1,31 @@
-//! Checkpoints on the disk: complete is what has a manifest, which is written last and removed first. Usable is what the manifest is true of: a group starts from
+//! Checkpoints in the run's home, a folder or a bucket: complete is what has a manifest, which is written last and removed first. Usable is what the manifest is true of: a group starts from
 //! nothing else, so that a checkpoint that was torn or altered costs the steps since the one before, and not the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read};
-use std::path::Path;
 
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
-use sha2::{Digest, Sha256};
+use rljob_storage::{Home, StorageError};
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 
-/// Complete checkpoints of a run directory; none if it cannot be read, so that nobody takes an unreadable volume for an empty one. Blocks shortly.
-pub fn complete(run_directory: &Path) -> Option<BTreeSet<Version>> {
-    match folders(run_directory) {
-        Ok(versions) => Some(versions.into_iter().filter(|(_, complete)| *complete).map(|(version, _)| version).collect()),
-        Err(error) => {
-            tracing::warn!(%error, "failed to list the checkpoints");
-            None
-        }
-    }
+/// Complete checkpoints of a run. Blocks shortly.
+///
+/// # Errors
+/// They cannot be listed: nobody is to take an unreadable home for an empty one.
+pub fn complete(home: &Home) -> Result<BTreeSet<Version>, StorageError> {
+    Ok(folders(home)?.into_iter().filter(|(_, complete)| *complete).map(|(version, _)| version).collect())
+}
+
+/// A checkpoint's folder in the home.
+pub fn folder(version: Version) -> String {
+    format!("{CHECKPOINTS_DIR}/{version}")
+}
+
+/// Whether a checkpoint is complete. Blocks shortly.
+pub fn is_complete(home: &Home, version: Version) -> Result<bool, StorageError> {
+    Ok(home.size(&format!("{}/{MANIFEST}", folder(version)))?.is_some())
 }
 
 /// A complete checkpoint that is not what its manifest says.
@@ -47,20 +51,25 @@ pub struct Found {
 pub struct Verifier(BTreeMap<Version, (Option<Manifest>, bool)>);
 
 impl Verifier {
-    /// The complete checkpoints without those newest ones whose files have another size or SHA-256 than their manifest says. None if they cannot be listed. Blocks.
-    pub fn usable(&mut self, run_directory: &Path) -> Option<Found> {
-        let mut found = Found { usable: complete(run_directory)?, refused: Vec::new() };
+    /// The complete checkpoints without those newest ones whose files have another size or SHA-256 than their manifest says. Blocks.
+    ///
+    /// # Errors
+    /// They cannot be listed, or the server of a bucket is away: then nothing is known of them, and nothing is refused.
+    pub fn usable(&mut self, home: &Home) -> Result<Found, StorageError> {
+        let mut found = Found { usable: complete(home)?, refused: Vec::new() };
         while let Some(&version) = found.usable.last() {
-            let folder = run_directory.join(CHECKPOINTS_DIR).join(version.to_string());
-            let manifest = std::fs::read(folder.join(MANIFEST)).ok().and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
+            let manifest = read_manifest(home, version)?;
             let known = self.0.get(&version).filter(|(known, _)| *known == manifest).map(|(_, good)| *good);
             if known == Some(true) {
                 break;
             }
             if known.is_none() {
-                let verdict = manifest.as_ref().ok_or_else(|| format!("{MANIFEST} is not understood")).and_then(|manifest| verify(&folder, version, manifest));
-                let good = verdict.is_ok();
-                found.refused.extend(verdict.err().map(|detail| Refused { version, detail }));
+                let detail = match &manifest {
+                    Some(manifest) => verify(home, version, manifest)?,
+                    None => Some(format!("{MANIFEST} is not understood")),
+                };
+                let good = detail.is_none();
+                found.refused.extend(detail.map(|detail| Refused { version, detail }));
                 self.0.insert(version, (manifest, good));
                 if good {
                     break;
@@ -68,49 +77,55 @@ impl Verifier {
             }
             found.usable.remove(&version);
         }
-        Some(found)
+        Ok(found)
+    }
+}
+
+/// None if it is not understood.
+fn read_manifest(home: &Home, version: Version) -> Result<Option<Manifest>, StorageError> {
+    match home.read(&format!("{}/{MANIFEST}", folder(version))) {
+        Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
+        Err(StorageError::Io { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
 /// What is wrong with a checkpoint, if anything is.
-fn verify(folder: &Path, version: Version, manifest: &Manifest) -> Result<(), String> {
+fn verify(home: &Home, version: Version, manifest: &Manifest) -> Result<Option<String>, StorageError> {
     if manifest.version != version {
-        return Err(format!("its manifest is of {}", manifest.version));
+        return Ok(Some(format!("its manifest is of {}", manifest.version)));
     }
-    manifest.files.iter().try_for_each(|entry| verify_file(&folder.join(&entry.name), entry))
-}
-
-fn verify_file(path: &Path, entry: &FileEntry) -> Result<(), String> {
-    let unreadable = |error: Error| format!("`{}` cannot be read: {error}", path.display());
-    let mut file = File::open(path).map_err(unreadable)?;
-    let size = file.metadata().map_err(unreadable)?.len();
-    if size != entry.size {
-        return Err(format!("`{}` has {size} bytes, expected {}", path.display(), entry.size));
-    }
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut buffer).map_err(unreadable)? {
-            0 => break,
-            read => hash.update(&buffer[..read]),
+    for entry in &manifest.files {
+        let name = format!("{}/{}", folder(version), entry.name);
+        match verify_file(home, &name, entry) {
+            Ok(None) => {}
+            Ok(Some(detail)) => return Ok(Some(format!("`{}` {detail}", home.place(&name)))),
+            // A file that its own disk does not give back is no better than a missing one.
+            Err(StorageError::Io { source, .. }) => return Ok(Some(format!("`{}` cannot be read: {source}", home.place(&name)))),
+            Err(error) => return Err(error),
         }
     }
-    let sha256 = hash.finalize().iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
-    if sha256 == entry.sha256 { Ok(()) } else { Err(format!("`{}` was altered: its SHA-256 is {sha256}, expected {}", path.display(), entry.sha256)) }
+    Ok(None)
 }
 
-/// Removes what the policy does not keep: of the complete ones all but the newest `keep_last`, of the others those of attempts before `attempt`,
-/// which nobody writes any more. Answers the kept ones. Blocks.
-pub fn prune(run_directory: &Path, keep_last: u32, attempt: u32) -> std::io::Result<BTreeSet<Version>> {
-    let (complete, torn): (Vec<_>, Vec<_>) = folders(run_directory)?.into_iter().partition(|(_, complete)| *complete);
+fn verify_file(home: &Home, name: &str, entry: &FileEntry) -> Result<Option<String>, StorageError> {
+    let Some(size) = home.size(name)? else { return Ok(Some("is missing".to_owned())) };
+    if size != entry.size {
+        return Ok(Some(format!("has {size} bytes, expected {}", entry.size)));
+    }
+    let sha256 = home.sha256(name)?;
+    Ok((sha256 != entry.sha256).then(|| format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256)))
+}
+
+/// Removes what the policy does not keep: of the complete ones that are `usable` all but the newest `keep_last`; of the others, torn or refused, those of attempts before
+/// `attempt`, which nobody writes any more. Answers the kept ones. Blocks.
+pub fn prune(home: &Home, usable: &BTreeSet<Version>, keep_last: u32, attempt: u32) -> Result<BTreeSet<Version>, StorageError> {
+    let (complete, torn): (Vec<_>, Vec<_>) = folders(home)?.into_iter().partition(|(version, complete)| *complete && usable.contains(version));
     let complete: BTreeSet<Version> = complete.into_iter().map(|(version, _)| version).collect();
     let (old, kept) = split(&complete, keep_last);
     let torn = torn.into_iter().map(|(version, _)| version).filter(|version| version.attempt < attempt);
     for version in old.into_iter().chain(torn) {
-        let folder = run_directory.join(CHECKPOINTS_DIR).join(version.to_string());
-        match std::fs::remove_file(folder.join(MANIFEST)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => std::fs::remove_dir_all(&folder)?,
-        }
+        home.remove_folder(&folder(version), MANIFEST)?;
     }
     Ok(kept)
 }
@@ -123,25 +138,24 @@ fn split(complete: &BTreeSet<Version>, keep_last: u32) -> (BTreeSet<Version>, BT
 }
 
 /// Every checkpoint folder, and whether it is complete. Other names are not ours.
-fn folders(run_directory: &Path) -> std::io::Result<Vec<(Version, bool)>> {
-    let entries = match std::fs::read_dir(run_directory.join(CHECKPOINTS_DIR)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| Error::new(error.kind(), format!("failed to list checkpoints: {error}")))?;
-        if let Some(version) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-            found.push((version, entry.path().join(MANIFEST).is_file()));
-        }
-    }
-    Ok(found)
+fn folders(home: &Home) -> Result<Vec<(Version, bool)>, StorageError> {
+    let folders = home.folders(CHECKPOINTS_DIR, MANIFEST)?;
+    Ok(folders.into_iter().filter_map(|folder| Some((folder.name.parse().ok()?, folder.complete))).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::Path;
+
     use rljob_protocol::checkpoint::{ModelShape, OptimizerProgress};
+    use rljob_tests::S3;
+
+    use super::*;
+    use crate::mirror::tests::bucket;
+
+    fn home(run: &tempfile::TempDir) -> Home {
+        Home::Folder(run.path().to_owned())
+    }
 
     fn checkpoint(run: &Path, name: &str, complete: bool) {
         let folder = run.join(CHECKPOINTS_DIR).join(name);
@@ -171,13 +185,13 @@ mod tests {
         let [_, altered, torn, garbled] = [2, 4, 6, 8].map(|step| whole(run.path(), step));
         let version = |step| Version { step, attempt: 0 };
         let mut verifier = Verifier::default();
-        assert_eq!(verifier.usable(run.path()), Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] }));
+        assert_eq!(verifier.usable(&home(&run)).ok(), Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] }));
 
         std::fs::write(altered.join("rank-0.safetensors"), b"y").unwrap();
         std::fs::write(torn.join("rank-0.safetensors"), b"").unwrap();
         std::fs::write(garbled.join(MANIFEST), b"{").unwrap();
         let mut verifier = Verifier::default();
-        let found = verifier.usable(run.path()).unwrap();
+        let found = verifier.usable(&home(&run)).unwrap();
         assert_eq!(found.usable, [version(2)].into());
         let details: Vec<(u32, String)> =
             found.refused.into_iter().map(|refused| (refused.version.step, refused.detail.replace(&run.path().display().to_string(), ""))).collect();
@@ -191,7 +205,37 @@ mod tests {
                 (4, format!("{} was altered: {sha256}", file(4))),
             ]
         );
-        assert_eq!(verifier.usable(run.path()), Some(Found { usable: [version(2)].into(), refused: vec![] }), "what was refused is not read again");
+        assert_eq!(verifier.usable(&home(&run)).ok(), Some(Found { usable: [version(2)].into(), refused: vec![] }), "what was refused is not read again");
+    }
+
+    #[test]
+    fn in_a_bucket_it_is_the_same_and_a_server_that_is_away_has_nothing_refused() {
+        let (mut s3, run) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
+        let bucket = bucket(&s3, run.path());
+        let object = |step: u32, name: &str| format!("{}/{name}", folder(Version { step, attempt: 0 }));
+        for step in [2, 4, 6, 8, 10] {
+            let files = whole(run.path(), step);
+            for name in ["rank-0.safetensors", MANIFEST] {
+                bucket.upload(&files.join(name), &object(step, name)).unwrap();
+            }
+        }
+        bucket.remove(&[object(10, MANIFEST), object(8, "rank-0.safetensors")]).unwrap();
+        bucket.put(&object(6, "rank-0.safetensors"), vec![]).unwrap();
+        bucket.put(&object(4, "rank-0.safetensors"), b"y".to_vec()).unwrap();
+        let home = Home::Bucket(bucket.clone().with_patience(std::time::Duration::ZERO));
+        s3.kill().unwrap();
+        let mut verifier = Verifier::default();
+        assert!(verifier.usable(&home).is_err());
+        s3.restart().unwrap();
+        let found = verifier.usable(&home).unwrap();
+        let place = |step| format!("`{}`", home.place(&object(step, "rank-0.safetensors")));
+        let details: Vec<String> = found.refused.iter().map(|refused| refused.detail.clone()).collect();
+        assert_eq!(details[..2], [format!("{} is missing", place(8)), format!("{} has 0 bytes, expected 1", place(6))]);
+        assert!(details[2].starts_with(&format!("{} was altered: its SHA-256 is ", place(4))), "{details:?}");
+        assert_eq!((found.usable.len(), found.refused.len()), (1, 3));
+
+        assert_eq!(prune(&home, &found.usable, 2, 1).unwrap(), found.usable, "what was refused takes nobody's place");
+        assert_eq!(s3.keys("lab/job/checkpoints/"), [MANIFEST, "rank-0.safetensors"].map(|name| format!("lab/job/{}", object(2, name))));
     }
 
     #[test]
@@ -207,12 +251,12 @@ mod tests {
         ] {
             checkpoint(run.path(), name, complete);
         }
-        let kept = prune(run.path(), 2, 1).unwrap();
+        let kept = prune(&home(&run), &complete(&home(&run)).unwrap(), 2, 1).unwrap();
         assert_eq!(kept, BTreeSet::from([Version { step: 4, attempt: 0 }, Version { step: 4, attempt: 1 }]));
         let mut left: Vec<_> =
             std::fs::read_dir(run.path().join(CHECKPOINTS_DIR)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         assert_eq!(left, ["notes", "step-4.attempt-0", "step-4.attempt-1", "step-6.attempt-1"]);
-        assert_eq!(complete(run.path()), Some(kept));
+        assert_eq!(complete(&home(&run)).unwrap(), kept);
     }
 }

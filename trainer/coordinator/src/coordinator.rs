@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use rljob_crds::RunConfig;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +36,8 @@ const STEPS_REMEMBERED: u32 = 100;
 pub struct Coordinator {
     /// The run configuration.
     pub config: RunConfig,
+    /// Where the run is kept.
+    pub home: Home,
     /// Drawn anew by every process.
     pub incarnation: u64,
     /// Time since the process started.
@@ -78,6 +81,8 @@ struct Newest {
 pub struct Parts {
     /// The run configuration.
     pub config: RunConfig,
+    /// Where the run is kept.
+    pub home: Home,
     /// Drawn anew by every process.
     pub incarnation: u64,
     /// The clock that `run` was given the time of.
@@ -101,10 +106,11 @@ pub struct Parts {
 impl Coordinator {
     /// The shared state of a process.
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, incarnation, clock, store, fleet, files, run, newest_metrics, newest_evaluation, metrics } = parts;
+        let Parts { config, home, incarnation, clock, store, fleet, files, run, newest_metrics, newest_evaluation, metrics } = parts;
         let written = run.record().clone();
         Self {
             config,
+            home,
             incarnation,
             clock,
             store,
@@ -128,6 +134,7 @@ impl Coordinator {
             let record = guarded.run.record().clone();
             let json = serde_json::to_value(&record).map_err(|error| crate::journal::JournalError::Malformed { what: "state.value", source: error.into() })?;
             let event = Event { at: Timestamp::now(), kind: "RunChanged".to_owned(), detail: json.clone() };
+            let began = self.clock.now();
             self.store
                 .call(move |journal| {
                     journal.put_state(KEY, &json)?;
@@ -136,6 +143,8 @@ impl Coordinator {
                 .await?;
             tracing::info!(stage = record.stage.name(), attempt = record.attempt, restarts = record.restarts, "the run changed");
             guarded.written = record;
+            // Meanwhile nobody was heard: a bucket's server may have been away for minutes.
+            guarded.run.heard_nobody_for(self.clock.now().saturating_sub(began));
         }
         let changed = guarded.run.outline() != before;
         drop(guarded);

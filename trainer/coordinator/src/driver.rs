@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::checkpoints::Verifier;
 use crate::coordinator::Coordinator;
-use crate::core::Stage;
+use crate::core::Run;
 use crate::core::work::Work;
 use crate::data::Dataset;
 use crate::input::{self, Input, InputError};
@@ -79,12 +79,12 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
             () = coordinator.stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let forming = coordinator.read(|run| matches!(run.record().stage, Stage::Forming { .. })).await;
-        // A group forms from what the disk holds, not from what was reported.
+        let forming = coordinator.read(Run::awaits_verification).await;
+        // A group forms from what its home holds, not from what was reported.
         let complete = if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
         let changed = coordinator.change(|run, now| {
             if let Some(complete) = complete {
-                run.set_checkpoints(complete);
+                run.checkpoints_verified(complete);
             }
             run.tick(now);
         });
@@ -96,14 +96,14 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
 
 /// Checkpoints that a group may start from. What is refused is said in the log and in the journal.
 async fn usable_checkpoints(coordinator: &Arc<Coordinator>, verifier: &mut Verifier) -> Option<BTreeSet<Version>> {
-    let (directory, mut taken) = (coordinator.config.run_directory.clone(), std::mem::take(verifier));
+    let (home, mut taken) = (coordinator.home.clone(), std::mem::take(verifier));
     let verified = tokio::task::spawn_blocking(move || {
-        let found = taken.usable(&directory);
+        let found = taken.usable(&home);
         (taken, found)
     });
     let (returned, found) = verified.await.ok()?;
     *verifier = returned;
-    let found = found?;
+    let found = found.inspect_err(|error| tracing::warn!(error = %crate::error_line(error), "failed to look at the checkpoints; trying again")).ok()?;
     for refusal in found.refused {
         let used = found.usable.last().map_or_else(|| "the run starts from its beginning".to_owned(), |version| format!("{version} is used"));
         tracing::warn!("refused checkpoint {}: {}; {used}", refusal.version, refusal.detail);

@@ -108,8 +108,11 @@ impl Files {
                 self.append_metrics(&metrics);
             }
         }
-        if let Some(evaluation) = journal.last_evaluation()? {
-            self.append_evaluation(&evaluation);
+        let newest = self.evaluations.newest();
+        for step in journal.evaluated_steps()?.into_iter().filter(|step| Some(*step) > newest) {
+            if let Some(evaluation) = journal.evaluation(step)? {
+                self.append_evaluation(&evaluation);
+            }
         }
         Ok(())
     }

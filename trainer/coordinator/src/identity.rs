@@ -1,12 +1,10 @@
-//! Whose run directory this is: written at the first start, compared at every later one, so that two jobs never share a journal.
+//! Whose run directory (or prefix of a bucket) this is: written at the first start, compared at every later one, so that two jobs never share a journal.
 //!
 //! A run is the same one if namespace, name, model and kind of algorithm are; the rest of a spec may be edited between two starts. Under a new UID it is the same run of
 //! a job that was made anew: it goes on, with a restart budget and fencing numbers of its own.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-
 use rljob_crds::RunConfig;
+use rljob_storage::{Home, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -34,25 +32,20 @@ pub struct Identity {
 pub enum IdentityError {
     /// It belongs to another job.
     #[error(
-        "the run directory {} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
-        directory.display(), held.namespace, held.name, held.uid, if *same_name { "another model or kind of algorithm" } else { "its own run" }
+        "the run directory {directory} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
+        held.namespace, held.name, held.uid, if *same_name { "another model or kind of algorithm" } else { "its own run" }
     )]
     Another {
         /// The directory.
-        directory: PathBuf,
+        directory: String,
         /// Whose it is.
         held: Box<Identity>,
         /// Whether only the spec differs.
         same_name: bool,
     },
     /// The file cannot be read or written.
-    #[error("failed to keep the run directory's identity in {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error("failed to keep the run directory's identity")]
+    File(#[from] StorageError),
 }
 
 impl Identity {
@@ -64,53 +57,70 @@ impl Identity {
         Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
     }
 
-    /// Checks that the directory is nobody's or the same run's. Makes it if it is not there.
-    pub fn check(&self, directory: &Path) -> Result<(), IdentityError> {
-        self.held(directory).map(drop)
+    /// Checks that a run's home is nobody's or the same run's. Blocks.
+    pub fn check(&self, home: &Home) -> Result<(), IdentityError> {
+        self.held(home).map(drop)
     }
 
-    /// Makes the directory, whose journal is claimed, this run's. In a journal of the same run of a job that was made anew, counting starts again.
-    pub fn claim(&self, directory: &Path, journal: &mut Journal) -> anyhow::Result<()> {
-        let held = self.held(directory)?;
+    /// Makes a home, whose journal is claimed, this run's. If it is that of the same run of a job that was made anew, counting starts again: `renew` makes its journal
+    /// that of the new one. Blocks.
+    pub fn claim(&self, home: &Home, renew: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let held = self.held(home)?;
         if held.as_ref() == Some(self) {
             return Ok(());
         }
         if let Some(held) = held {
             // In this order: a crash between the two renews once more, which changes nothing.
-            renew(journal)?;
+            renew()?;
             tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
+        } else if let Home::Bucket(bucket) = home {
+            // Of two jobs that find nothing one claims it, and the other sees whose it is.
+            bucket.put_new(FILE, &self.json(home)?)?;
+            return Ok(self.check(home)?);
         }
-        let path = directory.join(FILE);
-        Ok(self.write(&path).map_err(|source| IdentityError::File { path, source })?)
+        Ok(self.write(home)?)
     }
 
-    fn held(&self, directory: &Path) -> Result<Option<Self>, IdentityError> {
-        let path = directory.join(FILE);
-        let failed = |source| IdentityError::File { path: path.clone(), source };
-        std::fs::create_dir_all(directory).map_err(failed)?;
-        let held: Self = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
+    fn held(&self, home: &Home) -> Result<Option<Self>, IdentityError> {
+        let Some(bytes) = home.read(FILE)? else { return Ok(None) };
+        let held: Self = serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))?;
         let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
         if !same_name || held.spec_hash != self.spec_hash {
-            return Err(IdentityError::Another { directory: directory.to_owned(), held: Box::new(held), same_name });
+            let directory = home.place("").trim_end_matches('/').to_owned();
+            return Err(IdentityError::Another { directory, held: Box::new(held), same_name });
         }
         Ok(Some(held))
     }
 
     /// Whole or not at all.
-    fn write(&self, path: &Path) -> std::io::Result<()> {
+    fn write(&self, home: &Home) -> Result<(), StorageError> {
+        let json = self.json(home)?;
+        let directory = match home {
+            Home::Folder(directory) => directory,
+            Home::Bucket(bucket) => return bucket.put(FILE, json),
+        };
+        let path = directory.join(FILE);
         let written = path.with_extension("json.writing");
-        std::fs::write(&written, serde_json::to_vec_pretty(self)?)?;
-        std::fs::File::open(&written)?.sync_all()?;
-        std::fs::rename(&written, path)
+        let write = || {
+            std::fs::write(&written, json)?;
+            std::fs::File::open(&written)?.sync_all()?;
+            std::fs::rename(&written, path)
+        };
+        write().map_err(failed("write", home))
+    }
+
+    fn json(&self, home: &Home) -> Result<Vec<u8>, StorageError> {
+        serde_json::to_vec_pretty(self).map_err(|error| failed("write", home)(error.into()))
     }
 }
 
+fn failed(action: &'static str, home: &Home) -> impl FnOnce(std::io::Error) -> StorageError {
+    let place = home.place(FILE);
+    move |source| StorageError::Io { action, place, source }
+}
+
 /// Makes the journal that of a job made anew.
-fn renew(journal: &mut Journal) -> Result<(), JournalError> {
+pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
     let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
     let malformed = |error: serde_json::Error| JournalError::Malformed { what: "state.value", source: error.into() };
     let mut record: Record = serde_json::from_value(json).map_err(malformed)?;
@@ -120,7 +130,9 @@ fn renew(journal: &mut Journal) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use super::Identity;
+    use rljob_storage::Home;
+
+    use super::{Identity, renew};
     use crate::core::record::KEY;
     use crate::core::{Record, Stage};
     use crate::journal::Journal;
@@ -132,32 +144,34 @@ mod tests {
     #[test]
     fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
+        let home = Home::Folder(directory.path().to_owned());
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
-        identity("u1").claim(directory.path(), &mut journal).unwrap();
+        identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         let failed = Record { epoch: Some(9), attempt: 4, restarts: 3, stage: Stage::Failed, ..Record::default() };
         journal.put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
-        identity("u1").claim(directory.path(), &mut journal).unwrap();
+        identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         let read = |journal: &Journal| serde_json::from_value::<Record>(journal.get_state(KEY).unwrap().unwrap()).unwrap();
         assert_eq!(read(&journal), failed, "the same UID is the same job");
-        identity("u2").claim(directory.path(), &mut journal).unwrap();
+        identity("u2").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         assert_eq!(read(&journal), Record { attempt: 5, ..Record::default() });
         let finished = Record { epoch: Some(2), attempt: 5, stage: Stage::Finished, exported: true, ..Record::default() };
         journal.put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
-        identity("u3").claim(directory.path(), &mut journal).unwrap();
+        identity("u3").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         assert_eq!(read(&journal), Record { epoch: None, ..finished }, "what is finished stays so");
     }
 
     #[test]
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
+        let home = Home::Folder(directory.path().to_owned());
         let first = identity("u1");
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
-        first.check(directory.path()).unwrap();
-        first.claim(directory.path(), &mut journal).unwrap();
-        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(directory.path(), &mut journal).unwrap();
-        let other = Identity { name: "other".to_owned(), ..first.clone() }.check(directory.path()).unwrap_err();
+        first.check(&home).unwrap();
+        first.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        let other = Identity { name: "other".to_owned(), ..first.clone() }.check(&home).unwrap_err();
         assert!(other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
-        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.check(directory.path()).unwrap_err();
+        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.check(&home).unwrap_err();
         assert!(changed.to_string().contains("with another model or kind of algorithm"), "{changed}");
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_storage::{Home, StorageError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -20,13 +21,14 @@ use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::fence::Fence;
 use crate::files::Files;
-use crate::identity::Identity;
+use crate::identity::{Identity, renew};
 use crate::journal::Journal;
+use crate::mirror::Mirror;
 use crate::server::door::Door;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
-use crate::{checkpoints, driver, exports, server, sync};
+use crate::{checkpoints, copies, driver, exports, server, sync};
 
 /// How long requests in flight may take once the process is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -49,7 +51,8 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let config = read_config(options)?;
-    Identity::of(&config)?.check(&config.run_directory)?;
+    let (identity, home) = (Identity::of(&config)?, Home::of(&config)?);
+    tokio::task::spawn_blocking(move || identity.check(&home)).await??;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
@@ -72,6 +75,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     tasks.spawn(driver::tick(Arc::clone(&coordinator)));
     tasks.spawn(driver::work(Arc::clone(&coordinator)));
     tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
+    tasks.spawn(copies::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     let monitored = Arc::clone(&coordinator);
     tasks.spawn(async move { monitored.fleet.monitor(monitored.store.fence(), monitored.stop.clone()).await });
 
@@ -85,6 +89,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut server => return ended?.context("the server ended"),
+        () = coordinator.store.replaced() => anyhow::bail!("another coordinator has taken this run over"),
         () = coordinator.store.fence().lost() => return Ok(coordinator.store.fence().ask().await?),
     }
     tracing::info!("ending");
@@ -109,7 +114,8 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
 /// Claims the run directory, opens it and reads back where the run stands.
 pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64, epoch: u64) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
-    let store = claim(&config, incarnation, epoch).await?;
+    let home = Home::of(&config)?;
+    let store = claim(&config, &home, incarnation, epoch).await?;
     let files = Files::open(&config.run_directory)?;
     let (record, mut facts, newest_metrics, newest_evaluation) = store
         .call(move |journal| {
@@ -123,8 +129,9 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         Some(json) => serde_json::from_value(json).context("failed to read the run's state from the journal")?,
         None => Record::default(),
     };
-    facts.checkpoints = checkpoints::complete(&config.run_directory).context("failed to list the checkpoints")?;
-    facts.exported_step = exports::newest(&config.run_directory).context("failed to list the exports")?;
+    let listed = home.clone();
+    let listed = tokio::task::spawn_blocking(move || Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?)));
+    (facts.checkpoints, facts.exported_step) = listed.await?.context("failed to list checkpoints and exports")?;
     let settings = Settings::from_config(&config);
     if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
         facts.last_step = facts.last_step.max(restore.version.step);
@@ -132,19 +139,39 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     }
     let run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
     let metrics = Metrics::new()?;
-    Ok(Coordinator::new(Parts { config, incarnation, clock, store, fleet: Fleet::new(client, clock), files, run, newest_metrics, newest_evaluation, metrics }))
+    Ok(Coordinator::new(Parts {
+        config,
+        home,
+        incarnation,
+        clock,
+        store,
+        fleet: Fleet::new(client, clock),
+        files,
+        run,
+        newest_metrics,
+        newest_evaluation,
+        metrics,
+    }))
 }
 
-/// The journal of a run directory that is this coordinator's from now on.
-async fn claim(config: &RunConfig, incarnation: u64, epoch: u64) -> anyhow::Result<Store> {
-    let config = config.clone();
+/// The journal of a run whose home is this coordinator's from now on.
+async fn claim(config: &RunConfig, home: &Home, incarnation: u64, epoch: u64) -> anyhow::Result<Store> {
+    let (config, home) = (config.clone(), home.clone());
     let claimed = tokio::task::spawn_blocking(move || {
-        let identity = Identity::of(&config)?;
-        identity.check(&config.run_directory)?;
-        let fence = Fence::claim(&config.run_directory, &config.uid, epoch, incarnation)?;
-        let mut journal = Journal::open(&fence.journal())?;
-        identity.claim(&config.run_directory, &mut journal)?;
-        anyhow::Ok(Store::new(journal, fence))
+        let (identity, directory) = (Identity::of(&config)?, &config.run_directory);
+        std::fs::create_dir_all(directory).with_context(|| format!("failed to make the run directory {}", directory.display()))?;
+        identity.check(&home)?;
+        let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
+        let store = match &home {
+            Home::Folder(_) => Store::new(Journal::open(&fence.journal())?, fence),
+            Home::Bucket(bucket) => {
+                copies::fetch(&home, directory)?;
+                let (mirror, journal) = Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
+                Store::mirrored(journal, mirror, fence)
+            }
+        };
+        identity.claim(&home, || Ok(store.call_blocking(renew)?))?;
+        anyhow::Ok(store)
     });
     claimed.await?
 }

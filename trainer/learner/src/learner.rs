@@ -8,8 +8,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Place, Snapshot};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
@@ -69,6 +71,10 @@ pub struct Learner {
     pub client: CoordinatorClient,
     /// Steps done.
     pub steps_done: u32,
+    /// Where the run is kept.
+    pub home: Home,
+    /// The run directory.
+    pub run_directory: PathBuf,
     /// Writes checkpoints.
     pub checkpoints: CheckpointWriter,
     /// Writes exports.
@@ -177,8 +183,12 @@ impl Learner {
         let Trainer { ranks, parameters, optimizer, .. } = &self.trainer;
         let blocks = parameters.shards().iter().zip(optimizer.moments());
         let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]))?;
-        let place = Place { path: path.to_owned(), version, rank: ranks.rank(), world_size: ranks.world_size() };
-        Ok(self.checkpoints.begin(place, optimizer.progress(), snapshot)?)
+        let (folder, bucket) = match &self.home {
+            Home::Folder(_) => (path.to_owned(), None),
+            Home::Bucket(bucket) => (self.run_directory.join(CHECKPOINTS_DIR).join(version.to_string()), Some(bucket.clone())),
+        };
+        let place = Place { path: folder, bucket, version, rank: ranks.rank(), world_size: ranks.world_size() };
+        Ok(self.checkpoints.begin(place, path.to_owned(), optimizer.progress(), snapshot)?)
     }
 
     fn stage(&self, keep: bool) -> Result<Option<Staged>, PublishError> {

@@ -9,6 +9,8 @@ use rljob_crds::data::InitialWeights;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
+use rljob_protocol::version::Version;
+use rljob_storage::{Home, StorageError};
 use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
 
@@ -20,7 +22,7 @@ use crate::learner::Learner;
 use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
 use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
-use crate::publish::export::Exporter;
+use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 
@@ -77,6 +79,9 @@ pub enum StartError {
     /// libtorch's settings or the group failed.
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
+    /// The run's home cannot be reached.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
     /// No HTTP client.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -91,14 +96,17 @@ impl StartError {
                 matches!(error, ModelError::Json { .. } | ModelError::Config { .. } | ModelError::Weights { .. } | ModelError::Safetensors { .. })
             }
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
-            Self::Collective(_) | Self::Client(_) => false,
+            Self::Collective(_) | Self::Client(_) | Self::Storage(_) => false,
         }
     }
 }
 
 /// Makes this process a rank of the group, with its weights and moments loaded. `threads` is libtorch's number of threads.
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
-    let RunConfig { spec, model_directory, .. } = config;
+    let home = Home::of(&config)?;
+    let (restored_from, target) =
+        (place.restore.as_ref().map(|restore| Home::at(&restore.path, config.bucket.as_ref())).transpose()?, Target::of(&config, &home));
+    let RunConfig { spec, model_directory, run_directory, .. } = config;
     rljob_collective::set_num_threads(threads);
     rljob_collective::keep_freed_memory();
     if spec.training.deterministic {
@@ -110,16 +118,16 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     let (host, port) = &place.rendezvous;
     let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
     let shape = model_shape(model.layout());
-    let trainer = match &place.restore {
-        Some(restore) => restored_trainer(spec, model, ranks, restore, &model_directory)?,
+    let trainer = match place.restore.as_ref().zip(restored_from) {
+        Some((restore, folder)) => restored_trainer(spec, model, ranks, (restore.version, &folder), &model_directory)?,
         None => first_trainer(spec, model, ranks, &model_directory)?,
     };
     let steps_done = place.restore.as_ref().map_or(0, |restore| restore.version.step);
     tracing::info!(rank = place.rank, world_size = place.world_size, steps_done, parameters = trainer.model.layout().numel(), "the learner is ready");
     let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
     let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
-    let exports = Exporter::new(client.clone(), model_directory.clone());
-    Ok(Learner { trainer, model_directory, client, steps_done, checkpoints, exports, broadcaster })
+    let exports = Exporter::new(client.clone(), model_directory.clone(), target);
+    Ok(Learner { trainer, model_directory, client, steps_done, home, run_directory, checkpoints, exports, broadcaster })
 }
 
 /// A trainer at step 0.
@@ -134,10 +142,10 @@ pub fn first_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, model_dire
     Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
 }
 
-/// A trainer that goes on from a checkpoint. The model folder is read again only for a reference model.
-pub fn restored_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, restore: &Restore, model_directory: &Path) -> Result<Trainer, StartError> {
+/// A trainer that goes on from a checkpoint, given by its version and folder. The model folder is read again only for a reference model.
+pub fn restored_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, checkpoint: (Version, &Home), model_directory: &Path) -> Result<Trainer, StartError> {
     let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.training.precision));
-    let restored = checkpoint::load(&restore.path, restore.version, &shape, ranks.rank(), ranks.world_size())?;
+    let restored = checkpoint::load(checkpoint.1, checkpoint.0, &shape, ranks.rank(), ranks.world_size())?;
     let (masters, moments) = restored.blocks.into_iter().map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq])).unzip();
     let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
     let optimizer = Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer);

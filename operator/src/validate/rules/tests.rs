@@ -70,6 +70,32 @@ fn the_embedded_engine_takes_neither_gpus_nor_arguments_and_sglang_none_that_the
 }
 
 #[test]
+fn a_run_in_a_bucket_has_no_folder_for_its_engines() {
+    let s3 = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
+    let in_bucket = |more: Value| {
+        let mut spec =
+            json!({"storage": s3, "weightSync": {"method": "Distributed"}, "checkpoint": {"restoreFrom": "s3://other/lab/a/checkpoints/step-2.attempt-0"}});
+        merge(&mut spec, &more);
+        problems_with(&spec)
+    };
+    assert_eq!(in_bucket(json!({})), Vec::<String>::new());
+    assert_eq!(
+        in_bucket(json!({"weightSync": {"method": "Disk"}, "model": {"path": null, "exportOf": "warmup"}, "volumes": [
+            {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
+        ]})),
+        [
+            "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /tmp, /dev/shm",
+            "spec.weightSync.method: must be Distributed with storage.s3, which is no folder that engines could read weights from; or keep the run on a volume",
+            "spec.model.exportOf: needs a volume: storage.s3 is no folder that engines could read a model from; put the export on a volume and name it by model.path",
+        ]
+    );
+    assert_eq!(
+        in_bucket(json!({"storage": {"s3": null, "hostPath": {"path": "/srv"}}})),
+        ["spec.checkpoint.restoreFrom: is in a bucket and needs storage.s3, which says how it is reached"]
+    );
+}
+
+#[test]
 fn steps_seconds_and_parts_must_fit_each_other() {
     let spec = json!({
         "weightSync": {"everySteps": 3},

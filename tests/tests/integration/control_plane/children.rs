@@ -72,6 +72,25 @@ fn keys(object: &Value) -> Vec<&String> {
 }
 
 #[test]
+fn the_pods_of_a_run_in_a_bucket_share_no_volume_and_only_those_that_reach_it_mount_its_keys() {
+    let source = json!({"bucket": "runs", "prefix": "team", "endpoint": "https://s3.example:9000", "credentialsSecretRef": {"name": "bucket-keys"}});
+    let namespace = namespace_with("bucket", &json!({"spec": {"storage": {"hostPath": null, "s3": source}, "weightSync": {"method": "Distributed"}}}));
+    let operator = Operator::start(&namespace, "rljob:a");
+    wait_for_pods(&namespace, 3);
+    let volumes = |role: &str, of: &str| field(&namespace, &format!("pod/sample-{role}-0"), &format!(".spec.volumes[?(@.name=='{of}')]"));
+    for role in ["coordinator", "trainer", "inference"] {
+        assert_eq!(volumes(role, "rljob-storage"), r#"{"emptyDir":{},"name":"rljob-storage"}"#, "{role}");
+        let keys = if role == "inference" { "" } else { r#"{"name":"rljob-s3","secret":{"defaultMode":288,"secretName":"bucket-keys"}}"# };
+        assert_eq!(volumes(role, "rljob-s3"), keys, "{role}");
+    }
+    let config: Value = serde_json::from_str(&field(&namespace, "configmap/sample-run", ".data['run\\.json']")).unwrap();
+    let prefix = format!("team/{}/sample", namespace.name);
+    let expected = json!({"bucket": "runs", "prefix": prefix, "endpoint": "https://s3.example:9000", "region": "us-east-1", "credentials": "/rljob/s3"});
+    assert_eq!(config["bucket"], expected);
+    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+}
+
+#[test]
 fn a_deleted_job_leaves_nothing_behind() {
     let namespace = namespace_with("delete", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");

@@ -28,6 +28,11 @@ impl LocalRun {
     }
 
     pub(crate) fn start_with(folder: &Path, runs: &str, more: &[&str]) -> Self {
+        Self::start_in(folder, runs, more, &[])
+    }
+
+    /// With more in its environment.
+    pub(crate) fn start_in(folder: &Path, runs: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
         let log = folder.join(format!("{runs}.log"));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let child = Command::new(binary("rljob").unwrap())
@@ -35,6 +40,7 @@ impl LocalRun {
             .args(more)
             .current_dir(folder)
             .env("RUST_LOG", LOG)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)

@@ -107,7 +107,7 @@ impl Run {
             self.record.stage = Stage::Drained;
             return;
         }
-        if self.desired.is_none() || self.backoff_until.is_some_and(|until| now < until) {
+        if self.desired.is_none() || !self.verified || self.backoff_until.is_some_and(|until| now < until) {
             return;
         }
         let Some(layout) = self.layout(now) else { return };
@@ -214,6 +214,7 @@ impl Run {
 
     fn begin_anew(&mut self, restarting: bool) {
         self.record.attempt += 1;
+        self.verified = self.facts.checkpoints.is_empty();
         self.record.stage = if self.draining() { Stage::Drained } else { Stage::Forming { restarting } };
         self.position = None;
         self.publication = None;

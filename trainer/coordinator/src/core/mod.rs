@@ -112,6 +112,8 @@ pub struct Run {
     settings: Settings,
     record: Record,
     facts: Facts,
+    /// Whether the complete checkpoints were verified since a group last used them.
+    verified: bool,
     desired: Option<Desired>,
     supervisors: Supervisors,
     /// When the group last changed hands, for members that have not reported yet.
@@ -137,6 +139,7 @@ impl Run {
         Self {
             settings,
             record,
+            verified: facts.checkpoints.is_empty(),
             facts,
             desired: None,
             supervisors: Supervisors::default(),
@@ -187,6 +190,12 @@ impl Run {
         Err(Refusal::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
     }
 
+    /// The process could not listen for so long: nobody was silent meanwhile.
+    pub fn heard_nobody_for(&mut self, time: Now) {
+        self.supervisors.forgive(time);
+        self.since += time;
+    }
+
     /// Newest reported step.
     pub fn last_step(&self) -> u32 {
         self.facts.last_step
@@ -194,7 +203,19 @@ impl Run {
 
     /// Replaces the set of complete checkpoints by what the run directory holds.
     pub fn set_checkpoints(&mut self, complete: BTreeSet<Version>) {
+        self.verified &= self.facts.checkpoints.is_superset(&complete);
         self.facts.checkpoints = complete;
+    }
+
+    /// The complete checkpoints that a group may start from: their files are what they should be.
+    pub fn checkpoints_verified(&mut self, usable: BTreeSet<Version>) {
+        self.facts.checkpoints = usable;
+        self.verified = true;
+    }
+
+    /// Whether a group is to be formed and it is not known which checkpoints it may start from.
+    pub fn awaits_verification(&self) -> bool {
+        matches!(self.record.stage, Stage::Forming { .. }) && !self.verified
     }
 
     /// Complete checkpoints.

@@ -33,7 +33,7 @@ pub struct Settings {
     pub engine_ranks: u32,
     /// Where a run without a checkpoint of its own starts.
     pub restore_from: Option<Restore>,
-    /// The run directory.
+    /// Where checkpoints, exports and published weights go: the run directory, or `s3://bucket/prefix`.
     pub run_directory: PathBuf,
 }
 
@@ -54,7 +54,7 @@ impl Settings {
             method: spec.weight_sync.method,
             engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),
             restore_from: spec.checkpoint.restore_from.as_deref().and_then(restore),
-            run_directory: config.run_directory.clone(),
+            run_directory: config.home(),
         }
     }
 

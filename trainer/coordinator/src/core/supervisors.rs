@@ -61,6 +61,11 @@ impl Supervisors {
         self.seen.retain(|_, seen| now.saturating_sub(seen.at) < FORGET);
     }
 
+    /// Takes a time in which nobody could be heard from everybody's silence.
+    pub fn forgive(&mut self, time: Now) {
+        self.seen.values_mut().for_each(|seen| seen.at += time);
+    }
+
     /// How a member stands; `since` is when the coordinator started.
     pub fn standing(&self, member: &Member, since: Now, now: Now) -> Standing {
         match self.seen.get(&member.name) {

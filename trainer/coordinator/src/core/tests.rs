@@ -93,7 +93,9 @@ pub(super) fn tell(run: &mut Run, name: &str, report: SupervisorReport, now: Now
 
 /// A run with two supervisors, `a` and `b`, whose learners run under attempt 0.
 pub(super) fn started_with(settings: Settings, facts: Facts) -> Run {
+    let checkpoints = facts.checkpoints.clone();
     let mut run = Run::new(settings, Record::default(), facts, 7, at(0));
+    run.checkpoints_verified(checkpoints);
     run.desire(desired()).unwrap();
     tell(&mut run, "t-0", report("a", None, vec![]), at(0));
     tell(&mut run, "t-1", report("b", None, vec![]), at(0));
@@ -126,6 +128,7 @@ fn publish_and_fix(run: &mut Run, attempt: u32, steps: u32) {
 pub(super) fn restart(run: &mut Run, attempt: u32) {
     tell(run, "t-0", exited("a", attempt, 1), at(3));
     tell(run, "t-1", exited("b", attempt, 143), at(3));
+    run.checkpoints_verified(run.checkpoints().clone());
     run.tick(at(60));
     tell(run, "t-0", exited("a", attempt, 1), at(60));
     tell(run, "t-1", exited("b", attempt, 143), at(60));
@@ -155,7 +158,7 @@ fn ranks_follow_the_numbers_in_the_names() {
 #[test]
 fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff() {
     let mut run = started();
-    run.set_checkpoints(BTreeSet::from([version(2, 0)]));
+    run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);
     assert_eq!(tell(&mut run, "t-1", running("b", 0), at(3)), Order::Stop);
@@ -170,7 +173,19 @@ fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkp
     assert_eq!((run.record().restarts, run.record().last_failure.clone()), (1, Some(expected)));
     assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(5)), Order::Stop, "2 to 4 s of backoff");
     tell(&mut run, "t-0", exited("a", 0, 137), at(8));
-    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))));
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(8)), Order::Stop, "the checkpoints are not verified yet");
+    run.checkpoints_verified(BTreeSet::from([version(2, 0)]));
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))), "the newer one was refused");
+}
+
+#[test]
+fn nobody_is_lost_for_a_silence_in_which_the_coordinator_could_not_listen() {
+    let mut run = started();
+    run.heard_nobody_for(at(100));
+    tell(&mut run, "t-0", running("a", 0), at(105));
+    assert_eq!(tell(&mut run, "t-1", running("b", 0), at(106)), group(0, 1, None));
+    tell(&mut run, "t-0", running("a", 0), at(117));
+    assert_eq!(run.phase(), Phase::Restarting, "t-1 was silent for 11 s");
 }
 
 #[test]
@@ -374,6 +389,7 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
     let mut next = Run::new(settings(), run.record().clone(), Facts { checkpoints: BTreeSet::from([version(2, 0)]), ..Facts::default() }, 8, at(0));
     next.desire(Desired { epoch: 2, ..desired() }).unwrap();
     next.tick(at(0));
+    next.checkpoints_verified(BTreeSet::from([version(2, 0)]));
     tell(&mut next, "t-0", report("c", None, vec![]), at(0));
     let Order::Run(group) = tell(&mut next, "t-1", report("d", None, vec![]), at(0)) else { panic!("not started") };
     assert_eq!((group.attempt, group.restore.unwrap().version), (1, version(2, 0)));

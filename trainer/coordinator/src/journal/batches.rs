@@ -51,6 +51,7 @@ impl Journal {
 
     /// Removes the samples at positions that were used up by `step`: those that no kept checkpoint needs, if it is the oldest one's step. Returns how many.
     pub fn prune_through(&mut self, step: u32) -> Result<usize, JournalError> {
+        self.drop_sample_objects(step)?;
         let sql = "DELETE FROM samples WHERE position < (SELECT max(next_position) FROM batches WHERE step <= ?1)";
         self.connection.execute(sql, [step]).map_err(JournalError::sqlite("prune samples"))
     }

@@ -18,6 +18,7 @@ mod blob;
 pub mod copy;
 mod error;
 mod open;
+mod parts;
 mod progress;
 mod records;
 mod samples;

@@ -7,9 +7,9 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use super::{Journal, JournalError};
 
 /// `rljb` in ASCII: what `PRAGMA application_id` answers for a journal.
-const APPLICATION_ID: i32 = 0x726c_6a62;
+pub(super) const APPLICATION_ID: i32 = 0x726c_6a62;
 /// Version of the tables in `schema.sql`.
-const SCHEMA_VERSION: i32 = 2;
+pub(super) const SCHEMA_VERSION: i32 = 2;
 
 impl Journal {
     /// Opens a journal, or makes an empty one, and locks it until it is dropped. The folder must exist.

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Checkpoint, Event, FixedBatch, Journal, JournalError, Pending, Sample, VersionRun};
 
-fn sample(position: u64, index: u32) -> Sample {
+pub(super) fn sample(position: u64, index: u32) -> Sample {
     Sample {
         position,
         index,

@@ -4,6 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use rljob_storage::StorageError;
+
 use crate::batches::ServeError;
 use crate::core::Refusal;
 use crate::fence::FenceError;
@@ -27,6 +29,9 @@ pub enum Refused {
     /// The journal failed: asking again may help.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The run's home cannot be looked at: asking again may help.
+    #[error(transparent)]
+    Home(#[from] StorageError),
     /// The batch cannot be made.
     #[error(transparent)]
     Batch(#[from] ServeError),
@@ -42,7 +47,7 @@ impl IntoResponse for Refused {
             Self::Run(Refusal::Fenced { .. } | Refusal::Replaced(_)) => StatusCode::CONFLICT,
             Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => StatusCode::BAD_REQUEST,
             Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Store(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_) | Self::Home(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = crate::error_line(&self);
         if status == StatusCode::INTERNAL_SERVER_ERROR {

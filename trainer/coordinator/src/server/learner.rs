@@ -18,6 +18,7 @@ use crate::coordinator::Coordinator;
 use crate::core::Refusal;
 use crate::core::reports::Folder;
 use crate::journal::Checkpoint;
+use crate::store::StoreError;
 use crate::sync::{distributed, folders};
 use crate::{checkpoints, exports};
 
@@ -132,7 +133,9 @@ pub async fn checkpoint(
     Json(report): Json<CheckpointReport>,
 ) -> Result<StatusCode, Refused> {
     let CheckpointReport { attempt, version, path } = report;
-    if version.step != step || !path.join(checkpoints::MANIFEST).is_file() {
+    let home = coordinator.home.clone();
+    let complete = tokio::task::spawn_blocking(move || checkpoints::is_complete(&home, version)).await.map_err(StoreError::from)?;
+    if version.step != step || !complete? {
         return Err(Refusal::Invalid(format!("no complete checkpoint of step {step} is at {}", path.display())).into());
     }
     coordinator.change(|run, _| run.checkpoint_done(attempt, version, &path)).await??;
@@ -144,12 +147,12 @@ pub async fn checkpoint(
 
 /// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What fails is logged and tried at the next checkpoint.
 async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
-    let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return Ok(()) };
-    let directory = coordinator.config.run_directory.clone();
-    let kept = match tokio::task::spawn_blocking(move || checkpoints::prune(&directory, keep_last, attempt)).await {
+    let known = coordinator.read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone()))).await;
+    let (Some((keep_last, usable)), home) = (known, coordinator.home.clone()) else { return Ok(()) };
+    let kept = match tokio::task::spawn_blocking(move || checkpoints::prune(&home, &usable, keep_last, attempt)).await {
         Ok(Ok(kept)) => kept,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "failed to remove old checkpoints");
+            tracing::warn!(error = %crate::error_line(&error), "failed to remove old checkpoints");
             return Ok(());
         }
         Err(_) => return Ok(()),
@@ -164,6 +167,9 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
             journal.prune_through(oldest)
         })
         .await?;
+    if let Err(error) = coordinator.store.tidy().await {
+        tracing::warn!(error = %crate::error_line(&error), "failed to remove old samples from the bucket");
+    }
     Ok(coordinator.change(|run, _| run.set_checkpoints(in_run)).await?)
 }
 
@@ -197,8 +203,8 @@ async fn prune_folders(coordinator: &Coordinator) {
 
 async fn prune_exports(coordinator: &Coordinator) {
     let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return };
-    let directory = coordinator.config.run_directory.clone();
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || exports::prune(&directory, keep_last)).await {
-        tracing::warn!(%error, "failed to remove old exports");
+    let home = coordinator.home.clone();
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || exports::prune(&home, keep_last)).await {
+        tracing::warn!(error = %crate::error_line(&error), "failed to remove old exports");
     }
 }

@@ -49,7 +49,7 @@ pub fn hex(bytes: &[u8]) -> String {
 /// Reads a JSON file.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
     let bytes = fs::read(path).map_err(|error| CheckpointError::io("read", path, error))?;
-    serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Torn { path: path.to_owned(), detail: format!("is not understood: {error}") })
+    serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Torn { place: path.display().to_string(), detail: format!("is not understood: {error}") })
 }
 
 /// Writes a JSON file that is there whole or not at all, also after a power cut.

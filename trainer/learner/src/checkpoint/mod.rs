@@ -6,6 +6,9 @@
 //!  writer, rank 0   waits for every rank's .json ──▶ manifest.json (last: the commit) ──▶ CheckpointReport
 //! ```
 //! No collective runs beside the main thread's: ranks meet through files of the folder that they share.
+//!
+//! Where the run is kept in a bucket, each file is written to the machine's own disk first, uploaded, and removed there; the manifest is written when every rank's
+//! file is in the bucket with its size.
 
 mod load;
 pub mod manifest;
@@ -36,23 +39,26 @@ pub enum CheckpointError {
         source: std::io::Error,
     },
     /// A file is missing, cut off or altered.
-    #[error("refused the checkpoint: `{}` {detail}; remove its folder to restart from the one before", path.display())]
+    #[error("refused the checkpoint: `{place}` {detail}; remove its folder to restart from the one before")]
     Torn {
         /// The file.
-        path: PathBuf,
+        place: String,
         /// What is wrong with it.
         detail: String,
     },
     /// It holds something else.
-    #[error("refused the checkpoint `{}`: it is {found}, expected {expected}", path.display())]
+    #[error("refused the checkpoint `{place}`: it is {found}, expected {expected}")]
     Other {
         /// Its folder.
-        path: PathBuf,
+        place: String,
         /// What it is.
         found: String,
         /// What was asked for.
         expected: String,
     },
+    /// Its folder, or the bucket it is in, cannot be read or written.
+    #[error(transparent)]
+    Storage(#[from] rljob_storage::StorageError),
     /// A tensor operation failed.
     #[error("failed to copy tensors of a checkpoint")]
     Tensor(#[from] tch::TchError),

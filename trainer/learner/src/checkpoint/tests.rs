@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 use tch::{Kind, Tensor};
 
 use super::manifest::shard_file;
@@ -35,7 +36,8 @@ fn save(folder: &Path, world_size: u32) {
             scope.spawn(move || {
                 let shards = shards(rank, world_size);
                 let snapshot = Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
-                write(&Place { path: folder.to_owned(), version: VERSION, rank, world_size }, &model(), PROGRESS, &snapshot, || Ok(())).unwrap();
+                let place = Place { path: folder.to_owned(), bucket: None, version: VERSION, rank, world_size };
+                write(&place, &model(), PROGRESS, &snapshot, || Ok(())).unwrap();
             });
         }
     });
@@ -47,7 +49,7 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 }
 
 fn refusal(folder: &Path, version: Version, model: &ModelShape) -> String {
-    let error: Result<Restored, CheckpointError> = load(folder, version, model, 0, 2);
+    let error: Result<Restored, CheckpointError> = load(&Home::Folder(folder.to_owned()), version, model, 0, 2);
     error.unwrap_err().to_string().replace(&folder.display().to_string(), "DIR")
 }
 
@@ -56,7 +58,7 @@ fn a_checkpoint_gives_back_the_same_bits_on_as_many_ranks() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), 2);
     for rank in 0..2 {
-        let restored = load(folder.path(), VERSION, &model(), rank, 2).unwrap();
+        let restored = load(&Home::Folder(folder.path().to_owned()), VERSION, &model(), rank, 2).unwrap();
         assert_eq!(bits(&restored.blocks), bits(&shards(rank, 2)));
         assert_eq!(restored.optimizer, PROGRESS);
     }
@@ -68,7 +70,7 @@ fn a_checkpoint_of_two_ranks_is_read_by_one_or_three() {
     save(folder.path(), 2);
     for world_size in [1, 3] {
         for rank in 0..world_size {
-            let restored = load(folder.path(), VERSION, &model(), rank, world_size).unwrap();
+            let restored = load(&Home::Folder(folder.path().to_owned()), VERSION, &model(), rank, world_size).unwrap();
             assert_eq!(bits(&restored.blocks), bits(&shards(rank, world_size)), "rank {rank} of {world_size}");
         }
     }
@@ -96,7 +98,7 @@ fn a_torn_file_is_refused() {
     );
     assert_eq!(refusal(folder.path(), VERSION, &model()), expected);
     fs::remove_file(&path).unwrap();
-    assert!(refusal(folder.path(), VERSION, &model()).contains("`DIR/rank-1-of-2.safetensors` cannot be read: No such file"));
+    assert!(refusal(folder.path(), VERSION, &model()).contains("`DIR/rank-1-of-2.safetensors` is missing"));
 }
 
 #[test]
@@ -128,7 +130,7 @@ fn a_checkpoint_of_a_replaced_group_is_not_committed() {
     let folder = tempfile::tempdir().unwrap();
     let shards = shards(0, 1);
     let snapshot = Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
-    let place = Place { path: folder.path().to_owned(), version: VERSION, rank: 0, world_size: 1 };
+    let place = Place { path: folder.path().to_owned(), bucket: None, version: VERSION, rank: 0, world_size: 1 };
     let replaced = || Err(CheckpointError::Commit(VERSION, ClientError::Fenced("attempt 0 is not the current one".to_owned())));
     let refused = write(&place, &model(), PROGRESS, &snapshot, replaced).unwrap_err();
     assert_eq!(refused.to_string(), format!("the checkpoint {VERSION} is not committed"));

@@ -1,10 +1,13 @@
 //! Writes snapshots behind the training loop's back, one at a time.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::CheckpointReport;
 use rljob_protocol::version::Version;
+use rljob_storage::Bucket;
 
 use super::manifest::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json, receipt_file, write_json};
 use super::{CheckpointError, Snapshot};
@@ -15,12 +18,16 @@ use crate::coordinator_client::CoordinatorClient;
 const PEERS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Between two looks at the folder.
 const PEERS_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two looks at the bucket.
+const BUCKET_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A checkpoint's place and name.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its folder.
+    /// Its folder; of one in a bucket, where its files are on their way there.
     pub path: PathBuf,
+    /// The bucket, if it goes into one.
+    pub bucket: Option<Bucket>,
     /// Its name.
     pub version: Version,
     /// The rank that writes.
@@ -50,19 +57,19 @@ impl CheckpointWriter {
         self.newest == Some(version)
     }
 
-    /// Begins to write `snapshot`, once the one before is written. Returns that one's failure, if it failed.
-    pub fn begin(&mut self, place: Place, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
+    /// Begins to write `snapshot`, once the one before is written, and reports it as `path`. Returns that one's failure, if it failed.
+    pub fn begin(&mut self, place: Place, path: PathBuf, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
         self.newest = Some(place.version);
         let (client, model) = (self.client.clone(), self.model.clone());
         self.background.begin(move || {
             let confirm = || client.as_ref().map_or(Ok(()), |client| client.confirm().map_err(|error| CheckpointError::Commit(place.version, error)));
             write(&place, &model, optimizer, &snapshot, confirm)?;
-            report(client.as_ref(), &place.path, place.version)
+            report(client.as_ref(), &path, place.version)
         })
     }
 
     /// Reports a checkpoint that was written before once more, after it is complete.
-    pub fn repeat_report(&mut self, path: &std::path::Path, version: Version) -> Result<(), CheckpointError> {
+    pub fn repeat_report(&mut self, path: &Path, version: Version) -> Result<(), CheckpointError> {
         self.wait()?;
         report(self.client.as_ref(), path, version)
     }
@@ -78,7 +85,7 @@ impl CheckpointWriter {
     }
 }
 
-fn report(client: Option<&CoordinatorClient>, path: &std::path::Path, version: Version) -> Result<(), CheckpointError> {
+fn report(client: Option<&CoordinatorClient>, path: &Path, version: Version) -> Result<(), CheckpointError> {
     let Some(client) = client else { return Ok(()) };
     let report = CheckpointReport { attempt: client.attempt(), version, path: path.to_owned() };
     client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
@@ -92,18 +99,66 @@ pub(super) fn write(
     snapshot: &Snapshot,
     confirm: impl FnOnce() -> Result<(), CheckpointError>,
 ) -> Result<(), CheckpointError> {
-    let Place { path, version, rank, world_size } = place;
+    let Place { path, version, rank, world_size, .. } = place;
     let started = Instant::now();
     let entry = snapshot.write(path, *rank, *world_size)?;
     tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "wrote this rank's part of a checkpoint");
-    write_json(&path.join(receipt_file(*rank, *world_size)), &entry)?;
+    let receipt = receipt_file(*rank, *world_size);
+    match &place.bucket {
+        Some(bucket) => upload(place, bucket, &receipt, &entry)?,
+        None => write_json(&path.join(receipt), &entry)?,
+    }
     if *rank != 0 {
         return Ok(());
     }
-    let files = receipts(place)?;
+    let files = place.bucket.as_ref().map_or_else(|| receipts(place), |bucket| uploaded(place, bucket))?;
     confirm()?;
     let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
-    write_json(&path.join(MANIFEST_FILE), &manifest)
+    match &place.bucket {
+        Some(bucket) => Ok(bucket.put(&format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"), json(&manifest, path)?)?),
+        None => write_json(&path.join(MANIFEST_FILE), &manifest),
+    }
+}
+
+/// Brings a rank's part to the bucket, and then its receipt.
+fn upload(place: &Place, bucket: &Bucket, receipt: &str, entry: &FileEntry) -> Result<(), CheckpointError> {
+    let (folder, file, started) = (format!("{CHECKPOINTS_DIR}/{}", place.version), place.path.join(&entry.name), Instant::now());
+    bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
+    bucket.put(&format!("{folder}/{receipt}"), json(entry, &file)?)?;
+    fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
+    tracing::info!(version = %place.version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "uploaded this rank's part of a checkpoint");
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    serde_json::to_vec_pretty(value).map_err(|error| CheckpointError::io("encode", path, error.into()))
+}
+
+/// Every rank's receipt, waited for, and its part with the size that the receipt says.
+fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, CheckpointError> {
+    let folder = &format!("{CHECKPOINTS_DIR}/{}", place.version);
+    let ranks = || 0..place.world_size;
+    let mut there = bucket.list(folder)?;
+    let started = Instant::now();
+    while !ranks().all(|rank| there.contains_key(&receipt_file(rank, place.world_size))) {
+        if started.elapsed() > PEERS_TIMEOUT {
+            let ranks = ranks().filter(|rank| !there.contains_key(&receipt_file(*rank, place.world_size))).collect();
+            return Err(CheckpointError::Peers { path: bucket.place(folder).into(), ranks, seconds: PEERS_TIMEOUT.as_secs() });
+        }
+        std::thread::sleep(BUCKET_INTERVAL);
+        there = bucket.list(folder)?;
+    }
+    let entry = |rank| {
+        let name = format!("{folder}/{}", receipt_file(rank, place.world_size));
+        let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
+        let receipt = bucket.read(&name)?.unwrap_or_default();
+        let entry: FileEntry = serde_json::from_slice(&receipt).map_err(|error| torn(format!("is not understood: {error}")))?;
+        match there.get(&entry.name) {
+            Some(size) if *size == entry.size => Ok(entry),
+            found => Err(torn(format!("is of a part of {} bytes, of which {found:?} are in the bucket", entry.size))),
+        }
+    };
+    ranks().map(entry).collect()
 }
 
 /// Every rank's receipt, waited for.

@@ -1,27 +1,67 @@
 //! Writes exports behind the training loop's back, one at a time, and tells the coordinator of each.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use rljob_crds::RunConfig;
+use rljob_crds::names::EXPORT_COMPLETE_FILE;
 use rljob_protocol::learner::WeightsReady;
 use rljob_protocol::version::Version;
+use rljob_storage::{Bucket, Home, StorageError};
 
 use super::{PublishError, Staged, disk};
 use crate::background::Background;
 use crate::coordinator_client::CoordinatorClient;
+
+/// Where exports go: to the run directory, or through it to a bucket.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What the coordinator's paths start with.
+    home: PathBuf,
+    run_directory: PathBuf,
+    bucket: Option<Bucket>,
+}
+
+impl Target {
+    /// The target of a run.
+    pub fn of(config: &RunConfig, home: &Home) -> Self {
+        let bucket = if let Home::Bucket(bucket) = home { Some(bucket.clone()) } else { None };
+        Self { home: config.home(), run_directory: config.run_directory.clone(), bucket }
+    }
+
+    /// The local folder of what the coordinator names.
+    fn folder(&self, path: &Path) -> Result<PathBuf, StorageError> {
+        let outside = |_| StorageError::Outside { path: path.display().to_string(), home: self.home.display().to_string() };
+        Ok(self.run_directory.join(path.strip_prefix(&self.home).map_err(outside)?))
+    }
+
+    /// Brings a local folder to the bucket, if there is one: its marker last, after what another export left is removed. It is not kept here.
+    fn bring(&self, folder: &Path) -> Result<(), PublishError> {
+        let (Some(bucket), Ok(name)) = (&self.bucket, folder.strip_prefix(&self.run_directory)) else { return Ok(()) };
+        let name = name.display();
+        bucket.remove_folder(&name.to_string(), EXPORT_COMPLETE_FILE)?;
+        let entries = fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).map_err(PublishError::io("list", folder))?;
+        let mut files = entries.iter().filter(|entry| entry.file_name() != EXPORT_COMPLETE_FILE);
+        files.try_for_each(|entry| bucket.upload(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy())))?;
+        bucket.upload(&folder.join(EXPORT_COMPLETE_FILE), &format!("{name}/{EXPORT_COMPLETE_FILE}"))?;
+        fs::remove_dir_all(folder).map_err(PublishError::io("remove", folder))
+    }
+}
 
 /// Writes exports; every rank has one and knows which was begun last, and rank 0's writes.
 #[derive(Debug)]
 pub struct Exporter {
     client: CoordinatorClient,
     model_directory: PathBuf,
+    target: Target,
     background: Background<PublishError>,
     newest: Option<Version>,
 }
 
 impl Exporter {
     /// A writer of folders with the configuration and tokenizer of `model_directory`.
-    pub fn new(client: CoordinatorClient, model_directory: PathBuf) -> Self {
-        Self { client, model_directory, background: Background::new("export"), newest: None }
+    pub fn new(client: CoordinatorClient, model_directory: PathBuf, target: Target) -> Self {
+        Self { client, model_directory, target, background: Background::new("export"), newest: None }
     }
 
     /// Whether an export of this version was begun here before.
@@ -33,9 +73,11 @@ impl Exporter {
     pub fn begin(&mut self, version: Version, path: PathBuf, staged: Option<Staged>) -> Result<(), PublishError> {
         self.newest = Some(version);
         let Some(staged) = staged else { return Ok(()) };
-        let (client, model_directory) = (self.client.clone(), self.model_directory.clone());
+        let (client, model_directory, target) = (self.client.clone(), self.model_directory.clone(), self.target.clone());
         self.background.begin(move || {
-            disk::write_export(&path, &model_directory, &staged, version, || Ok(client.confirm()?))?;
+            let folder = target.folder(&path)?;
+            disk::write_export(&folder, &model_directory, &staged, version, || Ok(client.confirm()?))?;
+            target.bring(&folder)?;
             report(&client, version, &path)
         })
     }

@@ -39,6 +39,9 @@ pub enum PublishError {
         #[source]
         source: std::io::Error,
     },
+    /// A bucket failed.
+    #[error(transparent)]
+    Storage(#[from] rljob_storage::StorageError),
     /// The store for broadcasts could not be hosted, or its thread not started.
     #[error("failed to prepare a broadcast: {0}")]
     Broadcast(String),

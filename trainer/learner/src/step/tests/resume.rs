@@ -6,6 +6,7 @@ use std::rc::Rc;
 use rljob_crds::RLJobSpec;
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
+use rljob_storage::Home;
 use serde_json::json;
 use tch::{Kind, Tensor};
 
@@ -26,12 +27,14 @@ fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq])).unwrap();
     let mut writer = CheckpointWriter::new(None, model_shape(trainer.model.layout()));
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
-    writer.begin(Place { path: restore.path.clone(), version: restore.version, rank, world_size }, trainer.optimizer.progress(), snapshot).unwrap();
+    let place = Place { path: restore.path.clone(), bucket: None, version: restore.version, rank, world_size };
+    writer.begin(place, restore.path.clone(), trainer.optimizer.progress(), snapshot).unwrap();
     writer
 }
 
 fn restored(spec: &RLJobSpec, folder: &Path, restore: &Restore, ranks: Rc<Ranks>) -> Trainer {
-    restored_trainer(spec.clone(), Model::new(ModelConfig::from_folder(folder).unwrap()), ranks, restore, folder).unwrap()
+    let checkpoint = (restore.version, &Home::Folder(restore.path.clone()));
+    restored_trainer(spec.clone(), Model::new(ModelConfig::from_folder(folder).unwrap()), ranks, checkpoint, folder).unwrap()
 }
 
 fn restore_point(folder: &Path, attempt: u32) -> Restore {

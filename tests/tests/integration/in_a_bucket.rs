@@ -1,0 +1,186 @@
+//! Runs that are kept in a bucket of a real S3 server: whatever machine goes on, and whatever becomes of the server meanwhile, they end with the bits of the run that
+//! nobody disturbed.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, RUN_CONFIG_FILE};
+use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_tests::S3;
+use rljob_tests::process::wait_until;
+use rljob_tests::s3::BUCKET;
+use rustix::process::Signal;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, folder_with, undisturbed};
+
+/// Steps of the job.
+const STEPS: u32 = 12;
+
+/// The second of the small jobs, which starts from the first one's export, with a bucket of its own.
+struct InBucket {
+    s3: S3,
+    folder: TempDir,
+    storage: String,
+    model: String,
+}
+
+impl InBucket {
+    fn new() -> Self {
+        let s3 = S3::start().unwrap();
+        let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
+        let export = undisturbed().folder.path().join("undisturbed/default/imitate/export");
+        Self {
+            storage: format!("spec.storage={{s3: {{bucket: {BUCKET}, prefix: team, endpoint: '{}'}}}}", s3.endpoint()),
+            model: format!("spec.model={{path: {}}}", export.display()),
+            folder,
+            s3,
+        }
+    }
+
+    /// In a folder of run directories that is scratch.
+    fn start(&self, runs: &str, sets: &[&str]) -> LocalRun {
+        let sets = [self.storage.as_str(), &self.model].into_iter().chain(sets.iter().copied()).flat_map(|set| ["--set", set]);
+        let arguments: Vec<&str> = ["--use-bucket"].into_iter().chain(sets).collect();
+        LocalRun::start_in(self.folder.path(), runs, &arguments, &S3::environment())
+    }
+
+    fn scratch(&self, runs: &str) -> PathBuf {
+        self.folder.path().join(runs).join("default/practise")
+    }
+
+    /// The objects of a folder of the run, without what they all start with.
+    fn keys(&self, folder: &str) -> Vec<String> {
+        let prefix = format!("team/default/practise/{folder}/");
+        self.s3.keys(&prefix).into_iter().map(|key| key[prefix.len()..].to_owned()).collect()
+    }
+
+    fn object(&self, name: &str) -> PathBuf {
+        self.s3.objects().join("team/default/practise").join(name)
+    }
+
+    fn lines<T: DeserializeOwned>(&self, name: &str) -> Vec<T> {
+        let text = fs::read_to_string(self.object(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Steps of complete checkpoints.
+    fn checkpoints(&self) -> Vec<String> {
+        self.keys("checkpoints").iter().filter_map(|key| key.strip_suffix("/manifest.json")).map(ToOwned::to_owned).collect()
+    }
+
+    /// The run ends well, and what is in the bucket then is what nobody's disturbance changed.
+    fn assert_same(&self, local: LocalRun) {
+        let (code, output) = local.end();
+        assert_eq!(code, Some(0), "{output}");
+        assert!(self.object("export/complete.json").is_file());
+        let weights = fs::read(self.object("export/model.safetensors")).unwrap();
+        assert!(weights == undisturbed().made.exports[1], "the weights differ from those of the undisturbed run\n{output}");
+        let steps: Vec<StepMetrics> = self.lines(METRICS_FILE);
+        assert_eq!(steps.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>(), "each step is recorded once");
+        let evaluations: Vec<EvaluationMetrics> = self.lines(EVALUATIONS_FILE);
+        assert_eq!(evaluations.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), [0, 6, 12]);
+    }
+}
+
+/// Removes a machine's disk; what the cluster knows of the job stays.
+fn wipe(scratch: &std::path::Path) {
+    for entry in fs::read_dir(scratch).unwrap().flatten() {
+        let known = [RUN_CONFIG_FILE, "state.json"].iter().any(|name| entry.file_name() == *name);
+        if entry.path().is_dir() {
+            fs::remove_dir_all(entry.path()).unwrap();
+        } else if !known {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_the_bucket_alone_ends_with_the_same_bits_and_is_never_made_twice() {
+    let run = InBucket::new();
+    let keep = "spec.checkpoint.keepLast=1";
+    let local = run.start("one", &[keep]);
+    local.wait_for_steps("practise", 3);
+    local.kill("rljob-coordinator");
+    local.wait_for_steps("practise", 8);
+    local.kill_all();
+    wipe(&run.scratch("one"));
+    run.assert_same(run.start("one", &[keep]));
+
+    assert_eq!(run.checkpoints().len(), 1, "{:?}", run.checkpoints());
+    let (folders, samples) = (run.keys("checkpoints"), run.keys("journal/samples"));
+    assert!(folders.iter().all(|key| key.starts_with("step-12.")), "{folders:?}");
+    assert_eq!(samples, Vec::<String>::new(), "no batch is newer than the last checkpoint");
+    assert_eq!(run.s3.unfinished_parts(), 0);
+
+    // Made anew on another machine: another UID, nothing on the disk.
+    let local = run.start("two", &[keep]);
+    run.assert_same(local);
+    assert!(!log(&run, "two", "trainer-0").contains("starting learners"), "a finished run starts no learner");
+}
+
+fn log(run: &InBucket, runs: &str, process: &str) -> String {
+    fs::read_to_string(run.scratch(runs).join(format!("logs/{process}.log"))).unwrap()
+}
+
+#[test]
+fn an_altered_checkpoint_in_the_bucket_is_refused_and_the_one_before_is_used_with_the_same_bits_at_the_end() {
+    let run = InBucket::new();
+    let local = run.start("one", &[]);
+    local.wait_for_steps("practise", 7);
+    local.signal(Signal::INT);
+    assert_eq!(local.end().0, Some(INTERRUPTED));
+    let checkpoints = run.checkpoints();
+    let [newest, before] = [checkpoints.iter().rfind(|name| !name.starts_with("step-5.")), checkpoints.first()].map(|name| name.unwrap().clone());
+    assert_eq!(before, "step-5.attempt-0");
+    let shard = format!("checkpoints/{newest}/rank-1-of-2.safetensors");
+    let mut bytes = fs::read(run.object(&shard)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(run.object(&shard), bytes).unwrap();
+
+    run.assert_same(run.start("two", &[]));
+    let log = log(&run, "two", "coordinator");
+    let said = log.lines().find(|line| line.contains("refused checkpoint")).unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
+    let start = format!("refused checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: its SHA-256 is ");
+    assert!(said.contains(&start) && said.ends_with("; step-5.attempt-0 is used"), "{said}");
+}
+
+/// Its other name makes it another job, with a prefix of its own.
+#[test]
+fn another_job_starts_from_a_checkpoint_in_the_bucket_on_another_number_of_ranks() {
+    let run = InBucket::new();
+    let local = run.start("one", &[]);
+    local.wait_for_steps("practise", 6);
+    local.signal(Signal::INT);
+    assert_eq!(local.end().0, Some(INTERRUPTED));
+    let restore = format!("spec.checkpoint.restoreFrom=s3://{BUCKET}/team/default/practise/checkpoints/step-5.attempt-0");
+    let local = run.start("two", &["metadata.name=more", "spec.trainer.processesPerReplica=1", &restore]);
+    let (code, output) = local.end();
+    assert_eq!(code, Some(0), "{output}");
+    let more = run.s3.objects().join("team/default/more");
+    let metrics = fs::read_to_string(more.join(METRICS_FILE)).unwrap();
+    let steps: Vec<u64> = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, (6..=12).collect::<Vec<_>>());
+    let manifest: Value = serde_json::from_slice(&fs::read(more.join("checkpoints/step-12.attempt-0/manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["worldSize"], 1);
+}
+
+#[test]
+fn a_server_that_is_away_for_a_while_stalls_the_run_and_takes_nothing_from_it() {
+    let mut run = InBucket::new();
+    let local = run.start("one", &[]);
+    for steps in [2, 5, 9] {
+        local.wait_for_steps("practise", steps);
+        let log = run.scratch("one").join("logs/coordinator.log");
+        let noticed = || fs::read_to_string(&log).unwrap().matches("the bucket's server is away").count();
+        let before = noticed();
+        run.s3.kill().unwrap();
+        wait_until("somebody to notice", LIMIT, || Ok(noticed() > before)).unwrap();
+        run.s3.restart().unwrap();
+    }
+    run.assert_same(local);
+    let state: Value = serde_json::from_slice(&fs::read(run.scratch("one").join("state.json")).unwrap()).unwrap();
+    assert_eq!(state["epoch"], 1, "no process was started again");
+}

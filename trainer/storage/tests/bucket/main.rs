@@ -1,0 +1,4 @@
+//! A bucket on a real S3 server.
+
+#[cfg(test)]
+mod objects;
