@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Between two looks at whether the proxy is still wanted.
+/// Between two looks at whether the link is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// An overloaded server's words.
 const SLOW_DOWN: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
