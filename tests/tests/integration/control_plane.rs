@@ -10,10 +10,12 @@ use serde_json::{Value, json};
 
 mod at_rest;
 mod children;
+mod faults;
 mod leader;
 mod lifecycle;
 mod limits;
 mod operator;
+mod played;
 mod pods;
 mod scale;
 
