@@ -109,7 +109,7 @@ impl Pollers {
 
     /// What every coordinator said last.
     pub fn reports(&self) -> Vec<CoordinatorStatus> {
-        lock(&self.tasks).values().filter_map(|poller| lock(&poller.latest).as_ref().map(|report| report.status.clone())).collect()
+        lock(&self.tasks).values().filter_map(|poller| lock(&poller.latest).as_ref().and_then(|report| report.status.clone())).collect()
     }
 
     /// What the coordinator of that pod UID said last.

@@ -98,11 +98,6 @@ impl Cluster {
         self.enclosure.kill_oldest(command_line)
     }
 
-    /// Runs a program to its end beside the cluster, in its network.
-    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        self.enclosure.run(program, arguments)
-    }
-
     /// Processes in pods of a node, or of every node where the name is empty.
     pub fn pod_processes(&self, node: &str) -> Vec<PodProcess> {
         self.enclosure.pod_processes(node)
