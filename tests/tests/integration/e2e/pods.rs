@@ -1,4 +1,4 @@
-//! Pods that are hung, lost with their node, and drained, in one run: the job goes on, none of it is counted, and its status says what happened.
+//! Processes that hang, and pods that are lost with their node or drained, in one run: the job goes on, none of it is counted, and its status says what happened.
 
 use std::sync::PoisonError;
 
@@ -34,10 +34,32 @@ impl Run<'_> {
         found.unwrap()
     }
 
+    /// Waits until the last failure is a process that was killed for this reason.
+    fn wait_for_failure(&self, reason: &str) {
+        let failure = || self.status()["lastFailure"].take();
+        wait_until(reason, LIMIT, || Ok(failure()["reason"] == reason)).unwrap();
+        assert_eq!(failure()["exitCode"], 137, "{}", failure());
+        self.say(reason);
+    }
+
     fn wait_for_all_ready(&self) {
         self.wait_for_condition("TrainerReady");
         self.wait_for_condition("InferenceReady");
     }
+}
+
+/// Stops the newest process of a pod whose command line contains these words.
+fn stop_newest(cluster: &Cluster, words: &str) {
+    let processes = cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words));
+    let newest = processes.max_by_key(|process| process.pid.as_raw_nonzero()).unwrap_or_else(|| panic!("no process is {words}"));
+    kill_process(newest.pid, Signal::STOP).unwrap();
+}
+
+/// Asks the eviction API, as a drain does.
+fn evict(namespace: &Namespace, pod: &str) {
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}).to_string();
+    namespace.kubectl.run_with_input(&["create", "--raw", &path, "--filename=-"], &eviction).unwrap();
 }
 
 /// The node of a pod, by label in a namespace.
@@ -47,7 +69,7 @@ fn node_of(cluster: &Cluster, namespace: &str, selector: &str) -> String {
 }
 
 #[test]
-fn a_job_goes_on_though_an_engine_hangs_a_node_is_lost_and_the_other_one_is_drained() {
+fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_other_one_is_drained() {
     let _alone = NODES.write().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "stays").unwrap();
@@ -55,11 +77,17 @@ fn a_job_goes_on_though_an_engine_hangs_a_node_is_lost_and_the_other_one_is_drai
     run.wait_for_steps(3);
     run.wait_for_all_ready();
     gates_are_open(&namespace);
+    scale_up_and_down(&run);
 
-    // A stopped process accepts connections and answers nothing.
-    let hung = cluster.pod_processes("").into_iter().find(|process| process.command_line.contains("rljob-engine --model-path=/data/model ")).unwrap();
-    kill_process(hung.pid, Signal::STOP).unwrap();
+    // A stopped process accepts connections and answers nothing. An engine is missed by its coordinator, the other two by their kubelets.
+    stop_newest(cluster, "rljob-engine --model-path=/data/model ");
+    stop_newest(cluster, "rljob-supervisor --config");
+    run.wait_for_failure("SupervisorExited");
     run.wait_for_incident("EngineHung", "inference");
+    run.goes_on();
+    run.wait_for_all_ready();
+    stop_newest(cluster, "rljob-coordinator --config");
+    run.wait_for_failure("CoordinatorExited");
     run.goes_on();
     run.wait_for_all_ready();
 
@@ -74,12 +102,14 @@ fn a_job_goes_on_though_an_engine_hangs_a_node_is_lost_and_the_other_one_is_drai
     drop(stopped);
     cluster.kubectl().run(&["wait", "--for=condition=Ready", &format!("node/{lost}"), "--timeout=120s"]).unwrap();
 
+    evict(&namespace, "stays-trainer-0");
+    run.wait_for_incident("Evicted", "trainer");
+    // The operator goes along.
     cluster.kubectl().run(&["drain", &kept, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"]).unwrap();
     run.say(&format!("{kept} is drained"));
     run.wait_for_all_ready();
     run.goes_on();
     cluster.kubectl().run(&["uncordon", &kept]).unwrap();
-    run.wait_for_incident("Evicted", "trainer");
 
     let status = run.status();
     assert_eq!(status["restarts"], 0, "nothing of it counts: {status}");
@@ -87,6 +117,18 @@ fn a_job_goes_on_though_an_engine_hangs_a_node_is_lost_and_the_other_one_is_drai
     assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "every step is recorded once");
     namespace.kubectl.run(&["patch", "rljob/stays", "--type=merge", "--patch", &json!({"spec": {"suspend": true}}).to_string()]).unwrap();
     run.wait_for_condition("Suspended");
+}
+
+/// A new engine joins at a sync, which opens its gate; one that leaves takes nothing along.
+fn scale_up_and_down(run: &Run<'_>) {
+    let kubectl = &run.namespace.kubectl;
+    kubectl.run(&["scale", "rljob/stays", "--replicas=3"]).unwrap();
+    kubectl.run(&["wait", "--for=create", "pod/stays-inference-2", "--timeout=60s"]).unwrap();
+    kubectl.run(&["wait", "--for=condition=Ready", "pod/stays-inference-2", "--timeout=120s"]).unwrap();
+    run.say("a third engine has joined");
+    kubectl.run(&["scale", "rljob/stays", "--replicas=2"]).unwrap();
+    kubectl.run(&["wait", "--for=delete", "pod/stays-inference-2", "--timeout=120s"]).unwrap();
+    run.goes_on();
 }
 
 /// Every engine holds weights of the run by now, and kubelet adds that up.
