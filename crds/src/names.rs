@@ -21,6 +21,8 @@ pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const APP: &str = "rljob";
 /// Annotation of a StatefulSet: its pod template as it was rendered when the spec was accepted. It is applied again as it is until the spec changes.
 pub const ANNOTATION_TEMPLATE: &str = "rljob.dev/pod-template";
+/// Annotation of a ConfigMap: SHA-256 of its run configuration, so that an altered one is known.
+pub const ANNOTATION_DIGEST: &str = "rljob.dev/sha256";
 
 /// Condition: summary of the run. Its reason is the STATUS column.
 pub const CONDITION_SUCCEEDED: &str = "Succeeded";

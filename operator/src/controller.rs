@@ -9,30 +9,28 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::channel::mpsc;
-use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use jiff::{SignedDuration, Timestamp};
 use kube::api::PostParams;
-use kube::runtime::controller::{Action, Controller};
+use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::events::{Event, EventType, Recorder};
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::RLJob;
-use rljob_crds::names::{LABEL_JOB, MANAGED_BY, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
+use rljob_crds::names::{MANAGED_BY, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::RLJobStatus;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{ApplyError, apply};
+use crate::apply::{Applied, ApplyError, Target};
+use crate::cache::{Cache, changes};
+use crate::children::children;
 use crate::decide::{self, Decision, Facts, Recorded, assign_epoch, decide, desired_for_coordinator};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Settings, Tokens, build};
 use crate::observe::{Observed, observe};
-use crate::pods::{self, LastSeen};
+use crate::pods::{self, LastSeen, Plan};
 use crate::poll::{Order, Pollers};
-use crate::remove::remove;
+use crate::remove::{RemoveError, remove};
 use crate::server::Metrics;
 use crate::status;
 use crate::tend::tend;
@@ -40,7 +38,7 @@ use crate::validate::{ValidatedJob, validate};
 
 mod policy;
 
-pub use policy::{Failures, Rejections};
+pub use policy::{Failures, Rejections, Written};
 
 /// A pass that nothing triggered, as a safety net.
 const RESYNC: Duration = Duration::from_secs(300);
@@ -48,6 +46,14 @@ const RESYNC: Duration = Duration::from_secs(300);
 const STALLED_RESYNC: Duration = Duration::from_secs(60);
 /// Time after which a deleted job is forgotten at the latest.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
+/// Time that a pod may wait for its volumes before what it mounts is applied again.
+const MOUNT_PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+/// Passes at a time: of different jobs, since one job has one at a time.
+const CONCURRENCY: u16 = 32;
+/// Jobs in a page of a list.
+const PAGE: u32 = 100;
+/// What kubectl leaves in an object: the spec once more.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Longest note of an event, in bytes.
 const NOTE_LIMIT: usize = 1000;
 
@@ -55,6 +61,14 @@ const NOTE_LIMIT: usize = 1000;
 pub struct Context {
     /// The API server.
     pub client: Client,
+    /// The namespace that is looked after; all, if none.
+    pub namespace: Option<String>,
+    /// What lives.
+    pub cache: Arc<Cache>,
+    /// What was applied.
+    pub applied: Applied,
+    /// What statuses were written.
+    pub written: Written,
     /// The operator's own part in what is rendered.
     pub settings: Settings,
     /// What tokens are derived from.
@@ -76,9 +90,9 @@ pub struct Context {
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The object changed since it was read.
-    #[error("the RLJob changed while its status was being written")]
-    Conflict,
+    /// An object changed since it was read.
+    #[error("{0}")]
+    Conflict(String),
     /// What exists could not be read.
     #[error("failed to read what exists")]
     Observe(#[source] Box<kube::Error>),
@@ -92,15 +106,33 @@ pub enum ReconcileError {
     #[error("failed to remove a pod")]
     Tend(#[source] Box<kube::Error>),
     /// A finished job's child could not be removed.
-    #[error("failed to remove the children of a finished job")]
-    Remove(#[source] Box<kube::Error>),
+    #[error(transparent)]
+    Remove(RemoveError),
+}
+
+impl From<ApplyError> for ReconcileError {
+    fn from(error: ApplyError) -> Self {
+        match error {
+            ApplyError::Conflict { .. } => Self::Conflict(error.to_string()),
+            error => Self::Apply(error),
+        }
+    }
+}
+
+impl From<RemoveError> for ReconcileError {
+    fn from(error: RemoveError) -> Self {
+        match error {
+            RemoveError::Conflict(..) | RemoveError::Secret(ApplyError::Conflict { .. }) => Self::Conflict(error.to_string()),
+            error => Self::Remove(error),
+        }
+    }
 }
 
 impl ReconcileError {
     /// The variant, as a metric's label.
     fn variant(&self) -> &'static str {
         match self {
-            Self::Conflict => "conflict",
+            Self::Conflict(_) => "conflict",
             Self::Observe(_) => "observe",
             Self::WriteStatus(_) => "write_status",
             Self::Apply(_) => "apply",
@@ -112,22 +144,15 @@ impl ReconcileError {
 
 /// The controller, not running yet, and the store of all jobs that it keeps.
 pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Store<RLJob>) {
-    let children = || watcher::Config::default().labels(LABEL_JOB).any_semantic();
-    let controller = Controller::new(scoped::<RLJob>(client, namespace), watcher::Config::default().any_semantic())
-        .owns(scoped::<StatefulSet>(client, namespace), children())
-        .owns(scoped::<Service>(client, namespace), children())
-        .owns(scoped::<NetworkPolicy>(client, namespace), children())
-        .owns(scoped::<PodDisruptionBudget>(client, namespace), children())
-        .watches(scoped::<Pod>(client, namespace), children(), |pod| {
-            let job = pod.labels().get(LABEL_JOB).cloned();
-            job.zip(pod.namespace()).map(|(job, namespace)| ObjectRef::new(&job).within(&namespace))
-        });
-    let store = controller.store();
+    let jobs: Api<RLJob> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
+    let (store, writer) = reflector::store();
+    let slim = |job: &mut RLJob| {
+        job.metadata.managed_fields = None;
+        job.annotations_mut().remove(LAST_APPLIED);
+    };
+    let jobs = watcher(jobs, watcher::Config::default().page_size(PAGE)).default_backoff().modify(slim).reflect(writer).applied_objects();
+    let controller = Controller::for_stream(jobs, store.clone()).with_config(Config::default().concurrency(CONCURRENCY));
     (controller, store)
-}
-
-fn scoped<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(client: &Client, namespace: Option<&str>) -> Api<K> {
-    namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
 }
 
 /// Runs the controller until `stop`; passes in progress are finished.
@@ -135,6 +160,7 @@ pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers:
     let housekeeping = tokio::spawn(keep_house(controller.store(), context.clone(), stop.clone()));
     controller
         .reconcile_on(triggers)
+        .reconcile_on(changes(&context.cache, &context.client, context.namespace.as_deref()))
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile_measured, error_policy, context)
         .for_each(|result| async move {
@@ -153,11 +179,14 @@ async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: Cancellati
         context.pollers.retain(|uid| uids.contains(uid));
         context.failures.retain(|uid| uids.contains(uid));
         context.rejections.retain(|uid| uids.contains(uid));
+        context.applied.retain(|uid| uids.contains(uid));
+        context.written.retain(|uid| uids.contains(uid));
         context.last_seen.retain(|uid| uids.contains(uid));
     }
 }
 
 async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    context.cache.wait_until_listed().await;
     let started = Instant::now();
     let result = Box::pin(reconcile(&job, &context)).await;
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(ReconcileError::variant));
@@ -170,7 +199,7 @@ async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Ac
 #[expect(clippy::needless_pass_by_value, reason = "the signature that the controller calls")]
 fn error_policy(job: Arc<RLJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
     let name = ObjectRef::from_obj(job.as_ref());
-    if matches!(error, ReconcileError::Conflict) {
+    if matches!(error, ReconcileError::Conflict(_)) {
         tracing::debug!(job = %name, %error, "trying again");
         return Action::requeue(policy::CONFLICT_DELAY);
     }
@@ -186,6 +215,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
         context.pollers.forget(&uid);
         return Ok(Action::await_change());
     }
+    if context.written.is_newer(&uid, object.metadata.resource_version.as_deref()) {
+        return Ok(Action::await_change());
+    }
     let now = Timestamp::now();
     let old = object.status.clone().unwrap_or_default();
     // validate (no client); what runs is left alone if the spec has become invalid
@@ -193,8 +225,10 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
         Ok(job) => job,
         Err(invalid) => return stall(object, &old, REASON_INVALID_SPEC, &invalid.to_string(), context, now).await,
     };
-    // observe (client)
-    let observed = observe(&context.client, &job).await.map_err(|error| ReconcileError::Observe(Box::new(error)))?;
+    // observe (client only for names that nothing is known of, and only if something may be made)
+    let outlived = decide::removal(&job, &status::recorded(&old)).is_some_and(|due| now >= due);
+    let asks = (!outlived).then_some(&context.client);
+    let observed = observe(&context.cache, asks, &job).await.map_err(|error| ReconcileError::Observe(Box::new(error)))?;
     if !observed.foreign.is_empty() {
         let message =
             format!("these objects have names that the job needs and belong to somebody else; rename the job or remove them: {}", observed.foreign.join(", "));
@@ -214,38 +248,64 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // The record comes before the deed (client).
     let written = write_status(object, &old, new, context).await?;
-    tracing::info!(job = %ObjectRef::from_obj(object), decision = ?decision, attempt = written.attempt, epoch = written.epoch, "reconciled");
     context.last_seen.replace(&uid, &pods);
     tend(&context.client, &job.namespace, &plan).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
-    if matches!(decision, Decision::Finished(_)) && decide::removal(&job, &facts.recorded).is_some_and(|due| now >= due) {
-        context.pollers.forget(&uid);
-        if observed.has_children() {
-            remove(&context.client, &job).await.map_err(|error| ReconcileError::Remove(Box::new(error)))?;
+    act(object, &job, &Seen { old, written, facts, observed, decision, plan, outlived, now }, context).await
+}
+
+/// What a pass has found and recorded.
+struct Seen {
+    old: RLJobStatus,
+    written: RLJobStatus,
+    facts: Facts,
+    observed: Observed,
+    decision: Decision,
+    plan: Plan,
+    /// Whether a finished job's children have outlived their time.
+    outlived: bool,
+    now: Timestamp,
+}
+
+/// Does what was recorded: desired (no client), apply or remove (client), tell the coordinator.
+async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context) -> Result<Action, ReconcileError> {
+    let tokens = Tokens::derive(&context.token_key, &job.uid);
+    let children = children(&build(job, seen.decision.wanted(&seen.facts), &context.settings, &tokens, &seen.observed.pinned()));
+    let target = Target { client: &context.client, cache: &context.cache, applied: &context.applied, namespace: &job.namespace, uid: &job.uid };
+    if seen.outlived {
+        context.pollers.forget(&job.uid);
+        if seen.observed.has_children() {
+            remove(&target, &children, &seen.observed).await?;
         }
         return Ok(Action::await_change());
     }
-    // desired (no client), apply (client)
-    let tokens = Tokens::derive(&context.token_key, &uid);
-    let resources = build(&job, decision.wanted(&facts), &context.settings, &tokens, &observed.pinned());
-    let rejection = match apply(&context.client, &resources).await {
-        Ok(()) => None,
-        Err(error @ ApplyError::Rejected { .. }) => Some(error.to_string()),
-        Err(error) => return Err(ReconcileError::Apply(error)),
+    let unmounted = seen.observed.unmounted_since();
+    let secret_is_missed = unmounted.is_some_and(|since| seen.now.duration_since(since) >= MOUNT_PATIENCE);
+    let (applied, rejection) = match target.apply(&children, &seen.observed, secret_is_missed).await {
+        Ok(applied) => (applied, None),
+        Err(error @ ApplyError::Rejected { .. }) => (0, Some(error.to_string())),
+        Err(error) => return Err(error.into()),
     };
-    tell_coordinator(object, &job, &facts, &observed, &decision, &tokens, context);
-    let stalled = rejection.is_some();
-    let is_news = context.rejections.replace(&uid, rejection.as_deref(), now);
-    let next = next_pass(&job, &status::recorded(&written), &decision, stalled, now);
-    Ok(Action::requeue(if is_news { Duration::ZERO } else { plan.wait(now).map_or(next, |wait| wait.min(next)) }))
+    if applied > 0 || seen.written != seen.old {
+        let (job, attempt, epoch) = (ObjectRef::from_obj(object), seen.written.attempt, seen.written.epoch);
+        tracing::info!(%job, decision = ?seen.decision, attempt, epoch, applied, "reconciled");
+    }
+    tell_coordinator(object, job, seen, &tokens, context);
+    let is_news = context.rejections.replace(&job.uid, rejection.as_deref(), seen.now);
+    if is_news {
+        return Ok(Action::requeue(Duration::ZERO));
+    }
+    let due = next_pass(job, &status::recorded(&seen.written), &seen.decision, rejection.is_some(), seen.now);
+    let waits = [seen.plan.wait(seen.now), unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
+    Ok(Action::requeue(waits.into_iter().flatten().fold(due, Duration::min)))
 }
 
 /// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.
-fn tell_coordinator(object: &RLJob, job: &ValidatedJob, facts: &Facts, observed: &Observed, decision: &Decision, tokens: &Tokens, context: &Context) {
-    if !decision.keeps_running() {
+fn tell_coordinator(object: &RLJob, job: &ValidatedJob, seen: &Seen, tokens: &Tokens, context: &Context) {
+    if !seen.decision.keeps_running() {
         context.pollers.forget(&job.uid);
         return;
     }
-    if let (Some(desired), Some((identity, Some(url)))) = (desired_for_coordinator(job, facts), observed.coordinator()) {
+    if let (Some(desired), Some((identity, Some(url)))) = (desired_for_coordinator(job, &seen.facts), seen.observed.coordinator()) {
         let order = Order { identity, url, token: tokens.operator.clone(), desired };
         context.pollers.order(&job.uid, ObjectRef::from_obj(object), order);
     }
@@ -280,8 +340,10 @@ async fn write_status(object: &RLJob, old: &RLJobStatus, new: RLJobStatus, conte
     replacement.status = Some(new.clone());
     // The resourceVersion in the object makes this a compare-and-set.
     match api.replace_status(&object.name_any(), &PostParams { field_manager: Some(MANAGED_BY.to_owned()), ..PostParams::default() }, &replacement).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return Err(ReconcileError::Conflict),
+        Ok(made) => context.written.note(&object.uid().unwrap_or_default(), made.metadata.resource_version.as_deref()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            return Err(ReconcileError::Conflict("the RLJob changed while its status was being written".to_owned()));
+        }
         Err(error) => return Err(ReconcileError::WriteStatus(Box::new(error))),
     }
     context.metrics.status_written();

@@ -65,7 +65,7 @@ fn cluster_role() -> Value {
         rule("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("networking.k8s.io", &["networkpolicies"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["configmaps"], &["get", "create", "patch", "delete"]),
+        rule("", &["configmaps"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("", &["secrets"], &["create", "patch", "delete"]),
         // Deletes pods whose node no longer ends them.
         rule("", &["pods"], &["list", "watch", "delete"]),

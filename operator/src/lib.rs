@@ -10,7 +10,7 @@
 //!
 //! Beside them, [`pods`] plans what the states of single pods ask for, and [`tend`] does it.
 //!
-//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`] and
+//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges [`cache`], [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`] and
 //! [`server`].
 
 pub mod validate;
@@ -24,6 +24,10 @@ pub mod desired;
 pub mod pods;
 
 pub mod sglang;
+
+pub mod children;
+
+pub mod cache;
 
 pub mod observe;
 

@@ -1,24 +1,25 @@
-//! Reads what exists of a job, once a pass. No interpretation but sorting: own children by role, and objects that have a child's name and belong to somebody else.
+//! What exists of a job, once a pass, from the [`cache`](crate::cache). No interpretation but sorting: own children by name, pods by role, and objects that have a
+//! child's name and belong to somebody else.
 //!
-//! Secrets are never read.
+//! Only a name that the cache does not hold is asked for: before a child is made, an object without the job's label may have its name. Secrets are never read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use futures::future::{try_join_all, try_join3};
-use futures::try_join;
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::ListParams;
-use kube::{Api, Client, Resource, ResourceExt};
-use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_JOB, LABEL_ROLE};
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::GetParams;
+use kube::{Client, ResourceExt};
+use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
+use crate::cache::{Cache, Live};
+use crate::children::{ChildName, Kind, readable};
 use crate::decide::{Facts, RoleCounts, Roles};
+use crate::desired::pin::LiveSet;
 use crate::desired::{Pinned, Role, meta};
 use crate::pods::{self, PodFacts};
 use crate::status;
@@ -27,99 +28,84 @@ use crate::validate::ValidatedJob;
 /// What exists of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The run configuration, if it is there.
-    pub config_map: Option<ConfigMap>,
-    /// The StatefulSets that are there.
-    pub stateful_sets: BTreeMap<Role, StatefulSet>,
+    /// The own children, but for the Secret.
+    pub children: BTreeMap<ChildName, Arc<Live>>,
+    /// The StatefulSets among them.
+    pub sets: BTreeMap<Role, LiveSet>,
     /// Pods by role, by name; terminating ones included.
-    pub pods: BTreeMap<Role, Vec<Pod>>,
+    pub pods: BTreeMap<Role, Vec<Arc<Pod>>>,
     /// `Kind name` of every object that has a child's name and is not this job's.
     pub foreign: Vec<String>,
 }
 
-/// Reads everything of a job.
+/// What exists of a job. With a client, names that the cache does not hold are asked for.
 ///
 /// # Errors
 /// Any request that fails.
-pub async fn observe(client: &Client, job: &ValidatedJob) -> kube::Result<Observed> {
-    let namespace = job.namespace.as_str();
-    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let stateful_sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let (config_map_name, selector) = (meta::config_map_name(job), ListParams::default().labels(&format!("{LABEL_JOB}={}", job.name)));
-    let role_names = Role::ALL.map(|role| meta::role_name(job, role));
-    let (config_map, sets, pods, mut foreign) = try_join!(
-        config_maps.get_opt(&config_map_name),
-        try_join_all(role_names.iter().map(|name| stateful_sets.get_opt(name))),
-        pods.list(&selector),
-        foreign(client, job, &role_names),
-    )?;
-    let (config_map, stranger) = own_or_foreign(job, config_map);
-    foreign.extend(stranger);
-    let mut observed = Observed { config_map, foreign, ..Observed::default() };
-    for (role, set) in Role::ALL.into_iter().zip(sets) {
-        let (own, stranger) = own_or_foreign(job, set);
-        observed.foreign.extend(stranger);
-        observed.stateful_sets.extend(own.map(|set| (role, set)));
+pub async fn observe(cache: &Cache, client: Option<&Client>, job: &ValidatedJob) -> kube::Result<Observed> {
+    let mut found = Vec::new();
+    let mut unknown = Vec::new();
+    for name in readable(job) {
+        match cache.child(&job.namespace, &name) {
+            Some(live) => found.push((name, live)),
+            None => unknown.push(name),
+        }
     }
-    observed.sort_pods(pods.items);
-    Ok(observed)
-}
-
-/// Objects of the kinds that need not be read whole.
-async fn foreign(client: &Client, job: &ValidatedJob, role_names: &[String; 3]) -> kube::Result<Vec<String>> {
-    let services = Api::<Service>::namespaced(client.clone(), &job.namespace);
-    let policies = Api::<NetworkPolicy>::namespaced(client.clone(), &job.namespace);
-    let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), &job.namespace);
-    let budget_name = meta::role_name(job, Role::Inference);
-    let (services, policy, budget) = try_join3(
-        try_join_all(role_names.iter().map(|name| services.get_metadata_opt(name))),
-        policies.get_metadata_opt(&job.name),
-        budgets.get_metadata_opt(&budget_name),
-    )
-    .await?;
-    let mut found: Vec<String> =
-        services.into_iter().flatten().filter(|object| !is_own(job, &object.metadata)).map(|object| named::<Service>(&object.metadata)).collect();
-    found.extend(policy.filter(|object| !is_own(job, &object.metadata)).map(|object| named::<NetworkPolicy>(&object.metadata)));
-    found.extend(budget.filter(|object| !is_own(job, &object.metadata)).map(|object| named::<PodDisruptionBudget>(&object.metadata)));
-    Ok(found)
-}
-
-fn own_or_foreign<K: Resource<DynamicType = ()>>(job: &ValidatedJob, object: Option<K>) -> (Option<K>, Option<String>) {
-    match object {
-        Some(object) if is_own(job, object.meta()) => (Some(object), None),
-        Some(object) => (None, Some(named::<K>(object.meta()))),
-        None => (None, None),
+    if let Some(client) = client {
+        let asked = try_join_all(unknown.into_iter().map(|name| look_up(client, &job.namespace, name))).await?;
+        found.extend(asked.into_iter().flatten());
     }
+    Ok(Observed::sort(job, found, cache.pods(&job.namespace, &job.name)))
 }
 
-fn is_own(job: &ValidatedJob, metadata: &ObjectMeta) -> bool {
-    metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == job.uid)
-}
-
-fn named<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> String {
-    format!("{} {}", K::kind(&()), metadata.name.as_deref().unwrap_or_default())
+/// What the API server has under a name. It may answer from its cache: what is then made is made only if there is nothing yet.
+async fn look_up(client: &Client, namespace: &str, (kind, name): ChildName) -> kube::Result<Option<(ChildName, Arc<Live>)>> {
+    match kind.api(client, Some(namespace)).get_with(&name, &GetParams::at("0")).await {
+        Ok(object) => Ok(Some(((kind, name), Arc::new(Live::new(kind, &object))))),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl Observed {
+    fn sort(job: &ValidatedJob, found: Vec<(ChildName, Arc<Live>)>, pods: Vec<Arc<Pod>>) -> Self {
+        let mut observed = Self::default();
+        for (name, live) in found {
+            if live.owner.as_deref() == Some(job.uid.as_str()) {
+                observed.children.insert(name, live);
+            } else {
+                observed.foreign.push(format!("{} {}", name.0, name.1));
+            }
+        }
+        let mut owners = BTreeMap::new();
+        for role in Role::ALL {
+            if let Some(live) = observed.children.get(&(Kind::StatefulSet, meta::role_name(job, role))) {
+                owners.insert(role, live.uid.clone());
+                observed.sets.extend(live.set.clone().map(|set| (role, set)));
+            }
+        }
+        observed.sort_pods(&owners, pods);
+        observed
+    }
+
     /// Keeps the pods that one of the own StatefulSets controls, by role.
-    fn sort_pods(&mut self, pods: Vec<Pod>) {
+    fn sort_pods(&mut self, owners: &BTreeMap<Role, Box<str>>, pods: Vec<Arc<Pod>>) {
         for pod in pods {
             let role = pod.labels().get(LABEL_ROLE).and_then(|role| Role::parse(role));
-            let set = role.and_then(|role| self.stateful_sets.get(&role)).and_then(ResourceExt::uid);
-            let controlled = pod.owner_references().iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == set.as_ref());
+            let set = role.and_then(|role| owners.get(&role));
+            let controlled = set.is_some() && crate::cache::owner(&pod.metadata) == set.map(|uid| &**uid);
             if let Some(role) = role.filter(|_| controlled) {
                 self.pods.entry(role).or_default().push(pod);
             }
         }
         for role in self.pods.values_mut() {
-            role.sort_by_key(pods::ordinal);
+            role.sort_by_key(|pod| pods::ordinal(pod));
         }
     }
 
     /// Whether there is anything left to remove.
     pub fn has_children(&self) -> bool {
-        self.config_map.is_some() || !self.stateful_sets.is_empty()
+        self.children.keys().any(|(kind, _)| matches!(kind, Kind::ConfigMap | Kind::StatefulSet))
     }
 
     /// What a coordinator said that ended because the run directory belongs to another run.
@@ -141,6 +127,18 @@ impl Observed {
         })
     }
 
+    /// Since when a pod that has a node waits for its volumes: something that it mounts is missing.
+    pub fn unmounted_since(&self) -> Option<Timestamp> {
+        let waits = |pod: &Arc<Pod>| {
+            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+            let find = |type_: &str, status: &str| conditions.iter().find(|condition| condition.type_ == type_ && condition.status == status);
+            let scheduled = find("PodScheduled", "True").filter(|_| pod.metadata.deletion_timestamp.is_none())?;
+            find("PodReadyToStartContainers", "False")?;
+            Some(scheduled.last_transition_time.as_ref()?.0)
+        };
+        self.pods.values().flatten().filter_map(waits).min()
+    }
+
     /// The pods as plain facts.
     pub fn pod_facts(&self) -> Vec<PodFacts> {
         self.pods.iter().flat_map(|(role, all)| all.iter().map(|pod| pods::read(pod, *role, self.wants(*role, pods::ordinal(pod))))).collect()
@@ -153,7 +151,8 @@ impl Observed {
 
     /// What the templates of the next pass keep.
     pub fn pinned(&self) -> Pinned {
-        Pinned::from_live(self.config_map.as_ref(), &self.stateful_sets)
+        let run_config = self.children.iter().find_map(|((kind, _), live)| live.run_config.as_deref().filter(|_| *kind == Kind::ConfigMap));
+        Pinned::from_live(run_config, &self.sets)
     }
 
     /// The coordinator pod: its UID, and its base URL once it has an address.
@@ -168,7 +167,7 @@ impl Observed {
     pub fn facts(&self, job: &ValidatedJob, old: &RLJobStatus, report: impl FnOnce(&str) -> Option<CoordinatorStatus>) -> Facts {
         let identity = self.coordinator().map(|(uid, _)| uid);
         let engines = self.pods.get(&Role::Inference).into_iter().flatten().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let endpoint = |pod: &Pod| EngineEndpoint { name: pod.name_any(), url: meta::engine_url(job, &pod.name_any()) };
+        let endpoint = |pod: &Arc<Pod>| EngineEndpoint { name: pod.name_any(), url: meta::engine_url(job, &pod.name_any()) };
         Facts {
             suspend: job.spec.suspend,
             generation: job.generation,
@@ -185,8 +184,11 @@ impl Observed {
 
     fn counts(&self, role: Role) -> RoleCounts {
         let pods = self.pods.get(&role).map(Vec::as_slice).unwrap_or_default();
-        let wanted = self.stateful_sets.get(&role).and_then(|set| set.spec.as_ref()?.replicas);
-        RoleCounts { wanted: wanted.unwrap_or(0), existing: count(pods.iter()), ready: count(pods.iter().filter(|pod| pods::is_up(pod))) }
+        let (seen, set) = (count(pods.iter()), self.sets.get(&role));
+        // Pods may be seen later than their set's size: until its controller has acted on that, some may be there.
+        let counted = set.map_or(0, |set| if set.settled { set.existing } else { set.existing.max(1) });
+        let ready = count(pods.iter().filter(|pod| pods::is_up(pod)));
+        RoleCounts { wanted: set.map_or(0, |set| set.replicas), existing: seen.max(counted), ready }
     }
 }
 
@@ -198,9 +200,10 @@ fn count<T>(items: impl Iterator<Item = T>) -> i32 {
 mod tests {
     use super::*;
     use crate::validate::test_support::validated;
+    use rljob_crds::names::LABEL_JOB;
     use serde_json::json;
 
-    fn pod(name: &str, role: &str, owner: &str, more: &serde_json::Value) -> Pod {
+    fn pod(name: &str, role: &str, owner: &str, more: &serde_json::Value) -> Arc<Pod> {
         let mut pod = json!({
             "metadata": {
                 "name": name, "uid": format!("uid of {name}"), "labels": { LABEL_JOB: "sums", LABEL_ROLE: role },
@@ -211,26 +214,32 @@ mod tests {
         if more.is_string() {
             pod["metadata"]["deletionTimestamp"] = more.clone();
         }
-        serde_json::from_value(pod).unwrap()
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn child(kind: Kind, name: &str, uid: &str, owner: &str, more: &serde_json::Value) -> (ChildName, Arc<Live>) {
+        let mut object = json!({ "metadata": { "name": name, "uid": uid, "generation": 1,
+            "ownerReferences": [{ "apiVersion": "a/v1", "kind": "K", "name": "n", "uid": owner, "controller": true }] } });
+        object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ((kind, name.to_owned()), Arc::new(Live::new(kind, &serde_json::from_value(object).unwrap())))
+    }
+
+    fn set(name: &str, uid: &str, replicas: i32) -> (ChildName, Arc<Live>) {
+        let more = json!({ "spec": { "replicas": replicas }, "status": { "replicas": 1, "observedGeneration": 1 } });
+        child(Kind::StatefulSet, name, uid, &validated().uid, &more)
     }
 
     fn observed() -> Observed {
-        let set = |uid: &str, replicas: i32| {
-            let set = json!({ "metadata": { "uid": uid }, "spec": { "replicas": replicas, "selector": {}, "template": {} } });
-            serde_json::from_value::<StatefulSet>(set).unwrap()
-        };
-        let stateful_sets = BTreeMap::from([(Role::Inference, set("engines", 3)), (Role::Coordinator, set("coordinators", 1))]);
-        let mut observed = Observed { stateful_sets, ..Observed::default() };
         let (here, going) = (json!(null), json!("2027-01-15T08:00:00Z"));
-        observed.sort_pods(vec![
+        let pods = vec![
             pod("sums-inference-10", "inference", "engines", &here),
             pod("sums-inference-2", "inference", "engines", &here),
             pod("sums-inference-1", "inference", "engines", &going),
             pod("sums-inference-0", "inference", "somebody else", &here),
             pod("sums-coordinator-0", "coordinator", "coordinators", &here),
             pod("sums-trainer-0", "trainer", "no set of ours", &here),
-        ]);
-        observed
+        ];
+        Observed::sort(&validated(), vec![set("sums-inference", "engines", 3), set("sums-coordinator", "coordinators", 1)], pods)
     }
 
     #[test]
@@ -244,6 +253,16 @@ mod tests {
     }
 
     #[test]
+    fn pods_that_are_not_seen_yet_are_not_taken_for_gone() {
+        let existing = |replicas: i32, counted: i32, observed: i64| {
+            let more = json!({ "spec": { "replicas": replicas }, "status": { "replicas": counted, "observedGeneration": observed } });
+            let set = child(Kind::StatefulSet, "sums-trainer", "trainers", &validated().uid, &more);
+            Observed::sort(&validated(), vec![set], Vec::new()).counts(Role::Trainer).existing
+        };
+        assert_eq!((existing(0, 0, 1), existing(0, 2, 1), existing(0, 0, 0)), (0, 2, 1), "settled, with two pods, not looked at yet");
+    }
+
+    #[test]
     fn what_a_pod_cannot_do_is_said_in_its_own_words() {
         let mut observed = observed();
         assert_eq!((observed.directory_in_use(), observed.blocked()), (None, None));
@@ -253,9 +272,23 @@ mod tests {
             "containerStatuses": [{ "name": "coordinator", "image": "", "imageID": "", "ready": false, "restartCount": 1,
                 "lastState": { "terminated": { "exitCode": 78, "message": message } } }],
         });
-        observed.pods.get_mut(&Role::Coordinator).unwrap()[0].status = Some(serde_json::from_value(status).unwrap());
+        let pod = &mut observed.pods.get_mut(&Role::Coordinator).unwrap()[0];
+        Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
         assert_eq!(observed.directory_in_use().as_deref(), Some("it belongs to lab/other"));
         assert_eq!(observed.blocked().as_deref(), Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu"));
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_its_volumes_is_seen() {
+        let mut observed = observed();
+        assert_eq!(observed.unmounted_since(), None);
+        let status = json!({ "conditions": [
+            { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z" },
+            { "type": "PodReadyToStartContainers", "status": "False" },
+        ] });
+        let pod = &mut observed.pods.get_mut(&Role::Inference).unwrap()[1];
+        Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
+        assert_eq!(observed.unmounted_since(), Some("2027-01-15T08:00:00Z".parse().unwrap()));
     }
 
     #[test]
@@ -265,17 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_ours_by_its_controlling_owners_uid() {
-        let owned = |uid: &str, controller: bool| {
-            serde_json::from_value(
-                json!({ "name": "sums-run", "ownerReferences": [{ "apiVersion": "a/v1", "kind": "K", "name": "n", "uid": uid, "controller": controller }] }),
-            )
-            .unwrap()
-        };
+    fn a_child_is_ours_by_its_controlling_owners_uid() {
         let job = validated();
-        assert!(is_own(&job, &owned(&job.uid, true)));
-        assert!(!is_own(&job, &owned(&job.uid, false)));
-        assert!(!is_own(&job, &owned("another", true)));
-        assert!(!is_own(&job, &ObjectMeta::default()));
+        let found = [("sums-run", job.uid.as_str()), ("sums", "another")].map(|(name, owner)| child(Kind::ConfigMap, name, "u", owner, &json!({})));
+        let observed = Observed::sort(&job, found.into(), Vec::new());
+        let own: Vec<String> = observed.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
+        assert_eq!((own, observed.foreign), (vec!["ConfigMap sums-run".to_owned()], vec!["ConfigMap sums".to_owned()]));
     }
 }

@@ -1,37 +1,59 @@
-//! Removes a finished job's children, all of them its own. What marks that there are any, the ConfigMap, goes last, so that a removal that was cut short is taken up again.
+//! Removes a finished job's children, all of them its own: each as it was seen, by UID and resourceVersion. What marks that there are any, the ConfigMap, goes last, so
+//! that a removal that was cut short is taken up again.
 
 use futures::future::try_join_all;
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::DeleteParams;
-use kube::{Api, Client, Resource};
+use kube::api::{DeleteParams, Preconditions};
 
-use crate::desired::{Role, meta};
-use crate::validate::ValidatedJob;
+use crate::apply::{ApplyError, Target};
+use crate::children::{Child, ChildName, Kind};
+use crate::observe::Observed;
 
-/// Removes everything that `apply` made. The caller has seen that no object of these names is somebody else's.
-///
-/// # Errors
-/// Any request that fails; what is gone already is none.
-pub async fn remove(client: &Client, job: &ValidatedJob) -> kube::Result<()> {
-    let names = Role::ALL.map(|role| meta::role_name(job, role));
-    try_join_all(names.iter().map(|name| remove_one::<StatefulSet>(client, job, name))).await?;
-    try_join_all(names.iter().map(|name| remove_one::<Service>(client, job, name))).await?;
-    remove_one::<PodDisruptionBudget>(client, job, &meta::role_name(job, Role::Inference)).await?;
-    remove_one::<NetworkPolicy>(client, job, &job.name).await?;
-    remove_one::<Secret>(client, job, &meta::secret_name(job)).await?;
-    remove_one::<ConfigMap>(client, job, &meta::config_map_name(job)).await
+/// The order in which kinds go.
+const ORDER: [Kind; 6] = [Kind::StatefulSet, Kind::Service, Kind::PodDisruptionBudget, Kind::NetworkPolicy, Kind::Secret, Kind::ConfigMap];
+
+/// Why a child could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// It is not what it was taken for; the next pass will see it as it is.
+    #[error("{0} {1} changed while it was being removed")]
+    Conflict(Kind, String),
+    /// The request failed.
+    #[error("failed to remove {0} {1}")]
+    Failed(Kind, String, #[source] Box<kube::Error>),
+    /// The Secret could not be applied, which tells what it is: it is never read.
+    #[error(transparent)]
+    Secret(#[from] ApplyError),
 }
 
-async fn remove_one<K>(client: &Client, job: &ValidatedJob, name: &str) -> kube::Result<()>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    match Api::<K>::namespaced(client.clone(), &job.namespace).delete(name, &DeleteParams::background()).await {
+/// Removes everything that `apply` made.
+///
+/// # Errors
+/// The first child that cannot be removed; what is gone already is none.
+pub async fn remove(target: &Target<'_>, children: &[Child], observed: &Observed) -> Result<(), RemoveError> {
+    for kind in ORDER {
+        for secret in children.iter().filter(|child| kind == Kind::Secret && child.name.0 == kind) {
+            if target.applied.identity(target.uid, &secret.name).is_none() {
+                target.apply_one(secret, observed).await?;
+            }
+            let (uid, version) = target.applied.identity(target.uid, &secret.name).unwrap_or_default();
+            remove_one(target, &secret.name, uid, version).await?;
+        }
+        let own = observed.children.iter().filter(|(name, live)| name.0 == kind && !live.terminating);
+        try_join_all(own.map(|(name, live)| remove_one(target, name, live.uid.to_string(), live.version.to_string()))).await?;
+    }
+    Ok(())
+}
+
+async fn remove_one(target: &Target<'_>, (kind, name): &ChildName, uid: String, version: String) -> Result<(), RemoveError> {
+    let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version) };
+    let parameters = DeleteParams::background().preconditions(preconditions);
+    match kind.api(target.client, Some(target.namespace)).delete(name, &parameters).await {
+        Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        result => result.map(drop),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            target.applied.forget(target.uid, &(*kind, name.clone()));
+            Err(RemoveError::Conflict(*kind, name.clone()))
+        }
+        Err(error) => Err(RemoveError::Failed(*kind, name.clone(), Box::new(error))),
     }
 }

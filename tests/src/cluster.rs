@@ -50,6 +50,11 @@ impl Cluster {
         &self.kubeconfig
     }
 
+    /// Where the test reaches what listens in the cluster's network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.enclosure.address
+    }
+
     /// A kubectl with the administrator's rights, in the namespace `default`.
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(&self.kubeconfig)

@@ -22,6 +22,7 @@ pub mod node;
 pub mod pki;
 pub mod process;
 pub mod rootfs;
+pub mod scrape;
 
 pub use cluster::Cluster;
 pub use kubectl::Kubectl;

@@ -12,6 +12,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
+use rljob_operator::apply::Applied;
 use rljob_operator::controller::{self, Context};
 use rljob_operator::desired::Settings;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
@@ -65,6 +66,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let reporter = Reporter { controller: MANAGED_BY.to_owned(), instance: std::env::var("HOSTNAME").ok() };
     let (controller, store) = controller::new(&client, arguments.namespace.as_deref());
     let context = Context {
+        namespace: arguments.namespace,
+        cache: Arc::default(),
+        applied: Applied::default(),
+        written: controller::Written::default(),
         recorder: Recorder::new(client.clone(), reporter),
         client,
         settings: Settings { image: arguments.image },

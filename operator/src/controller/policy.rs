@@ -1,5 +1,5 @@
-//! What is remembered of failed passes: how often one failed in a row, so that it is tried later and later, and what the API server refused, so that the next
-//! pass records it. Both are only hints; a new operator finds them again.
+//! What is remembered from one pass to the next: which version of the job the last one wrote, how often one failed in a row, so that it is tried later and later, and
+//! what the API server refused, so that the next pass records it. All are only hints; a new operator finds them again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,35 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::cache::number;
+
 /// After a conflict: by then the watch has brought the newer object.
 pub(super) const CONFLICT_DELAY: Duration = Duration::from_millis(200);
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// For so long, a refusal in other words is the same one.
 const SAME_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
+
+/// Versions of the RLJobs whose status this process wrote, by UID.
+#[derive(Default)]
+pub struct Written(Mutex<HashMap<String, u64>>);
+
+impl Written {
+    /// Remembers the version that a write of the status made.
+    pub(super) fn note(&self, uid: &str, version: Option<&str>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), number(version));
+    }
+
+    /// Whether an object is older than the last write: a pass over it would decide on what is past.
+    pub(super) fn is_newer(&self, uid: &str, version: Option<&str>) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).is_some_and(|written| *written > number(version))
+    }
+
+    /// Forgets jobs that are gone.
+    pub(super) fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| exists(uid));
+    }
+}
 
 /// Failures in a row, by the job's UID.
 #[derive(Default)]
@@ -71,6 +94,14 @@ impl Rejections {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_as_it_was_before_the_last_write_is_known_for_old() {
+        let written = Written::default();
+        written.note("a", Some("10"));
+        let newer = |uid, version| written.is_newer(uid, Some(version));
+        assert!(newer("a", "9") && !newer("a", "10") && !newer("a", "11") && !newer("b", "1"));
+    }
 
     #[test]
     fn delays_double_up_to_a_minute_and_a_success_starts_over() {

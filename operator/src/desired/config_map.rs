@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rljob_crds::RunConfig;
-use rljob_crds::names::{EXPORT_DIR, RUN_CONFIG_FILE};
+use rljob_crds::names::{ANNOTATION_DIGEST, EXPORT_DIR, RUN_CONFIG_FILE};
 
-use super::{Pinned, meta};
+use super::{Pinned, meta, pin};
 use crate::validate::ValidatedJob;
 
 /// The run configuration of a job in a cluster.
@@ -29,8 +30,9 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
 pub(super) fn build_config_map(job: &ValidatedJob, pinned: &Pinned) -> ConfigMap {
     // The configuration is plain data with text keys; its serialization has no way to fail.
     let text = pinned.run_config.clone().unwrap_or_else(|| serde_json::to_string_pretty(&run_config(job)).unwrap_or_default());
+    let annotations = Some(BTreeMap::from([(ANNOTATION_DIGEST.to_owned(), pin::digest(&text))]));
     ConfigMap {
-        metadata: meta::child(job, meta::config_map_name(job), None),
+        metadata: ObjectMeta { annotations, ..meta::child(job, meta::config_map_name(job), None) },
         data: Some(BTreeMap::from([(RUN_CONFIG_FILE.to_owned(), text)])),
         ..ConfigMap::default()
     }

@@ -1,13 +1,15 @@
 //! What pods were made from, kept until none is wanted.
 //!
 //! A template is rendered when a role's StatefulSet goes from no pods to some: at the start and at a resume, the only moments at which the API server accepts a change of
-//! what is in it. In between it is applied again as it was, from an annotation of the StatefulSet, and the run configuration from the ConfigMap.
+//! what is in it. In between it is applied again as it was, from an annotation of the StatefulSet, and the run configuration from the ConfigMap, which carries its digest: one
+//! that somebody has altered pins nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
-use rljob_crds::names::{ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use rljob_crds::names::ANNOTATION_TEMPLATE;
+use sha2::{Digest, Sha256};
 
 use super::Role;
 
@@ -20,24 +22,35 @@ pub struct Pinned {
     pub templates: BTreeMap<Role, PodTemplateSpec>,
 }
 
+/// A role's StatefulSet as it lives.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LiveSet {
+    /// Pods that it is to have.
+    pub replicas: i32,
+    /// Whether its controller has seen its newest generation.
+    pub settled: bool,
+    /// Pods that its controller counts.
+    pub existing: i32,
+    /// The template as it was rendered, from the annotation.
+    pub template: Option<Arc<str>>,
+}
+
 impl Pinned {
     /// What the live objects pin: nothing once no StatefulSet wants pods.
-    pub fn from_live(config_map: Option<&ConfigMap>, stateful_sets: &BTreeMap<Role, StatefulSet>) -> Self {
-        let wants_pods = |set: &StatefulSet| set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1) > 0;
+    pub fn from_live(run_config: Option<&str>, sets: &BTreeMap<Role, LiveSet>) -> Self {
         // One role that wants none (an `sft` job has no engines) must not unpin the rest, nor be rendered from another spec than they.
-        if !stateful_sets.values().any(wants_pods) {
+        if !sets.values().any(|set| set.replicas > 0) {
             return Self::default();
         }
-        let run_config = config_map.and_then(|map| map.data.as_ref()?.get(RUN_CONFIG_FILE).cloned());
-        let templates = stateful_sets.iter().filter_map(|(role, set)| Some((*role, template_of(set)?))).collect();
-        Self { run_config, templates }
+        let template = |set: &LiveSet| serde_json::from_str(set.template.as_deref()?).ok();
+        let templates = sets.iter().filter_map(|(role, set)| Some((*role, template(set)?))).collect();
+        Self { run_config: run_config.map(ToOwned::to_owned), templates }
     }
 }
 
-/// The template that a StatefulSet carries in its annotation.
-fn template_of(set: &StatefulSet) -> Option<PodTemplateSpec> {
-    let text = set.metadata.annotations.as_ref()?.get(ANNOTATION_TEMPLATE)?;
-    serde_json::from_str(text).ok()
+/// SHA-256 of a run configuration, as its ConfigMap carries it.
+pub fn digest(run_config: &str) -> String {
+    format!("{:x}", Sha256::digest(run_config))
 }
 
 /// The annotation's text.

@@ -1,9 +1,9 @@
 //! Golden tests: every child of a minimal job, whole; and what pinning keeps.
 
-use std::collections::BTreeMap;
-
+use rljob_crds::names::{ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
 use rljob_crds::roles::EngineKind;
 
+use super::pin::LiveSet;
 use super::tokens::TokenKey;
 use super::*;
 use crate::validate::test_support::validated;
@@ -61,14 +61,20 @@ fn a_model_of_another_job_is_its_export() {
     assert_eq!(run_config(&job).model_directory.to_str(), Some("/rljob/runs/lab/warmup/export"));
 }
 
-fn live(resources: &Resources) -> BTreeMap<Role, k8s_openapi::api::apps::v1::StatefulSet> {
-    Role::ALL.into_iter().zip(resources.stateful_sets.clone()).collect()
+fn pinned_by(resources: &Resources) -> Pinned {
+    let live = |set: &StatefulSet| LiveSet {
+        replicas: set.spec.as_ref().unwrap().replicas.unwrap(),
+        template: set.metadata.annotations.as_ref().unwrap().get(ANNOTATION_TEMPLATE).map(|text| text.as_str().into()),
+        ..LiveSet::default()
+    };
+    let run_config = resources.config_map.data.as_ref().unwrap().get(RUN_CONFIG_FILE).map(String::as_str);
+    Pinned::from_live(run_config, &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect())
 }
 
 #[test]
 fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders_the_same() {
     let first = built(Wanted::Everything, &Pinned::default());
-    let pinned = Pinned::from_live(Some(&first.config_map), &live(&first));
+    let pinned = pinned_by(&first);
     let mut job = validated();
     job.spec.training.seed = 99;
     let newer = Settings { image: "registry.example/rljob:8".to_owned() };
@@ -79,7 +85,7 @@ fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders
 #[test]
 fn a_resume_renders_anew() {
     let stopped = built(Wanted::Nothing, &Pinned::default());
-    assert_eq!(Pinned::from_live(Some(&stopped.config_map), &live(&stopped)), Pinned::default());
+    assert_eq!(pinned_by(&stopped), Pinned::default());
 }
 
 #[test]

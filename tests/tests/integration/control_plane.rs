@@ -8,6 +8,7 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
+mod at_rest;
 mod children;
 mod lifecycle;
 mod limits;

@@ -2,12 +2,14 @@
 //! that pods are made and removed but never run: what a run does is the end-to-end test's.
 
 use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use rljob_tests::enclosure::Program;
 use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::wait_until;
-use rljob_tests::{Kubectl, Namespace};
+use rljob_tests::{Kubectl, Namespace, scrape};
 use serde_json::{Value, json};
 
 use super::{cluster, job, merge};
@@ -19,36 +21,49 @@ pub(super) const KINDS: &str = "statefulsets,pods,services,configmaps,secrets,ne
 /// Selects it.
 pub(super) const OWN: &str = "--selector=rljob.dev/job=sample";
 
+/// Ports of the operators' metrics: each gets its own.
+static PORT: AtomicU16 = AtomicU16::new(18082);
+
 /// An operator for one namespace. A failing test prints what it said.
-pub(super) struct Operator(Program);
+pub(super) struct Operator {
+    program: Program,
+    metrics: SocketAddr,
+}
 
 impl Operator {
     pub(super) fn start(namespace: &Namespace, image: &str) -> Self {
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
         let arguments = [
             format!("KUBECONFIG={}", service_account_config(&namespace.name)),
             binary("rljob-operator").unwrap().display().to_string(),
             format!("--image={image}"),
             format!("--namespace={}", namespace.name),
-            "--listen=127.0.0.1:0".to_owned(),
+            format!("--listen=0.0.0.0:{port}"),
         ];
-        Self(cluster().start_program(&name, "env".as_ref(), &arguments).unwrap())
+        let program = cluster().start_program(&name, "env".as_ref(), &arguments).unwrap();
+        Self { program, metrics: SocketAddr::from((cluster().address(), port)) }
     }
 
     /// What it has said so far.
     pub(super) fn words(&self) -> String {
-        self.0.words()
+        self.program.words()
+    }
+
+    /// A sample of its metrics; 0 for one that is not there yet.
+    pub(super) fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        Ok(scrape::metrics(self.metrics)?.get(name).copied().unwrap_or_default())
     }
 
     pub(super) fn wait_to_say(&self, words: &str) {
-        wait_until(&format!("the operator to say {words:?}"), LIMIT, || Ok(self.0.words().contains(words))).unwrap();
+        wait_until(&format!("the operator to say {words:?}"), LIMIT, || Ok(self.program.words().contains(words))).unwrap();
     }
 }
 
 impl Drop for Operator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("── the operator said\n{}", self.0.words());
+            eprintln!("── the operator said\n{}", self.program.words());
         }
     }
 }

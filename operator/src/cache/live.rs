@@ -1,0 +1,264 @@
+//! A child as it lives, in the little that passes need of it: who it is, whose it is, what it pins, and enough to tell whether it still is as wanted.
+//!
+//! ```text
+//!  object ─ without status and bookkeeping ─┬─▶ fingerprint     what an apply left is known again by it
+//!                                           └─▶ essence         what is wanted must be a part of it
+//! ```
+//! Templates and run configurations are large and mostly one's own: the essence holds their digests. A template is compared with the annotation beside it when it is
+//! read ([`super::live`] sees both), so that one word says whether somebody has altered it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
+use rljob_crds::names::{ANNOTATION_DIGEST, ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
+use serde_json::{Map, Value, json};
+
+use crate::children::Kind;
+use crate::desired::pin::{self, LiveSet};
+
+/// A child as it lives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Live {
+    /// Its UID.
+    pub uid: Box<str>,
+    /// Its resourceVersion.
+    pub version: Box<str>,
+    /// UID of its controlling owner.
+    pub owner: Option<Box<str>>,
+    /// Whether it is on its way out.
+    pub terminating: bool,
+    /// Of everything but status and bookkeeping.
+    pub fingerprint: u64,
+    /// Of a ConfigMap: the text of `run.json`, unless somebody has altered it.
+    pub run_config: Option<Arc<str>>,
+    /// Of a StatefulSet: its size and what it pins.
+    pub set: Option<LiveSet>,
+    essence: Box<str>,
+}
+
+/// A resourceVersion as a number: those of one resource can be compared (KEP-5504).
+pub fn number(version: Option<&str>) -> u64 {
+    version.and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+/// UID of the controlling owner.
+pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
+    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+impl Live {
+    /// Takes of an object what is needed.
+    pub fn new(kind: Kind, object: &DynamicObject) -> Self {
+        let metadata = &object.metadata;
+        let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+        // It came as JSON.
+        let whole = without_bookkeeping(serde_json::to_value(object).unwrap_or_default());
+        Self {
+            uid: text(&metadata.uid),
+            version: text(&metadata.resource_version),
+            owner: owner(metadata).map(Into::into),
+            terminating: metadata.deletion_timestamp.is_some(),
+            fingerprint: digest(&whole),
+            run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole).map(Into::into)).flatten(),
+            set: (kind == Kind::StatefulSet).then(|| live_set(object, &whole)),
+            essence: essence(kind, whole).to_string().into(),
+        }
+    }
+
+    /// Whether it has all that is wanted, as [`Wanted::new`] took it.
+    pub fn holds(&self, wanted: &Wanted) -> bool {
+        serde_json::from_str(&self.essence).is_ok_and(|essence: Value| contains(&essence, &wanted.essence))
+    }
+}
+
+/// What is wanted of a child, to be compared with what lives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// The same for the same object.
+    pub digest: u64,
+    essence: Value,
+}
+
+impl Wanted {
+    /// Of an object that is to exist.
+    pub fn new(kind: Kind, object: &Value) -> Self {
+        let essence = essence(kind, without_bookkeeping(object.clone()));
+        Self { digest: digest(&essence), essence }
+    }
+}
+
+fn live_set(object: &DynamicObject, whole: &Value) -> LiveSet {
+    let number = |path: &str| object.data.pointer(path).and_then(Value::as_i64);
+    let count = |path: &str| number(path).and_then(|count| i32::try_from(count).ok());
+    LiveSet {
+        replicas: count("/spec/replicas").unwrap_or(1),
+        settled: number("/status/observedGeneration") >= object.metadata.generation,
+        existing: count("/status/replicas").unwrap_or(0),
+        template: template_text(whole).map(Into::into),
+    }
+}
+
+fn run_config(whole: &Value) -> Option<&str> {
+    let text = whole.pointer("/data")?.get(RUN_CONFIG_FILE)?.as_str()?;
+    // Operators of before wrote no digest.
+    let said = whole.pointer("/metadata/annotations").and_then(|annotations| annotations.get(ANNOTATION_DIGEST));
+    said.is_none_or(|said| *said == pin::digest(text)).then_some(text)
+}
+
+fn template_text(whole: &Value) -> Option<&str> {
+    whole.pointer("/metadata/annotations")?.get(ANNOTATION_TEMPLATE)?.as_str()
+}
+
+/// What one can want: no status, and of the metadata no more than labels, annotations and owners.
+fn without_bookkeeping(mut whole: Value) -> Value {
+    if let Some(fields) = whole.as_object_mut() {
+        fields.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind" | "status"));
+        if let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|field, _| matches!(field.as_str(), "labels" | "annotations" | "ownerReferences"));
+        }
+    }
+    whole
+}
+
+/// The same with digests in place of what is large.
+fn essence(kind: Kind, mut whole: Value) -> Value {
+    let shorten = |value: Option<&mut Value>| {
+        if let Some(value) = value {
+            *value = digest(value).into();
+        }
+    };
+    match kind {
+        Kind::StatefulSet => {
+            let annotated = template_text(&whole).and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+            let intact = whole.pointer("/spec/template").is_some_and(|template| contains(template, &annotated));
+            if let Some(spec) = whole.get_mut("spec").and_then(Value::as_object_mut) {
+                spec.insert("template".to_owned(), json!({ "asAnnotated": intact }));
+            }
+            shorten(whole.pointer_mut("/metadata/annotations").and_then(|annotations| annotations.get_mut(ANNOTATION_TEMPLATE)));
+        }
+        Kind::ConfigMap => shorten(whole.pointer_mut("/data").and_then(|data| data.get_mut(RUN_CONFIG_FILE))),
+        Kind::Secret | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Service => {}
+    }
+    whole
+}
+
+fn digest(value: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether `live` has all of `wanted`: objects may have more fields, lists may not have more items; what is wanted empty may be absent.
+fn contains(live: &Value, wanted: &Value) -> bool {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| match live.get(key) {
+            Some(live) => contains(live, wanted),
+            None => is_empty(wanted),
+        }),
+        (Value::Array(live), Value::Array(wanted)) => live.len() == wanted.len() && live.iter().zip(wanted).all(|(live, wanted)| contains(live, wanted)),
+        (live, wanted) => live == wanted || (live.is_null() && is_empty(wanted)),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn set(image: &str, annotated: &str) -> Value {
+        let template = |image: &str| json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": image}]}});
+        json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet",
+            "metadata": {"name": "s", "annotations": {ANNOTATION_TEMPLATE: template(annotated).to_string()}},
+            "spec": {"replicas": 2, "template": template(image), "selector": {"matchLabels": {"a": "b"}}},
+        })
+    }
+
+    /// What the API server adds to what it was given.
+    fn as_it_lives(mut object: Value) -> Value {
+        object["metadata"]["uid"] = "u-1".into();
+        object["metadata"]["resourceVersion"] = "7".into();
+        object["metadata"]["generation"] = 3.into();
+        object["metadata"]["managedFields"] = json!([{"manager": "m"}]);
+        object["metadata"]["ownerReferences"] = json!([{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": "job", "controller": true}]);
+        object["spec"]["podManagementPolicy"] = "OrderedReady".into();
+        object["spec"]["template"]["spec"]["containers"][0]["terminationMessagePath"] = "/dev/termination-log".into();
+        object["status"] = json!({"replicas": 1, "observedGeneration": 2});
+        object
+    }
+
+    #[test]
+    fn what_lives_holds_what_was_applied_whatever_the_server_and_others_add() {
+        let applied = set("i:1", "i:1");
+        let live = Live::new(Kind::StatefulSet, &object(as_it_lives(applied.clone())));
+        let seen = (&*live.uid, &*live.version, live.owner.as_deref(), live.terminating);
+        assert_eq!(seen, ("u-1", "7", Some("job"), false));
+        let wants = |value: &Value| live.holds(&Wanted::new(Kind::StatefulSet, value));
+        assert!(wants(&applied));
+        let mut scaled = applied.clone();
+        scaled["spec"]["replicas"] = 3.into();
+        let mut labelled = applied.clone();
+        labelled["metadata"]["labels"] = json!({"rljob.dev/job": "s"});
+        assert_eq!([&set("i:2", "i:2"), &scaled, &labelled].map(wants), [false; 3]);
+        let expected = LiveSet { replicas: 2, settled: false, existing: 1, template: template_text(&applied).map(Into::into) };
+        assert_eq!(live.set, Some(expected));
+    }
+
+    #[test]
+    fn a_template_that_somebody_has_altered_is_seen_and_changes_the_fingerprint() {
+        let live = |image: &str| Live::new(Kind::StatefulSet, &object(as_it_lives(set(image, "i:1"))));
+        let wanted = Wanted::new(Kind::StatefulSet, &set("i:1", "i:1"));
+        assert!(live("i:1").holds(&wanted) && !live("i:2").holds(&wanted));
+        assert_ne!(live("i:1").fingerprint, live("i:2").fingerprint);
+    }
+
+    #[test]
+    fn versions_generations_and_status_do_not_change_the_fingerprint() {
+        let one = as_it_lives(set("i:1", "i:1"));
+        let mut other = one.clone();
+        other["metadata"]["resourceVersion"] = "9".into();
+        other["metadata"]["generation"] = 4.into();
+        other["status"] = json!({"replicas": 2});
+        let fingerprint = |value: Value| Live::new(Kind::StatefulSet, &object(value)).fingerprint;
+        assert_eq!(fingerprint(one), fingerprint(other));
+    }
+
+    #[test]
+    fn a_part_is_known_in_the_whole() {
+        let live = json!({"a": {"b": [1, {"c": 2, "d": 3}], "e": "x"}});
+        for (wanted, held) in [
+            (json!({}), true),
+            (json!({"a": {"e": "x", "f": {}}}), true),
+            (json!({"a": {"b": [1, {"c": 2}]}}), true),
+            (json!({"a": {"b": [1]}}), false),
+            (json!({"a": {"b": [1, {"c": 3}]}}), false),
+            (json!({"g": 1}), false),
+        ] {
+            assert_eq!(contains(&live, &wanted), held, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn an_altered_run_configuration_pins_nothing() {
+        let map = |text: &str| json!({"metadata": {"name": "m", "annotations": {ANNOTATION_DIGEST: pin::digest("one")}}, "data": {RUN_CONFIG_FILE: text}});
+        let run_config = |text: &str| Live::new(Kind::ConfigMap, &object(map(text))).run_config;
+        assert_eq!((run_config("one").as_deref(), run_config("two")), (Some("one"), None));
+    }
+
+    #[test]
+    fn a_changed_run_configuration_is_seen() {
+        let map = |text: &str| json!({"metadata": {"name": "m"}, "data": {RUN_CONFIG_FILE: text}});
+        let live = Live::new(Kind::ConfigMap, &object(map("one")));
+        assert_eq!(live.run_config.as_deref(), Some("one"), "of an operator that wrote no digest");
+        assert!(live.holds(&Wanted::new(Kind::ConfigMap, &map("one"))) && !live.holds(&Wanted::new(Kind::ConfigMap, &map("two"))));
+    }
+}

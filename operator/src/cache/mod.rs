@@ -1,0 +1,291 @@
+//! What lives, as far as watches and the answers to own writes tell: children by name, pods by job. A pass reads from here and asks the API server nothing.
+//!
+//! ```text
+//!  watches ([`watch`]) ──▶ Table<Live> a kind ─┐
+//!                          Table<Pod>  by job ─┼─▶ observe          every change ─▶ a pass of the job it belongs to
+//!  answers to own writes ──────────────────────┘
+//! ```
+//!
+//! Nothing here goes back in time ([`table`]), so that a pass never acts on a state that is older than what the operator itself has written. It holds only what bears the
+//! label of a job: that an object is not here does not prove that its name is free.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::api::DynamicObject;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
+use rljob_crds::RLJob;
+use rljob_crds::names::LABEL_JOB;
+use tokio::sync::watch as signal;
+
+use crate::children::{ChildName, Kind};
+
+mod live;
+mod table;
+mod watch;
+
+pub use live::{Live, Wanted, number, owner};
+use table::{Name, Table};
+pub use watch::changes;
+
+/// The cache.
+#[derive(Debug)]
+pub struct Cache {
+    tables: Mutex<Tables>,
+    listed: signal::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    children: BTreeMap<Kind, Table<Live>>,
+    pods: Table<Pod>,
+    /// Names of the pods that bear a job's label, by namespace and job.
+    pods_of: HashMap<Name, BTreeSet<String>>,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        let children = Kind::WATCHED.into_iter().map(|kind| (kind, Table::default())).collect();
+        Self { tables: Mutex::new(Tables { children, ..Tables::default() }), listed: signal::Sender::new(false) }
+    }
+}
+
+impl Cache {
+    /// Waits until everything has been listed once.
+    pub async fn wait_until_listed(&self) {
+        // The sender is this cache's own: it outlives the wait.
+        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// A child, whoever it belongs to.
+    pub fn child(&self, namespace: &str, (kind, name): &ChildName) -> Option<Arc<Live>> {
+        self.lock().children.get(kind)?.get(&(namespace.to_owned(), name.clone())).cloned()
+    }
+
+    /// Every pod with the job's label, whoever it belongs to, by name.
+    pub fn pods(&self, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
+        let tables = self.lock();
+        let names = tables.pods_of.get(&(namespace.to_owned(), job.to_owned()));
+        names.into_iter().flatten().filter_map(|pod| tables.pods.get(&(namespace.to_owned(), pod.clone())).cloned()).collect()
+    }
+
+    /// What the API server answered to a write of a child.
+    pub fn wrote(&self, kind: Kind, object: &DynamicObject) -> Live {
+        let live = Live::new(kind, object);
+        if let Some(table) = self.lock().children.get_mut(&kind) {
+            // If the watch was faster, it knows better.
+            let _ = table.put(name_of(object), number(object.metadata.resource_version.as_deref()), live.clone());
+        }
+        live
+    }
+
+    /// What the API server answered to a write of a pod.
+    pub fn wrote_pod(&self, pod: Pod) {
+        self.lock().put_pod(pod);
+    }
+
+    /// News of a child. Gives the jobs that it concerns.
+    fn see_child(&self, kind: Kind, event: Event<DynamicObject>) -> Vec<ObjectRef<RLJob>> {
+        let mut tables = self.lock();
+        let Some(table) = tables.children.get_mut(&kind) else { return Vec::new() };
+        let version = |object: &DynamicObject| number(object.metadata.resource_version.as_deref());
+        match event {
+            Event::Apply(object) | Event::InitApply(object) => {
+                let _ = table.put(name_of(&object), version(&object), Live::new(kind, &object));
+                job_of(&object).into_iter().collect()
+            }
+            Event::Delete(object) => {
+                table.remove(&name_of(&object), version(&object));
+                job_of(&object).into_iter().collect()
+            }
+            Event::Init => {
+                table.begin_list();
+                Vec::new()
+            }
+            Event::InitDone => {
+                let gone = table.end_list();
+                self.announce(&tables);
+                // Whose they were is not kept: names of children begin with the job's, and a pass for a job that does not exist is none.
+                gone.into_iter().flat_map(|((namespace, name), _)| jobs_by_name(&namespace, &name)).collect()
+            }
+        }
+    }
+
+    /// News of a pod. Gives the jobs that it concerns.
+    fn see_pod(&self, event: Event<Pod>) -> Vec<ObjectRef<RLJob>> {
+        let mut tables = self.lock();
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                let job = job_of(&pod);
+                tables.put_pod(pod);
+                job.into_iter().collect()
+            }
+            Event::Delete(pod) => {
+                tables.remove_pod(&pod);
+                job_of(&pod).into_iter().collect()
+            }
+            Event::Init => {
+                tables.pods.begin_list();
+                Vec::new()
+            }
+            Event::InitDone => {
+                let gone = tables.pods.end_list();
+                for (_, pod) in &gone {
+                    tables.unlink(pod);
+                }
+                self.announce(&tables);
+                gone.iter().filter_map(|(_, pod)| job_of(pod.as_ref())).collect()
+            }
+        }
+    }
+
+    fn announce(&self, tables: &Tables) {
+        let all = tables.pods.listed && tables.children.values().all(|table| table.listed);
+        self.listed.send_if_modified(|listed| all && !std::mem::replace(listed, true));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Entries are replaced whole; a panic elsewhere cannot leave one half-written.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    fn put_pod(&mut self, pod: Pod) {
+        let (name, version) = (name_of(&pod), number(pod.metadata.resource_version.as_deref()));
+        let job = pod.labels().get(LABEL_JOB).cloned();
+        let Ok(old) = self.pods.put(name.clone(), version, slim(pod)) else { return };
+        if let Some(old) = old {
+            self.unlink(&old);
+        }
+        if let Some(job) = job {
+            self.pods_of.entry((name.0, job)).or_default().insert(name.1);
+        }
+    }
+
+    fn remove_pod(&mut self, pod: &Pod) {
+        if let Some(old) = self.pods.remove(&name_of(pod), number(pod.metadata.resource_version.as_deref())) {
+            self.unlink(&old);
+        }
+    }
+
+    fn unlink(&mut self, pod: &Pod) {
+        let Some(job) = pod.labels().get(LABEL_JOB) else { return };
+        let (namespace, name) = name_of(pod);
+        let job = (namespace, job.clone());
+        if let Some(names) = self.pods_of.get_mut(&job) {
+            names.remove(&name);
+            if names.is_empty() {
+                self.pods_of.remove(&job);
+            }
+        }
+    }
+}
+
+fn name_of<K: ResourceExt>(object: &K) -> Name {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// The job that owns an object, or whose label it bears.
+fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
+    let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == RLJob::kind(&()));
+    let name = owner.map(|owner| &owner.name).or_else(|| object.labels().get(LABEL_JOB))?;
+    Some(ObjectRef::new(name).within(&object.namespace()?))
+}
+
+/// Every job that could have a child of that name: the name itself, or what stands before one of its hyphens.
+fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
+    let ends = name.match_indices('-').map(|(end, _)| end).chain([name.len()]);
+    ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
+}
+
+/// A pod without what no pass looks at: of its spec, where it runs and what gates its readiness is kept.
+fn slim(mut pod: Pod) -> Pod {
+    pod.metadata.managed_fields = None;
+    pod.metadata.annotations = None;
+    pod.metadata.generate_name = None;
+    pod.spec = pod.spec.map(|spec| PodSpec {
+        node_name: spec.node_name,
+        readiness_gates: spec.readiness_gates,
+        termination_grace_period_seconds: spec.termination_grace_period_seconds,
+        ..PodSpec::default()
+    });
+    if let Some(status) = &mut pod.status {
+        status.host_ips = None;
+        status.pod_ips = None;
+        for container in status.container_statuses.iter_mut().flatten() {
+            container.volume_mounts = None;
+        }
+    }
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, job: &str, version: &str) -> Pod {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "lab", "resourceVersion": version, "labels": {LABEL_JOB: job}},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "c", "image": "i"}]},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn names(cache: &Cache, job: &str) -> Vec<String> {
+        cache.pods("lab", job).iter().map(|pod| pod.name_any()).collect()
+    }
+
+    #[test]
+    fn pods_are_found_by_the_label_that_they_bear_now() {
+        let cache = Cache::default();
+        assert_eq!(cache.see_pod(Event::Apply(pod("p-0", "p", "1"))), [ObjectRef::new("p").within("lab")]);
+        cache.see_pod(Event::Apply(pod("p-1", "p", "2")));
+        assert_eq!(names(&cache, "p"), ["p-0", "p-1"]);
+        cache.see_pod(Event::Apply(pod("p-0", "q", "3")));
+        assert_eq!((names(&cache, "p"), names(&cache, "q")), (vec!["p-1".to_owned()], vec!["p-0".to_owned()]));
+        cache.see_pod(Event::Delete(pod("p-1", "p", "4")));
+        assert!(names(&cache, "p").is_empty());
+        assert_eq!(cache.pods("lab", "q")[0].spec.as_ref().unwrap().node_name.as_deref(), Some("node-1"));
+    }
+
+    #[test]
+    fn a_list_that_names_a_pod_no_more_takes_it_away_and_tells_its_job() {
+        let cache = Cache::default();
+        cache.see_pod(Event::Apply(pod("p-0", "p", "1")));
+        cache.see_pod(Event::Init);
+        assert_eq!(cache.see_pod(Event::InitDone), [ObjectRef::new("p").within("lab")]);
+        assert!(names(&cache, "p").is_empty());
+    }
+
+    #[test]
+    fn passes_wait_until_every_kind_is_listed() {
+        let cache = Cache::default();
+        for kind in Kind::WATCHED {
+            cache.see_child(kind, Event::Init);
+            cache.see_child(kind, Event::InitDone);
+        }
+        assert!(!*cache.listed.borrow());
+        cache.see_pod(Event::Init);
+        cache.see_pod(Event::InitDone);
+        assert!(*cache.listed.borrow());
+    }
+
+    #[test]
+    fn a_child_concerns_the_job_that_owns_it_and_a_lost_one_every_job_that_may_have_had_it() {
+        let object = json!({
+            "metadata": {"name": "a-b-run", "namespace": "lab", "resourceVersion": "1", "labels": {LABEL_JOB: "misleading"},
+                "ownerReferences": [{"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "a-b", "uid": "u", "controller": true}]},
+        });
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let job = |name: &str| ObjectRef::<RLJob>::new(name).within("lab");
+        let cache = Cache::default();
+        assert_eq!(cache.see_child(Kind::ConfigMap, Event::Apply(object)), [job("a-b")]);
+        cache.see_child(Kind::ConfigMap, Event::Init);
+        assert_eq!(cache.see_child(Kind::ConfigMap, Event::InitDone), [job("a"), job("a-b"), job("a-b-run")]);
+    }
+}

@@ -1,0 +1,51 @@
+//! The watches that fill the cache, and the jobs that their news concern.
+//!
+//! Lists are read in pages and as of now, not from what a server happens to have cached: a start can then not be deceived by an old list.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::stream::{BoxStream, SelectAll};
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource};
+use rljob_crds::RLJob;
+use rljob_crds::names::LABEL_JOB;
+use serde::de::DeserializeOwned;
+
+use super::Cache;
+use crate::children::Kind;
+
+/// Objects in a page of a list: bounds what a start needs of memory.
+const PAGE: u32 = 100;
+
+/// Keeps the cache while it is polled, and gives every job whose children or pods changed.
+pub fn changes(cache: &Arc<Cache>, client: &Client, namespace: Option<&str>) -> SelectAll<BoxStream<'static, ObjectRef<RLJob>>> {
+    let mut all = SelectAll::new();
+    for kind in Kind::WATCHED {
+        let cache = cache.clone();
+        all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| cache.see_child(kind, event)));
+    }
+    let pods: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
+    let cache = cache.clone();
+    all.push(jobs(pods, "Pod".to_owned(), move |event| cache.see_pod(event)));
+    all
+}
+
+fn jobs<K>(api: Api<K>, kind: String, see: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static) -> BoxStream<'static, ObjectRef<RLJob>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let labelled = watcher::Config::default().labels(LABEL_JOB).page_size(PAGE);
+    let jobs = move |event: watcher::Result<Event<K>>| match event {
+        Ok(event) => see(event),
+        Err(error) => {
+            tracing::warn!(kind, %error, "a watch failed and is being started again");
+            Vec::new()
+        }
+    };
+    watcher(api, labelled).default_backoff().map(jobs).flat_map(stream::iter).boxed()
+}

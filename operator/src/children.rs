@@ -1,0 +1,124 @@
+//! A job's children as the API server takes them: kind, name and JSON. The typed objects are built in [`crate::desired`]; from here on all kinds go the same way.
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::DynamicObject;
+use kube::core::ApiResource;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::desired::{Resources, Role, meta};
+use crate::validate::ValidatedJob;
+
+/// Kind of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The tokens. Never read.
+    Secret,
+    /// The run configuration.
+    ConfigMap,
+    /// Who may reach the pods.
+    NetworkPolicy,
+    /// How many engines may be drained at once.
+    PodDisruptionBudget,
+    /// A role's name in DNS.
+    Service,
+    /// A role's pods.
+    StatefulSet,
+}
+
+impl Kind {
+    /// The kinds that are watched: all but Secrets.
+    pub const WATCHED: [Self; 5] = [Self::ConfigMap, Self::NetworkPolicy, Self::PodDisruptionBudget, Self::Service, Self::StatefulSet];
+
+    /// What the API server calls it.
+    pub fn resource(self) -> ApiResource {
+        match self {
+            Self::Secret => ApiResource::erase::<Secret>(&()),
+            Self::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
+            Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
+            Self::PodDisruptionBudget => ApiResource::erase::<PodDisruptionBudget>(&()),
+            Self::Service => ApiResource::erase::<Service>(&()),
+            Self::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
+        }
+    }
+
+    /// The objects of this kind in a namespace, or in all.
+    pub fn api(self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+        let resource = self.resource();
+        namespace.map_or_else(|| Api::all_with(client.clone(), &resource), |namespace| Api::namespaced_with(client.clone(), namespace, &resource))
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The variants are named as the kinds are.
+        write!(f, "{self:?}")
+    }
+}
+
+/// Kind and name of a child.
+pub type ChildName = (Kind, String);
+
+/// A child that is to exist.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Child {
+    /// Kind and name.
+    pub name: ChildName,
+    /// The whole object.
+    pub object: Value,
+}
+
+/// Every child, in the order in which they are applied: what pods mount and are guarded by first, the pods' owners last.
+pub fn children(resources: &Resources) -> Vec<Child> {
+    let Resources { config_map, secret, network_policy, disruption_budget, services, stateful_sets } = resources;
+    let mut children = vec![
+        child(Kind::Secret, secret),
+        child(Kind::ConfigMap, config_map),
+        child(Kind::NetworkPolicy, network_policy),
+        child(Kind::PodDisruptionBudget, disruption_budget),
+    ];
+    children.extend(services.iter().map(|service| child(Kind::Service, service)));
+    children.extend(stateful_sets.iter().map(|set| child(Kind::StatefulSet, set)));
+    children
+}
+
+fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
+    // Plain data with text keys; its serialization has no way to fail.
+    Child { name: (kind, object.name_any()), object: serde_json::to_value(object).unwrap_or_default() }
+}
+
+/// Names of the children that can be read: all but the Secret.
+pub fn readable(job: &ValidatedJob) -> Vec<ChildName> {
+    let mut names = vec![
+        (Kind::ConfigMap, meta::config_map_name(job)),
+        (Kind::NetworkPolicy, job.name.clone()),
+        (Kind::PodDisruptionBudget, meta::role_name(job, Role::Inference)),
+    ];
+    for kind in [Kind::Service, Kind::StatefulSet] {
+        names.extend(Role::ALL.map(|role| (kind, meta::role_name(job, role))));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::Wanted;
+    use crate::desired::tokens::TokenKey;
+    use crate::desired::{Pinned, Settings, Tokens, build};
+    use crate::validate::test_support::validated;
+
+    #[test]
+    fn all_that_is_made_but_the_secret_can_be_read() {
+        let job = validated();
+        let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+        let resources = build(&job, Wanted::Everything, &Settings { image: "rljob:7".to_owned() }, &tokens, &Pinned::default());
+        let mut made: Vec<ChildName> = children(&resources).into_iter().map(|child| child.name).collect();
+        assert_eq!(made.remove(0).0, Kind::Secret);
+        assert_eq!(made, readable(&job));
+    }
+}
