@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{AlgorithmSpec, OptimizerSpec, RolloutSpec, TrainingSpec};
 use crate::data::{DatasetSpec, ModelSpec, StorageSpec, VolumeSpec};
+use crate::failure_policy::FailurePolicy;
 use crate::reward::RewardSpec;
 use crate::roles::{CoordinatorSpec, InferenceSpec, TrainerSpec};
 use crate::status::RLJobStatus;
@@ -120,7 +121,7 @@ pub struct RLJobSpec {
     #[serde(default)]
     pub checkpoint: CheckpointSpec,
 
-    /// How often learners are restarted before the job fails.
+    /// What follows from failures: rules, restarts, hangs.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
 
@@ -217,57 +218,5 @@ fn keep_last() -> u32 {
 impl Default for CheckpointSpec {
     fn default() -> Self {
         Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), export_every_steps: None, restore_from: None }
-    }
-}
-
-/// How often learners are restarted before the job fails.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FailurePolicy {
-    /// Restarts of the learners after failures before the job fails with the first cause. Lost pods are replaced without being counted. Default 3.
-    #[serde(default = "max_restarts")]
-    #[schemars(range(min = 0, max = 1000))]
-    pub max_restarts: u32,
-    /// Waiting time between restarts; doubles from `initialSeconds` to `maxSeconds`.
-    #[serde(default)]
-    pub backoff: Backoff,
-}
-
-fn max_restarts() -> u32 {
-    3
-}
-
-impl Default for FailurePolicy {
-    fn default() -> Self {
-        Self { max_restarts: max_restarts(), backoff: Backoff::default() }
-    }
-}
-
-/// Waiting time between restarts.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("self.initialSeconds <= self.maxSeconds").message("initialSeconds must not exceed maxSeconds"))]
-pub struct Backoff {
-    /// Seconds before the first restart. Default 1.
-    #[serde(default = "initial_seconds")]
-    #[schemars(range(min = 0, max = 3600))]
-    pub initial_seconds: u32,
-    /// Longest wait in seconds. Default 300.
-    #[serde(default = "max_seconds")]
-    #[schemars(range(min = 0, max = 86400))]
-    pub max_seconds: u32,
-}
-
-fn initial_seconds() -> u32 {
-    1
-}
-
-fn max_seconds() -> u32 {
-    300
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { initial_seconds: initial_seconds(), max_seconds: max_seconds() }
     }
 }

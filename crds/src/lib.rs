@@ -10,6 +10,8 @@ pub mod data;
 
 pub mod algorithm;
 
+pub mod failure_policy;
+
 pub mod grpo;
 
 pub mod reward;

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::GetParams;
 use kube::{Client, ResourceExt};
+use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
@@ -18,7 +19,7 @@ use rljob_protocol::status::CoordinatorStatus;
 
 use crate::cache::{Cache, Live};
 use crate::children::{ChildName, Kind, readable};
-use crate::decide::{Facts, RoleCounts, Roles};
+use crate::decide::{Exit, Facts, RoleCounts, Roles};
 use crate::desired::pin::LiveSet;
 use crate::desired::{Pinned, Role, meta};
 use crate::pods::{self, PodFacts};
@@ -118,6 +119,13 @@ impl Observed {
         Some(words.unwrap_or("the run directory belongs to another run").trim_start_matches("error: ").to_owned())
     }
 
+    /// How containers ended that failed, the newest end of each. One whose pod is to go was told to end.
+    fn exits(&self) -> Vec<Exit> {
+        let pods = self.pods.iter().flat_map(|(role, pods)| pods.iter().map(move |pod| (*role, pod)));
+        let staying = pods.filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none());
+        staying.filter_map(|(role, pod)| exit(role, pod)).collect()
+    }
+
     /// The first pod that no node can take, and why.
     fn blocked(&self) -> Option<String> {
         self.pods.values().flatten().find_map(|pod| {
@@ -176,6 +184,7 @@ impl Observed {
             coordinator_identity: identity,
             directory_in_use: self.directory_in_use(),
             blocked: self.blocked(),
+            exits: self.exits(),
             incidents: Vec::new(),
             engines: engines.map(endpoint).collect(),
             roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
@@ -190,6 +199,24 @@ impl Observed {
         let ready = count(pods.iter().filter(|pod| pods::is_up(pod)));
         RoleCounts { wanted: set.map_or(0, |set| set.replicas), existing: seen.max(counted), ready }
     }
+}
+
+fn exit(role: Role, pod: &Pod) -> Option<Exit> {
+    let containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+    let mut ends = containers.flat_map(|container| [&container.state, &container.last_state]).flatten().filter_map(|state| state.terminated.as_ref());
+    let end = ends.find(|end| end.exit_code != 0)?;
+    let role = match role {
+        Role::Inference => FailureRole::Inference,
+        Role::Coordinator => FailureRole::Coordinator,
+        Role::Trainer => FailureRole::Trainer,
+    };
+    Some(Exit {
+        role,
+        name: pod.name_any(),
+        reason: end.reason.clone().unwrap_or_default(),
+        exit_code: end.exit_code,
+        message: end.message.clone().unwrap_or_default(),
+    })
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> i32 {
@@ -289,6 +316,27 @@ mod tests {
         let pod = &mut observed.pods.get_mut(&Role::Inference).unwrap()[1];
         Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
         assert_eq!(observed.unmounted_since(), Some("2027-01-15T08:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_container_that_failed_is_told_of_unless_its_pod_is_to_go() {
+        let mut observed = observed();
+        let ended = |code: i32| json!({ "exitCode": code, "reason": if code == 137 { "OOMKilled" } else { "Error" }, "message": "last words" });
+        for (pod, code) in observed.pods.get_mut(&Role::Inference).unwrap().iter_mut().zip([0, 137, 1]) {
+            let container =
+                json!({ "name": "inference", "image": "", "imageID": "", "ready": false, "restartCount": 1, "lastState": { "terminated": ended(code) } });
+            Arc::make_mut(pod).status = Some(serde_json::from_value(json!({ "containerStatuses": [container] })).unwrap());
+        }
+        let going = Arc::make_mut(&mut observed.pods.get_mut(&Role::Inference).unwrap()[2]);
+        going.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2027-01-15T08:00:00Z")).unwrap());
+        let expected = Exit {
+            role: FailureRole::Inference,
+            name: "sums-inference-2".to_owned(),
+            reason: "OOMKilled".to_owned(),
+            exit_code: 137,
+            message: "last words".to_owned(),
+        };
+        assert_eq!(observed.exits(), [expected]);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub fn desired_for_coordinator(job: &ValidatedJob, facts: &Facts) -> Option<Desi
             max_restarts: failure_policy.max_restarts,
             backoff_initial_seconds: failure_policy.backoff.initial_seconds,
             backoff_max_seconds: failure_policy.backoff.max_seconds,
+            hang_timeout_seconds: failure_policy.hang_timeout_seconds,
+            rules: failure_policy.rules.clone(),
         },
     })
 }
@@ -89,7 +91,7 @@ mod tests {
             mode: Mode::Drain,
             engines: facts.engines.clone(),
             checkpoint: CheckpointPolicy { every_steps: 20, keep_last: 3, export_every_steps: Some(5) },
-            restart: RestartPolicy { max_restarts: 3, backoff_initial_seconds: 1, backoff_max_seconds: 300 },
+            restart: RestartPolicy { max_restarts: 3, backoff_initial_seconds: 1, backoff_max_seconds: 300, hang_timeout_seconds: 1800, rules: vec![] },
         };
         let mut job = validated();
         job.spec.checkpoint.export_every_steps = Some(5);

@@ -1,7 +1,7 @@
 //! Facts and time → [`Decision`]. Pure; knows roles and facts, not pods and not processes.
 //!
 //! ```text
-//!  finished ─▶ directory ─▶ suspended ─▶ failed ─▶ succeeded ─▶ deadline ─▶ starting ─▶ running      the first policy that answers, decides
+//!  finished ─▶ directory ─▶ suspended ─▶ failed ─▶ succeeded ─▶ rules ─▶ deadline ─▶ starting ─▶ running      the first policy that answers, decides
 //! ```
 //!
 //! What is true is what was recorded in status, what exists, and what the coordinator reports; no edge is remembered, so a pass that was missed changes nothing.
@@ -19,6 +19,7 @@ mod deadline;
 mod directory;
 mod failed;
 mod finished;
+mod rules;
 mod running;
 mod starting;
 mod succeeded;
@@ -26,6 +27,7 @@ mod suspended;
 
 pub use coordinator::{Epoch, assign_epoch, desired_for_coordinator};
 pub use deadline::{deadline, removal};
+pub use rules::Exit;
 
 /// Everything that a decision rests on.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +46,8 @@ pub struct Facts {
     pub directory_in_use: Option<String>,
     /// Why something that is wanted cannot be placed, in one line; it may become possible by itself.
     pub blocked: Option<String>,
+    /// How containers ended that failed by themselves, by role and name; of each its newest end.
+    pub exits: Vec<Exit>,
     /// What is happening to parts of the run from outside. For people: nothing is decided by it.
     pub incidents: Vec<Incident>,
     /// Every engine that exists.
@@ -180,6 +184,7 @@ pub fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| suspended::decide(job, facts, now))
         .or_else(|| failed::decide(facts))
         .or_else(|| succeeded::decide(facts))
+        .or_else(|| rules::decide(job, facts))
         .or_else(|| deadline::decide(job, facts, now))
         .or_else(|| starting::decide(facts))
         .unwrap_or_else(running::decide)
@@ -246,6 +251,7 @@ pub(crate) mod test_support {
             coordinator_identity: Some("pod-c".to_owned()),
             directory_in_use: None,
             blocked: None,
+            exits: vec![],
             incidents: vec![],
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },

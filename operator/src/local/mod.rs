@@ -48,6 +48,7 @@ pub mod report;
 pub mod reports;
 
 pub mod tensorboard;
+mod watchdog;
 
 pub mod inspect;
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rljob_protocol::desired::EngineEndpoint;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -20,7 +21,8 @@ use tokio::time::Instant;
 
 use super::backoff::Losses;
 use super::commands::{Recipe, Role};
-use crate::decide::RoleCounts;
+use super::watchdog::Watched;
+use crate::decide::{Exit, RoleCounts};
 
 /// Wait before a process that ended with exit code 0 is started again.
 const AFTER_SUCCESS: Duration = Duration::from_secs(2);
@@ -72,6 +74,7 @@ struct Process {
     /// When it was started, or is to be started.
     since: Instant,
     losses: Losses,
+    exit: Option<Exit>,
 }
 
 /// All processes of a run.
@@ -94,6 +97,7 @@ impl Processes {
             starts: 0,
             since: Instant::now(),
             losses: Losses::default(),
+            exit: None,
         };
         Self { programs: programs.to_owned(), all: recipes.into_iter().map(process).collect(), directory_in_use: None }
     }
@@ -122,6 +126,27 @@ impl Processes {
     pub fn coordinator(&self) -> Option<String> {
         let process = self.all.iter().find(|process| process.recipe.role == Role::Coordinator)?;
         Some(format!("{}-{}", process.child.as_ref()?.id()?, process.starts))
+    }
+
+    /// The newest failure of each process that failed.
+    pub fn exits(&self) -> Vec<Exit> {
+        self.all.iter().filter_map(|process| process.exit.clone()).collect()
+    }
+
+    /// Every process that runs.
+    pub fn running(&self) -> Vec<(Watched, Role)> {
+        let running = self.all.iter().filter(|process| process.child.is_some());
+        running.map(|process| (Watched { name: process.recipe.name.clone(), starts: process.starts }, process.recipe.role)).collect()
+    }
+
+    /// Kills a process that hangs; [`Self::tend`] starts it again. Its children end with it.
+    pub fn kill_hung(&mut self, name: &str) {
+        let Some(process) = self.all.iter_mut().find(|process| process.recipe.name == name) else { return };
+        process.lifeline = None;
+        let killed = process.child.as_mut().filter(|_| !process.recipe.holds_lifeline).map(Child::start_kill);
+        if let Some(Err(error)) = killed {
+            tracing::warn!(name, %error, "failed to kill a process that hangs");
+        }
     }
 
     /// What the coordinator said last, if it ended because the run directory belongs to another run.
@@ -239,6 +264,17 @@ impl Process {
         Ok(Some((status, now - self.since)))
     }
 
+    /// As kubelet would report it.
+    fn failure(&self, status: ExitStatus) -> Exit {
+        let role = match self.recipe.role {
+            Role::Coordinator => FailureRole::Coordinator,
+            Role::Inference => FailureRole::Inference,
+            Role::Trainer => FailureRole::Trainer,
+        };
+        let (name, reason) = (self.recipe.name.clone(), "Error".to_owned());
+        Exit { role, name, reason, exit_code: exit_code(status), message: last_line(&self.log) }
+    }
+
     /// Says when the process is started again; a line for a person, unless it ended as it was told.
     fn lost(&mut self, status: ExitStatus, lived: Duration, now: Instant) -> Result<Option<String>, ProcessError> {
         let name = &self.recipe.name;
@@ -252,8 +288,14 @@ impl Process {
             return Ok(None);
         }
         self.since = now + wait;
+        self.exit = Some(self.failure(status));
         Ok(Some(format!("{name} ended with {}; it is started again in {:.1} s (log: {})", describe(status), wait.as_secs_f64(), self.log.display())))
     }
+}
+
+/// 128 + n for signal n.
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or_default()
 }
 
 /// The last line of a log that is not empty; what cannot be read has none.

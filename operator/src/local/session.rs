@@ -26,6 +26,7 @@ use super::processes::{ProcessError, Processes};
 use super::records::Tail;
 use super::screen::Screen;
 use super::tensorboard::TensorBoard;
+use super::watchdog::{self, Watchdog};
 use crate::decide::{Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator};
 use crate::validate::ValidatedJob;
 
@@ -71,6 +72,7 @@ pub struct Session<'a> {
     recorded: Recorded,
     interrupted: bool,
     told: Option<Desired>,
+    watchdog: Watchdog,
 }
 
 impl<'a> Session<'a> {
@@ -94,7 +96,20 @@ impl<'a> Session<'a> {
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
         let recorded = Recorded { started: true, active_since: Some(Timestamp::now()), epoch, ..Recorded::default() };
-        Ok(Self { job, directory, processes, coordinator, screen, metrics, evaluations, tensorboard, recorded, interrupted: false, told: None })
+        Ok(Self {
+            job,
+            directory,
+            processes,
+            coordinator,
+            screen,
+            metrics,
+            evaluations,
+            tensorboard,
+            recorded,
+            interrupted: false,
+            told: None,
+            watchdog: Watchdog::default(),
+        })
     }
 
     /// Runs the job until it ends or is interrupted twice. Every process is gone when it returns.
@@ -147,6 +162,7 @@ impl<'a> Session<'a> {
         self.record_epoch()?;
         let facts = self.facts().await;
         self.show(facts.coordinator.as_ref())?;
+        self.end_hung(facts.coordinator.as_ref())?;
         let decision = decide(self.job, &facts, Timestamp::now());
         if decision.keeps_running() {
             self.tell(&facts).await;
@@ -161,6 +177,15 @@ impl<'a> Session<'a> {
             Decision::Finish(outcome) | Decision::Finished(outcome) if outcome.succeeded => Some(Ending::Succeeded),
             Decision::Finish(outcome) | Decision::Finished(outcome) => Some(Ending::Failed(self.cause(&outcome.message, &facts))),
         })
+    }
+
+    /// Kills what hangs: it is started again like any other process that was lost.
+    fn end_hung(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
+        for name in self.watchdog.hung(&self.processes.running(), status, Instant::now()) {
+            self.screen.line(&format!("{name} was not heard for {} s and is killed", watchdog::PATIENCE.as_secs()))?;
+            self.processes.kill_hung(&name);
+        }
+        Ok(())
     }
 
     /// A new coordinator's epoch is on disk before the coordinator hears of it.
@@ -187,6 +212,7 @@ impl<'a> Session<'a> {
             coordinator_identity: identity,
             directory_in_use: self.processes.directory_in_use(),
             blocked: None,
+            exits: self.processes.exits(),
             incidents: Vec::new(),
             engines: self.processes.engines(),
             roles: Roles {

@@ -25,7 +25,12 @@ fn running() -> Facts {
     report.restarts = 1;
     report.checkpoint = Some(Version { step: 5, attempt: 0 });
     report.metrics = Some(StepMetrics { step: 7, reward: Some(0.5), tokens_per_second: 1200.0, ..StepMetrics::default() });
-    report.engines = vec![EngineState { name: "sums-inference-0".to_owned(), state: EngineCondition::Ready, version: Some(Version { step: 7, attempt: 1 }) }];
+    report.engines = vec![EngineState {
+        name: "sums-inference-0".to_owned(),
+        state: EngineCondition::Ready,
+        version: Some(Version { step: 7, attempt: 1 }),
+        silent_seconds: None,
+    }];
     report.last_failure = Some(LearnerFailure {
         reason: "LearnerExited".to_owned(),
         message: "exit code 1".to_owned(),

@@ -17,7 +17,7 @@ use crate::local_run::{INTERRUPTED, LocalRun, assert_same_weights, undisturbed};
 
 mod strikes;
 
-pub(crate) use strikes::{Struck, Victim};
+pub(crate) use strikes::{Frozen, Struck, Victim};
 
 /// Of the kills at random.
 const SEED: u64 = 4;
@@ -104,6 +104,21 @@ fn killed_in_backward_in_a_checkpoint_and_in_a_broadcast_a_run_ends_with_the_sam
     struck.coordinator_in_an_update();
     struck.learner_that_says(1, "sending the weights");
     assert_same(struck);
+}
+
+#[test]
+fn whoever_is_stopped_is_found_and_killed_and_the_run_ends_with_the_same_bits_and_batches() {
+    // Of one engine, since the run would end on the other before the stopped one is replaced.
+    let mut struck = practise("stopped", &["practise:spec.inference.replicas=1"], &[]);
+    struck.wait_for_steps(2);
+    // A run goes on without its supervisor, and would be through before it is replaced: it stands still with its engine.
+    for victims in [&[Victim::Learner(1)][..], &[Victim::Coordinator], &[Victim::Engine, Victim::Supervisor]] {
+        struck.stop(victims);
+    }
+    let directory = struck.local.runs.join("default/practise");
+    assert_same(struck);
+    let failures = "SELECT DISTINCT json_extract(detail, '$.restarts'), json_extract(detail, '$.lastFailure.reason') FROM events WHERE kind = 'RunChanged'";
+    assert_eq!(query(&directory, failures), "0|None\n1|LearnerHung");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod control_plane;
 mod e2e;
 #[cfg(test)]
 mod exact_recovery;
+mod fencing;
 #[cfg(test)]
 mod invariants;
 #[cfg(test)]

@@ -24,6 +24,7 @@ use prometheus::IntCounter;
 use rljob_coordinator::clock::Clock;
 use rljob_coordinator::engines::slots::MAX_REQUESTS;
 use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
+use rljob_coordinator::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
 use rljob_coordinator::rollout::sampler::{Sampler, Wanted};
 use rljob_coordinator::tokens::Token;
@@ -108,12 +109,13 @@ async fn fleet(url: &str) -> Fleet {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
+    let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();
     let fleet = Fleet::new(EngineClient::new(token.clone(), token), Clock::start());
     fleet.set(&[EngineEndpoint { name: "engine-0".to_owned(), url: url.to_owned() }]);
     let ready = fleet.lease(Weights::Since(0), 1, 1);
     tokio::select! {
         lease = tokio::time::timeout(Duration::from_secs(60), ready) => drop(lease.unwrap()),
-        () = fleet.monitor(CancellationToken::new()) => {}
+        () = fleet.monitor(&fence, CancellationToken::new()) => {}
     }
     fleet
 }

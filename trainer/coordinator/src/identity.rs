@@ -7,7 +7,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
-use rljob_crds::names::JOURNAL_FILE;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -54,9 +53,6 @@ pub enum IdentityError {
         /// Why.
         source: std::io::Error,
     },
-    /// The journal of the job's earlier life cannot be read or written.
-    #[error("failed to take over the run's journal")]
-    Journal(#[from] JournalError),
 }
 
 impl Identity {
@@ -68,27 +64,40 @@ impl Identity {
         Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
     }
 
-    /// Claims the directory, or checks that it is claimed by the same run. Makes it if it is not there.
-    pub fn claim(&self, directory: &Path) -> Result<(), IdentityError> {
+    /// Checks that the directory is nobody's or the same run's. Makes it if it is not there.
+    pub fn check(&self, directory: &Path) -> Result<(), IdentityError> {
+        self.held(directory).map(drop)
+    }
+
+    /// Makes the directory, whose journal is claimed, this run's. In a journal of the same run of a job that was made anew, counting starts again.
+    pub fn claim(&self, directory: &Path, journal: &mut Journal) -> anyhow::Result<()> {
+        let held = self.held(directory)?;
+        if held.as_ref() == Some(self) {
+            return Ok(());
+        }
+        if let Some(held) = held {
+            // In this order: a crash between the two renews once more, which changes nothing.
+            renew(journal)?;
+            tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
+        }
+        let path = directory.join(FILE);
+        Ok(self.write(&path).map_err(|source| IdentityError::File { path, source })?)
+    }
+
+    fn held(&self, directory: &Path) -> Result<Option<Self>, IdentityError> {
         let path = directory.join(FILE);
         let failed = |source| IdentityError::File { path: path.clone(), source };
         std::fs::create_dir_all(directory).map_err(failed)?;
         let held: Self = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?,
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.write(&path).map_err(failed),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
         let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
         if !same_name || held.spec_hash != self.spec_hash {
             return Err(IdentityError::Another { directory: directory.to_owned(), held: Box::new(held), same_name });
         }
-        if held.uid != self.uid {
-            // In this order: a crash between the two renews once more, which changes nothing.
-            renew(&directory.join(JOURNAL_FILE))?;
-            self.write(&path).map_err(failed)?;
-            tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
-        }
-        Ok(())
+        Ok(Some(held))
     }
 
     /// Whole or not at all.
@@ -101,11 +110,7 @@ impl Identity {
 }
 
 /// Makes the journal that of a job made anew.
-fn renew(path: &Path) -> Result<(), JournalError> {
-    if !path.exists() {
-        return Ok(());
-    }
-    let mut journal = Journal::open(path)?;
+fn renew(journal: &mut Journal) -> Result<(), JournalError> {
     let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
     let malformed = |error: serde_json::Error| JournalError::Malformed { what: "state.value", source: error.into() };
     let mut record: Record = serde_json::from_value(json).map_err(malformed)?;
@@ -115,7 +120,7 @@ fn renew(path: &Path) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, JOURNAL_FILE};
+    use super::Identity;
     use crate::core::record::KEY;
     use crate::core::{Record, Stage};
     use crate::journal::Journal;
@@ -127,30 +132,32 @@ mod tests {
     #[test]
     fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = || Journal::open(&directory.path().join(JOURNAL_FILE)).unwrap();
-        identity("u1").claim(directory.path()).unwrap();
+        let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+        identity("u1").claim(directory.path(), &mut journal).unwrap();
         let failed = Record { epoch: Some(9), attempt: 4, restarts: 3, stage: Stage::Failed, ..Record::default() };
-        journal().put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
-        identity("u1").claim(directory.path()).unwrap();
-        let read = || serde_json::from_value::<Record>(journal().get_state(KEY).unwrap().unwrap()).unwrap();
-        assert_eq!(read(), failed, "the same UID is the same job");
-        identity("u2").claim(directory.path()).unwrap();
-        assert_eq!(read(), Record { attempt: 5, ..Record::default() });
+        journal.put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
+        identity("u1").claim(directory.path(), &mut journal).unwrap();
+        let read = |journal: &Journal| serde_json::from_value::<Record>(journal.get_state(KEY).unwrap().unwrap()).unwrap();
+        assert_eq!(read(&journal), failed, "the same UID is the same job");
+        identity("u2").claim(directory.path(), &mut journal).unwrap();
+        assert_eq!(read(&journal), Record { attempt: 5, ..Record::default() });
         let finished = Record { epoch: Some(2), attempt: 5, stage: Stage::Finished, exported: true, ..Record::default() };
-        journal().put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
-        identity("u3").claim(directory.path()).unwrap();
-        assert_eq!(read(), Record { epoch: None, ..finished }, "what is finished stays so");
+        journal.put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
+        identity("u3").claim(directory.path(), &mut journal).unwrap();
+        assert_eq!(read(&journal), Record { epoch: None, ..finished }, "what is finished stays so");
     }
 
     #[test]
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
         let first = identity("u1");
-        first.claim(directory.path()).unwrap();
-        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(directory.path()).unwrap();
-        let other = Identity { name: "other".to_owned(), ..first.clone() }.claim(directory.path()).unwrap_err();
+        let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+        first.check(directory.path()).unwrap();
+        first.claim(directory.path(), &mut journal).unwrap();
+        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(directory.path(), &mut journal).unwrap();
+        let other = Identity { name: "other".to_owned(), ..first.clone() }.check(directory.path()).unwrap_err();
         assert!(other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
-        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.claim(directory.path()).unwrap_err();
+        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.check(directory.path()).unwrap_err();
         assert!(changed.to_string().contains("with another model or kind of algorithm"), "{changed}");
     }
 }

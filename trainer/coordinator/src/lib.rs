@@ -10,6 +10,7 @@ pub mod driver;
 pub mod engines;
 pub mod evaluation;
 pub mod exports;
+pub mod fence;
 pub mod files;
 pub mod identity;
 pub mod input;

@@ -8,18 +8,21 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
-use rljob_crds::names::{JOURNAL_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, Parts};
 use crate::core::group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
+use crate::fence::Fence;
 use crate::files::Files;
 use crate::identity::Identity;
 use crate::journal::Journal;
+use crate::server::door::Door;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
@@ -46,35 +49,48 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let config = read_config(options)?;
-    Identity::of(&config)?.claim(&config.run_directory)?;
+    Identity::of(&config)?.check(&config.run_directory)?;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
-    let coordinator = Arc::new(open(config, client, options.incarnation).await?);
+    let listener = std::net::TcpListener::bind(options.listen).with_context(|| format!("failed to listen on {}", options.listen))?;
+    listener.set_nonblocking(true)?;
+    announce(listener.local_addr()?)?;
+    let (door, shut) = (Door::default(), CancellationToken::new());
+    let waiting =
+        axum::serve(TcpListener::from_std(listener.try_clone()?)?, door.router(operator.clone())).with_graceful_shutdown(shut.clone().cancelled_owned());
+    let waiting = tokio::spawn(waiting.into_future());
+    let epoch = tokio::select! {
+        epoch = door.asked() => epoch,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let coordinator = Arc::new(open(config, client, options.incarnation, epoch).await?);
     let files = coordinator.files.clone();
     coordinator.store.call(move |journal| files.catch_up(journal)).await?;
-
-    let listener = TcpListener::bind(options.listen).await.with_context(|| format!("failed to listen on {}", options.listen))?;
-    announce(listener.local_addr()?)?;
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(driver::tick(Arc::clone(&coordinator)));
     tasks.spawn(driver::work(Arc::clone(&coordinator)));
     tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     let monitored = Arc::clone(&coordinator);
-    tasks.spawn(async move { monitored.fleet.monitor(monitored.stop.clone()).await });
+    tasks.spawn(async move { monitored.fleet.monitor(monitored.store.fence(), monitored.stop.clone()).await });
 
     let stop = coordinator.stop.clone();
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
-    let served = axum::serve(listener, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let served = axum::serve(TcpListener::from_std(listener)?, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
     let mut server = tokio::spawn(served.into_future());
+    door.open(Arc::clone(&coordinator));
+    shut.cancel();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut server => return ended?.context("the server ended"),
+        () = coordinator.store.fence().lost() => return Ok(coordinator.store.fence().ask().await?),
     }
     tracing::info!("ending");
     stop.cancel();
     let ended = tokio::time::timeout(SHUTDOWN, async {
+        let _ = waiting.await;
         let _ = server.await;
         while tasks.join_next().await.is_some() {}
     });
@@ -90,10 +106,10 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
     serde_json::from_str(&text).with_context(|| format!("failed to parse {path}"))
 }
 
-/// Opens the run directory and reads back where the run stands.
-pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64) -> anyhow::Result<Coordinator> {
+/// Claims the run directory, opens it and reads back where the run stands.
+pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64, epoch: u64) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
-    let store = Store::new(Journal::open(&config.run_directory.join(JOURNAL_FILE))?);
+    let store = claim(&config, incarnation, epoch).await?;
     let files = Files::open(&config.run_directory)?;
     let (record, mut facts, newest_metrics, newest_evaluation) = store
         .call(move |journal| {
@@ -117,6 +133,20 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     let run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
     let metrics = Metrics::new()?;
     Ok(Coordinator::new(Parts { config, incarnation, clock, store, fleet: Fleet::new(client, clock), files, run, newest_metrics, newest_evaluation, metrics }))
+}
+
+/// The journal of a run directory that is this coordinator's from now on.
+async fn claim(config: &RunConfig, incarnation: u64, epoch: u64) -> anyhow::Result<Store> {
+    let config = config.clone();
+    let claimed = tokio::task::spawn_blocking(move || {
+        let identity = Identity::of(&config)?;
+        identity.check(&config.run_directory)?;
+        let fence = Fence::claim(&config.run_directory, &config.uid, epoch, incarnation)?;
+        let mut journal = Journal::open(&fence.journal())?;
+        identity.claim(&config.run_directory, &mut journal)?;
+        anyhow::Ok(Store::new(journal, fence))
+    });
+    claimed.await?
 }
 
 /// Input that could not be used may have been mended since: a new process looks again.

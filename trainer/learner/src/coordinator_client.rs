@@ -5,11 +5,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rljob_protocol::batch::{BatchError, RankBatch};
 use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady};
+use rljob_protocol::supervisor::EPOCH_HEADER;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
@@ -81,20 +83,27 @@ pub struct CoordinatorClient {
     base: String,
     token: PathBuf,
     attempt: u32,
+    /// The highest epoch that answered.
+    epoch: Arc<AtomicU64>,
 }
 
 impl CoordinatorClient {
-    /// A client of the coordinator at `base`, with the token in the file `token`.
-    pub fn new(base: &str, token: PathBuf, attempt: u32) -> Result<Self, ClientError> {
+    /// A client of the coordinator at `base`, whose epoch is at least `epoch`, with the token in the file `token`.
+    pub fn new(base: &str, token: PathBuf, epoch: u64, attempt: u32) -> Result<Self, ClientError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("http").enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Start(error.to_string()))?;
         let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).no_proxy().build().map_err(|error| ClientError::Start(crate::error_line(&error)))?;
-        Ok(Self { runtime: Arc::new(runtime), http, base: base.trim_end_matches('/').to_owned(), token, attempt })
+        Ok(Self { runtime: Arc::new(runtime), http, base: base.trim_end_matches('/').to_owned(), token, attempt, epoch: Arc::new(epoch.into()) })
     }
 
     /// The incarnation that every call names.
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// Fails if this attempt was replaced: to be asked before what cannot be taken back, as the commit of a checkpoint.
+    pub fn confirm(&self) -> Result<(), ClientError> {
+        self.call(&Method::GET, &format!("/v1/attempts/{}", self.attempt), None).map(drop)
     }
 
     /// What to do after `steps_done` steps; held by the coordinator for up to 20 s.
@@ -148,6 +157,7 @@ impl CoordinatorClient {
     fn call(&self, method: &Method, path: &str, json: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
+            crate::pulse::advance();
             let last = match self.runtime.block_on(self.try_once(method, path, json)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(Failure::Final(error)) => return Err(error),
@@ -162,6 +172,16 @@ impl CoordinatorClient {
         }
     }
 
+    /// A coordinator that was replaced may still answer whoever was connected to it; nothing that it says counts.
+    fn check_epoch(&self, response: &Response) -> Result<(), Failure> {
+        let told = response.headers().get(EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let highest = self.epoch.fetch_max(told.unwrap_or_default(), Ordering::Relaxed);
+        match told {
+            Some(epoch) if epoch < highest => Err(Failure::Again(format!("an answer of epoch {epoch} came after one of epoch {highest}"))),
+            _ => Ok(()),
+        }
+    }
+
     async fn try_once(&self, method: &Method, path: &str, json: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
         let token = std::fs::read_to_string(&self.token).map_err(|error| Failure::Final(ClientError::Token(self.token.clone(), error)))?;
         let mut request: RequestBuilder = self.http.request(method.clone(), format!("{}{path}", self.base)).bearer_auth(token.trim());
@@ -170,6 +190,7 @@ impl CoordinatorClient {
         }
         let again = |error: reqwest::Error| Failure::Again(crate::error_line(&error.without_url()));
         let response = request.send().await.map_err(again)?;
+        self.check_epoch(&response)?;
         let response = check(response, || format!("{method} {path}")).await?;
         Ok(response.bytes().await.map_err(again)?.to_vec())
     }

@@ -16,6 +16,7 @@ use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::Exporter;
 use crate::publish::{PublishError, Staged, disk};
+use crate::pulse;
 use crate::step::{StepError, Trainer};
 
 /// Before an instruction is asked for again.
@@ -83,6 +84,7 @@ impl Learner {
             self.checkpoints.check()?;
             self.exports.check()?;
             let instruction = self.next_instruction()?;
+            pulse::advance();
             tracing::debug!(?instruction, "instructed");
             match instruction {
                 Instruction::Wait => std::thread::sleep(PAUSE),

@@ -19,6 +19,7 @@ pub mod model;
 pub mod optimizer;
 pub mod parent;
 pub mod publish;
+pub mod pulse;
 pub mod ranks;
 pub mod schedule;
 pub mod startup;

@@ -44,6 +44,8 @@ pub struct Place {
     pub rank: u32,
     /// Ranks in all.
     pub world_size: u32,
+    /// The epoch of the coordinator that ordered it.
+    pub epoch: u64,
     /// The incarnation.
     pub attempt: u32,
     /// Host and port of rank 0's store.
@@ -104,7 +106,7 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     }
     wait_for_model(&model_directory, spec.model.export_of.is_some())?;
     let model = Model::new(ModelConfig::from_folder(&model_directory)?).recomputing(spec.training.activations == Activations::Recompute);
-    let client = CoordinatorClient::new(&place.coordinator, place.tokens.join(TOKEN_LEARNER), place.attempt)?;
+    let client = CoordinatorClient::new(&place.coordinator, place.tokens.join(TOKEN_LEARNER), place.epoch, place.attempt)?;
     let (host, port) = &place.rendezvous;
     let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
     let shape = model_shape(model.layout());
@@ -190,6 +192,7 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
             tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
         }
         looks += 1;
+        crate::pulse::advance();
         std::thread::sleep(EXPORT_INTERVAL);
     }
     Ok(())

@@ -33,6 +33,7 @@ use crate::fsdp::{FrozenParameters, ShardedParameters};
 use crate::micro_batch::{BatchError, MicroBatch, check_place, micro_batches};
 use crate::model::{Chunk, Model, ModelError};
 use crate::optimizer::{MAX_SKIPPED_IN_A_ROW, Optimizer, OptimizerError};
+use crate::pulse;
 use crate::ranks::Ranks;
 use crate::schedule::learning_rate;
 use report::Sums;
@@ -132,6 +133,7 @@ impl Trainer {
             sums = sums.plus(self.forward_backward(prepared.grpo.as_ref(), micro_batch)?);
         }
         tracing::debug!(step = metrics.step, minibatch, "update");
+        pulse::advance();
         let [loss] = self.ranks.sum([sums.loss.loss])?;
         let update = self.optimizer.update(&mut self.parameters, metrics.learning_rate, loss)?;
         if update.skipped {
@@ -148,6 +150,7 @@ impl Trainer {
     fn forward_backward(&mut self, grpo: Option<&GrpoSpec>, micro_batch: &MicroBatch) -> Result<Sums, StepError> {
         let (temperature, mut sums) = (self.temperature(), Sums::default());
         tracing::debug!(minibatch = micro_batch.minibatch, "forward");
+        pulse::advance();
         let mut loss = |chunk: &Chunk| {
             tracing::debug!(minibatch = micro_batch.minibatch, tokens = ?chunk.range, "backward");
             let (gradient_N, loss) = chunk_loss(grpo, chunk, micro_batch);

@@ -1,5 +1,6 @@
 //! `PUT /v1/desired`: what the operator wants of a coordinator. A level, not an edge: the newest one holds, whatever was missed.
 
+use rljob_crds::failure_policy::FailureRule;
 use serde::{Deserialize, Serialize};
 
 /// What the operator wants.
@@ -58,8 +59,13 @@ pub struct CheckpointPolicy {
 pub struct RestartPolicy {
     /// Counted restarts allowed.
     pub max_restarts: u32,
-    /// Seconds before the first restart.
+    /// Longest wait in seconds before the first restart, and before the first after one that led to something.
     pub backoff_initial_seconds: u32,
     /// Longest wait in seconds.
     pub backoff_max_seconds: u32,
+    /// Seconds without progress of any learner after which the group counts as hung.
+    pub hang_timeout_seconds: u32,
+    /// What follows from failures that match; the first rule that matches holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<FailureRule>,
 }

@@ -62,7 +62,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LearnerFailure {
-    /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerInput`, `CoordinatorInput`.
+    /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`, `CoordinatorInput`.
     pub reason: String,
     /// One line: what failed, with the last log lines.
     pub message: String,
@@ -94,6 +94,8 @@ pub struct EngineState {
     pub state: EngineCondition,
     /// The weights it was seen to hold; none for weights that no learner published.
     pub version: Option<Version>,
+    /// Seconds since it last answered, or since it was listed if it never has; none while it answers.
+    pub silent_seconds: Option<u32>,
 }
 
 /// What an engine is good for.

@@ -11,6 +11,9 @@ use crate::version::Version;
 /// Environment variable by which a learner knows the process id of its supervisor, which it must not outlive.
 pub const SUPERVISOR_PID_VARIABLE: &str = "RLJOB_SUPERVISOR_PID";
 
+/// Header of every answer to supervisors and learners: the epoch of the coordinator that gives it. One that is lower than one seen before comes from the past.
+pub const EPOCH_HEADER: &str = "rljob-epoch";
+
 /// What a supervisor has and sees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -34,7 +37,7 @@ pub struct SupervisorReport {
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum LearnerState {
     /// It runs.
-    Running,
+    Running(Pulse),
     /// It ended.
     Exited {
         /// Exit code; 128 + n for signal n.
@@ -43,6 +46,21 @@ pub enum LearnerState {
         log_tail: String,
     },
 }
+
+/// Signs of life of a learner process, as its supervisor hears them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pulse {
+    /// Seconds since its newest beat, which a thread of its own sends every second; none before the first.
+    pub beat_seconds: Option<u32>,
+    /// Seconds since its loop last got further, or since it was started: a micro-batch, a tensor, an instruction.
+    pub progress_seconds: u32,
+}
+
+/// Byte that a learner writes to its standard output every second in which its loop did not get further.
+pub const BEAT: u8 = b'.';
+/// The same for a second in which it did.
+pub const PROGRESS: u8 = b'+';
 
 /// What a supervisor is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,8 +80,6 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Group {
-    /// The epoch of the coordinator that orders.
-    pub epoch: u64,
     /// The incarnation.
     pub attempt: u32,
     /// Rank of the supervisor's first learner; the others follow.

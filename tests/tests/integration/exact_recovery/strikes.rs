@@ -104,6 +104,10 @@ pub struct Struck {
 pub struct Frozen(Pid);
 
 impl Frozen {
+    pub fn pid(&self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+
     pub fn thaw(self) {
         kill_process(self.0, Signal::CONT).unwrap();
     }
@@ -137,11 +141,33 @@ impl Struck {
         Frozen(pid)
     }
 
+    /// Stops processes for good and waits until they are replaced.
+    pub fn stop(&mut self, victims: &[Victim]) {
+        let frozen: Vec<Pid> = victims.iter().map(|victim| self.freeze(*victim).0).collect();
+        for (victim, frozen) in victims.iter().zip(frozen) {
+            self.wait_for(*victim, |found| found != frozen);
+        }
+    }
+
+    /// Stops rank 0 while a checkpoint is not whole; answers the checkpoint's name.
+    pub fn freeze_learner_that_writes(&mut self) -> (Frozen, String) {
+        let unfinished = |traces: &Traces| traces.unfinished().iter().find(|folder| folder.extension().is_some_and(|attempt| attempt == "attempt-0")).cloned();
+        loop {
+            self.await_moment(|traces| unfinished(traces).is_some());
+            let frozen = self.freeze(Victim::Learner(0));
+            if let Some(folder) = unfinished(&self.traces()) {
+                return (frozen, folder.file_name().unwrap().to_str().unwrap().to_owned());
+            }
+            frozen.thaw();
+        }
+    }
+
     /// The journal as it is now, in a folder.
     pub fn copy_journal(&mut self, folder: &Path) {
         let coordinator = self.freeze(Victim::Coordinator);
-        for name in [JOURNAL_FILE.to_owned(), format!("{JOURNAL_FILE}-wal")] {
-            fs::copy(self.directory.join(&name), folder.join(&name)).unwrap();
+        let journal = fs::read_link(self.directory.join(JOURNAL_FILE)).unwrap().into_os_string().into_string().unwrap();
+        for (name, copy) in [(journal.clone(), JOURNAL_FILE.to_owned()), (format!("{journal}-wal"), format!("{JOURNAL_FILE}-wal"))] {
+            fs::copy(self.directory.join(name), folder.join(copy)).unwrap();
         }
         coordinator.thaw();
     }

@@ -10,28 +10,36 @@
 //! The verdict waits until everybody is gone, because a learner that lost its peer reports earlier than the silence of the lost pod is noticed;
 //! if a supervisor turns out to be lost, the exits around it are not counted.
 
+use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
 use rljob_crds::names::EXIT_LEARNER_INPUT;
+use rljob_protocol::desired::RestartPolicy;
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{Group, Order, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
 
 use super::record::{Layout, Member};
 use super::supervisors::{self, Standing};
-use super::{Now, Run, Stage};
+use super::{Now, Refusal, Run, Stage, backoff};
 
 /// Reason of a failure of the learners that no restart mends: their model or checkpoint.
 pub const LEARNER_INPUT: &str = "LearnerInput";
 
 impl Run {
     /// Takes a supervisor's report and answers its order.
-    pub fn supervisor(&mut self, name: &str, report: SupervisorReport, now: Now) -> Order {
+    pub fn supervisor(&mut self, name: &str, report: SupervisorReport, now: Now) -> Result<Order, Refusal> {
         let failure = failure_of(name, &report).filter(|_| report.attempt == Some(self.record.attempt));
-        self.supervisors.report(name, report, now);
+        let known = match &self.record.stage {
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => layout.members.iter().find(|member| member.name == name),
+            _ => None,
+        };
+        if !self.supervisors.report(name, report, known.map(|member| member.instance.as_str()), now) {
+            return Err(Refusal::Replaced(name.to_owned()));
+        }
         if let Some(failure) = failure {
             self.learner_failed(name, failure);
         }
         self.tick(now);
-        self.order(name)
+        Ok(self.order(name))
     }
 
     /// Moves the group on as time passes.
@@ -59,11 +67,12 @@ impl Run {
 
     /// The order for a supervisor in the present state.
     pub fn order(&self, name: &str) -> Order {
-        let Some(desired) = &self.desired else { return Order::Wait };
+        if self.desired.is_none() {
+            return Order::Wait;
+        }
         match &self.record.stage {
             Stage::Running(layout) => match layout.members.iter().find(|member| member.name == name) {
                 Some(member) => Order::Run(Group {
-                    epoch: desired.epoch,
                     attempt: self.record.attempt,
                     first_rank: member.first_rank,
                     world_size: layout.world_size,
@@ -79,14 +88,14 @@ impl Run {
     }
 
     fn learner_failed(&mut self, name: &str, failure: LearnerFailure) {
+        let fails = self.consequence(&failure).0 == FailureAction::FailJob;
         match &mut self.record.stage {
             Stage::Running(layout) if !self.record.exported && layout.members.iter().any(|member| member.name == name) => {
-                let (layout, fatal) = (layout.clone(), is_input(&failure));
-                self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal };
+                self.record.stage = Stage::Stopping { layout: layout.clone(), failure: Some(failure), lost: false, fatal: fails };
             }
             // A rank that lost its peer may be heard before the peer that says why.
-            Stage::Stopping { failure: first, fatal, .. } if first.is_none() || is_input(&failure) => {
-                *fatal |= is_input(&failure);
+            Stage::Stopping { failure: first, fatal, .. } if first.is_none() || fails => {
+                *fatal |= fails;
                 *first = Some(failure);
             }
             _ => {}
@@ -144,6 +153,8 @@ impl Run {
             self.record.stage = Stage::Finished;
         } else if self.record.exported {
             // The model is out: whoever is lost now takes nothing along.
+        } else if !lost && let Some(failure) = self.hung(&layout) {
+            self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };
         } else if lost {
             self.record.stage = Stage::Stopping { layout, failure: None, lost: true, fatal: false };
         } else if exited && self.draining() {
@@ -167,22 +178,37 @@ impl Run {
 
     fn verdict(&mut self, now: Now) {
         let Stage::Stopping { failure, lost, fatal, .. } = self.record.stage.clone() else { return };
-        if fatal {
-            self.record.last_failure = failure;
-            self.record.stage = Stage::Failed;
-            return;
-        }
-        let counted = failure.filter(|_| !lost);
-        if let Some(failure) = &counted {
-            self.record.last_failure = Some(failure.clone());
-            if self.record.restarts >= self.desired.as_ref().map_or(0, |desired| desired.restart.max_restarts) {
+        if let Some(failure) = failure.filter(|_| fatal || !lost) {
+            let (action, failure) = self.consequence(&failure);
+            self.record.last_failure = Some(failure);
+            let counted = action != FailureAction::RestartAndIgnoreMaxRestarts;
+            if fatal || (counted && self.record.restarts >= self.restart_policy().map_or(0, |policy| policy.max_restarts)) {
                 self.record.stage = Stage::Failed;
                 return;
             }
-            self.record.restarts += 1;
-            self.backoff_until = Some(now + self.backoff());
+            self.record.restarts += u32::from(counted);
+            let draw = backoff::draw(self.incarnation, self.record.attempt);
+            self.backoff_until = self.restart_policy().map(|policy| now + backoff::wait(policy, self.record.restarts_in_vain, draw));
+            self.record.restarts_in_vain += 1;
         }
         self.begin_anew(true);
+    }
+
+    /// What the first rule that matches says, named in the failure's message; without one, input that does not fit fails the run and the rest is a counted restart.
+    fn consequence(&self, failure: &LearnerFailure) -> (FailureAction, LearnerFailure) {
+        let rules = self.restart_policy().map(|policy| policy.rules.as_slice()).unwrap_or_default();
+        match first_match(rules, FailureRole::Trainer, &failure.reason, failure.exit_code) {
+            Some((index, action)) => {
+                let message = format!("{} ({}: {action:?})", failure.message, rule_name(index));
+                (action, LearnerFailure { message, ..failure.clone() })
+            }
+            None if failure.exit_code == Some(EXIT_LEARNER_INPUT) => (FailureAction::FailJob, failure.clone()),
+            None => (FailureAction::Restart, failure.clone()),
+        }
+    }
+
+    fn restart_policy(&self) -> Option<&RestartPolicy> {
+        self.desired.as_ref().map(|desired| &desired.restart)
     }
 
     fn begin_anew(&mut self, restarting: bool) {
@@ -190,13 +216,6 @@ impl Run {
         self.record.stage = if self.draining() { Stage::Drained } else { Stage::Forming { restarting } };
         self.position = None;
         self.publication = None;
-    }
-
-    /// Doubles from the first wait to the longest.
-    fn backoff(&self) -> Now {
-        let Some(desired) = &self.desired else { return Now::ZERO };
-        let doubled = u64::from(desired.restart.backoff_initial_seconds) << self.record.restarts.saturating_sub(1).min(31);
-        Now::from_secs(doubled.min(desired.restart.backoff_max_seconds.into()))
     }
 
     fn standings(&self, layout: &Layout, now: Now) -> Vec<Standing> {
@@ -218,10 +237,6 @@ impl Run {
     pub fn checkpoint_path(&self, version: Version) -> std::path::PathBuf {
         self.settings.run_directory.join(rljob_crds::names::CHECKPOINTS_DIR).join(version.to_string())
     }
-}
-
-fn is_input(failure: &LearnerFailure) -> bool {
-    failure.exit_code == Some(EXIT_LEARNER_INPUT)
 }
 
 fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {

@@ -10,7 +10,9 @@
 
 pub mod admission;
 pub mod ahead;
+pub mod backoff;
 pub mod group;
+pub mod hang;
 pub mod instruct;
 pub mod record;
 pub mod reports;
@@ -49,6 +51,9 @@ pub enum Refusal {
         /// The number in force.
         current: u64,
     },
+    /// A supervisor whose pod was replaced: HTTP 409.
+    #[error("the supervisor {0} was replaced by another process of its name: its learners must stop")]
+    Replaced(String),
     /// The request makes no sense in this state: HTTP 400.
     #[error("{0}")]
     Invalid(String),

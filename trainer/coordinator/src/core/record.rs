@@ -20,6 +20,9 @@ pub struct Record {
     pub attempt: u32,
     /// Counted restarts.
     pub restarts: u32,
+    /// Restarts in a row after which no learner got further than before.
+    #[serde(default)]
+    pub restarts_in_vain: u32,
     /// First cause of the newest failure.
     pub last_failure: Option<LearnerFailure>,
     /// Where the group is in its life.
@@ -35,6 +38,7 @@ impl Record {
     pub fn renew(&mut self) {
         self.epoch = None;
         self.restarts = 0;
+        self.restarts_in_vain = 0;
         if self.stage == Stage::Failed {
             self.stage = Stage::default();
             self.last_failure = None;

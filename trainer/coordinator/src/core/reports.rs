@@ -27,7 +27,10 @@ impl Run {
         if !self.is_fixed(step) {
             return Err(Refusal::Invalid(format!("step {step} was never handed out")));
         }
-        self.facts.last_step = self.facts.last_step.max(step);
+        if step > self.facts.last_step {
+            self.facts.last_step = step;
+            self.record.restarts_in_vain = 0;
+        }
         Ok(())
     }
 
@@ -47,6 +50,7 @@ impl Run {
         if version.attempt != attempt || path != self.checkpoint_path(version) {
             return Err(Refusal::Invalid(format!("checkpoint {version} of attempt {attempt} at {} was not asked for", path.display())));
         }
+        self.record.restarts_in_vain = 0;
         self.facts.checkpoints.insert(version);
         Ok(())
     }

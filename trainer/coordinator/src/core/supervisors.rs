@@ -1,6 +1,6 @@
 //! The supervisors that report, and what their newest report says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rljob_crds::names::EXIT_LEARNER_INPUT;
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
@@ -19,6 +19,8 @@ const FORGET: Now = Now::from_secs(600);
 #[derive(Clone, Debug, Default)]
 pub struct Supervisors {
     seen: BTreeMap<String, Seen>,
+    /// Processes that others of their name came after.
+    replaced: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,9 +44,16 @@ pub enum Standing {
 }
 
 impl Supervisors {
-    /// Takes a report.
-    pub fn report(&mut self, name: &str, report: SupervisorReport, now: Now) {
+    /// Takes a report; `known` is the process that had this name in the group. False if the sender was replaced: whoever comes last stays, and who was before it is not heard
+    /// again, so that two of one name never take turns.
+    pub fn report(&mut self, name: &str, report: SupervisorReport, known: Option<&str>, now: Now) -> bool {
+        if self.replaced.contains(&report.instance) {
+            return false;
+        }
+        let before = self.seen.get(name).map(|seen| seen.report.instance.as_str()).or(known);
+        self.replaced.extend(before.filter(|before| *before != report.instance).map(str::to_owned));
         self.seen.insert(name.to_owned(), Seen { report, at: now });
+        true
     }
 
     /// Forgets who has been silent for long.
@@ -77,7 +86,7 @@ impl Supervisors {
 
 /// Learners that run according to a report.
 pub fn running(report: &SupervisorReport) -> u32 {
-    report.learners.iter().filter(|learner| **learner == LearnerState::Running).count() as u32
+    report.learners.iter().filter(|learner| matches!(learner, LearnerState::Running(_))).count() as u32
 }
 
 /// The failed learner of a report that is most likely the cause: one that cannot use its input, then one ended by a signal, before one that merely lost its peer.

@@ -11,7 +11,7 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 use rljob_protocol::learner::{Instruction, Transfer};
 use rljob_protocol::status::{LearnerFailure, Phase};
-use rljob_protocol::supervisor::{Group, LearnerState, Order, Restore, SupervisorReport};
+use rljob_protocol::supervisor::{Group, LearnerState, Order, Pulse, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
 
 use super::admission::Admission;
@@ -43,7 +43,7 @@ pub(super) fn desired() -> Desired {
         mode: Mode::Run,
         engines: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },
-        restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300 },
+        restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300, hang_timeout_seconds: 600, rules: vec![] },
     }
 }
 
@@ -55,12 +55,12 @@ pub(super) fn version(step: u32, attempt: u32) -> Version {
     Version { step, attempt }
 }
 
-fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
+pub(super) fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
     SupervisorReport { instance: instance.to_owned(), address: format!("{instance}.example"), rendezvous_port: 7000, processes: 1, attempt, learners }
 }
 
 pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
-    report(instance, Some(attempt), vec![LearnerState::Running])
+    report(instance, Some(attempt), vec![LearnerState::Running(Pulse::default())])
 }
 
 pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {
@@ -69,7 +69,6 @@ pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorRepor
 
 fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
     Order::Run(Group {
-        epoch: 1,
         attempt,
         first_rank,
         world_size: 2,
@@ -79,14 +78,19 @@ fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
     })
 }
 
+/// A report of a supervisor that nobody came after; the order that it gets.
+pub(super) fn tell(run: &mut Run, name: &str, report: SupervisorReport, now: Now) -> Order {
+    run.supervisor(name, report, now).unwrap()
+}
+
 /// A run with two supervisors, `a` and `b`, whose learners run under attempt 0.
 pub(super) fn started_with(settings: Settings, facts: Facts) -> Run {
     let mut run = Run::new(settings, Record::default(), facts, 7, at(0));
     run.desire(desired()).unwrap();
-    run.supervisor("t-0", report("a", None, vec![]), at(0));
-    run.supervisor("t-1", report("b", None, vec![]), at(0));
-    run.supervisor("t-0", running("a", 0), at(1));
-    run.supervisor("t-1", running("b", 0), at(1));
+    tell(&mut run, "t-0", report("a", None, vec![]), at(0));
+    tell(&mut run, "t-1", report("b", None, vec![]), at(0));
+    tell(&mut run, "t-0", running("a", 0), at(1));
+    tell(&mut run, "t-1", running("b", 0), at(1));
     run
 }
 
@@ -112,43 +116,43 @@ fn publish_and_fix(run: &mut Run, attempt: u32, steps: u32) {
 }
 
 pub(super) fn restart(run: &mut Run, attempt: u32) {
-    run.supervisor("t-0", exited("a", attempt, 1), at(3));
-    run.supervisor("t-1", exited("b", attempt, 143), at(3));
+    tell(run, "t-0", exited("a", attempt, 1), at(3));
+    tell(run, "t-1", exited("b", attempt, 143), at(3));
     run.tick(at(60));
-    run.supervisor("t-0", exited("a", attempt, 1), at(60));
-    run.supervisor("t-1", exited("b", attempt, 143), at(60));
+    tell(run, "t-0", exited("a", attempt, 1), at(60));
+    tell(run, "t-1", exited("b", attempt, 143), at(60));
     run.tick(at(60));
 }
 
 #[test]
 fn nothing_is_ordered_before_the_operator_speaks_nor_before_all_supervisors_are_there() {
     let mut run = Run::new(settings(), Record::default(), Facts::default(), 7, at(0));
-    assert_eq!(run.supervisor("t-0", report("a", None, vec![]), at(0)), Order::Wait);
+    assert_eq!(tell(&mut run, "t-0", report("a", None, vec![]), at(0)), Order::Wait);
     run.desire(desired()).unwrap();
-    assert_eq!(run.supervisor("t-0", report("a", None, vec![]), at(0)), Order::Stop);
+    assert_eq!(tell(&mut run, "t-0", report("a", None, vec![]), at(0)), Order::Stop);
     assert_eq!(run.phase(), Phase::Starting);
-    assert_eq!(run.supervisor("t-1", report("b", None, vec![]), at(1)), group(0, 1, None));
-    assert_eq!(run.supervisor("t-0", report("a", None, vec![]), at(1)), group(0, 0, None));
+    assert_eq!(tell(&mut run, "t-1", report("b", None, vec![]), at(1)), group(0, 1, None));
+    assert_eq!(tell(&mut run, "t-0", report("a", None, vec![]), at(1)), group(0, 0, None));
 }
 
 #[test]
 fn ranks_follow_the_numbers_in_the_names() {
     let mut run = Run::new(settings(), Record::default(), Facts::default(), 7, at(0));
     run.desire(desired()).unwrap();
-    run.supervisor("t-10", report("b", None, vec![]), at(0));
-    assert_eq!(run.supervisor("t-9", report("a", None, vec![]), at(0)), group(0, 0, None));
-    assert_eq!(run.supervisor("t-10", report("b", None, vec![]), at(0)), group(0, 1, None));
+    tell(&mut run, "t-10", report("b", None, vec![]), at(0));
+    assert_eq!(tell(&mut run, "t-9", report("a", None, vec![]), at(0)), group(0, 0, None));
+    assert_eq!(tell(&mut run, "t-10", report("b", None, vec![]), at(0)), group(0, 1, None));
 }
 
 #[test]
 fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff() {
     let mut run = started();
     run.set_checkpoints(BTreeSet::from([version(2, 0)]));
-    assert_eq!(run.supervisor("t-0", exited("a", 0, 137), at(3)), Order::Stop);
+    assert_eq!(tell(&mut run, "t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);
-    assert_eq!(run.supervisor("t-1", running("b", 0), at(3)), Order::Stop);
+    assert_eq!(tell(&mut run, "t-1", running("b", 0), at(3)), Order::Stop);
     assert_eq!(run.record().restarts, 0, "the verdict waits until nobody runs");
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(4)), Order::Stop);
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(4)), Order::Stop);
     let expected = LearnerFailure {
         reason: "LearnerKilled".to_owned(),
         message: "a learner of t-0 was killed by signal 9: last | lines".to_owned(),
@@ -156,29 +160,44 @@ fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkp
         exit_code: Some(137),
     };
     assert_eq!((run.record().restarts, run.record().last_failure.clone()), (1, Some(expected)));
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(7)), Order::Stop, "4 s of backoff");
-    run.supervisor("t-0", exited("a", 0, 137), at(8));
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))));
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(5)), Order::Stop, "2 to 4 s of backoff");
+    tell(&mut run, "t-0", exited("a", 0, 137), at(8));
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))));
 }
 
 #[test]
 fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
     let mut run = started();
-    run.supervisor("t-0", exited("a", 0, 1), at(3));
-    run.supervisor("t-0", exited("a", 0, 1), at(12));
+    tell(&mut run, "t-0", exited("a", 0, 1), at(3));
+    tell(&mut run, "t-0", exited("a", 0, 1), at(12));
     assert_eq!(run.phase(), Phase::Restarting, "the other one may still answer");
-    run.supervisor("t-1", report("b2", None, vec![]), at(13));
+    tell(&mut run, "t-1", report("b2", None, vec![]), at(13));
     assert_eq!((run.record().attempt, run.record().restarts, run.record().last_failure.clone()), (1, 0, None));
-    assert_eq!(run.supervisor("t-0", exited("a", 0, 1), at(13)), group(1, 0, None));
+    assert_eq!(tell(&mut run, "t-0", exited("a", 0, 1), at(13)), group(1, 0, None));
+}
+
+#[test]
+fn a_supervisor_that_another_of_its_name_came_after_is_refused_for_good() {
+    let mut run = started();
+    tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
+    let refused = Err(Refusal::Replaced("t-0".to_owned()));
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(2)), refused);
+    tell(&mut run, "t-1", exited("b", 0, 137), at(2));
+    assert_eq!(tell(&mut run, "t-0", report("a2", None, vec![]), at(2)), group(1, 0, None), "the old one's pod is lost, which counts for nothing");
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(30)), refused);
+    let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
+    next.desire(desired()).unwrap();
+    tell(&mut next, "t-0", report("a3", None, vec![]), at(0));
+    assert_eq!(next.supervisor("t-0", running("a2", 1), at(1)), refused, "another coordinator knows who was in the group");
 }
 
 #[test]
 fn a_supervisor_that_is_silent_for_more_than_ten_seconds_is_lost() {
     let mut run = started();
-    run.supervisor("t-0", running("a", 0), at(11));
+    tell(&mut run, "t-0", running("a", 0), at(11));
     assert_eq!(run.record().stage.name(), "Running");
-    assert_eq!(run.supervisor("t-0", running("a", 0), at(12)), Order::Stop);
-    run.supervisor("t-0", exited("a", 0, 143), at(13));
+    assert_eq!(tell(&mut run, "t-0", running("a", 0), at(12)), Order::Stop);
+    tell(&mut run, "t-0", exited("a", 0, 143), at(13));
     assert_eq!((run.record().attempt, run.record().restarts), (1, 0));
 }
 
@@ -187,12 +206,12 @@ fn a_spent_budget_fails_the_run_with_the_first_cause_and_lets_supervisors_go() {
     let mut run = started();
     restart(&mut run, 0);
     assert_eq!((run.record().attempt, run.record().restarts), (1, 1));
-    run.supervisor("t-1", exited("b", 1, 70), at(61));
-    run.supervisor("t-0", exited("a", 1, 1), at(61));
+    tell(&mut run, "t-1", exited("b", 1, 70), at(61));
+    tell(&mut run, "t-0", exited("a", 1, 1), at(61));
     assert_eq!(run.phase(), Phase::Failed);
     assert_eq!(run.record().restarts, 1);
     assert_eq!(run.record().last_failure.as_ref().unwrap().message, "a learner of t-1 exited with code 70: last | lines");
-    assert_eq!(run.supervisor("t-0", exited("a", 1, 1), at(62)), Order::Exit);
+    assert_eq!(tell(&mut run, "t-0", exited("a", 1, 1), at(62)), Order::Exit);
 }
 
 #[test]
@@ -303,9 +322,9 @@ fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
     assert_eq!(ask(&mut run, 0, 4), Instruction::Wait, "the checkpoint is not reported yet");
     run.checkpoint_done(0, version(4, 0), &checkpoint).unwrap();
     assert_eq!(ask(&mut run, 0, 4), Instruction::Exit);
-    run.supervisor("t-0", exited("a", 0, 0), at(3));
+    tell(&mut run, "t-0", exited("a", 0, 0), at(3));
     assert_eq!(run.phase(), Phase::Running);
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 0), at(3)), Order::Exit);
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 0), at(3)), Order::Exit);
     assert_eq!(run.phase(), Phase::Finished);
 }
 
@@ -327,8 +346,8 @@ fn a_drain_writes_a_checkpoint_lets_the_learners_go_and_frees_nobody() {
     assert_eq!((ask(&mut run, 0, 1), run.phase(), run.work()), (Instruction::Wait, Phase::Draining, Work::None));
     run.checkpoint_done(0, version(1, 0), &path).unwrap();
     assert_eq!(ask(&mut run, 0, 1), Instruction::Exit);
-    run.supervisor("t-0", exited("a", 0, 0), at(3));
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 0), at(3)), Order::Stop);
+    tell(&mut run, "t-0", exited("a", 0, 0), at(3));
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 0), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Drained);
 }
 
@@ -337,13 +356,13 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
     let mut run = started();
     run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
     assert_eq!(ask(&mut run, 0, 0), Instruction::Exit, "nothing is done yet");
-    run.supervisor("t-0", exited("a", 0, 0), at(3));
-    run.supervisor("t-1", exited("b", 0, 0), at(3));
+    tell(&mut run, "t-0", exited("a", 0, 0), at(3));
+    tell(&mut run, "t-1", exited("b", 0, 0), at(3));
     let mut next = Run::new(settings(), run.record().clone(), Facts { checkpoints: BTreeSet::from([version(2, 0)]), ..Facts::default() }, 8, at(0));
     next.desire(Desired { epoch: 2, ..desired() }).unwrap();
     next.tick(at(0));
-    next.supervisor("t-0", report("c", None, vec![]), at(0));
-    let Order::Run(group) = next.supervisor("t-1", report("d", None, vec![]), at(0)) else { panic!("not started") };
+    tell(&mut next, "t-0", report("c", None, vec![]), at(0));
+    let Order::Run(group) = tell(&mut next, "t-1", report("d", None, vec![]), at(0)) else { panic!("not started") };
     assert_eq!((group.attempt, group.restore.unwrap().version), (1, version(2, 0)));
     assert_eq!(next.record().restarts, 0);
 }
@@ -352,10 +371,10 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
 fn a_restarted_coordinator_lets_the_learners_go_on_under_the_same_attempt() {
     let run = started();
     let mut next = Run::new(settings(), run.record().clone(), Facts { fixed_step: 1, ..Facts::default() }, 8, at(0));
-    assert_eq!(next.supervisor("t-0", running("a", 0), at(20)), Order::Wait, "no epoch yet");
+    assert_eq!(tell(&mut next, "t-0", running("a", 0), at(20)), Order::Wait, "no epoch yet");
     next.desire(desired()).unwrap();
-    assert_eq!(next.supervisor("t-0", running("a", 0), at(21)), group(0, 0, None));
-    assert_eq!(next.supervisor("t-1", running("b", 0), at(22)), group(0, 1, None));
+    assert_eq!(tell(&mut next, "t-0", running("a", 0), at(21)), group(0, 0, None));
+    assert_eq!(tell(&mut next, "t-1", running("b", 0), at(22)), group(0, 1, None));
     assert_eq!(ask(&mut next, 0, 0), Instruction::Train { step: 1 });
     assert_eq!((next.record().attempt, next.record().restarts), (0, 0));
 }
@@ -365,9 +384,9 @@ fn input_that_cannot_be_used_stops_the_learners_and_fails_the_run() {
     let mut run = started();
     let failure = LearnerFailure { reason: "CoordinatorInput".to_owned(), message: "line 3".to_owned(), supervisor: None, exit_code: None };
     run.fail(failure.clone());
-    assert_eq!(run.supervisor("t-0", running("a", 0), at(2)), Order::Stop);
-    run.supervisor("t-0", exited("a", 0, 143), at(3));
-    assert_eq!(run.supervisor("t-1", exited("b", 0, 143), at(3)), Order::Exit);
+    assert_eq!(tell(&mut run, "t-0", running("a", 0), at(2)), Order::Stop);
+    tell(&mut run, "t-0", exited("a", 0, 143), at(3));
+    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 143), at(3)), Order::Exit);
     assert_eq!((run.phase(), run.record().last_failure.clone()), (Phase::Failed, Some(failure)));
 }
 
@@ -383,7 +402,7 @@ fn supervised_training_needs_no_engine() {
 #[test]
 fn the_record_survives_its_json() {
     let mut run = started();
-    run.supervisor("t-0", exited("a", 0, 137), at(3));
+    tell(&mut run, "t-0", exited("a", 0, 137), at(3));
     let json = serde_json::to_string(run.record()).unwrap();
     assert_eq!(&serde_json::from_str::<Record>(&json).unwrap(), run.record());
 }

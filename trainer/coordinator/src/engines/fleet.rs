@@ -10,11 +10,12 @@ use rljob_protocol::version::Version;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::EngineClient;
+use super::client::{EngineClient, EngineError};
 use super::slots::{Slot, Slots};
 use super::weights::Weights;
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
+use crate::fence::Fence;
 
 /// Between two looks at every engine.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -38,7 +39,7 @@ impl Fleet {
 
     /// Takes the list of engines that exist.
     pub fn set(&self, engines: &[EngineEndpoint]) {
-        self.slots().set(engines);
+        self.slots().set(engines, self.clock.now());
         self.client.keep(|url| engines.iter().any(|engine| engine.url == url));
         self.changed.send_replace(());
     }
@@ -85,7 +86,7 @@ impl Fleet {
     }
 
     /// Keeps the table true until `stop`.
-    pub async fn monitor(&self, stop: CancellationToken) {
+    pub async fn monitor(&self, fence: &Fence, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -94,7 +95,7 @@ impl Fleet {
                 _ = ticks.tick() => {}
             }
             let endpoints = self.slots().endpoints();
-            let polls = futures::stream::iter(endpoints).for_each_concurrent(POLLS, |(name, url)| async move { self.poll(&name, &url).await });
+            let polls = futures::stream::iter(endpoints).for_each_concurrent(POLLS, |(name, url)| async move { self.poll(fence, &name, &url).await });
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = polls => {}
@@ -102,8 +103,9 @@ impl Fleet {
         }
     }
 
-    async fn poll(&self, name: &str, url: &str) {
+    async fn poll(&self, fence: &Fence, name: &str, url: &str) {
         let updates = self.update_quietly(name, |slot| slot.updates);
+        let asked = self.clock.now();
         let info = self.client.model_info(url).await;
         let before = self.slots().views(self.clock.now());
         let resume = self.update_quietly(name, |slot| {
@@ -112,13 +114,16 @@ impl Fleet {
             }
             match info {
                 Ok(info) => slot.answered(info.weight_version),
-                Err(_) => slot.missed(),
+                Err(_) => slot.missed(asked),
             }
             slot.version().is_some() && !slot.resumed && slot.usable(self.clock.now())
         });
         if resume == Some(true) {
             // Its label is a version, yet this process never told it to continue: a coordinator before this one may have left it paused.
-            let resumed = self.client.resume(url).await;
+            let resumed = match may_control(fence).await {
+                Ok(()) => self.client.resume(url).await,
+                Err(error) => Err(error),
+            };
             self.update_quietly(name, |slot| match resumed {
                 Ok(()) => slot.resumed = true,
                 Err(_) => slot.failed(self.clock.now()),
@@ -136,6 +141,11 @@ impl Fleet {
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether this coordinator may still pause, update and resume engines: one that was replaced would undo its successor's work, and engines know no epochs.
+pub async fn may_control(fence: &Fence) -> Result<(), EngineError> {
+    fence.ask().await.map_err(|error| EngineError::Aborted(crate::error_line(&error)))
 }
 
 /// Room reserved at one engine; given back when dropped.

@@ -18,5 +18,5 @@ pub mod validate;
 pub mod weights;
 
 pub use client::{EngineClient, EngineError};
-pub use fleet::{Fleet, Lease};
+pub use fleet::{Fleet, Lease, may_control};
 pub use weights::Weights;

@@ -30,6 +30,8 @@ pub struct Slot {
     index: u32,
     missed: u32,
     answers: bool,
+    /// When it last answered, or was listed; none while it answers.
+    silent_since: Option<Duration>,
     label: Option<String>,
     /// This process has told it to continue since it last came back.
     pub resumed: bool,
@@ -55,7 +57,7 @@ pub struct Slots {
 
 impl Slots {
     /// Takes the list of engines that exist. One under a new URL is another engine.
-    pub fn set(&mut self, engines: &[EngineEndpoint]) {
+    pub fn set(&mut self, engines: &[EngineEndpoint], now: Duration) {
         let keep = |name: &str, slot: &Slot| engines.iter().any(|engine| engine.name == name && engine.url == slot.url);
         self.table.retain(|name, slot| {
             let kept = keep(name, slot);
@@ -65,7 +67,7 @@ impl Slots {
             kept
         });
         for (index, engine) in engines.iter().enumerate() {
-            let slot = self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(&engine.url));
+            let slot = self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(&engine.url, now));
             slot.index = index as u32;
         }
     }
@@ -88,7 +90,13 @@ impl Slots {
 
     /// The engines as the operator sees them, given the current weights.
     pub fn states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
-        let state = |(name, slot): (&String, &Slot)| EngineState { name: name.clone(), state: slot.condition(current, now), version: slot.version() };
+        let silent = |slot: &Slot| slot.silent_since.map(|since| u32::try_from(now.saturating_sub(since).as_secs()).unwrap_or(u32::MAX));
+        let state = |(name, slot): (&String, &Slot)| EngineState {
+            name: name.clone(),
+            state: slot.condition(current, now),
+            version: slot.version(),
+            silent_seconds: silent(slot),
+        };
         self.table.iter().map(state).collect()
     }
 
@@ -117,12 +125,13 @@ impl Slots {
 }
 
 impl Slot {
-    fn new(url: &str) -> Self {
+    fn new(url: &str, now: Duration) -> Self {
         Self {
             url: url.to_owned(),
             index: 0,
             missed: 0,
             answers: false,
+            silent_since: Some(now),
             label: None,
             resumed: false,
             syncing: false,
@@ -142,13 +151,15 @@ impl Slot {
             self.resumed &= self.answers && self.syncing;
         }
         self.missed = 0;
+        self.silent_since = None;
         self.answers = true;
         self.label = Some(label);
     }
 
-    /// `/model_info` did not answer.
-    pub fn missed(&mut self) {
+    /// `/model_info`, asked at `asked`, did not answer.
+    pub fn missed(&mut self, asked: Duration) {
         self.missed += 1;
+        self.silent_since.get_or_insert(asked);
         if self.missed >= POLLS {
             self.gone();
         }

@@ -11,6 +11,20 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+    /// Somebody writes into it without end.
+    #[error("the journal {} is being written by another process, which does not stop", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be copied.
+    #[error("failed to copy the journal {}", path.display())]
+    Copy {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The file cannot be opened.
     #[error("failed to open the journal {}", path.display())]
     Open {

@@ -8,13 +8,14 @@
 //!
 //! Every call is one transaction and is on the disk when it returns (write-ahead log with `synchronous = FULL`), so a batch is durable before a
 //! learner sees it and a step before it is told to anyone. One process at a time: the file is locked for as long as it is open
-//! (`locking_mode = EXCLUSIVE`, which also spares the shared memory that network volumes lack). To look into the journal of a run that goes on,
-//! copy `journal.sqlite` and `journal.sqlite-wal` and open the copy with `sqlite3`.
+//! (`locking_mode = EXCLUSIVE`, which also spares the shared memory that network volumes lack), and each coordinator works on a file of its own (see `fence`), to which
+//! `journal.sqlite` is a link. To look into the journal of a run that goes on, copy that file and its `-wal` and open the copy with `sqlite3`.
 //!
 //! It must not know what the numbers mean, nor the time: that is a parameter.
 
 mod batches;
 mod blob;
+pub mod copy;
 mod error;
 mod open;
 mod progress;

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::batches::ServeError;
 use crate::core::Refusal;
+use crate::fence::FenceError;
 use crate::store::StoreError;
 
 /// A request that gets no answer but a reason.
@@ -17,6 +18,12 @@ pub enum Refused {
     /// The run says no.
     #[error(transparent)]
     Run(#[from] Refusal),
+    /// The operator has not named an epoch yet.
+    #[error("the run is not open yet: the operator has not said under which epoch")]
+    Closed,
+    /// Another coordinator was started in this one's place, and is to be asked.
+    #[error(transparent)]
+    Fenced(#[from] FenceError),
     /// The journal failed: asking again may help.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -32,9 +39,9 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Run(Refusal::Fenced { .. }) => StatusCode::CONFLICT,
+            Self::Run(Refusal::Fenced { .. } | Refusal::Replaced(_)) => StatusCode::CONFLICT,
             Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => StatusCode::BAD_REQUEST,
-            Self::Batch(ServeError::NotOpen) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Store(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = crate::error_line(&self);

@@ -32,7 +32,7 @@ pub async fn supervisor(
     Path(name): Path<String>,
     Json(report): Json<SupervisorReport>,
 ) -> Result<Json<Order>, Refused> {
-    Ok(Json(coordinator.change(|run, now| run.supervisor(&name, report, now)).await?))
+    Ok(Json(coordinator.change(|run, now| run.supervisor(&name, report, now)).await??))
 }
 
 /// Who asks for an instruction, and where it stands.
@@ -65,6 +65,13 @@ pub async fn instructions(State(coordinator): State<Arc<Coordinator>>, Query(pos
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
+}
+
+/// `GET /v1/attempts/{attempt}`: whether this attempt is the current one. Asked before what cannot be taken back.
+pub async fn attempt(State(coordinator): State<Arc<Coordinator>>, Path(attempt): Path<u32>) -> Result<StatusCode, Refused> {
+    coordinator.store.fence().ask().await?;
+    coordinator.read(|run| run.fence(attempt)).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Who asks for a batch.

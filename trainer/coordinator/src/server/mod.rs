@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!  operator token   PUT /v1/desired · GET /v1/status
-//!  learner token    POST /v1/supervisors/NAME · GET /v1/instructions · GET /v1/batches/STEP, /v1/validations/STEP
+//!  learner token    POST /v1/supervisors/NAME · GET /v1/instructions, /v1/attempts/ATTEMPT · GET /v1/batches/STEP, /v1/validations/STEP
 //!                  POST /v1/steps/STEP, /v1/validations/STEP, /v1/checkpoints/STEP, /v1/weights
 //!  open             GET /healthz · GET /metrics
 //! ```
 
 mod auth;
+pub mod door;
 mod error;
+mod fenced;
 mod learner;
 mod operator;
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
     let for_learners = Router::new()
         .route("/v1/supervisors/{name}", post(learner::supervisor))
         .route("/v1/instructions", get(learner::instructions))
+        .route("/v1/attempts/{attempt}", get(learner::attempt))
         .route("/v1/batches/{step}", get(learner::batch))
         .route("/v1/steps/{step}", post(learner::step))
         .route("/v1/validations/{step}", get(learner::validation_data).post(learner::validation))
@@ -44,8 +47,7 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
     Router::new()
         .route("/healthz", get(operator::health))
         .route("/metrics", get(operator::metrics))
-        .merge(for_operator)
-        .merge(for_learners)
+        .merge(for_operator.merge(for_learners).route_layer(middleware::from_fn_with_state(Arc::clone(&coordinator), fenced::fenced)))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(coordinator)
 }

@@ -10,10 +10,12 @@ use rljob_protocol::status::CoordinatorStatus;
 
 use super::error::Refused;
 use crate::coordinator::Coordinator;
+use crate::store::StoreError;
 
 /// `PUT /v1/desired`
 pub async fn desired(State(coordinator): State<Arc<Coordinator>>, Json(desired): Json<Desired>) -> Result<Json<CoordinatorStatus>, Refused> {
-    let engines = desired.engines.clone();
+    let (engines, epoch, fence) = (desired.engines.clone(), desired.epoch, coordinator.store.fence().clone());
+    tokio::task::spawn_blocking(move || fence.raise(epoch)).await.map_err(StoreError::from)??;
     coordinator.change(|run, _| run.desire(desired)).await??;
     coordinator.fleet.set(&engines);
     Ok(Json(coordinator.status().await))

@@ -54,7 +54,7 @@ async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"));
-    let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7).await.unwrap());
+    let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -84,7 +84,7 @@ impl Server {
         let desired = json!({
             "epoch": epoch, "generation": 1, "mode": "Run", "engines": [],
             "checkpoint": {"everySteps": 2, "keepLast": 2},
-            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1},
+            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1, "hangTimeoutSeconds": 1800},
         });
         self.call(Method::PUT, "/v1/desired", "secret-operator", Some(desired)).await.0
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{begin, book, verify_and_continue};
 use crate::coordinator::Coordinator;
-use crate::engines::EngineError;
+use crate::engines::{EngineError, may_control};
 
 /// Cooling engines become usable by time alone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -45,10 +45,10 @@ async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>
         if !engine.usable || engine.version == Some(version) {
             continue;
         }
-        let Some(url) = begin(coordinator, &engine.name, version) else { continue };
+        let Some(target) = begin(coordinator, &engine.name, version) else { continue };
         let (coordinator, folder) = (Arc::clone(coordinator), folder.clone());
         updates.spawn(async move {
-            let result = update(&coordinator, &url, version, &folder).await;
+            let result = target.or_lost(update(&coordinator, &target.url, version, &folder)).await;
             book(&coordinator, &engine.name, version, result).await;
         });
     }
@@ -56,7 +56,9 @@ async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>
 
 async fn update(coordinator: &Coordinator, url: &str, version: Version, folder: &Path) -> Result<(), EngineError> {
     let client = &coordinator.fleet.client;
+    may_control(coordinator.store.fence()).await?;
     client.pause(url).await?;
+    may_control(coordinator.store.fence()).await?;
     let body = UpdateWeightsFromDisk { model_path: folder.display().to_string(), weight_version: version.to_string(), flush_cache: true };
     client.update_from_disk(url, &body).await?;
     verify_and_continue(coordinator, url, version).await

@@ -10,7 +10,7 @@ use rljob_protocol::version::Version;
 
 use super::{begin, book, verify_and_continue};
 use crate::coordinator::Coordinator;
-use crate::engines::EngineError;
+use crate::engines::{EngineError, may_control};
 
 /// The transport of a learner on CPUs.
 const BACKEND: &str = "gloo";
@@ -43,8 +43,8 @@ pub fn start(coordinator: &Arc<Coordinator>, sender: &Arc<Sender>, transfers: Ve
 }
 
 async fn receive(coordinator: &Coordinator, sender: &Sender, transfer: &Transfer) {
-    if let Some(url) = begin(coordinator, &transfer.engine, sender.version) {
-        let result = update(coordinator, &url, sender, transfer).await;
+    if let Some(target) = begin(coordinator, &transfer.engine, sender.version) {
+        let result = target.or_lost(update(coordinator, &target.url, sender, transfer)).await;
         book(coordinator, &transfer.engine, sender.version, result).await;
     }
     if let Err(error) = coordinator.change(|run, _| run.transfer_over(transfer)).await {
@@ -54,7 +54,9 @@ async fn receive(coordinator: &Coordinator, sender: &Sender, transfer: &Transfer
 
 async fn update(coordinator: &Coordinator, url: &str, sender: &Sender, transfer: &Transfer) -> Result<(), EngineError> {
     let client = &coordinator.fleet.client;
+    may_control(coordinator.store.fence()).await?;
     client.pause(url).await?;
+    may_control(coordinator.store.fence()).await?;
     let group = InitWeightsUpdateGroup {
         master_address: sender.address.clone(),
         master_port: sender.port,
@@ -64,6 +66,7 @@ async fn update(coordinator: &Coordinator, url: &str, sender: &Sender, transfer:
         backend: BACKEND.to_owned(),
     };
     client.init_group(url, &group).await?;
+    may_control(coordinator.store.fence()).await?;
     let body = UpdateWeightsFromDistributed {
         names: sender.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
         dtypes: sender.tensors.iter().map(|tensor| tensor.dtype.clone()).collect(),

@@ -8,9 +8,10 @@ pub mod distributed;
 pub mod folders;
 
 use rljob_protocol::version::Version;
+use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
-use crate::engines::EngineError;
+use crate::engines::{EngineError, may_control};
 
 /// A step of the sequence that failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,12 +22,28 @@ pub struct SyncError {
     source: EngineError,
 }
 
+/// An engine that is being updated.
+struct Target {
+    url: String,
+    lost: CancellationToken,
+}
+
+impl Target {
+    /// Gives an update up when the engine does not answer any more: one that hangs would keep its place until the call's own deadline.
+    async fn or_lost(&self, update: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
+        tokio::select! {
+            () = self.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
+            result = update => result,
+        }
+    }
+}
+
 /// Takes an engine out of routing for an update; answers where it is, if it is still there.
-fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<String> {
+fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<Target> {
     tracing::debug!(engine, %version, "updating an engine's weights");
     coordinator.fleet.update(engine, |slot| {
         slot.update_begins();
-        slot.url.clone()
+        Target { url: slot.url.clone(), lost: slot.lost.clone() }
     })
 }
 
@@ -37,6 +54,7 @@ async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Vers
     if found != version.to_string() {
         return Err(EngineError::OtherWeights { found, expected: version.to_string() });
     }
+    may_control(coordinator.store.fence()).await?;
     client.resume(url).await
 }
 

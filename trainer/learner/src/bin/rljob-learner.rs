@@ -10,6 +10,7 @@ use rljob_crds::names::EXIT_LEARNER_INPUT;
 use rljob_learner::coordinator_client::ClientError;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
+use rljob_learner::pulse;
 use rljob_learner::startup::{Place, StartError, start};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
@@ -39,6 +40,9 @@ struct Arguments {
     /// Ranks in all.
     #[arg(long)]
     world_size: u32,
+    /// The epoch of the coordinator that ordered it.
+    #[arg(long, default_value_t = 0)]
+    epoch: u64,
     /// The incarnation of the group.
     #[arg(long)]
     attempt: u32,
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     die_with_supervisor()?;
+    pulse::start().context("failed to start the thread that beats")?;
     let config = read_config(&arguments.config)?;
     anyhow::ensure!(arguments.rank < arguments.world_size, "rank {} is not below the world size {}", arguments.rank, arguments.world_size);
     let place = Place {
@@ -75,6 +80,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         address: arguments.address,
         rank: arguments.rank,
         world_size: arguments.world_size,
+        epoch: arguments.epoch,
         attempt: arguments.attempt,
         rendezvous: arguments.rendezvous,
         restore: arguments.restore.zip(arguments.restore_version).map(|(path, version)| Restore { version, path }),

@@ -41,6 +41,7 @@ pub fn load(folder: &Path, version: Version, model: &ModelShape, rank: u32, worl
         }
         let path = folder.join(shard_file(source, manifest.world_size));
         let bytes = read_checked(&path, &manifest.files[source as usize])?;
+        crate::pulse::advance();
         let file = SafeTensors::deserialize(&bytes).map_err(|error| torn(&path, format!("is not a safetensors file: {error}")))?;
         for (block, parts) in blocks.iter_mut().enumerate() {
             let shared = overlap(&held[block], &wanted[block]);

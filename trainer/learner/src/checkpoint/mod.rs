@@ -66,6 +66,9 @@ pub enum CheckpointError {
         /// How long they were waited for.
         seconds: u64,
     },
+    /// The group that wrote it was replaced, or nobody can tell.
+    #[error("the checkpoint {0} is not committed")]
+    Commit(Version, #[source] crate::coordinator_client::ClientError),
     /// It is complete, but the coordinator could not be told.
     #[error("failed to report checkpoint {0}")]
     Report(Version, #[source] crate::coordinator_client::ClientError),

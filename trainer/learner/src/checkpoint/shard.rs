@@ -70,6 +70,7 @@ impl View for HostTensor<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
+        crate::pulse::advance();
         Cow::Borrowed(self.bytes)
     }
 

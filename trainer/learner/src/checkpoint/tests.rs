@@ -9,6 +9,7 @@ use tch::{Kind, Tensor};
 use super::manifest::shard_file;
 use super::writer::write;
 use super::{CheckpointError, ModelShape, OptimizerProgress, Place, Restored, Snapshot, load};
+use crate::coordinator_client::ClientError;
 use crate::fsdp::shard_of;
 
 const VERSION: Version = Version { step: 12, attempt: 3 };
@@ -34,7 +35,7 @@ fn save(folder: &Path, world_size: u32) {
             scope.spawn(move || {
                 let shards = shards(rank, world_size);
                 let snapshot = Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
-                write(&Place { path: folder.to_owned(), version: VERSION, rank, world_size }, &model(), PROGRESS, &snapshot).unwrap();
+                write(&Place { path: folder.to_owned(), version: VERSION, rank, world_size }, &model(), PROGRESS, &snapshot, || Ok(())).unwrap();
             });
         }
     });
@@ -120,4 +121,16 @@ fn a_checkpoint_of_something_else_is_refused() {
         other_model,
         "refused the checkpoint `DIR`: it is a model of 17 parameters with layout 5eed5eed5eed, expected a model of 18 parameters with layout 5eed5eed5eed"
     );
+}
+
+#[test]
+fn a_checkpoint_of_a_replaced_group_is_not_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = shards(0, 1);
+    let snapshot = Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
+    let place = Place { path: folder.path().to_owned(), version: VERSION, rank: 0, world_size: 1 };
+    let replaced = || Err(CheckpointError::Commit(VERSION, ClientError::Fenced("attempt 0 is not the current one".to_owned())));
+    let refused = write(&place, &model(), PROGRESS, &snapshot, replaced).unwrap_err();
+    assert_eq!(refused.to_string(), format!("the checkpoint {VERSION} is not committed"));
+    assert!(!folder.path().join("manifest.json").exists());
 }

@@ -55,7 +55,8 @@ impl CheckpointWriter {
         self.newest = Some(place.version);
         let (client, model) = (self.client.clone(), self.model.clone());
         self.background.begin(move || {
-            write(&place, &model, optimizer, &snapshot)?;
+            let confirm = || client.as_ref().map_or(Ok(()), |client| client.confirm().map_err(|error| CheckpointError::Commit(place.version, error)));
+            write(&place, &model, optimizer, &snapshot, confirm)?;
             report(client.as_ref(), &place.path, place.version)
         })
     }
@@ -83,8 +84,14 @@ fn report(client: Option<&CoordinatorClient>, path: &std::path::Path, version: V
     client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
 }
 
-/// Writes a rank's part and, as rank 0, the manifest after all parts.
-pub(super) fn write(place: &Place, model: &ModelShape, optimizer: OptimizerProgress, snapshot: &Snapshot) -> Result<(), CheckpointError> {
+/// Writes a rank's part and, as rank 0, the manifest after all parts, if `confirm` does not say that it would be a replaced group's.
+pub(super) fn write(
+    place: &Place,
+    model: &ModelShape,
+    optimizer: OptimizerProgress,
+    snapshot: &Snapshot,
+    confirm: impl FnOnce() -> Result<(), CheckpointError>,
+) -> Result<(), CheckpointError> {
     let Place { path, version, rank, world_size } = place;
     let started = Instant::now();
     let entry = snapshot.write(path, *rank, *world_size)?;
@@ -94,6 +101,7 @@ pub(super) fn write(place: &Place, model: &ModelShape, optimizer: OptimizerProgr
         return Ok(());
     }
     let files = receipts(place)?;
+    confirm()?;
     let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
     write_json(&path.join(MANIFEST_FILE), &manifest)
 }

@@ -33,9 +33,17 @@ pub fn write_weights(path: &Path, model_directory: &Path, staged: &Staged) -> Re
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
-/// Writes the model with its tokenizer to `path`, and makes it last. What is there is replaced, and loses its marker first: a folder with the marker is whole.
-pub fn write_export(path: &Path, model_directory: &Path, staged: &Staged, version: Version) -> Result<(), PublishError> {
-    let partial = start_partial(path)?;
+/// Writes the model with its tokenizer to `path`, and makes it last, if `confirm` does not say that it would be a replaced group's. What is there is replaced, and loses its
+/// marker first: a folder with the marker is whole.
+pub fn write_export(
+    path: &Path,
+    model_directory: &Path,
+    staged: &Staged,
+    version: Version,
+    confirm: impl FnOnce() -> Result<(), PublishError>,
+) -> Result<(), PublishError> {
+    // Of a name of its own: a replaced group may be writing beside this one.
+    let partial = start_partial(&PathBuf::from(format!("{}.{version}", path.display())))?;
     write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
     copy_tokenizer(model_directory, &partial)?;
     sync_files(&partial)?;
@@ -43,11 +51,26 @@ pub fn write_export(path: &Path, model_directory: &Path, staged: &Staged, versio
     let json = serde_json::to_vec_pretty(&Complete { version }).map_err(|error| PublishError::io("encode", &complete)(error.into()))?;
     fs::write(&complete, json).map_err(PublishError::io("write", &complete))?;
     sync_files(&partial)?;
+    confirm()?;
     if path.exists() {
         remove_marker(path).and_then(|()| fs::remove_dir_all(path)).map_err(PublishError::io("replace", path))?;
     }
     let sync_parent = || path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all());
-    fs::rename(&partial, path).and_then(|()| sync_parent()).map_err(PublishError::io("rename to", path))
+    fs::rename(&partial, path).and_then(|()| sync_parent()).map_err(PublishError::io("rename to", path))?;
+    remove_partials(path).map_err(PublishError::io("clear the folder of", path))
+}
+
+/// What earlier attempts left of the same export.
+fn remove_partials(path: &Path) -> io::Result<()> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else { return Ok(()) };
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_partial = |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.starts_with(".step-") && rest.ends_with(".partial"));
+        if entry.file_name().to_str().is_some_and(is_partial) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_marker(folder: &Path) -> io::Result<()> {

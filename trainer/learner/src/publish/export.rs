@@ -35,7 +35,7 @@ impl Exporter {
         let Some(staged) = staged else { return Ok(()) };
         let (client, model_directory) = (self.client.clone(), self.model_directory.clone());
         self.background.begin(move || {
-            disk::write_export(&path, &model_directory, &staged, version)?;
+            disk::write_export(&path, &model_directory, &staged, version, || Ok(client.confirm()?))?;
             report(&client, version, &path)
         })
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rljob_protocol::version::Version;
 use tch::{Kind, Tensor};
 
-use super::{Staged, disk};
+use super::{PublishError, Staged, disk};
 use crate::fsdp::{ShardedParameters, shard_of};
 use crate::model::{ModelConfig, ModelLayout, hugging_face, random};
 use crate::ranks::Ranks;
@@ -44,7 +44,7 @@ fn an_export_has_the_tokenizer_and_says_that_it_is_complete() {
     let (source, layout, blocks) = source();
     let path = source.path().join("export");
     for step in [1, 2] {
-        disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step, attempt: 0 }).unwrap();
+        disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step, attempt: 0 }, || Ok(())).unwrap();
     }
     assert_eq!(names(&path), ["chat_template.jinja", "complete.json", "config.json", "model.safetensors", "tokenizer.json"]);
     let complete: serde_json::Value = serde_json::from_slice(&std::fs::read(path.join("complete.json")).unwrap()).unwrap();
@@ -82,7 +82,7 @@ fn a_staged_copy_does_not_follow_training() {
 fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
     let (source, layout, blocks) = source();
     let path = source.path().join("exports/step-3");
-    let export = |attempt| disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step: 3, attempt });
+    let export = |attempt| disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step: 3, attempt }, || Ok(()));
     export(0).unwrap();
     // A folder in it cannot be removed as a file can: what stops here is as a kill in the middle of the replacement.
     std::fs::remove_file(path.join("complete.json")).unwrap();
@@ -93,4 +93,17 @@ fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
     export(1).unwrap();
     assert_eq!(names(&path).len(), 5);
     assert_eq!(names(path.parent().unwrap()), ["step-3"], "what was written before is gone");
+}
+
+#[test]
+fn an_export_of_a_replaced_group_leaves_the_one_that_is_there() {
+    let (source, layout, blocks) = source();
+    let path = source.path().join("export");
+    let export = |attempt, confirm: fn() -> Result<(), PublishError>| {
+        disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step: 3, attempt }, confirm)
+    };
+    export(1, || Ok(())).unwrap();
+    assert!(export(0, || Err(PublishError::Broadcast("replaced".to_owned()))).is_err());
+    let complete = std::fs::read_to_string(path.join("complete.json")).unwrap();
+    assert!(complete.contains("step-3.attempt-1"), "{complete}");
 }

@@ -16,6 +16,7 @@ use crate::algorithm::grpo::LossSums;
 use crate::algorithm::kl;
 use crate::algorithm::normalization::{Grouped, Totals, normalized, squares, totals};
 use crate::micro_batch::MicroBatch;
+use crate::pulse;
 
 impl Trainer {
     /// Fills in reference, proximal and behaviour of every micro-batch and finishes the advantages. Returns how far the learner is from the sampler,
@@ -47,6 +48,7 @@ impl Trainer {
         let temperature = self.temperature();
         let Some(reference) = &mut self.reference else { return Ok(()) };
         for micro_batch in micro_batches {
+            pulse::advance();
             micro_batch.reference_logprobs_N = Some(self.model.logprobs(reference, &micro_batch.packed, temperature)?.logprobs_N);
         }
         Ok(())
@@ -57,6 +59,7 @@ impl Trainer {
         let sequences = grpo.behavior_weight.as_ref().is_some_and(|bounds| bounds.level == BehaviorLevel::Sequence);
         let (temperature, mut before) = (self.temperature(), LossSums::default());
         for micro_batch in micro_batches {
+            pulse::advance();
             let sampler_N = &micro_batch.sampler_logprobs_N;
             let logprobs_N = match grpo.proximal_logprobs {
                 ProximalLogprobs::Sampler => sampler_N.shallow_clone(),

@@ -19,6 +19,7 @@ impl Trainer {
         let temperature = self.temperature();
         let mut sum = 0.0;
         for micro_batch in micro_batches(data, &Table::sft(&header.samples), self.model.config().vocab_size)? {
+            crate::pulse::advance();
             let logprobs = self.model.logprobs(&mut self.parameters, &micro_batch.packed, temperature)?;
             sum -= logprobs.logprobs_N.sum(Kind::Double).double_value(&[]);
         }

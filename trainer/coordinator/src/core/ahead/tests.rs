@@ -12,7 +12,7 @@ use rljob_protocol::version::Version;
 use super::Sampling;
 use crate::core::admission::Admission;
 use crate::core::instruct::EngineView;
-use crate::core::tests::{ask, at, desired, engine, restart, running, settings, started_with, version};
+use crate::core::tests::{ask, at, desired, engine, restart, running, settings, started_with, tell, version};
 use crate::core::work::Work;
 use crate::core::{Facts, Now, Run, Settings};
 
@@ -77,7 +77,7 @@ fn rollouts_go_on_while_learners_are_restarted_and_a_replay_publishes_at_its_end
     assert_eq!(run.sampling(), Some(Sampling { through: 4, only: None }));
     run.tick(at(70));
     for (name, instance) in [("t-0", "a"), ("t-1", "b")] {
-        run.supervisor(name, running(instance, 1), at(70));
+        tell(&mut run, name, running(instance, 1), at(70));
     }
     assert_eq!(run.instruct(1, 0, &[engine(None)], at(70)), Ok(Instruction::Train { step: 1 }));
     assert_eq!(run.instruct(1, 1, &[engine(None)], at(70)), Ok(Instruction::Train { step: 2 }));

@@ -14,7 +14,7 @@ const CURRENT: Version = Version { step: 3, attempt: 0 };
 fn two() -> Slots {
     let endpoint = |name: &str| EngineEndpoint { name: name.to_owned(), url: format!("http://{name}") };
     let mut slots = Slots::default();
-    slots.set(&[endpoint("engine-0"), endpoint("engine-1")]);
+    slots.set(&[endpoint("engine-0"), endpoint("engine-1")], NOW);
     slots
 }
 
@@ -95,8 +95,19 @@ fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     let (.., lost) = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap();
-    (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed());
+    (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed(NOW));
     assert!(lost.is_cancelled());
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(slots.states(Some(CURRENT), NOW)[0].state, EngineCondition::Stale);
+}
+
+#[test]
+fn silence_is_counted_from_the_first_question_without_an_answer() {
+    let mut slots = two();
+    let silent = |slots: &Slots, seconds: u64| slots.states(None, NOW + Duration::from_secs(seconds))[0].silent_seconds;
+    assert_eq!(silent(&slots, 7), Some(7), "it never answered");
+    slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+    assert_eq!(silent(&slots, 8), None);
+    (10..13).for_each(|second| slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second)));
+    assert_eq!(silent(&slots, 15), Some(5));
 }

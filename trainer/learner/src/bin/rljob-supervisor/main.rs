@@ -7,6 +7,7 @@ mod health;
 mod log_tail;
 mod order;
 mod process;
+mod pulse;
 mod reap;
 mod supervisor;
 

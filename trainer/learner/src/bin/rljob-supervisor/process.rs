@@ -1,28 +1,31 @@
 //! One learner process: started, read and, when asked, ended; its state is a value that anyone can look at.
 //!
 //! ```text
-//!  LearnerProcess ── stop() ──▶ task ── SIGTERM, then SIGKILL ──▶ rljob-learner
-//!        ▲                       │ ◀──────── standard error ─────────┘
-//!        └── state (watch) ◀─────┘ ── "[rank 3] …" ──▶ own standard error
+//!  LearnerProcess ── stop() ──▶ task ── SIGKILL ──▶ rljob-learner
+//!        ▲                       │ ◀── standard error, standard output ──┘
+//!        │                       ├── "[rank 3] …" ──▶ own standard error
+//!        └── state ◀─────────────┴── beats ──▶ pulse
 //! ```
+//!
+//! A learner is killed and not asked to end: one that hangs would not hear it, and none has anything to do that a checkpoint has not done.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rljob_protocol::supervisor::{LearnerState, SUPERVISOR_PID_VARIABLE};
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::log_tail::LogTail;
+use crate::pulse::{Heard, listen};
 
-/// From SIGTERM to SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
 /// Standard error is read on for so long after the process ended: a child of its own may hold it open.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Exit code reported for a learner that could not be started, as a shell does.
@@ -42,7 +45,9 @@ pub struct LearnerCommand {
 /// A learner process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct LearnerProcess {
-    state: watch::Receiver<LearnerState>,
+    /// How it ended, once it has.
+    end: watch::Receiver<Option<LearnerState>>,
+    heard: Arc<Mutex<Heard>>,
     stop: CancellationToken,
     pid: Option<u32>,
 }
@@ -51,36 +56,39 @@ impl LearnerProcess {
     /// Starts it inside the current tokio runtime. A program that cannot be started is a learner that exited with code 127. `changed` is told when it ends.
     pub fn start(command: LearnerCommand, changed: watch::Sender<()>) -> Self {
         let stop = CancellationToken::new();
-        let (sender, state) = watch::channel(LearnerState::Running);
+        let (sender, end) = watch::channel(None);
+        let heard = Arc::new(Mutex::new(Heard::nothing(Instant::now())));
         let spawned = Command::new(&command.program)
             .args(&command.arguments)
             .env(SUPERVISOR_PID_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true)
             .spawn();
         let pid = spawned.as_ref().ok().and_then(Child::id);
-        let stopped = stop.clone();
+        let (stopped, hearing) = (stop.clone(), Arc::clone(&heard));
         tokio::spawn(async move {
             let ended = match spawned {
-                Ok(child) => supervise(child, command.rank, stopped).await,
+                Ok(child) => supervise(child, command.rank, stopped, &hearing).await,
                 Err(error) => LearnerState::Exited { code: NOT_STARTED, log_tail: format!("failed to start `{}`: {error}", command.program.display()) },
             };
-            sender.send_replace(ended);
+            sender.send_replace(Some(ended));
             changed.send_replace(());
         });
-        Self { state, stop, pid }
+        Self { end, heard, stop, pid }
     }
 
     /// What it is doing.
     pub fn state(&self) -> LearnerState {
-        self.state.borrow().clone()
+        let pulse = || self.heard.lock().unwrap_or_else(PoisonError::into_inner).pulse(Instant::now());
+        self.end.borrow().clone().unwrap_or_else(|| LearnerState::Running(pulse()))
     }
 
     /// Whether it still runs.
     pub fn is_running(&self) -> bool {
-        *self.state.borrow() == LearnerState::Running
+        self.end.borrow().is_none()
     }
 
     /// Its process id; none if it could not be started.
@@ -88,30 +96,30 @@ impl LearnerProcess {
         self.pid
     }
 
-    /// Asks it to end: SIGTERM, and SIGKILL a few seconds later. Returns at once.
+    /// Kills it. Returns at once.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Waits until it has ended: after [`Self::stop`], a few seconds at most.
+    /// Waits until it has ended.
     pub async fn ended(&mut self) {
         // An error means that the task is gone, and the process with it.
-        let _ = self.state.wait_for(|state| *state != LearnerState::Running).await;
+        let _ = self.end.wait_for(Option::is_some).await;
     }
 }
 
-async fn supervise(mut child: Child, rank: u32, stop: CancellationToken) -> LearnerState {
+async fn supervise(mut child: Child, rank: u32, stop: CancellationToken, heard: &Mutex<Heard>) -> LearnerState {
     let mut tail = LogTail::default();
-    let stderr = child.stderr.take();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let status = {
-        let mut reading = std::pin::pin!(pass_on(stderr, rank, &mut tail));
+        let mut reading = std::pin::pin!(async { tokio::join!(listen(stdout, heard), pass_on(stderr, rank, &mut tail)) });
         let mut ending = std::pin::pin!(end(&mut child, &stop));
         tokio::select! {
             status = &mut ending => {
                 let _ = tokio::time::timeout(DRAIN, reading).await;
                 status
             }
-            () = &mut reading => ending.await,
+            _ = &mut reading => ending.await,
         }
     };
     match status {
@@ -128,13 +136,6 @@ async fn end(child: &mut Child, stop: &CancellationToken) -> std::io::Result<Exi
     tokio::select! {
         status = child.wait() => return status,
         () = stop.cancelled() => {}
-    }
-    if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-        // It may just have ended by itself, which is as good.
-        let _ = kill_process(pid, Signal::TERM);
-    }
-    if let Ok(status) = tokio::time::timeout(GRACE, child.wait()).await {
-        return status;
     }
     child.start_kill()?;
     child.wait().await
@@ -183,7 +184,7 @@ mod tests {
     #[tokio::test]
     async fn a_signal_is_128_and_its_number() {
         assert_eq!(run("kill -9 $$", false).await, LearnerState::Exited { code: 137, log_tail: String::new() });
-        assert_eq!(run("exec sleep 600", true).await, LearnerState::Exited { code: 143, log_tail: String::new() });
+        assert_eq!(run("exec sleep 600", true).await, LearnerState::Exited { code: 137, log_tail: String::new() });
     }
 
     #[tokio::test]

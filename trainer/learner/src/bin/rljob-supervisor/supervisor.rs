@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
+use rljob_protocol::supervisor::{EPOCH_HEADER, Group, Order, SupervisorReport};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -66,6 +66,8 @@ enum ReportError {
     Token(PathBuf, #[source] std::io::Error),
     #[error("failed to reach the coordinator")]
     Unreachable(#[source] reqwest::Error),
+    #[error("the coordinator has another supervisor of this name: {0}")]
+    Replaced(String),
     #[error("the coordinator answered {0}: {1}")]
     Refused(reqwest::StatusCode, String),
     #[error("failed to understand the coordinator's order")]
@@ -114,10 +116,11 @@ impl Supervisor {
             };
             backoff = if answer.is_ok() { INTERVAL } else { (backoff * 2).min(MAX_BACKOFF) };
             self.complain(answer.as_ref().err().map(error_line));
-            if let Ok(order) = answer
-                && !self.obey(&order)?
-            {
-                break;
+            match answer {
+                Ok((epoch, order)) if !self.obey(epoch, &order)? => break,
+                // Its pod was replaced and will be ended; it must not end by itself, or it would come back under its old name.
+                Err(ReportError::Replaced(_)) => self.learners.iter().for_each(LearnerProcess::stop),
+                Ok(_) | Err(_) => {}
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff) => {}
@@ -129,17 +132,21 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn report(&self) -> Result<Order, ReportError> {
+    /// The order and the epoch that it is given under.
+    async fn report(&self) -> Result<(u64, Order), ReportError> {
         let path = self.settings.tokens.join(rljob_crds::names::TOKEN_LEARNER);
         let token = tokio::fs::read_to_string(&path).await.map_err(|error| ReportError::Token(path, error))?;
         let url = format!("{}/v1/supervisors/{}", self.settings.coordinator, self.settings.name);
         let request = self.http.post(url).bearer_auth(token.trim()).json(&self.state());
         let response = request.send().await.map_err(ReportError::Unreachable)?;
-        let status = response.status();
+        let (status, epoch) = (response.status(), epoch(response.headers()));
+        if status == reqwest::StatusCode::CONFLICT && epoch >= self.held.epoch {
+            return Err(ReportError::Replaced(response.text().await.unwrap_or_default()));
+        }
         if !status.is_success() {
             return Err(ReportError::Refused(status, response.text().await.unwrap_or_default()));
         }
-        response.json().await.map_err(ReportError::Order)
+        Ok((epoch, response.json().await.map_err(ReportError::Order)?))
     }
 
     fn state(&self) -> SupervisorReport {
@@ -154,29 +161,28 @@ impl Supervisor {
     }
 
     /// Acts on an order; returns whether to go on.
-    fn obey(&mut self, order: &Order) -> Result<bool, SupervisorError> {
+    fn obey(&mut self, epoch: u64, order: &Order) -> Result<bool, SupervisorError> {
         self.held.running = self.learners.iter().filter(|learner| learner.is_running()).count();
-        match decide(&self.held, order) {
+        let action = decide(&self.held, epoch, order);
+        if !matches!(action, Action::Refuse(_)) {
+            self.held.epoch = epoch;
+        }
+        match action {
             Action::Exit => return Ok(false),
             Action::Refuse(reason) => tracing::warn!(reason, "refused an order"),
             Action::Kill => self.learners.iter().for_each(LearnerProcess::stop),
             Action::Start(group) => self.start(&group)?,
-            Action::Keep => {
-                if let Order::Run(group) = order {
-                    self.held.epoch = group.epoch;
-                }
-            }
+            Action::Keep => {}
         }
         Ok(true)
     }
 
     fn start(&mut self, group: &Group) -> Result<(), SupervisorError> {
         tracing::info!(attempt = group.attempt, first_rank = group.first_rank, world_size = group.world_size, "starting learners");
-        self.held.epoch = group.epoch;
         self.held.attempt = Some(group.attempt);
         self.rendezvous_port = free_port()?;
         let ranks = group.first_rank..group.first_rank + self.settings.processes;
-        self.learners = ranks.map(|rank| LearnerProcess::start(learner_command(&self.settings, group, rank), self.changed.clone())).collect();
+        self.learners = ranks.map(|rank| LearnerProcess::start(learner_command(&self.settings, group, rank, self.held.epoch), self.changed.clone())).collect();
         self.changed.send_replace(());
         Ok(())
     }
@@ -202,7 +208,7 @@ impl Supervisor {
     }
 }
 
-fn learner_command(settings: &Settings, group: &Group, rank: u32) -> LearnerCommand {
+fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) -> LearnerCommand {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |name: &str, value: OsString| arguments.extend([OsString::from(name), value]);
     add("--config", settings.config.clone().into());
@@ -211,6 +217,7 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32) -> LearnerComm
     add("--address", settings.address.clone().into());
     add("--rank", rank.to_string().into());
     add("--world-size", group.world_size.to_string().into());
+    add("--epoch", epoch.to_string().into());
     add("--attempt", group.attempt.to_string().into());
     add("--rendezvous", format!("{}:{}", group.rendezvous_address, group.rendezvous_port).into());
     if let Some(restore) = &group.restore {
@@ -229,6 +236,11 @@ fn error_line(error: &ReportError) -> String {
         cause = error.source();
     }
     line
+}
+
+/// The epoch of the coordinator that answers; 0 if it does not say.
+fn epoch(headers: &reqwest::header::HeaderMap) -> u64 {
+    headers.get(EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or_default()
 }
 
 fn free_port() -> Result<u16, SupervisorError> {
@@ -255,12 +267,12 @@ mod tests {
             instance: "a".into(),
         };
         let restore = Some(Restore { version: Version { step: 7, attempt: 1 }, path: "/run/checkpoints/step-7.attempt-1".into() });
-        let group = Group { epoch: 3, attempt: 2, first_rank: 2, world_size: 4, rendezvous_address: "10.0.0.1".into(), rendezvous_port: 29400, restore };
-        let command = learner_command(&settings, &group, 3);
+        let group = Group { attempt: 2, first_rank: 2, world_size: 4, rendezvous_address: "10.0.0.1".into(), rendezvous_port: 29400, restore };
+        let command = learner_command(&settings, &group, 3, 5);
         let arguments: Vec<_> = command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
         assert_eq!(
             arguments.join(" "),
-            "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 --address 10.0.0.2 --rank 3 --world-size 4 --attempt 2 \
+            "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 --address 10.0.0.2 --rank 3 --world-size 4 --epoch 5 --attempt 2 \
              --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 --restore-version step-7.attempt-1"
         );
     }

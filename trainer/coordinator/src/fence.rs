@@ -1,0 +1,299 @@
+//! Whose turn it is in a run directory. `fence.json` names the coordinator that may act and the journal that is in force; whoever finds another name there was replaced,
+//! tells nobody anything any more, and ends.
+//!
+//! ```text
+//!  claim(epoch): fence.json {uid, epoch, from: old journal} ─▶ a copy of the old journal ─▶ fence.json {uid, epoch, journal: the copy}
+//!  every call of the journal: commit ─▶ check ─▶ only now the caller hears of it
+//! ```
+//!
+//! A replaced coordinator may still have its journal open, and locks of a process that is cut off from its volume say nothing. So a successor never writes into the same
+//! file: it names itself first, then works on a copy. What the old one commits after that, it tells nobody, since it checks before it answers; what it answered before is
+//! in the copy. Files are named by process, so that what the old one does to the names that it knows hits nobody else.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rljob_crds::names::JOURNAL_FILE;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::{JournalError, copy};
+
+const FILE: &str = "fence.json";
+/// An answer that commits nothing may rest on a check that is so old.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Who may act in a run directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Holder {
+    /// UID of the job.
+    uid: String,
+    /// Fencing number of its coordinator.
+    epoch: u64,
+    /// The journal in force; none while it is being copied.
+    journal: Option<String>,
+    /// The journal that is being copied; none if there was none.
+    from: Option<String>,
+}
+
+/// A coordinator that may not act, or cannot tell.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// Another one may.
+    #[error("this coordinator (epoch {own}) was replaced by that of epoch {epoch} of the job with uid {uid}")]
+    Replaced {
+        /// Its own number.
+        own: u64,
+        /// The other's number.
+        epoch: u64,
+        /// The other's job.
+        uid: String,
+    },
+    /// The file cannot be read or written.
+    #[error("failed to {action} {}", path.display())]
+    File {
+        /// What was done.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The journal of the coordinator before cannot be taken over.
+    #[error("failed to take over the run's journal")]
+    Journal(#[from] JournalError),
+}
+
+impl Holder {
+    fn replaced(&self, by: &Self) -> FenceError {
+        FenceError::Replaced { own: self.epoch, epoch: by.epoch, uid: by.uid.clone() }
+    }
+}
+
+/// A claimed run directory. Clones are the same claim.
+#[derive(Clone, Debug)]
+pub struct Fence(Arc<Claim>);
+
+#[derive(Debug)]
+struct Claim {
+    directory: PathBuf,
+    held: Mutex<Holder>,
+    checked: Mutex<Instant>,
+    lost: CancellationToken,
+}
+
+impl Fence {
+    /// Claims `directory` for the coordinator of this epoch and takes the journal over. A higher epoch of the same job is there to stay. Blocks.
+    ///
+    /// # Errors
+    /// [`FenceError::Replaced`] if a higher one has claimed it.
+    pub fn claim(directory: &Path, uid: &str, epoch: u64, incarnation: u64) -> Result<Self, FenceError> {
+        let before = read(directory)?;
+        let mut own = Holder { uid: uid.to_owned(), epoch, journal: None, from: None };
+        match before {
+            Some(other) if other.uid == uid && other.epoch > epoch => return Err(own.replaced(&other)),
+            // A restarted process of the same coordinator: it has no other one beside it.
+            Some(same) if same.uid == uid && same.epoch == epoch && same.journal.is_some() => return Ok(Self::held(directory, same)),
+            Some(other) => own.from = other.journal.or(other.from),
+            None => own.from = directory.join(JOURNAL_FILE).is_file().then(|| JOURNAL_FILE.to_owned()),
+        }
+        write(directory, &own)?;
+        let name = format!("journal-{epoch}-{incarnation:x}.sqlite");
+        if let Some(from) = &own.from {
+            copy::copy(&directory.join(from), &directory.join(&name))?;
+        }
+        match read(directory)? {
+            Some(found) if found == own => {}
+            Some(other) => return Err(own.replaced(&other)),
+            None => return Err(file("find", directory)(ErrorKind::NotFound.into())),
+        }
+        let from = own.from.take();
+        own.journal = Some(name);
+        write(directory, &own)?;
+        forget(directory, from.as_deref());
+        let fence = Self::held(directory, own);
+        fence.link();
+        Ok(fence)
+    }
+
+    fn held(directory: &Path, holder: Holder) -> Self {
+        let (held, checked) = (Mutex::new(holder), Mutex::new(Instant::now()));
+        Self(Arc::new(Claim { directory: directory.to_owned(), held, checked, lost: CancellationToken::new() }))
+    }
+
+    /// The journal that this coordinator works on.
+    pub fn journal(&self) -> PathBuf {
+        let name = self.holder().journal.clone();
+        self.0.directory.join(name.as_deref().unwrap_or(JOURNAL_FILE))
+    }
+
+    /// The epoch in force.
+    pub fn epoch(&self) -> u64 {
+        self.holder().epoch
+    }
+
+    /// Completes when this coordinator has found itself replaced.
+    pub async fn lost(&self) {
+        self.0.lost.cancelled().await;
+    }
+
+    /// Whether this coordinator may still act: to be asked after what must be durable is, and before anybody hears of it. Blocks.
+    ///
+    /// # Errors
+    /// [`FenceError`]; nothing may be told then.
+    pub fn check(&self) -> Result<(), FenceError> {
+        let held = self.holder().clone();
+        match read(&self.0.directory)? {
+            Some(found) if found == held => {
+                *self.0.checked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                Ok(())
+            }
+            Some(other) => {
+                self.0.lost.cancel();
+                Err(held.replaced(&other))
+            }
+            None => Err(file("find", &self.0.directory)(ErrorKind::NotFound.into())),
+        }
+    }
+
+    /// The same for what commits nothing, unless it was asked a moment ago. A process that was stopped finds that it was not.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub async fn check_now_and_then(&self) -> Result<(), FenceError> {
+        let age = self.0.checked.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        if age < FRESH { Ok(()) } else { self.ask().await }
+    }
+
+    /// [`Self::check`] from where nothing may block.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub async fn ask(&self) -> Result<(), FenceError> {
+        let fence = self.clone();
+        let asked = tokio::task::spawn_blocking(move || fence.check()).await;
+        asked.unwrap_or_else(|error| Err(file("read", &self.0.directory)(std::io::Error::other(error))))
+    }
+
+    /// The operator gave this coordinator a higher number: its status was lost, and it counts anew. Blocks.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub fn raise(&self, epoch: u64) -> Result<(), FenceError> {
+        let raised = Holder { epoch, ..self.holder().clone() };
+        if epoch <= self.epoch() {
+            return Ok(());
+        }
+        self.check()?;
+        write(&self.0.directory, &raised)?;
+        *self.holder() = raised;
+        Ok(())
+    }
+
+    /// `journal.sqlite` for people; nothing depends on it.
+    fn link(&self) {
+        let (link, new) = (self.0.directory.join(JOURNAL_FILE), self.0.directory.join(format!("{JOURNAL_FILE}.link")));
+        let Some(name) = self.holder().journal.clone() else { return };
+        let _ = std::fs::remove_file(&new);
+        if let Err(error) = std::os::unix::fs::symlink(name, &new).and_then(|()| std::fs::rename(&new, &link)) {
+            tracing::warn!(%error, "failed to link {} to the journal", link.display());
+        }
+    }
+
+    fn holder(&self) -> MutexGuard<'_, Holder> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn file(action: &'static str, directory: &Path) -> impl FnOnce(std::io::Error) -> FenceError {
+    let path = directory.join(FILE);
+    move |source| FenceError::File { action, path, source }
+}
+
+fn read(directory: &Path) -> Result<Option<Holder>, FenceError> {
+    match std::fs::read(directory.join(FILE)) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| file("understand", directory)(error.into())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(file("read", directory)(error)),
+    }
+}
+
+/// Whole or not at all, and durable.
+fn write(directory: &Path, holder: &Holder) -> Result<(), FenceError> {
+    let written = directory.join(format!("{FILE}.{}", holder.epoch));
+    let done = serde_json::to_vec(holder).map_err(Into::into).and_then(|json| {
+        std::fs::write(&written, json)?;
+        std::fs::File::open(&written)?.sync_all()?;
+        std::fs::rename(&written, directory.join(FILE))?;
+        std::fs::File::open(directory)?.sync_all()
+    });
+    done.map_err(file("write", directory))
+}
+
+/// Removes a journal that was taken over; what cannot be removed only takes room.
+fn forget(directory: &Path, journal: Option<&str>) {
+    for name in journal.iter().flat_map(|name| [(*name).to_owned(), format!("{name}-wal")]) {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fence, FenceError};
+    use crate::journal::Journal;
+    use crate::store::{Store, StoreError};
+    use serde_json::json;
+
+    fn replaced(result: Result<(), FenceError>) -> String {
+        let Err(error @ FenceError::Replaced { .. }) = result else { panic!("{result:?}") };
+        error.to_string()
+    }
+
+    #[tokio::test]
+    async fn what_a_replaced_coordinator_writes_changes_nothing_and_what_it_answered_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let claim = |epoch| Fence::claim(directory.path(), "u", epoch, epoch + 100).unwrap();
+        let open = |fence: &Fence| Store::new(Journal::open(&fence.journal()).unwrap(), fence.clone());
+        let old = claim(1);
+        let old_journal = open(&old);
+        old_journal.call(|journal| journal.put_state("told", &json!(1))).await.unwrap();
+        // The old one is neither stopped nor gone, and its lock stands.
+        let new = claim(2);
+        let new_journal = open(&new);
+        let refused = old_journal.call(|journal| journal.put_state("told", &json!(2))).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Fenced(FenceError::Replaced { own: 1, epoch: 2, .. })), "{refused:?}");
+        old.lost().await;
+        drop(old_journal);
+        let (told, link) = (new_journal.call(|journal| journal.get_state("told")).await.unwrap(), directory.path().join("journal.sqlite"));
+        assert_eq!((told, std::fs::canonicalize(link).unwrap()), (Some(json!(1)), std::fs::canonicalize(new.journal()).unwrap()));
+        new_journal.call(|journal| journal.put_state("told", &json!(3))).await.unwrap();
+    }
+
+    #[test]
+    fn the_highest_epoch_holds_and_a_job_made_anew_counts_from_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let claim = |uid: &str, epoch, incarnation| Fence::claim(directory.path(), uid, epoch, incarnation);
+        let first = claim("u1", 4, 1).unwrap();
+        let lower = replaced(claim("u1", 3, 2).map(drop));
+        assert_eq!(lower, "this coordinator (epoch 3) was replaced by that of epoch 4 of the job with uid u1");
+        assert_eq!(claim("u1", 4, 3).unwrap().journal(), first.journal(), "a restarted process goes on");
+        first.raise(6).unwrap();
+        assert_eq!((first.epoch(), replaced(claim("u1", 5, 4).map(drop)).contains("epoch 6")), (6, true));
+        let anew = claim("u2", 1, 5).unwrap();
+        assert_eq!(replaced(first.check()), "this coordinator (epoch 6) was replaced by that of epoch 1 of the job with uid u2");
+        anew.check().unwrap();
+    }
+
+    #[test]
+    fn a_journal_of_an_earlier_release_is_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let plain = directory.path().join("journal.sqlite");
+        Journal::open(&plain).unwrap().put_state("told", &json!(1)).unwrap();
+        let fence = Fence::claim(directory.path(), "u", 1, 1).unwrap();
+        assert_eq!(Journal::open(&fence.journal()).unwrap().get_state("told").unwrap(), Some(json!(1)));
+        assert!(plain.is_symlink());
+    }
+}

@@ -1,0 +1,21 @@
+//! Every answer names the epoch that it is given under, and none is given by a coordinator that was replaced: it would be one from the past.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::middleware::Next;
+use axum::response::Response;
+use rljob_protocol::supervisor::EPOCH_HEADER;
+
+use super::error::Refused;
+use crate::coordinator::Coordinator;
+
+/// Lets a request pass if this coordinator may act.
+pub async fn fenced(State(coordinator): State<Arc<Coordinator>>, request: Request, next: Next) -> Result<Response, Refused> {
+    let fence = coordinator.store.fence();
+    fence.check_now_and_then().await?;
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(EPOCH_HEADER, HeaderValue::from(fence.epoch()));
+    Ok(response)
+}
