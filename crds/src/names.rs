@@ -106,10 +106,24 @@ pub const INCIDENT_NODE_GONE: &str = "NodeGone";
 pub const INCIDENT_ENDED_BY_KUBELET: &str = "EndedByKubelet";
 /// Incident: nobody ends a pod that is to be gone; the operator removes it by force.
 pub const INCIDENT_POD_LOST: &str = "PodLost";
+/// Incident: the engine does not answer while its container runs; the operator removes its pod.
+pub const INCIDENT_ENGINE_HUNG: &str = "EngineHung";
 /// Incident: somebody deleted the pod.
 pub const INCIDENT_DELETED: &str = "Deleted";
 /// Incident: the pod is gone, and nothing says why.
 pub const INCIDENT_VANISHED: &str = "Vanished";
+
+/// Failure: an engine's process ended by itself.
+pub const FAILURE_ENGINE_EXITED: &str = "EngineExited";
+/// Failure: a coordinator's process ended by itself.
+pub const FAILURE_COORDINATOR_EXITED: &str = "CoordinatorExited";
+/// Failure: a supervisor's process ended by itself.
+pub const FAILURE_SUPERVISOR_EXITED: &str = "SupervisorExited";
+/// Failure: the kernel ended a process for want of memory; Kubernetes' own word.
+pub const FAILURE_OUT_OF_MEMORY: &str = "OOMKilled";
+
+/// Readiness gate of an engine's pod: its container holds weights of the run.
+pub const GATE_WEIGHTS_SYNCED: &str = "rljob.dev/weights-synced";
 
 /// Port of the coordinator's HTTP interface.
 pub const COORDINATOR_PORT: u16 = 8080;

@@ -51,7 +51,7 @@ pub struct RLJobStatus {
     pub progress: Option<Progress>,
     /// The inference engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inference: Option<RoleStatus>,
+    pub inference: Option<InferenceStatus>,
     /// The trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,
@@ -60,7 +60,7 @@ pub struct RLJobStatus {
     pub checkpoint: Option<CheckpointStatus>,
 }
 
-/// Why learners failed.
+/// Why a process of the run failed.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
@@ -126,6 +126,54 @@ pub struct RoleStatus {
     pub desired: i32,
     /// Pods that are ready.
     pub ready: i32,
+}
+
+/// The inference engines.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct InferenceStatus {
+    /// Engines wanted.
+    pub desired: i32,
+    /// Pods whose server is up. Which engines hold the current weights is in `engines`.
+    pub ready: i32,
+    /// Pods that exist: what the scale subresource shows.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Selects the engines' pods, as text: what the scale subresource hands to autoscalers.
+    #[serde(default)]
+    pub selector: String,
+    /// The engines, at most 32, those in trouble first; written with the progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub engines: Vec<EngineStatus>,
+}
+
+/// An engine, as its coordinator sees it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct EngineStatus {
+    /// Its pod.
+    pub name: String,
+    /// What it is good for.
+    pub state: EngineStanding,
+    /// The weights that it holds, `step-N.attempt-K`; none before it is first given some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+/// What an engine is good for; those in trouble first.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EngineStanding {
+    /// Does not answer.
+    Unreachable,
+    /// The coordinator has not said anything of it yet.
+    Unknown,
+    /// Answers, but holds other weights than the current ones.
+    Stale,
+    /// Its weights are being updated.
+    Syncing,
+    /// Holds the current weights and is used.
+    Ready,
 }
 
 /// A complete checkpoint.

@@ -67,8 +67,10 @@ fn cluster_role() -> Value {
         rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("", &["configmaps"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("", &["secrets"], &["create", "patch", "delete"]),
-        // Deletes pods whose node no longer ends them.
+        // Deletes pods that nobody ends, and those of engines that hang.
         rule("", &["pods"], &["list", "watch", "delete"]),
+        // Readiness gates of engines.
+        rule("", &["pods/status"], &["patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ] })
 }

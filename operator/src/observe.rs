@@ -174,7 +174,9 @@ impl Observed {
     /// The facts that decisions rest on. `report` is what the coordinator of that pod UID said last.
     pub fn facts(&self, job: &ValidatedJob, old: &RLJobStatus, report: impl FnOnce(&str) -> Option<CoordinatorStatus>) -> Facts {
         let identity = self.coordinator().map(|(uid, _)| uid);
-        let engines = self.pods.get(&Role::Inference).into_iter().flatten().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        // An engine that is to leave is on the list no more, before its pod goes.
+        let stays = |pod: &Pod| i64::from(pods::ordinal(pod)) < i64::from(job.spec.inference.replicas);
+        let engines = self.pods.get(&Role::Inference).into_iter().flatten().filter(|pod| pod.metadata.deletion_timestamp.is_none() && stays(pod));
         let endpoint = |pod: &Arc<Pod>| EngineEndpoint { name: pod.name_any(), url: meta::engine_url(job, &pod.name_any()) };
         Facts {
             suspend: job.spec.suspend,
@@ -184,8 +186,9 @@ impl Observed {
             coordinator_identity: identity,
             directory_in_use: self.directory_in_use(),
             blocked: self.blocked(),
-            exits: self.exits(),
             incidents: Vec::new(),
+            exit: None,
+            exits: self.exits(),
             engines: engines.map(endpoint).collect(),
             roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
         }
@@ -271,9 +274,14 @@ mod tests {
 
     #[test]
     fn only_own_pods_count_and_a_terminating_engine_leaves_the_list() {
-        let facts = observed().facts(&validated(), &RLJobStatus::default(), |_| None);
+        let mut job = validated();
+        job.spec.inference.replicas = 11;
+        let facts = observed().facts(&job, &RLJobStatus::default(), |_| None);
         let names: Vec<&str> = facts.engines.iter().map(|engine| engine.name.as_str()).collect();
         assert_eq!(names, ["sums-inference-2", "sums-inference-10"]);
+        let mut fewer = validated();
+        fewer.spec.inference.replicas = 2;
+        assert_eq!(observed().facts(&fewer, &RLJobStatus::default(), |_| None).engines, [], "they are to leave");
         assert_eq!(facts.engines[0].url, "http://sums-inference-2.sums-inference.lab.svc:30000");
         let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
         assert_eq!(facts.roles, Roles { inference: counts(3, 3, 2), coordinator: counts(1, 1, 1), trainer: counts(0, 0, 0) });

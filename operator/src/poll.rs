@@ -6,7 +6,7 @@
 //!      └── trigger, when it matters ────┴─▶ latest report
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +14,12 @@ use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
 use rljob_crds::RLJob;
 use rljob_protocol::desired::Desired;
-use rljob_protocol::status::{CoordinatorStatus, EngineCondition};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::pods::HUNG_SECONDS;
 
 /// Time between two questions to a coordinator.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -41,11 +43,11 @@ pub struct Order {
     pub desired: Desired,
 }
 
-/// What a coordinator said last.
+/// What a coordinator said last; none if it has been asked and has not answered yet.
 #[derive(Clone)]
 struct Report {
     identity: String,
-    status: CoordinatorStatus,
+    status: Option<CoordinatorStatus>,
 }
 
 struct Poller {
@@ -109,7 +111,13 @@ impl Pollers {
     pub fn report(&self, uid: &str, identity: &str) -> Option<CoordinatorStatus> {
         let tasks = lock(&self.tasks);
         let report = lock(&tasks.get(uid)?.latest).clone();
-        report.filter(|report| report.identity == identity).map(|report| report.status)
+        report.filter(|report| report.identity == identity)?.status
+    }
+
+    /// Whether the coordinator of that pod UID has been asked, and has answered or failed to.
+    pub fn has_asked(&self, uid: &str, identity: &str) -> bool {
+        let tasks = lock(&self.tasks);
+        tasks.get(uid).is_some_and(|poller| lock(&poller.latest).as_ref().is_some_and(|report| report.identity == identity))
     }
 }
 
@@ -134,13 +142,20 @@ async fn poll(
             Ok(status) => status,
             Err(error) => {
                 tracing::debug!(%job, %error, "the coordinator did not answer");
+                let is_first = lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
+                if is_first && trigger.try_send(job.clone()).is_ok() {
+                    *lock(&latest) = Some(Report { identity: order.identity, status: None });
+                }
                 continue;
             }
         };
-        let essence = Essence::of(&status);
-        *lock(&latest) = Some(Report { identity: order.identity.clone(), status });
+        let essence = Essence::of(&status, triggered.as_ref().map(|(_, essence, _)| &essence.weighted));
+        *lock(&latest) = Some(Report { identity: order.identity.clone(), status: Some(status) });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
-            *identity != order.identity || old.state != essence.state || (old.progress != essence.progress && at.elapsed() >= PROGRESS_PERIOD)
+            *identity != order.identity
+                || old.state != essence.state
+                || old.weighted != essence.weighted
+                || (old.progress != essence.progress && at.elapsed() >= PROGRESS_PERIOD)
         });
         if due && trigger.try_send(job.clone()).is_ok() {
             triggered = Some((order.identity, essence, Instant::now()));
@@ -152,8 +167,12 @@ async fn poll(
 async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) -> reqwest::Result<CoordinatorStatus> {
     if told.as_ref() != Some(order) {
         let request = http.put(format!("{}/v1/desired", order.url)).bearer_auth(&order.token).json(&order.desired);
-        request.send().await?.error_for_status()?;
-        *told = Some(order.clone());
+        let answer = request.send().await?;
+        // One that acts under a higher epoch refuses; its status says which, so that the next one is higher still.
+        if answer.status() != reqwest::StatusCode::CONFLICT {
+            answer.error_for_status()?;
+            *told = Some(order.clone());
+        }
     }
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
     let status: CoordinatorStatus = request.send().await?.error_for_status()?.json().await?;
@@ -168,14 +187,19 @@ async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) ->
 #[derive(PartialEq)]
 struct Essence {
     state: String,
+    /// Engines that hold weights of the run, or did before the update that they are in.
+    weighted: BTreeSet<String>,
     progress: (u32, Option<rljob_protocol::version::Version>),
 }
 
 impl Essence {
-    fn of(status: &CoordinatorStatus) -> Self {
+    fn of(status: &CoordinatorStatus, before: Option<&BTreeSet<String>>) -> Self {
         let synced = status.engines.iter().any(|engine| engine.state == EngineCondition::Ready);
+        let in_update = |engine: &EngineState| engine.state == EngineCondition::Syncing && before.is_some_and(|before| before.contains(&engine.name));
+        let weighted = status.engines.iter().filter(|engine| engine.version.is_some() || in_update(engine)).map(|engine| engine.name.clone()).collect();
+        let hung = status.engines.iter().filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)).count();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {}",
             status.epoch,
             status.generation,
             status.phase,
@@ -184,6 +208,6 @@ impl Essence {
             status.last_failure,
             status.checkpoint.is_some()
         );
-        Self { state, progress: (status.step, status.checkpoint) }
+        Self { state, weighted, progress: (status.step, status.checkpoint) }
     }
 }

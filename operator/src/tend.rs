@@ -1,27 +1,46 @@
 //! Does to pods what was planned for them. Each request names the pod's UID and version: one that is another pod by now, or has changed, is left to the next pass.
 
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
+use rljob_crds::names::{GATE_WEIGHTS_SYNCED, MANAGED_BY};
+use serde_json::json;
 
-use crate::pods::{Plan, Removal};
+use crate::pods::{GateChange, Plan, Removal};
 
 /// Carries the plan out.
 ///
 /// # Errors
 /// Any request that fails, but for a pod that is gone or has changed.
-pub async fn tend(client: &Client, namespace: &str, plan: &Plan) -> kube::Result<()> {
+pub async fn tend(client: &Client, namespace: &str, plan: &Plan, now: Timestamp) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    try_join_all(plan.removals.iter().map(|removal| remove(&pods, removal))).await.map(drop)
+    let removals = try_join_all(plan.removals.iter().map(|removal| remove(&pods, removal)));
+    let gates = try_join_all(plan.gates.iter().map(|change| set_gate(&pods, change, now)));
+    try_join(removals, gates).await.map(drop)
 }
 
 async fn remove(pods: &Api<Pod>, removal: &Removal) -> kube::Result<()> {
-    let Removal { name, uid, resource_version, grace_seconds } = removal;
+    let Removal { name, uid, resource_version, because } = removal;
     let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: resource_version.clone() };
-    let parameters = DeleteParams { grace_period_seconds: Some(*grace_seconds), preconditions: Some(preconditions), ..DeleteParams::default() };
-    tracing::info!(pod = name, uid, grace_seconds, "removing a pod");
-    match pods.delete(name, &parameters).await {
+    let parameters = DeleteParams { grace_period_seconds: Some(because.grace_seconds()), preconditions: Some(preconditions), ..DeleteParams::default() };
+    tracing::info!(pod = name, uid, ?because, "removing a pod");
+    unless_changed(pods.delete(name, &parameters).await)
+}
+
+/// A strategic merge leaves the conditions of others alone, and the UID in it is a precondition.
+async fn set_gate(pods: &Api<Pod>, change: &GateChange, now: Timestamp) -> kube::Result<()> {
+    let GateChange { name, uid, gate, reason } = change;
+    let status = if gate.open { "True" } else { "False" };
+    let condition = json!({ "type": GATE_WEIGHTS_SYNCED, "status": status, "reason": reason, "message": gate.message, "lastTransitionTime": now.round(jiff::Unit::Second).unwrap_or(now) });
+    let patch = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
+    let parameters = PatchParams { field_manager: Some(MANAGED_BY.to_owned()), ..PatchParams::default() };
+    unless_changed(pods.patch_status(name, &parameters, &Patch::Strategic(patch)).await)
+}
+
+fn unless_changed<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         result => result.map(drop),
     }

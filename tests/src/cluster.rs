@@ -1,18 +1,21 @@
 //! A Kubernetes cluster: etcd, API server, controller manager, scheduler, and as many nodes as wanted.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::api::Api;
 use crate::enclosure::{Enclosure, Program};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
 use crate::node::Node;
 use crate::pki::Authority;
+use crate::proc::{self, PodProcess};
 use crate::process::wait_until;
 use crate::{files, image};
 
@@ -30,6 +33,16 @@ pub struct Cluster {
     authority: Authority,
     nodes: Vec<Node>,
     kubeconfig: PathBuf,
+}
+
+/// A node that is away. Dropping it lets its kubelet go on.
+#[derive(Debug)]
+pub struct StoppedNode(Pid);
+
+impl Drop for StoppedNode {
+    fn drop(&mut self) {
+        proc::resume(self.0);
+    }
 }
 
 impl Cluster {
@@ -50,6 +63,21 @@ impl Cluster {
         &self.kubeconfig
     }
 
+    /// The administrator's requests, without a kubectl for each.
+    pub fn api(&self) -> Result<Api> {
+        Api::new(&self.kubeconfig)
+    }
+
+    /// Listens in the cluster's network, for a server that stands beside it.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        self.enclosure.listen(address)
+    }
+
+    /// Runs a program to its end in the cluster's network, among its processes.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.enclosure.run(program, arguments)
+    }
+
     /// Where the test reaches what listens in the cluster's network.
     pub fn address(&self) -> Ipv4Addr {
         self.enclosure.address
@@ -68,6 +96,27 @@ impl Cluster {
     /// Kills the oldest process of the cluster whose command line matches this extended regular expression with signal 9, whatever pod it is in.
     pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
         self.enclosure.kill_oldest(command_line)
+    }
+
+    /// Processes in pods of a node, or of every node where the name is empty.
+    pub fn pod_processes(&self, node: &str) -> Vec<PodProcess> {
+        self.enclosure.pod_processes(node)
+    }
+
+    /// The oldest process outside of pods whose command line contains these words: one of the cluster's own programs.
+    pub fn own_process(&self, words: &str) -> Result<Pid> {
+        self.enclosure.own_process(words)
+    }
+
+    /// Takes a node away as a cut of its power does: everything in its pods is gone, and its kubelet says nothing until the guard is dropped.
+    pub fn stop_node(&self, node: &str) -> Result<StoppedNode> {
+        let kubelet = self.own_process(&format!("--hostname-override={node} "))?;
+        kill_process(kubelet, Signal::STOP)?;
+        for process in self.pod_processes(node) {
+            // It may have ended by itself.
+            let _ = kill_process(process.pid, Signal::KILL);
+        }
+        Ok(StoppedNode(kubelet))
     }
 
     /// Starts a program beside the cluster, in its network. It ends when it is dropped.
@@ -161,6 +210,9 @@ impl Cluster {
             "--use-service-account-credentials".into(),
             "--allocate-node-cidrs".into(),
             "--cluster-cidr=10.244.0.0/16".into(),
+            // A node counts as lost after four of its heartbeats, instead of ten.
+            "--node-monitor-period=1s".into(),
+            "--node-monitor-grace-period=20s".into(),
         ];
         let arguments: Vec<String> = common(kubeconfig).chain(own).collect();
         self.enclosure.start("kube-controller-manager", &files::kubernetes("kube-controller-manager")?, &arguments)?;

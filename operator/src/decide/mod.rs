@@ -8,7 +8,7 @@
 //! Restarts of learners are the coordinator's: it restarts them within the budget that [`desired_for_coordinator`] hands it, and says `Failed` when it is spent.
 
 use jiff::Timestamp;
-use rljob_crds::status::Incident;
+use rljob_crds::status::{Failure, Incident};
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -21,6 +21,7 @@ mod failed;
 mod finished;
 mod rules;
 mod running;
+mod scaling;
 mod starting;
 mod succeeded;
 mod suspended;
@@ -46,10 +47,12 @@ pub struct Facts {
     pub directory_in_use: Option<String>,
     /// Why something that is wanted cannot be placed, in one line; it may become possible by itself.
     pub blocked: Option<String>,
-    /// How containers ended that failed by themselves, by role and name; of each its newest end.
-    pub exits: Vec<Exit>,
     /// What is happening to parts of the run from outside. For people: nothing is decided by it.
     pub incidents: Vec<Incident>,
+    /// The newest end of a process that nobody asked for, as the machine it ran on tells it. For people too.
+    pub exit: Option<Failure>,
+    /// How containers ended that failed by themselves, by role and name; of each its newest end.
+    pub exits: Vec<Exit>,
     /// Every engine that exists.
     pub engines: Vec<EngineEndpoint>,
     /// The roles' counts.
@@ -148,16 +151,23 @@ pub enum Wanted {
     WithoutGpus,
     /// Every role.
     Everything,
+    /// Every role, with so many engines: some are to leave as soon as the coordinator has heard of it.
+    EverythingWith {
+        /// Engines.
+        engines: i32,
+    },
 }
 
 impl Decision {
     /// What is to exist. GPUs are asked for when a coordinator has reported for the first time: the run directory, which the operator cannot read, may be that of a
     /// finished run whose job was made anew.
-    pub fn wanted(&self, facts: &Facts) -> Wanted {
+    pub fn wanted(&self, job: &ValidatedJob, facts: &Facts) -> Wanted {
+        let engines = scaling::engines(job, facts);
         match self.keeps_running() {
             false => Wanted::Nothing,
-            true if facts.recorded.reported || facts.report().is_some() => Wanted::Everything,
-            true => Wanted::WithoutGpus,
+            true if !facts.recorded.reported && facts.report().is_none() => Wanted::WithoutGpus,
+            true if engines != job.spec.inference.replicas => Wanted::EverythingWith { engines },
+            true => Wanted::Everything,
         }
     }
 
@@ -194,17 +204,23 @@ pub fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Decision {
 mod tests {
     use super::test_support::{facts, outcome};
     use super::{Decision, Wait, Wanted};
+    use crate::validate::test_support::validated;
 
     #[test]
     fn gpus_are_asked_for_when_a_coordinator_has_reported_once() {
-        let (mut new, start) = (facts(), Decision::Start(Wait::Starting));
+        let (job, mut new, start) = (validated(), facts(), Decision::Start(Wait::Starting));
         new.recorded.reported = false;
-        assert_eq!(start.wanted(&new), Wanted::Everything, "it reports now");
+        assert_eq!(start.wanted(&job, &new), Wanted::Everything, "it reports now");
         new.coordinator = None;
-        assert_eq!(start.wanted(&new), Wanted::WithoutGpus);
-        assert_eq!(Decision::Finished(outcome()).wanted(&new), Wanted::Nothing);
+        assert_eq!(start.wanted(&job, &new), Wanted::WithoutGpus);
+        assert_eq!(Decision::Finished(outcome()).wanted(&job, &new), Wanted::Nothing);
         new.recorded.reported = true;
-        assert_eq!(start.wanted(&new), Wanted::Everything, "a coordinator that is away takes nothing back");
+        assert_eq!(start.wanted(&job, &new), Wanted::Everything, "a coordinator that is away takes nothing back");
+        let (mut job, running) = (job, facts());
+        job.spec.inference.replicas = 1;
+        assert_eq!(Decision::Run.wanted(&job, &running), Wanted::Everything, "the coordinator has heard of it");
+        let unheard = super::Facts { generation: 5, ..running };
+        assert_eq!(Decision::Run.wanted(&job, &unheard), Wanted::EverythingWith { engines: 2 });
     }
 }
 
@@ -251,8 +267,9 @@ pub(crate) mod test_support {
             coordinator_identity: Some("pod-c".to_owned()),
             directory_in_use: None,
             blocked: None,
-            exits: vec![],
             incidents: vec![],
+            exit: None,
+            exits: vec![],
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
         }

@@ -97,6 +97,11 @@ pub fn role_selector(job: &ValidatedJob, role: Role) -> LabelSelector {
     LabelSelector { match_labels: Some(role_labels(job, role)), ..LabelSelector::default() }
 }
 
+/// The same as text.
+pub fn role_selector_text(job: &ValidatedJob, role: Role) -> String {
+    role_labels(job, role).iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
 /// Metadata of a child; `role` is none for what belongs to all roles.
 pub fn child(job: &ValidatedJob, name: String, role: Option<Role>) -> ObjectMeta {
     ObjectMeta {

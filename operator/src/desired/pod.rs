@@ -1,8 +1,8 @@
 //! A role's pod template: one container under the restricted pod security standard.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-    ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction, Toleration,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, PodReadinessGate, PodSecurityContext, PodSpec,
+    PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,7 +10,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::data::InitialWeights;
 use rljob_crds::names::{
-    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
+    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN,
+    TOKEN_ENGINE_API, TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, Resources};
 
@@ -51,6 +52,7 @@ pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(30),
             tolerations: Some(tolerations()),
+            readiness_gates: (role == Role::Inference).then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
             ..PodSpec::default()
         }),
     }

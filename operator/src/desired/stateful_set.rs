@@ -31,7 +31,10 @@ fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
     match role {
         _ if wanted == Wanted::Nothing => 0,
         Role::Inference if wanted == Wanted::WithoutGpus && job.spec.inference.gpus_per_replica > 0 => 0,
-        Role::Inference => job.spec.inference.replicas,
+        Role::Inference => match wanted {
+            Wanted::EverythingWith { engines } => engines,
+            _ => job.spec.inference.replicas,
+        },
         Role::Coordinator => 1,
         Role::Trainer => job.spec.trainer.replicas,
     }

@@ -1,9 +1,12 @@
 //! What a pod says about itself, as plain facts. Nothing is asked of its node: what nodes' controllers know of a node, they write into its pods.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
+use rljob_crds::names::GATE_WEIGHTS_SYNCED;
 
+use super::exits::Exit;
+use super::gate::Gate;
 use crate::desired::Role;
 
 /// A pod of a job.
@@ -31,10 +34,25 @@ pub struct PodFacts {
     pub silent: bool,
     /// Since when its containers are ready; none if they are not.
     pub up_since: Option<Timestamp>,
+    /// Its container, if it runs.
+    pub container: Option<Container>,
+    /// How its container ended the last time.
+    pub exit: Option<Exit>,
+    /// Its gate, if its template has it.
+    pub gate: Option<Gate>,
     /// Who takes it away, and why.
     pub disruption: Option<Cause>,
     /// Why kubelet ended it for good.
     pub failed: Option<Cause>,
+}
+
+/// A container that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Its id: another one after each restart.
+    pub id: String,
+    /// Since when it runs.
+    pub since: Timestamp,
 }
 
 /// The end that a pod was asked to come to.
@@ -82,6 +100,9 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
         acknowledged: status.is_some_and(|status| status.start_time.is_some()),
         silent: is_silent(pod),
         up_since: readiness(pod).filter(|_| is_up(pod)).and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
+        container: container(pod).and_then(running),
+        exit: container(pod).and_then(last_exit),
+        gate: gate(pod),
         disruption: disruption.map(|condition| cause(condition.reason.as_deref(), condition.message.as_deref())),
         failed: failed.map(|status| cause(status.reason.as_deref(), status.message.as_deref())),
     }
@@ -91,6 +112,33 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
 fn readiness(pod: &Pod) -> Option<&PodCondition> {
     let gated = pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()));
     condition(pod, if gated { "ContainersReady" } else { "Ready" }).filter(|condition| condition.status == "True")
+}
+
+fn container(pod: &Pod) -> Option<&ContainerStatus> {
+    pod.status.as_ref()?.container_statuses.as_ref()?.first()
+}
+
+fn running(status: &ContainerStatus) -> Option<Container> {
+    let running = status.state.as_ref()?.running.as_ref()?;
+    Some(Container { id: status.container_id.clone()?, since: running.started_at.as_ref()?.0 })
+}
+
+fn last_exit(status: &ContainerStatus) -> Option<Exit> {
+    let ends = [&status.state, &status.last_state].into_iter().flatten().filter_map(|state| state.terminated.as_ref());
+    let end = ends.into_iter().next()?;
+    Some(Exit {
+        code: end.exit_code,
+        reason: end.reason.clone().unwrap_or_default(),
+        words: end.message.clone().unwrap_or_default(),
+        at: end.finished_at.as_ref()?.0,
+        restarts: status.restart_count,
+    })
+}
+
+fn gate(pod: &Pod) -> Option<Gate> {
+    pod.spec.as_ref()?.readiness_gates.as_ref()?.iter().find(|gate| gate.condition_type == GATE_WEIGHTS_SYNCED)?;
+    let stands = condition(pod, GATE_WEIGHTS_SYNCED);
+    Some(stands.map_or_else(Gate::default, |gate| Gate { open: gate.status == "True", message: gate.message.clone().unwrap_or_default() }))
 }
 
 /// The node lifecycle controller sets Ready to False and leaves the reason as it was, which is none for a pod that was ready. A kubelet always gives a reason.
@@ -145,6 +193,9 @@ mod tests {
             acknowledged: true,
             silent: false,
             up_since: Some(at("2027-01-15T07:01:00Z")),
+            container: None,
+            exit: None,
+            gate: None,
             disruption: None,
             failed: None,
         }
@@ -185,5 +236,22 @@ mod tests {
         assert!(!is_up(&engine));
         engine.spec.as_mut().unwrap().readiness_gates = Some(vec![k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "a/b".to_owned() }]);
         assert!(is_up(&engine));
+        assert_eq!(read(&engine, Role::Inference, true).gate, None, "not ours");
+    }
+
+    #[test]
+    fn an_engines_container_its_last_end_and_its_gate_are_read() {
+        let gate = json!({ "type": "rljob.dev/weights-synced", "status": "True", "message": "for c2" });
+        let status = json!({ "conditions": [gate], "containerStatuses": [{ "name": "inference", "image": "", "imageID": "", "ready": true, "restartCount": 3,
+            "containerID": "c2", "state": { "running": { "startedAt": "2027-01-15T08:00:00Z" } },
+            "lastState": { "terminated": { "exitCode": 137, "reason": "OOMKilled", "message": "words", "finishedAt": "2027-01-15T07:59:58Z" } } }] });
+        let mut engine = pod(&json!({}), &status);
+        engine.spec.as_mut().unwrap().readiness_gates =
+            Some(vec![k8s_openapi::api::core::v1::PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]);
+        let facts = read(&engine, Role::Inference, true);
+        assert_eq!(facts.container, Some(Container { id: "c2".to_owned(), since: at("2027-01-15T08:00:00Z") }));
+        let exit = Exit { code: 137, reason: "OOMKilled".to_owned(), words: "words".to_owned(), at: at("2027-01-15T07:59:58Z"), restarts: 3 };
+        assert_eq!(facts.exit, Some(exit));
+        assert_eq!(facts.gate, Some(Gate { open: true, message: "for c2".to_owned() }));
     }
 }

@@ -1,20 +1,20 @@
 //! What is happening to pods, in words for a person: what, why, and what comes next. Read from states, so that a missed event is not a missed incident.
 
-use jiff::Timestamp;
 use rljob_crds::names::{
-    INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_EVICTED, INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED, INCIDENT_POD_LOST,
-    INCIDENT_PREEMPTED, INCIDENT_VANISHED,
+    INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_ENGINE_HUNG, INCIDENT_EVICTED, INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED,
+    INCIDENT_POD_LOST, INCIDENT_PREEMPTED, INCIDENT_VANISHED,
 };
 use rljob_crds::status::Incident;
 
-use super::{Gone, PodFacts, lost};
+use super::{Because, Gone, HUNG_SECONDS, PodFacts, Removal};
 
 const NEXT: &str = "its StatefulSet makes a new one; nothing is counted";
 
-/// What is happening now to the pods that exist, and to those that are gone without a word.
-pub(super) fn incidents(pods: &[PodFacts], gone: &[Gone], now: Timestamp) -> Vec<Incident> {
+/// What is happening now to the pods that exist, some of which are removed next, and to those that are gone without a word.
+pub(super) fn incidents(pods: &[PodFacts], removals: &[Removal], gone: &[Gone]) -> Vec<Incident> {
     let here = pods.iter().filter_map(|pod| {
-        let (reason, message) = describe(pod, now)?;
+        let removal = removals.iter().find(|removal| removal.uid == pod.uid);
+        let (reason, message) = describe(pod, removal.map(|removal| removal.because))?;
         Some(incident(reason, &message, &pod.name, &pod.uid, pod.node.as_ref()))
     });
     let vanished = gone.iter().map(|gone| incident(INCIDENT_VANISHED, &format!("is gone without a word; {NEXT}"), &gone.name, &gone.uid, gone.node.as_ref()));
@@ -33,8 +33,12 @@ fn incident(reason: &str, message: &str, name: &str, uid: &str, node: Option<&St
     }
 }
 
-fn describe(pod: &PodFacts, now: Timestamp) -> Option<(&'static str, String)> {
-    if let Some(deletion) = pod.deletion.filter(|_| lost::due(pod).is_some_and(|due| now >= due)) {
+fn describe(pod: &PodFacts, removed: Option<Because>) -> Option<(&'static str, String)> {
+    if removed == Some(Because::Hung) {
+        let what = format!("has not answered its coordinator for {HUNG_SECONDS} s though its container runs; it is removed, {NEXT}");
+        return Some((INCIDENT_ENGINE_HUNG, what));
+    }
+    if let Some(deletion) = pod.deletion.filter(|_| removed == Some(Because::Lost)) {
         let next = if pod.wanted { NEXT } else { "nothing is counted" };
         return Some((INCIDENT_POD_LOST, format!("was asked to go at {:.0} and nobody there ends it; it is removed by force, {next}", deletion.asked)));
     }
@@ -63,14 +67,15 @@ fn describe(pod: &PodFacts, now: Timestamp) -> Option<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Cause;
     use super::super::test_support::{asked_to_go, pod};
+    use super::super::{Cause, plan};
     use super::*;
     use crate::decide::test_support::at;
     use crate::desired::Role;
 
     fn told(pod: PodFacts) -> Option<(String, String)> {
-        incidents(&[pod], &[], at(10)).pop().map(|incident| (incident.reason, incident.message))
+        let pods = [pod];
+        incidents(&pods, &plan(&pods, &[], at(10)).removals, &[]).pop().map(|incident| (incident.reason, incident.message))
     }
 
     fn by(reason: &str, message: &str) -> Cause {
@@ -126,6 +131,16 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_that_hangs_is_told_before_it_is_removed() {
+        let engine = pod("sums-inference-0");
+        let removal = Removal { name: engine.name.clone(), uid: engine.uid.clone(), resource_version: engine.resource_version.clone(), because: Because::Hung };
+        let incident = incidents(&[engine], &[removal], &[]).pop().unwrap();
+        let message = "sums-inference-0 on node-2 has not answered its coordinator for 20 s though its container runs; it is removed, its StatefulSet makes a new one; \
+                       nothing is counted";
+        assert_eq!((incident.reason.as_str(), incident.message.as_str()), ("EngineHung", message));
+    }
+
+    #[test]
     fn a_pod_that_vanished_is_told_by_name_and_node() {
         let gone = Gone { role: Role::Inference, ordinal: 1, name: "sums-inference-1".to_owned(), uid: "u1".to_owned(), node: Some("node-1".to_owned()) };
         let expected = Incident {
@@ -136,6 +151,6 @@ mod tests {
             node: Some("node-1".to_owned()),
             time: None,
         };
-        assert_eq!(incidents(&[], &[gone], at(0)), [expected]);
+        assert_eq!(incidents(&[], &[], &[gone]), [expected]);
     }
 }

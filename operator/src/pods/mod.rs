@@ -1,8 +1,10 @@
 //! A job's pods as plain facts, and what their states ask for. Pure: [`crate::tend`] does what is planned here, after the status says so.
 //!
 //! ```text
-//!  Pod, StatefulSet ──▶ PodFacts ──▶ lost ──────▶ Plan ──▶ tend: DELETE
-//!                          └───────▶ incidents ─▶ status, events
+//!  Pod ──▶ PodFacts ─┬─▶ lost, hung ───────▶ Plan ──▶ tend: DELETE, PATCH pods/status
+//!                    ├─▶ gate ─────────────────┘
+//!  coordinator's ────┤
+//!  EngineStates      └─▶ incidents, exits ─▶ status, events
 //! ```
 //!
 //! What a pod's going means for the run is not decided here: engines leave the list, the coordinator restarts learners, a new coordinator gets an epoch.
@@ -10,14 +12,21 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rljob_crds::status::Incident;
+use rljob_crds::status::{Failure, Incident};
+use rljob_protocol::status::EngineState;
 
+mod exits;
 mod facts;
+mod gate;
+mod hung;
 mod incidents;
 mod lost;
 mod seen;
 
-pub use facts::{Cause, Deletion, PodFacts, is_up, ordinal, read};
+pub use exits::Exit;
+pub use facts::{Cause, Container, Deletion, PodFacts, is_up, ordinal, read};
+pub use gate::{Gate, GateChange};
+pub use hung::HUNG_SECONDS;
 pub use seen::{Gone, LastSeen};
 
 /// What is to be done to pods now, and when to look again.
@@ -25,6 +34,8 @@ pub use seen::{Gone, LastSeen};
 pub struct Plan {
     /// Pods to remove.
     pub removals: Vec<Removal>,
+    /// Readiness gates to open or close.
+    pub gates: Vec<GateChange>,
     /// When time alone changes the plan.
     pub next: Option<Timestamp>,
 }
@@ -38,8 +49,27 @@ pub struct Removal {
     pub uid: String,
     /// The version of it that was seen.
     pub resource_version: Option<String>,
-    /// Seconds that its kubelet has to end it; 0 removes it without asking a kubelet.
-    pub grace_seconds: u32,
+    /// Why.
+    pub because: Because,
+}
+
+/// Why a pod is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// It is to go, and nobody ends it.
+    Lost,
+    /// Its engine hangs.
+    Hung,
+}
+
+impl Because {
+    /// Seconds that its kubelet has to end it; 0 asks no kubelet. What hangs does not hear SIGTERM.
+    pub fn grace_seconds(self) -> u32 {
+        match self {
+            Self::Lost => 0,
+            Self::Hung => 1,
+        }
+    }
 }
 
 impl Plan {
@@ -49,26 +79,33 @@ impl Plan {
     }
 }
 
-/// What the pods' states ask for.
-pub fn plan(pods: &[PodFacts], now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
-    for (pod, due) in pods.iter().filter_map(|pod| Some((pod, lost::due(pod)?))) {
-        if now >= due {
-            plan.removals.push(removal(pod, 0));
-        } else {
-            plan.next = Some(plan.next.map_or(due, |next| next.min(due)));
-        }
-    }
-    plan
+/// What the pods' states ask for, and what their coordinator says of its engines.
+pub fn plan(pods: &[PodFacts], engines: &[EngineState], now: Timestamp) -> Plan {
+    let (hung, next_hung) = hung::hung(pods, engines, now);
+    let (gates, next_gate) = gate::changes(pods, engines, now);
+    let (lost, waiting): (Vec<_>, Vec<_>) = pods.iter().filter_map(|pod| Some((pod, lost::due(pod)?))).partition(|(_, due)| now >= *due);
+    let lost = lost.into_iter().map(|(pod, _)| removal(pod, Because::Lost));
+    let removals = lost.chain(hung.into_iter().map(|pod| removal(pod, Because::Hung))).collect();
+    let next = waiting.into_iter().map(|(_, due)| due).chain(next_hung).chain(next_gate).min();
+    Plan { removals, gates, next }
 }
 
-fn removal(pod: &PodFacts, grace_seconds: u32) -> Removal {
-    Removal { name: pod.name.clone(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone(), grace_seconds }
+fn removal(pod: &PodFacts, because: Because) -> Removal {
+    Removal { name: pod.name.clone(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone(), because }
 }
 
-/// What is happening to the pods, and to those that `seen` knows and that are gone.
-pub fn incidents(pods: &[PodFacts], gone: &[Gone], now: Timestamp) -> Vec<Incident> {
-    incidents::incidents(pods, gone, now)
+fn earliest(one: Option<Timestamp>, other: Timestamp) -> Timestamp {
+    one.map_or(other, |one| one.min(other))
+}
+
+/// What is happening to the pods, with what is planned for them, and to those that are gone.
+pub fn incidents(pods: &[PodFacts], plan: &Plan, gone: &[Gone]) -> Vec<Incident> {
+    incidents::incidents(pods, &plan.removals, gone)
+}
+
+/// The newest end of a process that nobody asked for.
+pub fn exit(pods: &[PodFacts]) -> Option<Failure> {
+    exits::newest(pods)
 }
 
 /// A pod that is well, for the policies' tests.
@@ -93,6 +130,9 @@ pub(crate) mod test_support {
             acknowledged: true,
             silent: false,
             up_since: Some(at(-100)),
+            container: None,
+            exit: None,
+            gate: None,
             disruption: None,
             failed: None,
         }
@@ -121,11 +161,11 @@ mod tests {
             name: "sums-inference-0".to_owned(),
             uid: "uid of sums-inference-0".to_owned(),
             resource_version: Some("7".to_owned()),
-            grace_seconds: 0,
+            because: Because::Lost,
         };
-        assert_eq!(plan(&pods, at(30)), Plan { removals: vec![removal], next: Some(at(33)) });
-        assert_eq!(plan(&pods, at(30)).wait(at(30)), Some(Duration::from_secs(3)));
-        assert_eq!(plan(&pods, at(29)), Plan { removals: vec![], next: Some(at(30)) });
-        assert_eq!(plan(&pods[..1], at(30)), Plan::default());
+        assert_eq!(plan(&pods, &[], at(30)), Plan { removals: vec![removal], gates: vec![], next: Some(at(33)) });
+        assert_eq!(plan(&pods, &[], at(30)).wait(at(30)), Some(Duration::from_secs(3)));
+        assert_eq!(plan(&pods, &[], at(29)), Plan { next: Some(at(30)), ..Plan::default() });
+        assert_eq!(plan(&pods[..1], &[], at(30)), Plan::default());
     }
 }

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_INFERENCE_READY, CONDITION_READY, CONDITION_RECONCILING, CONDITION_STALLED, CONDITION_SUCCEEDED,
-    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED, REASON_CHECKPOINT_COMPLETE, REASON_DRAINING,
+    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, INCIDENT_VANISHED, REASON_AS_EXPECTED, REASON_CHECKPOINT_COMPLETE, REASON_DRAINING,
     REASON_NO_CHECKPOINT, REASON_NOT_SUSPENDED, REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING,
     REASON_RESTARTING, REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN,
 };
@@ -109,9 +109,15 @@ fn set_summary(conditions: &mut Conditions<'_>, job: &ValidatedJob, facts: &Fact
     match decision {
         Decision::Start(Wait::Starting) => conditions.summary(Is::Unknown, false, true, false, REASON_STARTING, &waits_for(job, facts)),
         Decision::Start(Wait::Restarting) => {
-            conditions.summary(Is::Unknown, false, true, false, REASON_RESTARTING, "the learners are being started again from the newest checkpoint");
+            let waits = if missing(job, facts).is_empty() { String::new() } else { format!("; {}", waits_for(job, facts)) };
+            let message = format!("the learners are being started again from the newest checkpoint{waits}");
+            conditions.summary(Is::Unknown, false, true, false, REASON_RESTARTING, &message);
         }
-        Decision::Run => conditions.summary(Is::Unknown, true, false, false, REASON_RUNNING, "steps are being made"),
+        Decision::Run => {
+            let missing = missing(job, facts);
+            let without = if missing.is_empty() { String::new() } else { format!(" without {missing}{}", trouble(facts)) };
+            conditions.summary(Is::Unknown, true, false, false, REASON_RUNNING, &format!("steps are being made{without}"));
+        }
         Decision::Drain { deadline } => {
             let message = format!("the step in progress is being finished and a checkpoint written, until {} at the latest", Seconds(*deadline));
             conditions.summary(Is::Unknown, false, true, false, REASON_DRAINING, &message);
@@ -176,6 +182,22 @@ fn set_checkpoint(conditions: &mut Conditions<'_>, old: &RLJobStatus, facts: &Fa
 
 /// What a starting job waits for, in the order in which it comes up.
 fn waits_for(job: &ValidatedJob, facts: &Facts) -> String {
+    let missing = missing(job, facts);
+    match (missing.is_empty(), facts.report()) {
+        (false, _) => format!("waiting for {missing}{}", trouble(facts)),
+        (true, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
+        (true, Some(_)) => "all pods are ready; the coordinator waits for learners and engines".to_owned(),
+    }
+}
+
+/// Why pods are missing: what cannot be placed, or what is happening to one that exists.
+fn trouble(facts: &Facts) -> String {
+    let incident = facts.incidents.iter().find(|incident| incident.reason != INCIDENT_VANISHED).map(|incident| &incident.message);
+    facts.blocked.as_ref().or(incident).map(|why| format!("; {why}")).unwrap_or_default()
+}
+
+/// The pods that are not ready, by role.
+fn missing(job: &ValidatedJob, facts: &Facts) -> String {
     let roles = [
         ("coordinator", facts.roles.coordinator, 1),
         ("trainer", facts.roles.trainer, job.spec.trainer.replicas),
@@ -186,12 +208,7 @@ fn waits_for(job: &ValidatedJob, facts: &Facts) -> String {
         .filter(|(_, counts, wanted)| counts.ready < *wanted)
         .map(|(role, counts, wanted)| format!("{} of {wanted} {role} pods", wanted - counts.ready))
         .collect();
-    match (missing.is_empty(), facts.report()) {
-        (false, _) if facts.blocked.is_some() => format!("waiting for {}; {}", missing.join(", "), facts.blocked.as_deref().unwrap_or_default()),
-        (false, _) => format!("waiting for {}", missing.join(", ")),
-        (true, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
-        (true, Some(_)) => "all pods are ready; the coordinator waits for learners and engines".to_owned(),
-    }
+    missing.join(", ")
 }
 
 /// A time in whole seconds.

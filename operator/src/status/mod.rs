@@ -13,14 +13,16 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED};
-use rljob_crds::status::{CheckpointStatus, Failure, Progress, RLJobStatus, RoleStatus};
+use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
 use crate::decide::{Decision, Epoch, Facts, Outcome, Recorded, RoleCounts};
 use crate::validate::ValidatedJob;
 
 mod conditions;
+mod engines;
 mod events;
+mod failure;
 mod incidents;
 
 pub use events::{StatusEvent, events};
@@ -57,6 +59,7 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
     let keeps_running = decision.keeps_running();
     let finishes = matches!(decision, Decision::Finish(_));
     let counts = |role: RoleCounts, wanted: i32| RoleStatus { desired: if keeps_running { wanted } else { 0 }, ready: role.ready };
+    let inference = engines::inference(job, old, facts, keeps_running);
     let new = RLJobStatus {
         observed_generation: Some(job.generation),
         conditions: conditions::compute(job, old, facts, decision, now),
@@ -68,10 +71,10 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
         active_since: active_since(old, decision, now),
         drain_deadline: drain_deadline(old, facts, decision),
         completion_time: old.completion_time.clone().or_else(|| finishes.then_some(Time(now))),
-        last_failure: last_failure(old, report, now),
+        last_failure: failure::newest(old, report, facts.exit.as_ref(), now),
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
-        progress: progress(old, report, now),
-        inference: Some(counts(facts.roles.inference, job.spec.inference.replicas)),
+        progress: progress(old, report, &inference, now),
+        inference: Some(inference),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
         checkpoint: checkpoint(old, report, now),
     };
@@ -108,24 +111,7 @@ fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Opti
     }
 }
 
-fn last_failure(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<Failure> {
-    let Some(failure) = report.and_then(|report| report.last_failure.as_ref()) else {
-        return old.last_failure.clone();
-    };
-    let mut new = Failure {
-        reason: failure.reason.clone(),
-        message: clip(&failure.message),
-        pod: failure.supervisor.clone(),
-        exit_code: failure.exit_code,
-        time: old.last_failure.as_ref().and_then(|old| old.time.clone()),
-    };
-    if old.last_failure.as_ref() != Some(&new) {
-        new.time = Some(Time(now));
-    }
-    Some(new)
-}
-
-fn progress(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<Progress> {
+fn progress(old: &RLJobStatus, report: Option<&CoordinatorStatus>, inference: &InferenceStatus, now: Timestamp) -> Option<Progress> {
     let Some(report) = report else {
         return old.progress.clone();
     };
@@ -137,7 +123,8 @@ fn progress(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestam
         tokens_per_second: metrics.map(|metrics| metrics.tokens_per_second),
         time: old.progress.as_ref().and_then(|old| old.time.clone()),
     };
-    if old.progress.as_ref() != Some(&new) {
+    let engines = old.inference.as_ref().map(|old| &old.engines);
+    if old.progress.as_ref() != Some(&new) || engines != Some(&inference.engines) {
         new.time = Some(Time(now));
     }
     Some(new)
@@ -152,10 +139,12 @@ fn checkpoint(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timest
     Some(unchanged.cloned().unwrap_or(CheckpointStatus { step: version.step, path, time: Some(Time(now)) }))
 }
 
-/// Keeps old progress and checkpoint while they are all that changed and were written less than a minute ago.
+/// Keeps old progress, checkpoint and engines while they are all that changed and were written less than a minute ago.
 fn settle(old: &RLJobStatus, new: RLJobStatus, now: Timestamp) -> RLJobStatus {
     let age = old.progress.as_ref().and_then(|progress| progress.time.as_ref()).map(|time| now.duration_since(time.0));
-    let quiet = RLJobStatus { progress: old.progress.clone(), checkpoint: old.checkpoint.clone(), ..new.clone() };
+    let engines = old.inference.iter().flat_map(|inference| inference.engines.clone()).collect();
+    let inference = new.inference.clone().map(|inference| InferenceStatus { engines, ..inference });
+    let quiet = RLJobStatus { progress: old.progress.clone(), checkpoint: old.checkpoint.clone(), inference, ..new.clone() };
     let first_checkpoint = old.checkpoint.is_none() && new.checkpoint.is_some();
     if quiet == *old && !first_checkpoint && age.is_some_and(|age| age < PROGRESS_INTERVAL) { quiet } else { new }
 }

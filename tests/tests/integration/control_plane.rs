@@ -10,10 +10,13 @@ use serde_json::{Value, json};
 
 mod at_rest;
 mod children;
+mod faults;
 mod lifecycle;
 mod limits;
 mod operator;
+mod played;
 mod pods;
+mod scale;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
 fn cluster() -> &'static Cluster {
@@ -98,7 +101,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
         "coordinator": {"resources": {}},
         "weightSync": {"method": "Disk", "everySteps": 1},
         "checkpoint": {"everySteps": 20, "keepLast": 3},
-        "failurePolicy": {"maxRestarts": 3, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "failurePolicy": {"maxRestarts": 3, "hangTimeoutSeconds": 1800, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "drainTimeoutSeconds": 300,
     });
     assert_eq!(as_floats(seen["spec"].take()), as_floats(spec));
@@ -199,11 +202,17 @@ fn the_list_shows_progress_in_columns() {
     let status = json!({"status": {
         "progress": {"step": 2, "totalSteps": 3, "reward": 0.5},
         "restarts": 1,
-        "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Running", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "attempt": 4,
+        "inference": {"desired": 2, "ready": 2},
+        "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Running", "message": "steps are being made", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
     }});
     namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--patch", &status.to_string()]).unwrap();
     let table = namespace.kubectl.run(&["get", "rljobs"]).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STATUS", "STEP", "STEPS", "REWARD", "RESTARTS", "AGE"]);
     assert_eq!(rows[1][..6], ["sample", "Running", "2", "3", "0.5", "1"]);
+    let table = namespace.kubectl.run(&["get", "rljobs", "--output=wide"]).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][7..], ["ATTEMPT", "ENGINES", "MESSAGE"]);
+    assert_eq!(rows[1][7..], ["4", "2", "steps", "are", "being", "made"]);
 }

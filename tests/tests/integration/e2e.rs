@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
@@ -13,10 +13,15 @@ use rljob_tests::process::{run, wait_until};
 use rljob_tests::{Cluster, Namespace, rootfs};
 use serde_json::{Value, json};
 
+mod pods;
+
 /// Steps of the second job in e2e/jobs.yaml: some are left when the last crash is over, however slow the machine is.
 const STEPS: u64 = 50;
 /// What a step, a restart or a replacement may take on a small machine that runs everything.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Who needs both nodes reads; who takes one away writes.
+static NODES: RwLock<()> = RwLock::new(());
 
 /// Two nodes that hold the image under the name that install.yaml gives it, with one operator that every test uses.
 fn cluster() -> &'static Cluster {
@@ -151,6 +156,7 @@ impl<'a> Run<'a> {
 
 #[test]
 fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost() {
+    let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "team").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/jobs.yaml"), "e2e");
@@ -182,6 +188,7 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
 
 #[test]
 fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_with_more_learners() {
+    let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "pause").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/suspend.yaml"), "pause");

@@ -145,6 +145,8 @@ fn the_operator_may_do_no_more_than_it_needs() {
         ("list", "secrets", false),
         ("delete", "pods", true),
         ("deletecollection", "pods", false),
+        ("patch", "pods", false),
+        ("update", "pods/status", false),
         ("delete", "statefulsets.apps", true),
         ("delete", "secrets", true),
         ("delete", "persistentvolumeclaims", false),

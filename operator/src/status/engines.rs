@@ -1,0 +1,89 @@
+//! The engines in status: the first 32, those in trouble first.
+
+use rljob_crds::status::{EngineStanding, EngineStatus, InferenceStatus, RLJobStatus};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition};
+
+use crate::decide::Facts;
+use crate::validate::ValidatedJob;
+
+/// Most engines that are listed.
+const LIMIT: usize = 32;
+
+/// The inference part of the status.
+pub(super) fn inference(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, keeps_running: bool) -> InferenceStatus {
+    let counts = facts.roles.inference;
+    let known = old.inference.as_ref().map(|inference| inference.engines.as_slice()).unwrap_or_default();
+    InferenceStatus {
+        desired: if keeps_running { job.spec.inference.replicas } else { 0 },
+        ready: counts.ready,
+        replicas: counts.existing,
+        selector: crate::desired::meta::role_selector_text(job, crate::desired::Role::Inference),
+        engines: engines(facts, known),
+    }
+}
+
+/// While no coordinator reports, what the last one said.
+fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
+    if facts.report().is_none() && !known.is_empty() {
+        return known.iter().filter(|known| facts.engines.iter().any(|engine| engine.name == known.name)).cloned().collect();
+    }
+    let mut engines: Vec<EngineStatus> = facts.engines.iter().map(|engine| status(&engine.name, facts.report())).collect();
+    // Stable: by number within a state.
+    engines.sort_by_key(|engine| engine.state);
+    engines.truncate(LIMIT);
+    engines
+}
+
+fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
+    let reported = report.and_then(|report| report.engines.iter().find(|engine| engine.name == name));
+    let state = match reported.map(|engine| engine.state) {
+        None => EngineStanding::Unknown,
+        Some(EngineCondition::Unreachable) => EngineStanding::Unreachable,
+        Some(EngineCondition::Stale) => EngineStanding::Stale,
+        Some(EngineCondition::Syncing) => EngineStanding::Syncing,
+        Some(EngineCondition::Ready) => EngineStanding::Ready,
+    };
+    EngineStatus { name: name.to_owned(), state, version: reported.and_then(|engine| engine.version).map(|version| version.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::test_support::facts;
+    use rljob_protocol::desired::EngineEndpoint;
+    use rljob_protocol::status::EngineState;
+    use rljob_protocol::version::Version;
+
+    #[test]
+    fn engines_in_trouble_come_first_and_no_more_than_the_limit() {
+        let mut facts = facts();
+        facts.engines = (0..40).map(|index| EngineEndpoint { name: format!("e-{index}"), url: String::new() }).collect();
+        let state = |(index, state): (usize, EngineCondition)| EngineState {
+            name: format!("e-{index}"),
+            state,
+            version: (state == EngineCondition::Ready).then_some(Version { step: 7, attempt: 1 }),
+            silent_seconds: None,
+        };
+        let ready = (0..40).map(|index| (index, EngineCondition::Ready));
+        let reported = ready.map(|(index, state)| {
+            (
+                index,
+                match index {
+                    35 => EngineCondition::Unreachable,
+                    3 => EngineCondition::Syncing,
+                    _ => state,
+                },
+            )
+        });
+        facts.coordinator.as_mut().unwrap().engines = reported.filter(|(index, _)| *index != 39).map(state).collect();
+        let list = engines(&facts, &[]);
+        let short: Vec<(&str, EngineStanding)> = list.iter().take(4).map(|engine| (engine.name.as_str(), engine.state)).collect();
+        let expected =
+            [("e-35", EngineStanding::Unreachable), ("e-39", EngineStanding::Unknown), ("e-3", EngineStanding::Syncing), ("e-0", EngineStanding::Ready)];
+        assert_eq!(short, expected);
+        assert_eq!((list.len(), list[3].version.as_deref()), (32, Some("step-7.attempt-1")));
+        facts.coordinator = None;
+        facts.engines.remove(35);
+        assert_eq!(engines(&facts, &list), list[1..], "what is known of those that are left");
+    }
+}

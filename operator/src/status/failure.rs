@@ -1,0 +1,84 @@
+//! `lastFailure`: the newer of what the coordinator says of its learners and what kubelets say of containers. Only kubelets give times, so that a learner's failure is taken for
+//! new when it differs from the last one, or when a restart was counted since.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::names::{FAILURE_COORDINATOR_EXITED, FAILURE_ENGINE_EXITED, FAILURE_OUT_OF_MEMORY, FAILURE_SUPERVISOR_EXITED};
+use rljob_crds::status::{Failure, RLJobStatus};
+use rljob_protocol::status::{CoordinatorStatus, Phase};
+
+/// Reasons of failures that kubelets tell.
+const OF_CONTAINERS: [&str; 4] = [FAILURE_ENGINE_EXITED, FAILURE_COORDINATOR_EXITED, FAILURE_SUPERVISOR_EXITED, FAILURE_OUT_OF_MEMORY];
+
+/// The failure to record.
+pub(super) fn newest(old: &RLJobStatus, report: Option<&CoordinatorStatus>, exit: Option<&Failure>, now: Timestamp) -> Option<Failure> {
+    let known = of_learners(old, report, now).or_else(|| old.last_failure.clone());
+    let time = |failure: &Failure| failure.time.as_ref().map(|time| time.0);
+    match exit {
+        Some(exit) if known.as_ref().is_none_or(|known| time(exit) > time(known)) => Some(Failure { message: super::clip(&exit.message), ..exit.clone() }),
+        _ => known,
+    }
+}
+
+/// A failure of learners that is not recorded yet.
+fn of_learners(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<Failure> {
+    let report = report?;
+    let failure = report.last_failure.as_ref()?;
+    let new = Failure {
+        reason: failure.reason.clone(),
+        message: super::clip(&failure.message),
+        pod: failure.supervisor.clone(),
+        exit_code: failure.exit_code,
+        time: Some(Time(now)),
+    };
+    let is_new = old.last_failure.as_ref().is_none_or(|last| {
+        let same = *last == (Failure { time: last.time.clone(), ..new.clone() });
+        let counted = report.restarts > old.restarts || report.phase == Phase::Failed;
+        !same && (counted || !OF_CONTAINERS.contains(&last.reason.as_str()))
+    });
+    is_new.then_some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::test_support::{at, report};
+    use rljob_protocol::status::LearnerFailure;
+
+    fn exit(second: i64) -> Failure {
+        Failure { reason: "EngineExited".to_owned(), message: "an engine".to_owned(), time: Some(Time(at(second))), ..Failure::default() }
+    }
+
+    fn learner(restarts: u32) -> CoordinatorStatus {
+        let failure = LearnerFailure { reason: "LearnerExited".to_owned(), message: "a learner".to_owned(), supervisor: None, exit_code: Some(1) };
+        CoordinatorStatus { restarts, last_failure: Some(failure), ..report() }
+    }
+
+    fn recorded(failure: Failure, restarts: u32) -> RLJobStatus {
+        RLJobStatus { last_failure: Some(failure), restarts, ..RLJobStatus::default() }
+    }
+
+    #[test]
+    fn the_newer_of_both_is_recorded_once() {
+        let of_learner = |second: i64| Failure {
+            reason: "LearnerExited".to_owned(),
+            message: "a learner".to_owned(),
+            exit_code: Some(1),
+            time: Some(Time(at(second))),
+            ..Failure::default()
+        };
+        let none = RLJobStatus::default();
+        for (case, old, report, seen, expected) in [
+            ("nothing", &none, None, None, None),
+            ("a learner's first", &none, Some(learner(1)), None, Some(of_learner(9))),
+            ("the same again", &recorded(of_learner(5), 1), Some(learner(1)), None, Some(of_learner(5))),
+            ("a container's after it", &recorded(of_learner(5), 1), Some(learner(1)), Some(exit(7)), Some(exit(7))),
+            ("a container's from before it", &recorded(of_learner(5), 1), Some(learner(1)), Some(exit(3)), Some(of_learner(5))),
+            ("the learner's old one beside it", &recorded(exit(7), 1), Some(learner(1)), Some(exit(7)), Some(exit(7))),
+            ("a learner's, counted since", &recorded(exit(7), 1), Some(learner(2)), Some(exit(7)), Some(of_learner(9))),
+            ("no report", &recorded(exit(7), 1), None, None, Some(exit(7))),
+        ] {
+            assert_eq!(newest(old, report.as_ref(), seen.as_ref(), at(9)), expected, "{case}");
+        }
+    }
+}

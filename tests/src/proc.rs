@@ -1,0 +1,57 @@
+//! Processes as this machine's kernel lists them, whatever namespaces they are in.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process in a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodProcess {
+    /// Its number on this machine.
+    pub pid: Pid,
+    /// Its arguments, with a space between them.
+    pub command_line: String,
+}
+
+/// Processes whose cgroup's path contains this.
+pub(crate) fn in_pods(cgroup: &str) -> Vec<PodProcess> {
+    let found = all().filter(|pid| read(*pid, "cgroup").contains(cgroup));
+    found.map(|pid| PodProcess { pid, command_line: command_line(pid) }).filter(|process| !process.command_line.is_empty()).collect()
+}
+
+/// The oldest process whose command line contains these words, in the network of process `init`.
+pub(crate) fn in_network(init: u32, words: &str) -> Option<Pid> {
+    let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let room = network(init)?;
+    let here = |pid: &Pid| network(pid.as_raw_nonzero().get().unsigned_abs()).as_ref() == Some(&room);
+    all()
+        .filter(|pid| command_line(*pid).contains(words) && here(pid))
+        .filter(|pid| !command_line(*pid).starts_with("nsenter"))
+        .min_by_key(|pid| pid.as_raw_nonzero())
+}
+
+/// Lets a stopped process go on. An `nsenter` that started it stopped with it, and would not see its end.
+pub(crate) fn resume(pid: Pid) {
+    let parent = read(pid, "stat").rsplit_once(") ").and_then(|(_, rest)| Pid::from_raw(rest.split(' ').nth(1)?.parse().ok()?));
+    let entered = parent.filter(|parent| read(*parent, "comm").trim() == "nsenter");
+    for pid in [Some(pid), entered].into_iter().flatten() {
+        // One that was killed meanwhile is gone.
+        let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+fn all() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+}
+
+/// Empty for one that is gone or a zombie.
+fn command_line(pid: Pid) -> String {
+    read(pid, "cmdline").replace('\0', " ").trim_end().to_owned()
+}
+
+fn read(pid: Pid, file: &str) -> String {
+    let path: PathBuf = ["/proc", &pid.as_raw_nonzero().to_string(), file].iter().collect();
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}

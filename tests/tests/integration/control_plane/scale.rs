@@ -1,0 +1,32 @@
+//! The scale subresource: engines as `kubectl scale` and a HorizontalPodAutoscaler ask for them.
+
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use super::operator::{LIMIT, Operator, field, namespace_with, wait_for_pods};
+
+#[test]
+fn engines_scale_as_kubectl_and_an_autoscaler_ask() {
+    let namespace = namespace_with("scale", &json!({}));
+    let operator = Operator::start(&namespace, "rljob:a");
+    wait_for_pods(&namespace, 3);
+    namespace.kubectl.run(&["scale", "rljob/sample", "--replicas=3", "--timeout=60s"]).unwrap();
+    wait_for_pods(&namespace, 5);
+    let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample/scale", namespace.name);
+    let scale = || -> anyhow::Result<Value> { Ok(serde_json::from_str(&namespace.kubectl.run(&["get", "--raw", &path])?)?) };
+    wait_until("the status to count the pods", LIMIT, || Ok(scale()?["status"]["replicas"] == 3)).unwrap();
+    let expected = json!({"replicas": 3, "selector": "rljob.dev/job=sample,rljob.dev/role=inference"});
+    assert_eq!((&scale().unwrap()["spec"], &scale().unwrap()["status"]), (&json!({"replicas": 3}), &expected));
+    namespace.kubectl.run(&["scale", "rljob/sample", "--replicas=1"]).unwrap();
+    wait_for_pods(&namespace, 3);
+
+    // Without metrics an autoscaler still keeps its bounds.
+    let autoscaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "engines"}, "spec": {
+        "scaleTargetRef": {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "sample"}, "minReplicas": 2, "maxReplicas": 4,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]}});
+    namespace.kubectl.apply(&autoscaler.to_string()).unwrap();
+    wait_for_pods(&namespace, 4);
+    assert_eq!(field(&namespace, "hpa/engines", ".status.conditions[?(@.type=='AbleToScale')].status"), "True");
+    assert_eq!(field(&namespace, "rljob/sample", ".spec.inference.replicas"), "2");
+    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+}
