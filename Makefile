@@ -1,11 +1,13 @@
 # The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang quickstart test lint build unit e2e bench docs
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang quickstart test lint build unit e2e chaos bench docs
 
 # Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
 # All of them name the whole workspace: with one selection of packages, cargo builds each dependency once.
 CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
+
+CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -38,8 +40,12 @@ build: setup-libtorch
 unit: setup build
 	$(CARGO_TEST) -- --skip e2e::
 
-e2e: setup build ## Run a job on a real Kubernetes of two nodes on this machine
+e2e: setup build ## Run jobs on a real Kubernetes of two nodes on this machine, one of them under faults
 	$(CARGO_TEST) --test integration e2e:: -- --nocapture
+	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
+
+chaos: setup build ## Let jobs fail on two nodes for CHAOS_MINUTES (30) by the seed CHAOS_SEED; prints `chaos: F faults, V violations`
+	$(CHAOS)
 
 bench: setup ## Measure on 2 cores against peers, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names the peers' Python)
 	cargo bench --workspace --locked --bench '*' --no-run

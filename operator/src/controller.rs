@@ -44,6 +44,8 @@ pub use policy::{Failures, Rejections, Written};
 const RESYNC: Duration = Duration::from_secs(300);
 /// Time after which a job that does not get further by itself is looked at again.
 const STALLED_RESYNC: Duration = Duration::from_secs(60);
+/// Time in which a coordinator that is asked for the first time has answered, or has been given up for now.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// Time after which a deleted job is forgotten at the latest.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
 /// Time that a pod may wait for its volumes before what it mounts is applied again.
@@ -236,13 +238,20 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // decide, status (no client)
     let mut facts = observed.facts(&job, &old, |identity| context.pollers.report(&uid, identity));
-    let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref());
+    let recorded_epoch = facts.recorded.epoch.clone();
+    let epoch = assign_epoch(&facts.recorded.epoch, facts.coordinator_identity.as_deref(), facts.coordinator.as_ref().and_then(|status| status.epoch));
     facts.recorded.epoch = epoch.clone();
     let pods = observed.pod_facts();
     let plan = pods::plan(&pods, facts.report().map_or(&[], |report| &report.engines), now);
     facts.incidents = pods::incidents(&pods, &plan, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)));
     facts.exit = pods::exit(&pods);
     let decision = decide(&job, &facts, now);
+    let order = order(&job, &facts, &observed, &decision, context);
+    if let Some(order) = order.filter(|order| epoch == recorded_epoch && facts.recorded.reported && !context.pollers.has_asked(&uid, &order.identity)) {
+        // A new operator asks before it says anything of a run that makes steps: until then, what is recorded holds.
+        context.pollers.order(&uid, ObjectRef::from_obj(object), order);
+        return Ok(Action::requeue(FIRST_ANSWER));
+    }
     let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
         new = status::rejected(&old, new, &rejection, now);
@@ -290,7 +299,7 @@ async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context)
         let (job, attempt, epoch) = (ObjectRef::from_obj(object), seen.written.attempt, seen.written.epoch);
         tracing::info!(%job, decision = ?seen.decision, attempt, epoch, applied, "reconciled");
     }
-    tell_coordinator(object, job, seen, &tokens, context);
+    tell_coordinator(object, job, seen, context);
     let is_news = context.rejections.replace(&job.uid, rejection.as_deref(), seen.now);
     if is_news {
         return Ok(Action::requeue(Duration::ZERO));
@@ -301,15 +310,20 @@ async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context)
 }
 
 /// Hands the level to the task that talks to the coordinator; only now, since the epoch is recorded.
-fn tell_coordinator(object: &RLJob, job: &ValidatedJob, seen: &Seen, tokens: &Tokens, context: &Context) {
+fn tell_coordinator(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context) {
     if !seen.decision.keeps_running() {
         context.pollers.forget(&job.uid);
-        return;
-    }
-    if let (Some(desired), Some((identity, Some(url)))) = (desired_for_coordinator(job, &seen.facts), seen.observed.coordinator()) {
-        let order = Order { identity, url, token: tokens.operator.clone(), desired };
+    } else if let Some(order) = order(job, &seen.facts, &seen.observed, &seen.decision, context) {
         context.pollers.order(&job.uid, ObjectRef::from_obj(object), order);
     }
+}
+
+/// What the coordinator is to be told; none while it is not to be told anything, or cannot be.
+fn order(job: &ValidatedJob, facts: &Facts, observed: &Observed, decision: &Decision, context: &Context) -> Option<Order> {
+    let desired = desired_for_coordinator(job, facts).filter(|_| decision.keeps_running())?;
+    let (identity, url) = observed.coordinator()?;
+    let token = Tokens::derive(&context.token_key, &job.uid).operator;
+    Some(Order { identity, url: url?, token, desired })
 }
 
 /// When time alone changes what is to be done, or else as a safety net.

@@ -43,11 +43,11 @@ pub struct Order {
     pub desired: Desired,
 }
 
-/// What a coordinator said last.
+/// What a coordinator said last; none if it has been asked and has not answered yet.
 #[derive(Clone)]
 struct Report {
     identity: String,
-    status: CoordinatorStatus,
+    status: Option<CoordinatorStatus>,
 }
 
 struct Poller {
@@ -111,7 +111,13 @@ impl Pollers {
     pub fn report(&self, uid: &str, identity: &str) -> Option<CoordinatorStatus> {
         let tasks = lock(&self.tasks);
         let report = lock(&tasks.get(uid)?.latest).clone();
-        report.filter(|report| report.identity == identity).map(|report| report.status)
+        report.filter(|report| report.identity == identity)?.status
+    }
+
+    /// Whether the coordinator of that pod UID has been asked, and has answered or failed to.
+    pub fn has_asked(&self, uid: &str, identity: &str) -> bool {
+        let tasks = lock(&self.tasks);
+        tasks.get(uid).is_some_and(|poller| lock(&poller.latest).as_ref().is_some_and(|report| report.identity == identity))
     }
 }
 
@@ -136,11 +142,15 @@ async fn poll(
             Ok(status) => status,
             Err(error) => {
                 tracing::debug!(%job, %error, "the coordinator did not answer");
+                let is_first = lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
+                if is_first && trigger.try_send(job.clone()).is_ok() {
+                    *lock(&latest) = Some(Report { identity: order.identity, status: None });
+                }
                 continue;
             }
         };
         let essence = Essence::of(&status, triggered.as_ref().map(|(_, essence, _)| &essence.weighted));
-        *lock(&latest) = Some(Report { identity: order.identity.clone(), status });
+        *lock(&latest) = Some(Report { identity: order.identity.clone(), status: Some(status) });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
             *identity != order.identity
                 || old.state != essence.state
@@ -157,8 +167,12 @@ async fn poll(
 async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) -> reqwest::Result<CoordinatorStatus> {
     if told.as_ref() != Some(order) {
         let request = http.put(format!("{}/v1/desired", order.url)).bearer_auth(&order.token).json(&order.desired);
-        request.send().await?.error_for_status()?;
-        *told = Some(order.clone());
+        let answer = request.send().await?;
+        // One that acts under a higher epoch refuses; its status says which, so that the next one is higher still.
+        if answer.status() != reqwest::StatusCode::CONFLICT {
+            answer.error_for_status()?;
+            *told = Some(order.clone());
+        }
     }
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
     let status: CoordinatorStatus = request.send().await?.error_for_status()?.json().await?;

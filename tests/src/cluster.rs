@@ -1,7 +1,7 @@
 //! A Kubernetes cluster: etcd, API server, controller manager, scheduler, and as many nodes as wanted.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::api::Api;
 use crate::enclosure::{Enclosure, Program};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
@@ -60,6 +61,21 @@ impl Cluster {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &PathBuf {
         &self.kubeconfig
+    }
+
+    /// The administrator's requests, without a kubectl for each.
+    pub fn api(&self) -> Result<Api> {
+        Api::new(&self.kubeconfig)
+    }
+
+    /// Listens in the cluster's network, for a server that stands beside it.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        self.enclosure.listen(address)
+    }
+
+    /// Runs a program to its end in the cluster's network, among its processes.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.enclosure.run(program, arguments)
     }
 
     /// Where the test reaches what listens in the cluster's network.

@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::files;
 use crate::proc::{self, PodProcess};
@@ -96,6 +98,18 @@ impl Enclosure {
     /// Runs a program to its end in the room.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         run(self.enter(Path::new(program)).args(arguments))
+    }
+
+    /// Listens in the room's network; what is accepted is served from outside of it.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        let network = File::open(format!("/proc/{}/ns/net", self.init))?;
+        // A listener stays in the network that it was made in; only this thread moves there.
+        let listen = move || -> Result<TcpListener> {
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(TcpListener::bind(address)?)
+        };
+        let listener = std::thread::spawn(listen).join().map_err(|_| anyhow::anyhow!("the thread that listens at {address} ended"))?;
+        listener.with_context(|| format!("cannot listen at {address} in the room {}", self.name))
     }
 
     /// Where a started program's words go.

@@ -5,13 +5,17 @@
 //!           ├─ pki            certificates and kubeconfigs
 //!           ├─ Node           containerd and kubelet, as many as wanted
 //!           └─ Image          a folder of our binaries, given to each node's containerd without a registry
+//!  Proxy ── Api    stands between the operator and the API server, and lets requests, answers and watches go wrong
 //!  Namespace ── Kubectl       what a test does, as a user would; a failing test prints what it left
 //!  bench                      medians and verdicts of the benchmarks beside each crate
+//!  chaos                      jobs under faults, from a seed (`make chaos`)
 //! ```
 //!
-//! It must not know what it tests: only tests name RLJobs. It stands in for nothing either: every program is the real one.
+//! But for `chaos`, it must not know what it tests: only tests name RLJobs. It stands in for nothing either: every program is the real one.
 
+pub mod api;
 pub mod bench;
+pub mod chaos;
 pub mod cluster;
 pub mod enclosure;
 pub mod files;
@@ -22,9 +26,12 @@ pub mod node;
 pub mod pki;
 pub mod proc;
 pub mod process;
+pub mod proxy;
 pub mod rootfs;
 pub mod scrape;
 
+pub use api::Api;
 pub use cluster::Cluster;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
+pub use proxy::Proxy;

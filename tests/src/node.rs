@@ -141,6 +141,8 @@ fn kubelet(folder: &Path, authority: &Authority, socket: &Path, cgroup: &str, ad
         // A full disk of the machine is no reason to evict pods, nor to remove images that no registry could give back.
         "evictionHard": {"memory.available": "1Mi"},
         "imageGCHighThresholdPercent": 100,
+        // A test crashes a container more often than a user sees in a month; it does not wait for the minutes that kubelet would add.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "nodeLeaseDurationSeconds": 20, // a heartbeat each 5 s
         "address": address,
         "healthzBindAddress": address,

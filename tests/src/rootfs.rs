@@ -2,6 +2,8 @@
 //! The Containerfile makes the same for users.
 
 use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -55,7 +57,10 @@ fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
 
 /// What the loader loads for a binary, the loader itself included.
 fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
-    let text = run(Command::new("ldd").arg(binary))?;
+    // Cargo names libtorch's folder to what it runs; what is started by hand finds it as the build did.
+    let libtorch = env::var_os("LIBTORCH").map_or_else(|| files::workspace().join(".libtorch"), PathBuf::from).join("lib");
+    let folders = [env::var_os("LD_LIBRARY_PATH"), Some(libtorch.into_os_string())].into_iter().flatten().collect::<Vec<_>>().join(OsStr::new(":"));
+    let text = run(Command::new("ldd").arg(binary).env("LD_LIBRARY_PATH", folders))?;
     ensure!(!text.contains("not found"), "{} lacks libraries:\n{text}", binary.display());
     // "libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x…)" or "/lib64/ld-linux-x86-64.so.2 (0x…)"
     let words = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));

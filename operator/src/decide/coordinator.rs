@@ -14,10 +14,14 @@ pub struct Epoch {
     pub holder: Option<String>,
 }
 
-/// The epoch to record: one more than the recorded one if the coordinator is a new one. A restarted container of the same pod keeps its epoch.
-pub fn assign_epoch(recorded: &Epoch, identity: Option<&str>) -> Epoch {
+/// The epoch to record: one more than the recorded one if the coordinator is a new one, or acts under a higher one than is recorded: then the record was lost. A
+/// restarted container of the same pod keeps its epoch.
+pub fn assign_epoch(recorded: &Epoch, identity: Option<&str>, acts_under: Option<u64>) -> Epoch {
+    let highest = recorded.number.max(acts_under.unwrap_or_default());
     match identity {
-        Some(identity) if recorded.holder.as_deref() != Some(identity) => Epoch { number: recorded.number + 1, holder: Some(identity.to_owned()) },
+        Some(identity) if recorded.holder.as_deref() != Some(identity) || highest > recorded.number => {
+            Epoch { number: highest + 1, holder: Some(identity.to_owned()) }
+        }
         _ => recorded.clone(),
     }
 }
@@ -60,15 +64,19 @@ mod tests {
     #[test]
     fn a_new_coordinator_gets_the_next_epoch_and_the_same_one_keeps_it() {
         let held = |number, holder: &str| Epoch { number, holder: Some(holder.to_owned()) };
-        for (recorded, identity, expected) in [
-            (Epoch::default(), None, Epoch::default()),
-            (Epoch::default(), Some("pod-a"), held(1, "pod-a")),
-            (held(1, "pod-a"), Some("pod-a"), held(1, "pod-a")),
-            (held(1, "pod-a"), None, held(1, "pod-a")),
-            (held(1, "pod-a"), Some("pod-b"), held(2, "pod-b")),
-            (held(7, "pod-b"), Some("pod-a"), held(8, "pod-a")),
+        for (recorded, identity, acts_under, expected) in [
+            (Epoch::default(), None, None, Epoch::default()),
+            (Epoch::default(), Some("pod-a"), None, held(1, "pod-a")),
+            (held(1, "pod-a"), Some("pod-a"), Some(1), held(1, "pod-a")),
+            (held(1, "pod-a"), None, None, held(1, "pod-a")),
+            (held(1, "pod-a"), Some("pod-b"), None, held(2, "pod-b")),
+            (held(7, "pod-b"), Some("pod-a"), None, held(8, "pod-a")),
+            (held(2, "pod-a"), Some("pod-a"), Some(1), held(2, "pod-a")),
+            // The status was restored from a backup, or empty.
+            (held(1, "pod-a"), Some("pod-a"), Some(4), held(5, "pod-a")),
+            (Epoch::default(), Some("pod-a"), Some(4), held(5, "pod-a")),
         ] {
-            assert_eq!(assign_epoch(&recorded, identity), expected, "{recorded:?} {identity:?}");
+            assert_eq!(assign_epoch(&recorded, identity, acts_under), expected, "{recorded:?} {identity:?} {acts_under:?}");
         }
     }
 

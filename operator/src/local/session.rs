@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
 
     /// A new coordinator's epoch is on disk before the coordinator hears of it.
     fn record_epoch(&mut self) -> Result<(), DirectoryError> {
-        let epoch = assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref());
+        let epoch = assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref(), None);
         if epoch != self.recorded.epoch {
             self.directory.record(&State { epoch: epoch.number, ..State::default() })?;
             self.recorded.epoch = epoch;

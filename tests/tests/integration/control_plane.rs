@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 mod at_rest;
 mod children;
+mod faults;
 mod lifecycle;
 mod limits;
 mod operator;
+mod played;
 mod pods;
 mod scale;
 

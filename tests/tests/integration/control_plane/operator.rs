@@ -32,10 +32,15 @@ pub(super) struct Operator {
 
 impl Operator {
     pub(super) fn start(namespace: &Namespace, image: &str) -> Self {
+        Self::start_at(namespace, image, None)
+    }
+
+    /// One that talks to the API server through a proxy, `server`.
+    pub(super) fn start_at(namespace: &Namespace, image: &str, server: Option<&str>) -> Self {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
         let arguments = [
-            format!("KUBECONFIG={}", service_account_config(&namespace.name)),
+            format!("KUBECONFIG={}", service_account_config(&namespace.name, server)),
             binary("rljob-operator").unwrap().display().to_string(),
             format!("--image={image}"),
             format!("--namespace={}", namespace.name),
@@ -69,11 +74,14 @@ impl Drop for Operator {
 }
 
 /// A kubeconfig with a token of the service account that install.yaml makes.
-fn service_account_config(name: &str) -> String {
+fn service_account_config(name: &str, server: Option<&str>) -> String {
     let token = system().run(&["create", "token", "rljob-operator", "--duration=1h"]).unwrap();
     let admin = cluster().kubeconfig();
     let mut config: Value = serde_json::from_str(&fs::read_to_string(admin).unwrap()).unwrap();
     config["users"][0]["user"] = json!({"token": token.trim()});
+    if let Some(server) = server {
+        config["clusters"][0]["cluster"] = json!({"server": server});
+    }
     config["contexts"][0]["context"]["namespace"] = json!("rljob-system");
     let path = admin.with_file_name(format!("operator-{name}.kubeconfig"));
     fs::write(&path, config.to_string()).unwrap();

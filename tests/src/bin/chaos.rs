@@ -1,0 +1,24 @@
+//! `chaos`: jobs under faults on a cluster of two nodes, for `CHAOS_MINUTES` (30), from `CHAOS_SEED` (of the clock). The last line says how many faults struck and
+//! what did not hold; anything that did not ends it with an error.
+
+#![expect(clippy::print_stdout, reason = "its last line is its result")]
+
+use std::env;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use rljob_tests::chaos::{self, Tally};
+
+fn main() -> Result<ExitCode> {
+    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let Tally { faults, violations, .. } = chaos::run(variable("CHAOS_MINUTES", 30.0)?, variable("CHAOS_SEED", clock)?)?;
+    println!("chaos: {faults} faults, {violations} violations");
+    Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn variable<T: FromStr>(name: &str, default: T) -> Result<T> {
+    let Ok(text) = env::var(name) else { return Ok(default) };
+    text.parse().ok().with_context(|| format!("{name} is {text:?}, which is no number"))
+}

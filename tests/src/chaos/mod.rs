@@ -1,0 +1,66 @@
+//! Chaos on a real cluster: jobs run one after another while a schedule, drawn from a seed, lets their parts fail, and what must hold is watched all the time.
+//!
+//! ```text
+//!  seed ─▶ schedule: moment × fault ─┬─▶ Scene: processes, pods, nodes, links      scene.rs, links.rs
+//!          moments.rs  faults.rs     │
+//!                                    └─▶ Watch: what must hold at any time         watch.rs
+//!  undisturbed run ──────────────────▶ what must hold at the end                   ends.rs
+//! ```
+//!
+//! A fault is a line in [`faults::FAULTS`]: the part it strikes, its name, whether it may spend a restart, and a function that does it and takes it back. It returns
+//! when it is over; others strike meanwhile. A fault that finds nothing to strike returns an error and is not counted. For example, an engine that gets no time:
+//!
+//! ```ignore
+//! Fault { part: "engine", name: "starved", counts: false, strike: |scene, random| {
+//!     let engine = scene.one_of(ENGINE, random)?;
+//!     for _ in 0..20 {
+//!         Scene::stopped(&[engine], Duration::from_millis(200))?;
+//!     }
+//!     Ok(())
+//! } },
+//! ```
+//!
+//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`); each job has the seed of the one before it plus 1, so that a job that went wrong is the first one of its seed.
+//! This is the one part of the harness that knows RLJobs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+mod ends;
+pub mod faults;
+mod job;
+mod links;
+mod moments;
+mod scene;
+mod schedule;
+mod watch;
+
+pub use scene::Scene;
+
+/// What a run of the tool has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Faults that struck.
+    pub faults: usize,
+    /// Times that something did not hold that must.
+    pub violations: usize,
+    /// Jobs that ran.
+    pub jobs: u32,
+}
+
+/// Runs jobs under faults until the time is up; the last one is finished.
+pub fn run(minutes: f64, seed: u64) -> Result<Tally> {
+    let start = Instant::now();
+    let scene = Scene::set()?;
+    eprintln!("chaos: seed {seed}; the cluster is up after {:.0} s", start.elapsed().as_secs_f64());
+    let undisturbed = job::undisturbed(&scene)?;
+    eprintln!("chaos: the undisturbed run is done after {:.0} s", start.elapsed().as_secs_f64());
+    let (mut tally, chaos) = (Tally::default(), Instant::now());
+    while tally.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
+        let of_job = job::disturbed(&scene, seed + u64::from(tally.jobs), &undisturbed)?;
+        tally = Tally { faults: tally.faults + of_job.faults, violations: tally.violations + of_job.violations, jobs: tally.jobs + 1 };
+        eprintln!("chaos: {} faults, {} violations after {} jobs and {:.0} s", tally.faults, tally.violations, tally.jobs, chaos.elapsed().as_secs_f64());
+    }
+    Ok(tally)
+}

@@ -1,0 +1,94 @@
+//! What strikes when: drawn from a seed, one after another, some of them while others last.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::faults::{FAULTS, Fault};
+use super::moments::{MOMENTS, Moment, steps};
+use super::scene::{Scene, between};
+use super::watch::Watch;
+
+/// Faults of a job: as many as it survives within a minute or two.
+const FAULTS_OF_A_JOB: usize = 25;
+/// How long a moment is waited for, before the fault strikes anyway.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Draws of one job.
+pub(super) struct Schedule {
+    random: ChaCha8Rng,
+}
+
+/// A fault that struck.
+pub(super) struct Struck {
+    pub(super) fault: &'static Fault,
+    at: Duration,
+    moment: &'static str,
+    steps: usize,
+}
+
+impl fmt::Display for Struck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fault, at, moment, steps } = self;
+        write!(f, "+{:5.1} s  {} {} ({moment}, {steps} steps done)", at.as_secs_f64(), fault.part, fault.name)
+    }
+}
+
+impl Schedule {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { random: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    /// Plays it until it is through or the job is; gives what struck.
+    pub(super) fn play(mut self, scene: &Scene, watch: &mut Watch) -> Vec<Struck> {
+        let (start, struck) = (Instant::now(), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..FAULTS_OF_A_JOB {
+                let pause = between(&mut self.random, 0.2, 3.0);
+                let moment = &MOMENTS[self.random.random_range(0..MOMENTS.len())];
+                let fault = &FAULTS[self.random.random_range(0..FAULTS.len())];
+                let mut random = ChaCha8Rng::from_rng(&mut self.random);
+                wait(scene, watch, pause, |_| false);
+                wait(scene, watch, PATIENCE, |scene| (moment.is_now)(scene));
+                if watch.succeeded() || !watch.goes_on() {
+                    break;
+                }
+                let struck = &struck;
+                scope.spawn(move || {
+                    let this = Struck { fault, at: start.elapsed(), moment: name(moment, scene), steps: steps(&scene.run_directory()) };
+                    match (fault.strike)(scene, &mut random) {
+                        Ok(()) => {
+                            eprintln!("chaos: {this}");
+                            struck.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(this);
+                        }
+                        Err(error) => eprintln!("chaos: missed {} {}: {}", fault.part, fault.name, error.to_string().lines().next().unwrap_or_default()),
+                    }
+                });
+            }
+        });
+        let mut struck = struck.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        struck.sort_by_key(|struck| struck.at);
+        struck
+    }
+}
+
+/// The moment, if it came.
+fn name(moment: &Moment, scene: &Scene) -> &'static str {
+    if (moment.is_now)(scene) { moment.name } else { "any" }
+}
+
+/// Waits for a moment, for so long at most, and watches meanwhile.
+fn wait(scene: &Scene, watch: &mut Watch, limit: Duration, moment: impl Fn(&Scene) -> bool) {
+    let (start, mut looked) = (Instant::now(), Instant::now());
+    while start.elapsed() < limit && !moment(scene) {
+        if looked.elapsed() >= LOOK {
+            watch.look(scene);
+            looked = Instant::now();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,65 @@
+//! Deletion, in every state and in every way: what is the job's goes, or stays as it is where that was asked for; nothing comes back.
+
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use super::super::operator::LIMIT;
+use super::stage::{Stage, in_lanes, listed, made_and_removed};
+
+const STATES: [&str; 6] = ["starting", "running", "draining", "suspended", "finished", "stalled"];
+const KINDS: [(&str, &str); 7] = [
+    ("apis/apps/v1", "statefulsets"),
+    ("api/v1", "services"),
+    ("api/v1", "configmaps"),
+    ("api/v1", "secrets"),
+    ("apis/networking.k8s.io/v1", "networkpolicies"),
+    ("apis/policy/v1", "poddisruptionbudgets"),
+    ("api/v1", "pods"),
+];
+
+fn in_state(state: &str) -> Stage {
+    let patch = if state == "stalled" { json!({"spec": {"training": {"minibatches": 5}}}) } else { json!({}) };
+    let mut stage = Stage::set(state, &patch);
+    stage.start_operator();
+    match state {
+        "stalled" => stage.wait_for("Stalled"),
+        "starting" => stage.wait_for("Reconciling"),
+        _ => stage.wait_for("Ready"),
+    }
+    match state {
+        "draining" => stage.patch(&json!({"suspend": true})),
+        "suspended" => {
+            stage.patch(&json!({"suspend": true}));
+            stage.wait_for("Suspended");
+        }
+        "finished" => {
+            stage.play.run.lock().unwrap().end = Some("Finished");
+            stage.wait_for("Succeeded");
+        }
+        _ => {}
+    }
+    stage
+}
+
+fn children(stage: &Stage) -> Vec<Value> {
+    KINDS.iter().flat_map(|(group, kind)| stage.list(group, kind)).collect()
+}
+
+#[test]
+fn a_job_can_be_deleted_in_every_state_and_in_every_way() {
+    let cases = STATES.iter().flat_map(|state| ["Background", "Foreground", "Orphan"].map(|policy| (*state, policy))).collect();
+    in_lanes(cases, |(state, policy)| {
+        let stage = in_state(state);
+        stage.api.delete(&stage.job_path(), &json!({"propagationPolicy": policy})).unwrap();
+        let gone = || Ok(stage.api.get(&stage.job_path()).is_err_and(|error| format!("{error:#}").contains("404")));
+        wait_until("the job to go", LIMIT, gone).unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}"));
+        if policy != "Orphan" {
+            wait_until("the children to go", LIMIT, || Ok(children(&stage).is_empty()))
+                .unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}\n{:?}", children(&stage)));
+        }
+        let before = stage.writes().len();
+        let later = stage.rest().split_off(before);
+        // A pass that was under way may end.
+        assert_eq!(made_and_removed(&later, ""), [].into(), "{state}, {policy}: something was made for a job that is gone\n{}", listed(&later));
+    });
+}

@@ -1,0 +1,158 @@
+//! The rest of a cluster, played: pods that run as soon as they exist, and a coordinator behind every coordinator pod, which does what it is told.
+//!
+//! The addresses of the pods are all the cluster's own (a local route); one server answers for every coordinator, and tells them apart by the address it is
+//! called by.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Json, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::routing::{get, put};
+use rljob_tests::api::runtime;
+use rljob_tests::{Api, Namespace};
+use serde_json::{Value, json};
+
+use super::cluster;
+
+/// Where the pods of a cluster without nodes are.
+const POD_NETWORK: &str = "10.200.0.0/16";
+/// Between two looks at the pods.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// What a job's coordinators share: what a run directory would hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Run {
+    pub(super) attempt: u32,
+    pub(super) restarts: u32,
+    pub(super) step: u32,
+    /// How the run ended: `Finished` or `Failed`.
+    pub(super) end: Option<&'static str>,
+    /// The highest epoch that a coordinator was told, and the answers to lower ones.
+    pub(super) epoch: u64,
+    pub(super) refused: u32,
+    /// How often a status was asked for.
+    pub(super) questions: u32,
+}
+
+/// One coordinator pod.
+#[derive(Clone, Default)]
+struct Coordinator {
+    run: Arc<Mutex<Run>>,
+    /// The last `PUT /v1/desired`.
+    desired: Value,
+}
+
+/// By address.
+type Coordinators = Arc<Mutex<HashMap<String, Coordinator>>>;
+
+struct Theatre {
+    coordinators: Coordinators,
+    api: Api,
+    addresses: AtomicU32,
+}
+
+static THEATRE: LazyLock<Theatre> = LazyLock::new(|| {
+    let cluster = cluster();
+    cluster.run("ip", &["route", "add", "local", POD_NETWORK, "dev", "lo"]).unwrap();
+    let listener = cluster.listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, rljob_crds::names::COORDINATOR_PORT))).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let coordinators = Coordinators::default();
+    let router = axum::Router::new().route("/v1/desired", put(desired)).route("/v1/status", get(status)).with_state(coordinators.clone());
+    runtime().spawn(async move { axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await });
+    Theatre { coordinators, api: cluster.api().unwrap(), addresses: AtomicU32::new(0) }
+});
+
+fn address(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    host.split(':').next().unwrap_or_default().to_owned()
+}
+
+async fn desired(State(coordinators): State<Coordinators>, headers: HeaderMap, Json(desired): Json<Value>) -> StatusCode {
+    let mut coordinators = coordinators.lock().unwrap();
+    let Some(coordinator) = coordinators.get_mut(&address(&headers)) else { return StatusCode::NOT_FOUND };
+    let epoch = desired["epoch"].as_u64().unwrap();
+    let mut run = coordinator.run.lock().unwrap();
+    if epoch < run.epoch {
+        run.refused += 1;
+        return StatusCode::CONFLICT;
+    }
+    run.epoch = epoch;
+    drop(run);
+    coordinator.desired = desired;
+    StatusCode::NO_CONTENT
+}
+
+async fn status(State(coordinators): State<Coordinators>, headers: HeaderMap) -> Result<Json<Value>, StatusCode> {
+    let coordinators = coordinators.lock().unwrap();
+    let Coordinator { run, desired } = coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
+    let mut run = run.lock().unwrap();
+    run.questions += 1;
+    let phase = match (run.end, desired["mode"].as_str()) {
+        (Some(end), Some(_)) => end,
+        (None, Some("Drain")) => "Drained",
+        (None, Some("Run")) => "Running",
+        _ => "Starting",
+    };
+    let engines: Vec<Value> = desired["engines"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|engine| json!({"name": engine["name"], "state": "Ready", "version": "step-0.attempt-0"}))
+        .collect();
+    Ok(Json(json!({
+        "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase, "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
+        "totalSteps": 3, "lastFailure": null, "metrics": null, "evaluation": null, "supervisors": [], "engines": engines, "checkpoint": null,
+    })))
+}
+
+/// The play of one namespace. It ends when it is dropped.
+pub(super) struct Play {
+    pub(super) run: Arc<Mutex<Run>>,
+    player: tokio::task::JoinHandle<()>,
+}
+
+impl Play {
+    pub(super) fn start(namespace: &Namespace) -> Self {
+        let run = Arc::<Mutex<Run>>::default();
+        let (name, shared) = (namespace.name.clone(), run.clone());
+        let player = runtime().spawn(async move {
+            loop {
+                let (name, shared) = (name.clone(), shared.clone());
+                let _ = tokio::task::spawn_blocking(move || look(&name, &shared)).await;
+                tokio::time::sleep(PERIOD).await;
+            }
+        });
+        Self { run, player }
+    }
+}
+
+impl Drop for Play {
+    fn drop(&mut self) {
+        self.player.abort();
+    }
+}
+
+/// Lets the pods run that do not yet. One that is gone before it runs is none of the player's business.
+fn look(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let pods = THEATRE.api.get(&path)?;
+    for pod in pods["items"].as_array().into_iter().flatten() {
+        if !pod["status"]["podIP"].is_null() || !pod["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        let number = THEATRE.addresses.fetch_add(1, Ordering::Relaxed);
+        let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
+        if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
+            THEATRE.coordinators.lock().unwrap().insert(address.clone(), Coordinator { run: run.clone(), desired: Value::Null });
+        }
+        let condition = |type_: &str| json!({"type": type_, "status": "True"});
+        let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
+        let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}});
+        THEATRE.api.patch(&format!("{path}/{}/status", pod["metadata"]["name"].as_str().unwrap_or_default()), &status)?;
+    }
+    Ok(())
+}
