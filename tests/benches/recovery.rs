@@ -6,7 +6,7 @@
 //! ```
 //! A checkpoint is written at every step, so that the replay is one step at most: how far apart checkpoints are is the user's choice.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on ends")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot go on ends")]
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::fs;
@@ -67,7 +67,7 @@ fn struck(local: &LocalRun, directory: &Path, victim: &str) -> Vec<f64> {
     let started = seconds(killed, Timestamp::now());
     // A step that was under way may end without it.
     let steps = || fs::read_to_string(directory.join("metrics.jsonl")).unwrap().lines().count();
-    let under_way = if victim == "learner" { 0 } else { 1 };
+    let under_way = usize::from(victim != "learner");
     let wanted = steps() + 1 + under_way;
     wait_until("the next step", LIMIT, || Ok(steps() >= wanted)).unwrap();
     let all = seconds(killed, Timestamp::now());

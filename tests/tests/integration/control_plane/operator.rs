@@ -73,10 +73,10 @@ impl Operator {
     }
 
     /// Writes to the API server so far, but for those of the lease.
-    pub(super) fn writes(&self) -> anyhow::Result<f64> {
+    pub(super) fn writes(&self) -> anyhow::Result<u64> {
         let samples = scrape::metrics(self.metrics)?;
         let verbs = ["create", "update", "patch", "delete"].map(|verb| format!("rljob_api_requests_total{{verb=\"{verb}\"}}"));
-        Ok(verbs.iter().filter_map(|name| samples.get(name)).sum())
+        Ok(verbs.iter().filter_map(|name| samples.get(name)).sum::<f64>() as u64)
     }
 
     /// A sample of its metrics; 0 for one that is not there yet.
