@@ -150,6 +150,8 @@ pub const S3_SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
 /// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h): starting it again changes nothing.
 pub const EXIT_LEARNER_INPUT: i32 = 65;
+/// Exit code of a learner that ends because another one of its group is gone: hardly ever the first cause. `EX_UNAVAILABLE` of sysexits.h.
+pub const EXIT_LEARNER_PEER: i32 = 69;
 
 /// File name of the run configuration.
 pub const RUN_CONFIG_FILE: &str = "run.json";

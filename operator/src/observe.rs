@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::GetParams;
 use kube::{Client, ResourceExt};
 use rljob_crds::failure_policy::FailureRole;
-use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE};
+use rljob_crds::names::{CONDITION_SUSPENDED, COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
@@ -154,7 +154,7 @@ impl Observed {
 
     /// Whether the role's StatefulSet wants a pod of that number.
     pub fn wants(&self, role: Role, ordinal: u32) -> bool {
-        i64::from(ordinal) < i64::from(self.counts(role).wanted)
+        i64::from(ordinal) < i64::from(self.counts(role, false).wanted)
     }
 
     /// What the templates of the next pass keep.
@@ -174,6 +174,7 @@ impl Observed {
     /// The facts that decisions rest on. `report` is what the coordinator of that pod UID said last.
     pub fn facts(&self, job: &ValidatedJob, old: &RLJobStatus, report: impl FnOnce(&str) -> Option<CoordinatorStatus>) -> Facts {
         let identity = self.coordinator().map(|(uid, _)| uid);
+        let was_suspended = old.conditions.iter().any(|condition| condition.type_ == CONDITION_SUSPENDED && condition.status == "True");
         // An engine that is to leave is on the list no more, before its pod goes.
         let stays = |pod: &Pod| i64::from(pods::ordinal(pod)) < i64::from(job.spec.inference.replicas);
         let engines = self.pods.get(&Role::Inference).into_iter().flatten().filter(|pod| pod.metadata.deletion_timestamp.is_none() && stays(pod));
@@ -190,15 +191,20 @@ impl Observed {
             exit: None,
             exits: self.exits(),
             engines: engines.map(endpoint).collect(),
-            roles: Roles { inference: self.counts(Role::Inference), coordinator: self.counts(Role::Coordinator), trainer: self.counts(Role::Trainer) },
+            roles: Roles {
+                inference: self.counts(Role::Inference, was_suspended),
+                coordinator: self.counts(Role::Coordinator, was_suspended),
+                trainer: self.counts(Role::Trainer, was_suspended),
+            },
         }
     }
 
-    fn counts(&self, role: Role) -> RoleCounts {
+    fn counts(&self, role: Role, was_suspended: bool) -> RoleCounts {
         let pods = self.pods.get(&role).map(Vec::as_slice).unwrap_or_default();
         let (seen, set) = (count(pods.iter()), self.sets.get(&role));
-        // Pods may be seen later than their set's size: until its controller has acted on that, some may be there.
-        let counted = set.map_or(0, |set| if set.settled { set.existing } else { set.existing.max(1) });
+        // Pods may be seen later than their set's size: until its controller has acted on that, some may be there. A job that was suspended had none, and an edit of
+        // its spec, which its sets' controller has yet to see, makes none.
+        let counted = set.map_or(0, |set| if set.settled || was_suspended { set.existing } else { set.existing.max(1) });
         let ready = count(pods.iter().filter(|pod| pods::is_up(pod)));
         RoleCounts { wanted: set.map_or(0, |set| set.replicas), existing: seen.max(counted), ready }
     }
@@ -289,12 +295,13 @@ mod tests {
 
     #[test]
     fn pods_that_are_not_seen_yet_are_not_taken_for_gone() {
-        let existing = |replicas: i32, counted: i32, observed: i64| {
+        let existing = |replicas: i32, counted: i32, observed: i64, was_suspended: bool| {
             let more = json!({ "spec": { "replicas": replicas }, "status": { "replicas": counted, "observedGeneration": observed } });
             let set = child(Kind::StatefulSet, "sums-trainer", "trainers", &validated().uid, &more);
-            Observed::sort(&validated(), vec![set], Vec::new()).counts(Role::Trainer).existing
+            Observed::sort(&validated(), vec![set], Vec::new()).counts(Role::Trainer, was_suspended).existing
         };
-        assert_eq!((existing(0, 0, 1), existing(0, 2, 1), existing(0, 0, 0)), (0, 2, 1), "settled, with two pods, not looked at yet");
+        let counts = [existing(0, 0, 1, false), existing(0, 2, 1, false), existing(0, 0, 0, false), existing(0, 0, 0, true)];
+        assert_eq!(counts, [0, 2, 1, 0], "settled, with two pods, not looked at yet, edited while suspended");
     }
 
     #[test]

@@ -167,17 +167,20 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     if effect == Some(Effect::Halt) {
         shared.life.send_replace(Life::Halts);
     }
-    // What is on its way arrives and is counted, also when its client dies meanwhile.
+    // What is on its way arrives and is counted, also when its client dies or hangs up meanwhile.
     let passed = tokio::spawn({
         let (shared, call) = (shared.clone(), call.clone());
-        async move { pass(&shared, &call, request).await }
+        async move {
+            let answer = pass(&shared, &call, request).await;
+            if effect == Some(Effect::Halt) {
+                shared.life.send_replace(Life::Halted);
+            }
+            answer
+        }
     });
     let answer = passed.await.map_err(anyhow::Error::from).flatten().unwrap_or_else(|error| refuse(502, &format!("{call}: {error:#}")));
     match effect {
-        Some(Effect::Halt) => {
-            shared.life.send_replace(Life::Halted);
-            std::future::pending().await
-        }
+        Some(Effect::Halt) => std::future::pending().await,
         Some(Effect::LoseAnswer) => Body::from_stream(stream::once(async { Err::<Bytes, _>(std::io::Error::other("the answer is lost")) })).into_response(),
         _ => answer,
     }

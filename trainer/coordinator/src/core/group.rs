@@ -11,7 +11,7 @@
 //! if a supervisor turns out to be lost, the exits around it are not counted.
 
 use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
-use rljob_crds::names::EXIT_LEARNER_INPUT;
+use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_protocol::desired::RestartPolicy;
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{Group, Order, Restore, SupervisorReport};
@@ -94,7 +94,7 @@ impl Run {
                 self.record.stage = Stage::Stopping { layout: layout.clone(), failure: Some(failure), lost: false, fatal: fails };
             }
             // A rank that lost its peer may be heard before the peer that says why.
-            Stage::Stopping { failure: first, fatal, .. } if first.is_none() || fails => {
+            Stage::Stopping { failure: first, fatal, .. } if first.as_ref().is_none_or(|first| lost_its_peer(first) && !lost_its_peer(&failure)) || fails => {
                 *fatal |= fails;
                 *first = Some(failure);
             }
@@ -239,6 +239,11 @@ impl Run {
     pub fn checkpoint_path(&self, version: Version) -> std::path::PathBuf {
         self.settings.run_directory.join(rljob_crds::names::CHECKPOINTS_DIR).join(version.to_string())
     }
+}
+
+/// Who ends so is not the first cause, if another failure is known.
+fn lost_its_peer(failure: &LearnerFailure) -> bool {
+    failure.exit_code == Some(EXIT_LEARNER_PEER)
 }
 
 fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {

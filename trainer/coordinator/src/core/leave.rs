@@ -45,6 +45,7 @@ mod tests {
         tell(&mut run, "t-1", terminating(exited("b", 0, 0)), at(3));
         assert_eq!(tell(&mut run, "t-0", exited("a", 0, 0), at(3)), Order::Stop, "the pod that is told to end is not asked again");
         assert_eq!((run.record().attempt, run.record().restarts, run.record().stage.name()), (1, 0, "Forming"));
+        run.checkpoints_verified(run.checkpoints().clone());
         tell(&mut run, "t-1", super::super::tests::report("b2", None, vec![]), at(5));
         assert_eq!(run.record().stage.name(), "Running", "its successor is");
     }

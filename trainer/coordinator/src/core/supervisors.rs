@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rljob_crds::names::EXIT_LEARNER_INPUT;
+use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
 
 use super::Now;
@@ -100,7 +100,7 @@ pub fn failed(report: &SupervisorReport) -> Option<(i32, &str)> {
         LearnerState::Exited { code, log_tail } if *code != 0 => Some((*code, log_tail.as_str())),
         _ => None,
     });
-    exits.min_by_key(|(code, _)| (*code != EXIT_LEARNER_INPUT, *code < 128))
+    exits.min_by_key(|(code, _)| (*code != EXIT_LEARNER_INPUT, *code == EXIT_LEARNER_PEER, *code < 128))
 }
 
 /// `trainer-10` comes after `trainer-9`.

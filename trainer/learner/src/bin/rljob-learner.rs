@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use rljob_collective::CollectiveError;
 use rljob_crds::RunConfig;
-use rljob_crds::names::EXIT_LEARNER_INPUT;
+use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_learner::coordinator_client::ClientError;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
     match error.downcast_ref::<StartError>() {
         Some(error) if error.is_input() => ExitCode::from(EXIT_LEARNER_INPUT as u8),
         _ if fenced => ExitCode::from(FENCED),
+        _ if error.chain().any(|cause| cause.is::<CollectiveError>()) => ExitCode::from(EXIT_LEARNER_PEER as u8),
         _ => ExitCode::FAILURE,
     }
 }

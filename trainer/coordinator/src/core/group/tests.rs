@@ -51,6 +51,7 @@ fn the_first_rule_that_matches_a_learner_says_what_follows_and_is_named() {
     let rules = || serde_json::json!([of_engines, fail, ignore]);
     let said = |supervisor: &str, how: &str| format!("a learner of {supervisor} {how}: last | lines");
     assert_eq!(judged(rules(), [1, 1]), (Phase::Restarting, 1, said("t-0", "exited with code 1")));
+    assert_eq!(judged(serde_json::json!([]), [69, 1]), (Phase::Restarting, 1, said("t-1", "exited with code 1")), "who lost a peer does not say why");
     let failed = said("t-1", "exited with code 42") + " (failurePolicy.rules[1]: FailJob)";
     assert_eq!(judged(rules(), [1, 42]), (Phase::Failed, 0, failed), "whoever is heard first");
     let uncounted = said("t-0", "was killed by signal 9") + " (failurePolicy.rules[2]: RestartAndIgnoreMaxRestarts)";
@@ -69,6 +70,7 @@ fn wait(run: &mut Run, now: u64) -> f64 {
     };
     exits(run, at(now));
     let wait = run.backoff_until.map_or(0.0, |until| until.saturating_sub(at(now)).as_secs_f64());
+    run.checkpoints_verified(run.checkpoints().clone());
     exits(run, at(now + 400));
     assert_eq!((run.record().attempt, run.record().stage.name()), (attempt + 1, "Running"));
     wait
