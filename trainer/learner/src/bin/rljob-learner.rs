@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     match error.downcast_ref::<StartError>() {
         Some(error) if error.is_input() => ExitCode::from(EXIT_LEARNER_INPUT as u8),
         _ if fenced => ExitCode::from(FENCED),
-        _ if error.chain().any(|cause| cause.is::<CollectiveError>()) => ExitCode::from(EXIT_LEARNER_PEER as u8),
+        _ if error.chain().any(<dyn std::error::Error>::is::<CollectiveError>) => ExitCode::from(EXIT_LEARNER_PEER as u8),
         _ => ExitCode::FAILURE,
     }
 }
