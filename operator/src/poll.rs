@@ -147,6 +147,8 @@ async fn poll(
             Ok(status) => status,
             Err(error) => {
                 tracing::debug!(%job, %error, "the coordinator did not answer");
+                // One that was restarted in its pod knows nothing until it is told.
+                told = None;
                 let is_first = lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
                 if is_first && trigger.try_send(job.clone()).is_ok() {
                     *lock(&latest) = Some(Report { identity: order.identity, status: None });
