@@ -123,13 +123,13 @@ impl FailureRule {
     }
 }
 
-/// Waiting time between restarts: doubles from `initialSeconds` to `maxSeconds` while restarts lead to nothing, and starts over once one led to a new step or a checkpoint.
-/// Each wait is between half of that and all of it, at random.
+/// Waiting time between restarts: none before the first; while restarts lead to nothing it doubles from `initialSeconds` to `maxSeconds`, and once one led to a new step or
+/// a checkpoint there is none again. Each wait is between half of that and all of it, at random.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.initialSeconds <= self.maxSeconds").message("initialSeconds must not exceed maxSeconds"))]
 pub struct Backoff {
-    /// Seconds before the first restart. Default 1.
+    /// Seconds before the second restart of a row in which none led to anything. Default 1.
     #[serde(default = "initial_seconds")]
     #[schemars(range(min = 0, max = 3600))]
     pub initial_seconds: u32,

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{INCIDENT_DELETED, INCIDENT_VANISHED};
+use rljob_crds::names::{INCIDENT_DELETED, INCIDENT_POD_LOST, INCIDENT_VANISHED};
 use rljob_crds::status::Incident;
 
 /// Longest log.
@@ -17,7 +17,8 @@ pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<
         let new = Incident { time: Some(Time(now)), message: super::clip(&incident.message), ..incident.clone() };
         match log.iter_mut().find(|entry| entry.uid == incident.uid) {
             None => log.push(new),
-            Some(entry) if entry.reason != new.reason && says_why(&new) => *entry = new,
+            // What is removed by force is still seen for a moment, as it was before.
+            Some(entry) if entry.reason != new.reason && entry.reason != INCIDENT_POD_LOST && says_why(&new) => *entry = new,
             Some(_) => {}
         }
     }
@@ -56,6 +57,7 @@ mod tests {
         let then = merge(&first, &[incident("a", "PodLost"), incident("b", "Vanished")], at(9));
         assert_eq!(then, [timed("a", "PodLost", 9), timed("b", "Vanished", 9)]);
         assert_eq!(merge(&then, &[], at(10)), then, "what is over stays in the log");
+        assert_eq!(merge(&then, &[incident("a", "NodeNotReady")], at(10)), then, "nothing follows a removal by force");
     }
 
     #[test]

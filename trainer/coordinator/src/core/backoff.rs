@@ -1,4 +1,4 @@
-//! How long a restart waits: longer each time, until one led to something, and never in step with other jobs. Pure: the draw is a parameter.
+//! How long a restart waits: not at all after one that led to something, then longer each time, and never in step with other jobs. Pure: the draw is a parameter.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,7 +15,8 @@ pub fn draw(incarnation: u64, attempt: u32) -> f64 {
 
 /// The wait before a restart that follows `in_vain` others which led to nothing: between half and all of what the policy says.
 pub fn wait(policy: &RestartPolicy, in_vain: u32, draw: f64) -> Now {
-    let doubled = u64::from(policy.backoff_initial_seconds) << in_vain.min(31);
+    let Some(doublings) = in_vain.checked_sub(1) else { return Now::ZERO };
+    let doubled = u64::from(policy.backoff_initial_seconds) << doublings.min(31);
     let longest = doubled.min(policy.backoff_max_seconds.into()) as f64;
     Now::from_secs_f64(longest * (0.5 + 0.5 * draw))
 }
@@ -26,11 +27,11 @@ mod tests {
     use super::{draw, wait};
 
     #[test]
-    fn waits_double_up_to_the_longest_and_lie_between_half_and_all_of_that() {
+    fn the_first_restart_does_not_wait_and_later_ones_twice_as_long_each_up_to_the_longest_or_half_of_that() {
         let policy = desired().restart;
-        let seconds = |draw: f64| [0, 1, 2, 6, 7, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs());
-        assert_eq!(seconds(0.0), [2, 4, 8, 128, 150, 150]);
-        assert_eq!(seconds(1.0), [4, 8, 16, 256, 300, 300]);
+        let seconds = |draw: f64| [0, 1, 2, 3, 7, 8, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs());
+        assert_eq!(seconds(0.0), [0, 2, 4, 8, 128, 150, 150]);
+        assert_eq!(seconds(1.0), [0, 4, 8, 16, 256, 300, 300]);
     }
 
     #[test]

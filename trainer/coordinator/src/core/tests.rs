@@ -158,6 +158,7 @@ fn ranks_follow_the_numbers_in_the_names() {
 #[test]
 fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff() {
     let mut run = started();
+    run.record.restarts_in_vain = 1;
     run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);

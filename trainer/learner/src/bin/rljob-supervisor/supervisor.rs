@@ -1,4 +1,4 @@
-//! The supervisor of one trainer pod: it reports to the coordinator twice a second, obeys the order in the answer, and outlives its learners. It links no libtorch,
+//! The supervisor of one trainer pod: it reports to the coordinator several times a second, obeys the order in the answer, and outlives its learners. It links no libtorch,
 //! takes no decision of its own and never restarts a learner that ended: that is the coordinator's to order.
 //!
 //! ```text
@@ -20,8 +20,10 @@ use crate::order::{Action, Held, decide};
 use crate::process::{LearnerCommand, LearnerProcess};
 use crate::reap::reap_orphans;
 
-/// Between reports, unless something changed.
+/// Between reports while learners run, unless something changed.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Between reports while none runs: an order to start some is all that a run waits for then.
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest wait after the coordinator could not be reached: below the silence after which it counts a supervisor as lost.
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
 /// A supervisor that is told to end does not wait for a coordinator that has not answered for so long: it may be told to end as well.
@@ -131,7 +133,7 @@ impl Supervisor {
             if answer.is_ok() {
                 self.answered = Instant::now();
             }
-            backoff = if answer.is_ok() { INTERVAL } else { (backoff * 2).min(MAX_BACKOFF) };
+            backoff = if answer.is_err() { (backoff * 2).min(MAX_BACKOFF) } else if self.runs_any() { INTERVAL } else { IDLE_INTERVAL };
             self.complain(answer.as_ref().err().map(error_line));
             match answer {
                 Ok((epoch, order)) if !self.obey(epoch, &order)? => break,
@@ -156,8 +158,11 @@ impl Supervisor {
 
     /// Told to end, and out of time, or without anybody to wait for: no learner runs, or no coordinator orders a checkpoint.
     fn has_left(&self) -> bool {
-        let idle = || !self.learners.iter().any(LearnerProcess::is_running);
-        self.leaving.is_some_and(|latest| Instant::now() >= latest || idle() || self.answered.elapsed() > ABSENT)
+        self.leaving.is_some_and(|latest| Instant::now() >= latest || !self.runs_any() || self.answered.elapsed() > ABSENT)
+    }
+
+    fn runs_any(&self) -> bool {
+        self.learners.iter().any(LearnerProcess::is_running)
     }
 
     /// The order and the epoch that it is given under.
