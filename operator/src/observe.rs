@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::GetParams;
 use kube::{Client, ResourceExt};
 use rljob_crds::failure_policy::FailureRole;
-use rljob_crds::names::{CONDITION_SUSPENDED, COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE};
+use rljob_crds::names::{CONDITION_SUSPENDED, COORDINATOR_PORT, ENGINE_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
@@ -166,9 +166,7 @@ impl Observed {
     /// The coordinator pod: its UID, and its base URL once it has an address.
     pub fn coordinator(&self) -> Option<(String, Option<String>)> {
         let pod = self.pods.get(&Role::Coordinator)?.first()?;
-        let address = pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|address| !address.is_empty());
-        let host = address.map(|address| if address.contains(':') { format!("[{address}]") } else { address });
-        Some((pod.uid()?, host.map(|host| format!("http://{host}:{COORDINATOR_PORT}"))))
+        Some((pod.uid()?, url(pod, COORDINATOR_PORT)))
     }
 
     /// The facts that decisions rest on. `report` is what the coordinator of that pod UID said last.
@@ -178,7 +176,8 @@ impl Observed {
         // An engine that is to leave is on the list no more, before its pod goes.
         let stays = |pod: &Pod| i64::from(pods::ordinal(pod)) < i64::from(job.spec.inference.replicas);
         let engines = self.pods.get(&Role::Inference).into_iter().flatten().filter(|pod| pod.metadata.deletion_timestamp.is_none() && stays(pod));
-        let endpoint = |pod: &Arc<Pod>| EngineEndpoint { name: pod.name_any(), url: meta::engine_url(job, &pod.name_any()) };
+        // By address: a name leads to the pod before for as long as DNS is cached.
+        let endpoint = |pod: &Arc<Pod>| Some(EngineEndpoint { name: pod.name_any(), url: url(pod, ENGINE_PORT)? });
         Facts {
             suspend: job.spec.suspend,
             generation: job.generation,
@@ -190,7 +189,7 @@ impl Observed {
             incidents: Vec::new(),
             exit: None,
             exits: self.exits(),
-            engines: engines.map(endpoint).collect(),
+            engines: engines.filter_map(endpoint).collect(),
             roles: Roles {
                 inference: self.counts(Role::Inference, was_suspended),
                 coordinator: self.counts(Role::Coordinator, was_suspended),
@@ -208,6 +207,12 @@ impl Observed {
         let ready = count(pods.iter().filter(|pod| pods::is_up(pod)));
         RoleCounts { wanted: set.map_or(0, |set| set.replicas), existing: seen.max(counted), ready }
     }
+}
+
+/// The base URL of a pod that has an address.
+fn url(pod: &Pod, port: u16) -> Option<String> {
+    let address = pod.status.as_ref()?.pod_ip.as_ref().filter(|address| !address.is_empty())?;
+    Some(if address.contains(':') { format!("http://[{address}]:{port}") } else { format!("http://{address}:{port}") })
 }
 
 fn exit(role: Role, pod: &Pod) -> Option<Exit> {
@@ -288,7 +293,7 @@ mod tests {
         let mut fewer = validated();
         fewer.spec.inference.replicas = 2;
         assert_eq!(observed().facts(&fewer, &RLJobStatus::default(), |_| None).engines, [], "they are to leave");
-        assert_eq!(facts.engines[0].url, "http://sums-inference-2.sums-inference.lab.svc:30000");
+        assert_eq!(facts.engines[0].url, "http://[fd00::7]:30000");
         let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
         assert_eq!(facts.roles, Roles { inference: counts(3, 3, 2), coordinator: counts(1, 1, 1), trainer: counts(0, 0, 0) });
     }

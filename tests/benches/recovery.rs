@@ -1,93 +1,157 @@
-//! From a failure to resumed training, in `rljob run` with a job of the quick start's size: a learner, the engine and the coordinator are killed in turn, and the next step
-//! is waited for.
+//! From a failure to resumed training, on two real nodes with a job of the quick start's size and a DNS that is cached for 30 s: a learner, an engine and the coordinator are
+//! killed, a trainer pod is removed by force and a node is lost, each in turn, and the next step that needs who was struck is waited for.
 //!
 //! ```text
-//!  kill ── detect ──▶ coordinator: Stopping ── restart ──▶ "starting learners" ── load ──▶ "the learner is ready" ── replay ──▶ next step reported
+//!  strike ──▶ marks in the logs of the pods, after each other ──▶ the next step's line in metrics.jsonl
 //! ```
-//! A checkpoint is written at every step, so that the replay is one step at most: how far apart checkpoints are is the user's choice.
+//! A checkpoint is written at every step, so that the replay is one step at most: how far apart checkpoints are is the user's choice. A kubelet waits longer each time it
+//! restarts a container of one pod, so that every round has new pods.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot go on ends")]
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rljob_tests::Kubectl;
 use rljob_tests::bench::{Aim, median, row};
-use rljob_tests::files::workspace;
-use rljob_tests::process::{run, wait_until};
+use rljob_tests::chaos::Scene;
+use rljob_tests::process::wait_until;
+use rustix::process::{Signal, kill_process};
 
-#[expect(dead_code, reason = "the tests use all of it")]
-#[path = "../tests/integration/local_run/process.rs"]
-mod process;
+const YAML: &str = include_str!("recovery.yaml");
+const NAMESPACE: &str = "recovery";
+const ROUNDS: usize = 3;
+const LIMIT: Duration = Duration::from_secs(300);
 
-use process::LocalRun;
+/// Who is struck, and what its recovery goes through.
+struct Case {
+    name: &'static str,
+    /// Seconds.
+    aim: f64,
+    rounds: usize,
+    strike: fn(&Bench) -> Strike,
+    /// Steps that may be under way without who was struck.
+    under_way: usize,
+    /// What happens until training goes on: a name, and the pod whose log has the words.
+    marks: &'static [(&'static str, &'static str, &'static str)],
+}
 
-const JOBS: &str = include_str!("../tests/integration/local_run/jobs.yaml");
-const SETS: [&str; 4] = [
-    "practise:spec.training.steps=1000",
-    "practise:spec.inference.replicas=1",
-    "practise:spec.checkpoint.everySteps=1",
-    "practise:spec.failurePolicy.maxRestarts=100",
+/// When the clock of a recovery starts, and what is to be taken back afterwards.
+struct Strike {
+    at: Timestamp,
+    undo: Option<Box<dyn FnOnce()>>,
+}
+
+const LEARNERS: (&str, &str, &str) = ("learners started", "trainer-0", "starting learners");
+const READY: (&str, &str, &str) = ("loaded", "trainer-0", "the learner is ready");
+
+const CASES: [Case; 5] = [
+    Case {
+        name: "learner",
+        aim: 3.0,
+        rounds: ROUNDS,
+        strike: |bench| bench.kill("rljob-learner"),
+        under_way: 0,
+        marks: &[("found", "coordinator-0", "stage=\"Stopping\""), LEARNERS, READY],
+    },
+    Case {
+        name: "engine",
+        aim: 10.0,
+        rounds: ROUNDS,
+        strike: |bench| bench.kill("rljob-engine"),
+        under_way: 1,
+        marks: &[("listening", "inference-0", "listening on"), ("weights updated", "coordinator-0", "updated an engine's weights")],
+    },
+    Case {
+        name: "coordinator",
+        aim: 5.0,
+        rounds: ROUNDS,
+        strike: |bench| bench.kill("rljob-coordinator"),
+        under_way: 1,
+        marks: &[("opened its data", "coordinator-0", "opened the data")],
+    },
+    Case { name: "trainer-pod", aim: 10.0, rounds: ROUNDS, strike: Bench::remove_trainer, under_way: 0, marks: &[LEARNERS, READY] },
+    // Counted from when the node's pods are removed by force, which is the bound.
+    Case { name: "node", aim: 10.0, rounds: 1, strike: Bench::lose_node, under_way: 0, marks: &[LEARNERS, READY] },
 ];
-const ROUNDS: usize = 5;
-const LIMIT: Duration = Duration::from_secs(120);
+
+struct Bench {
+    scene: Scene,
+    kubectl: Kubectl,
+}
 
 fn main() {
-    let folder = tempfile::tempdir().unwrap();
-    run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(folder.path())).unwrap();
-    fs::write(folder.path().join("jobs.yaml"), JOBS).unwrap();
-    let sets: Vec<&str> = SETS.iter().flat_map(|set| ["--set", *set]).collect();
-    let local = LocalRun::start_with(folder.path(), "runs", &sets);
-    local.wait_for_steps("practise", 3);
-    let directory = local.runs.join("default/practise");
-    for (victim, aim) in [("learner", 3.0), ("engine", 10.0), ("coordinator", 5.0)] {
-        let rounds: Vec<Vec<f64>> = (0..ROUNDS).map(|_| struck(&local, &directory, victim)).collect();
-        let phase = |index: usize| median(rounds.iter().map(|round| round[index]).collect());
-        let parts = if victim == "learner" {
-            format!("detect {:.2}, restart {:.2}, load {:.2}, replay and next step {:.2} s", phase(1), phase(2), phase(3), phase(4))
-        } else {
-            format!("started again after {:.2} s", phase(1))
-        };
-        let figures = format!("{:.2} s from SIGKILL to the next step, median of {ROUNDS} ({parts})", phase(0));
-        row(&format!("recovery-{victim}"), &figures, phase(0), Aim::AtMost(aim));
+    let scene = Scene::set().unwrap();
+    scene.turn_to(NAMESPACE).unwrap();
+    let kubectl = scene.cluster.kubectl().in_namespace(NAMESPACE);
+    kubectl.apply(&YAML.replace("DATA", &scene.data.display().to_string()).replace("RUNS", &scene.runs().display().to_string())).unwrap();
+    let bench = Bench { scene, kubectl };
+    for case in &CASES {
+        let rounds: Vec<Vec<f64>> = (0..case.rounds).map(|_| bench.round(case)).collect();
+        let middle = |index: usize| median(rounds.iter().map(|round| round[index]).collect());
+        let parts: Vec<String> = case.marks.iter().enumerate().map(|(index, (name, ..))| format!("{name} after {:.2} s", middle(index))).collect();
+        let all = middle(case.marks.len());
+        let figures = format!("{all:.2} s to the next step, median of {} ({})", case.rounds, parts.join(", "));
+        row(&format!("recovery-{}", case.name), &figures, all, Aim::AtMost(case.aim));
     }
-    local.kill_all();
 }
 
-/// Seconds from a kill to the next step that needed whoever was killed, and its parts.
-fn struck(local: &LocalRun, directory: &Path, victim: &str) -> Vec<f64> {
-    let program = format!("rljob-{victim}");
-    let before = local.find(&program, "").unwrap();
-    let killed = Timestamp::now();
-    local.kill(&program);
-    wait_until("its successor", LIMIT, || Ok(local.find(&program, "").is_some_and(|found| found != before))).unwrap();
-    let started = seconds(killed, Timestamp::now());
-    // A step that was under way may end without it.
-    let steps = || fs::read_to_string(directory.join("metrics.jsonl")).unwrap().lines().count();
-    let under_way = usize::from(victim != "learner");
-    let wanted = steps() + 1 + under_way;
-    wait_until("the next step", LIMIT, || Ok(steps() >= wanted)).unwrap();
-    let all = seconds(killed, Timestamp::now());
-    if victim != "learner" {
-        return vec![all, started];
+impl Bench {
+    /// Seconds from a strike to each mark and to the next step, with new pods.
+    fn round(&self, case: &Case) -> Vec<f64> {
+        self.kubectl.run(&["delete", "pods", "--all"]).unwrap();
+        let (before, steps) = (self.steps(), |bench: &Self| bench.steps());
+        wait_until("steps of new pods", LIMIT, || Ok(steps(self) >= before + 5)).unwrap();
+        self.kubectl.run(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=120s"]).unwrap();
+        let Strike { at, undo } = (case.strike)(self);
+        let wanted = self.steps() + 1 + case.under_way;
+        wait_until("the next step", LIMIT, || Ok(steps(self) >= wanted)).unwrap();
+        let all = seconds(at, Timestamp::now());
+        let mut parts: Vec<f64> = case.marks.iter().map(|(_, pod, words)| seconds(at, self.logged(pod, words, at))).collect();
+        parts.push(all);
+        println!("{}: {parts:.2?}", case.name);
+        if let Some(undo) = undo {
+            undo();
+        }
+        parts
     }
-    let log = |name: &str| fs::read_to_string(directory.join(format!("logs/{name}.log"))).unwrap();
-    let (coordinator, trainer) = (log("coordinator"), log("trainer-0"));
-    let at = |log: &str, words: &str| log.lines().filter(|line| line.contains(words)).filter_map(time).find(|time| *time > killed).unwrap();
-    let marks = [killed, at(&coordinator, "stage=\"Stopping\""), at(&trainer, "starting learners"), at(&trainer, "the learner is ready")];
-    let mut parts = vec![all];
-    parts.extend(marks.windows(2).map(|pair| seconds(pair[0], pair[1])));
-    parts.push(all - seconds(killed, marks[3]));
-    println!("{victim}: {parts:.2?}");
-    parts
-}
 
-/// When a line was logged; a learner's has its rank before it.
-fn time(line: &str) -> Option<Timestamp> {
-    line.split_whitespace().find_map(|word| word.parse().ok())
+    fn steps(&self) -> usize {
+        std::fs::read_to_string(self.scene.run_directory().join("metrics.jsonl")).unwrap_or_default().lines().count()
+    }
+
+    fn kill(&self, program: &str) -> Strike {
+        let pids = self.scene.processes(&format!("/{program}"));
+        let at = Timestamp::now();
+        kill_process(*pids.first().unwrap_or_else(|| panic!("no process is {program}")), Signal::KILL).unwrap();
+        Strike { at, undo: None }
+    }
+
+    fn remove_trainer(&self) -> Strike {
+        let at = Timestamp::now();
+        self.kubectl.run(&["delete", "pod/chaos-trainer-0", "--grace-period=0", "--force", "--wait=false"]).unwrap();
+        Strike { at, undo: None }
+    }
+
+    /// Takes away the node of a trainer; until its pods are removed.
+    fn lose_node(&self) -> Strike {
+        let uid = || self.kubectl.run(&["get", "pod/chaos-trainer-0", "--ignore-not-found", "--output=jsonpath={.metadata.uid}"]);
+        let (before, start) = (uid().unwrap(), Timestamp::now());
+        let node = self.kubectl.run(&["get", "pod/chaos-trainer-0", "--output=jsonpath={.spec.nodeName}"]).unwrap();
+        let stopped = self.scene.cluster.stop_node(&node).unwrap();
+        wait_until("the removal of a lost node's pod", LIMIT, || Ok(uid()? != before)).unwrap();
+        let at = Timestamp::now();
+        println!("node: its pods were removed by force {:.1} s after it was lost", seconds(start, at));
+        Strike { at, undo: Some(Box::new(|| drop(stopped))) }
+    }
+
+    /// When a pod of the job first logged these words after a time; a learner's lines have its rank before the time.
+    fn logged(&self, pod: &str, words: &str, after: Timestamp) -> Timestamp {
+        let log = self.kubectl.run(&["logs", &format!("pod/chaos-{pod}")]).unwrap();
+        let times = log.lines().filter(|line| line.contains(words)).filter_map(|line| line.split_whitespace().find_map(|word| word.parse().ok()));
+        times.into_iter().find(|time| *time > after).unwrap_or_else(|| panic!("{pod} did not say {words:?}:\n{log}"))
+    }
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {

@@ -225,8 +225,8 @@ impl Cluster {
     fn start_dns(&mut self) -> Result<()> {
         let kubeconfig = self.authority.kubeconfig("dns", "/O=system:masters/CN=dns", API_ADDRESS)?;
         let path = self.enclosure.state.join("Corefile");
-        let zone = format!("kubernetes cluster.local {{\n  kubeconfig {}\n  ttl 1\n }}", kubeconfig.display());
-        fs::write(&path, format!(".:53 {{\n bind {DNS_ADDRESS}\n errors\n cache 1\n {zone}\n}}\n"))?;
+        let zone = format!("kubernetes cluster.local {{\n  kubeconfig {}\n  ttl 30\n }}", kubeconfig.display());
+        fs::write(&path, format!(".:53 {{\n bind {DNS_ADDRESS}\n errors\n cache 30\n {zone}\n}}\n"))?;
         self.enclosure.start("coredns", &files::kubernetes("coredns")?, &["-conf".into(), path.display().to_string()])
     }
 }

@@ -77,11 +77,6 @@ pub fn coordinator_url(job: &ValidatedJob) -> String {
     format!("http://{}:{}", pod_host(&job.namespace, &format!("{name}-0"), &name), names::COORDINATOR_PORT)
 }
 
-/// Base URL of an engine as pods see it.
-pub fn engine_url(job: &ValidatedJob, pod: &str) -> String {
-    format!("http://{}:{}", pod_host(&job.namespace, pod, &role_name(job, Role::Inference)), names::ENGINE_PORT)
-}
-
 /// Run directory of a job of this namespace, as pods see it.
 pub fn run_directory(job: &ValidatedJob, name: &str) -> PathBuf {
     [names::STORAGE_MOUNT, job.namespace.as_str(), name].iter().collect()

@@ -88,7 +88,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Inference => engine_arguments(job),
         Role::Coordinator => {
             let mut arguments = config_arguments();
-            arguments.push(format!("--listen=0.0.0.0:{COORDINATOR_PORT}"));
+            arguments.extend([format!("--listen=0.0.0.0:{COORDINATOR_PORT}"), "--address=$(POD_IP)".to_owned()]);
             arguments
         }
         Role::Trainer => {

@@ -34,10 +34,11 @@ pub(super) const OPERATOR: &str = "/rljob-operator";
 
 /// A cluster with an operator, and the job that is struck.
 pub struct Scene {
-    pub(super) cluster: Cluster,
+    /// Two nodes and the operator.
+    pub cluster: Cluster,
     pub(super) api: Api,
     /// Data of the jobs, and models to start from.
-    pub(super) data: PathBuf,
+    pub data: PathBuf,
     runs: PathBuf,
     namespace: Mutex<String>,
 }
@@ -58,7 +59,7 @@ impl Scene {
     }
 
     /// Turns to the job of another namespace, which is made.
-    pub(super) fn turn_to(&self, namespace: &str) -> Result<()> {
+    pub fn turn_to(&self, namespace: &str) -> Result<()> {
         self.api.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))?;
         namespace.clone_into(&mut self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         Ok(())
@@ -69,11 +70,12 @@ impl Scene {
     }
 
     /// Where the nodes keep run directories.
-    pub(super) fn runs(&self) -> &PathBuf {
+    pub fn runs(&self) -> &PathBuf {
         &self.runs
     }
 
-    pub(super) fn run_directory(&self) -> PathBuf {
+    /// That of the job.
+    pub fn run_directory(&self) -> PathBuf {
         self.runs.join(self.namespace()).join(JOB)
     }
 
@@ -106,7 +108,7 @@ impl Scene {
     }
 
     /// Processes in pods whose command line contains these words.
-    pub(super) fn processes(&self, words: &str) -> Vec<Pid> {
+    pub fn processes(&self, words: &str) -> Vec<Pid> {
         self.cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words)).map(|process| process.pid).collect()
     }
 

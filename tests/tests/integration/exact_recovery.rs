@@ -154,6 +154,18 @@ fn each_process_that_is_told_to_end_ends_in_order_and_the_run_ends_with_the_same
 }
 
 #[test]
+fn a_trainer_that_is_told_to_end_leaves_a_checkpoint_of_its_last_step_and_nothing_is_counted() {
+    let mut struck = practise("leaves", &["practise:spec.checkpoint.everySteps=1000"], &[]).with(Signal::TERM);
+    struck.wait_for_steps(3);
+    struck.anywhere(Victim::Supervisor, 1);
+    let directory = struck.local.runs.join("default/practise");
+    assert_same_weights(struck.local);
+    let counted = "SELECT max(json_extract(detail, '$.restarts')), max(json_extract(detail, '$.attempt')) FROM events WHERE kind = 'RunChanged'";
+    assert_eq!(query(&directory, counted), "0|1");
+    assert_eq!(query(&directory, "SELECT count(*) FROM checkpoints WHERE step < 12"), "1");
+}
+
+#[test]
 fn a_run_that_is_told_to_end_says_how_to_go_on_at_any_moment_and_ends_with_the_same_bits_and_batches() {
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     let goes_on = || practise("told-to-end-whole", &[], &[]);

@@ -1,9 +1,15 @@
 //! The key-value store through which a group's members find each other: c10d's TCPStore.
 
-use std::time::Duration;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
 use crate::CollectiveError;
 use crate::ffi::StoreHandle;
+
+/// Between two looks at a port where no store listens yet.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Of one look.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A connection to a TCPStore, and its server if this process hosts it. The server ends when the hosting `Store` and every group joined through it are dropped.
 ///
@@ -24,7 +30,12 @@ impl Store {
 
     /// Connects to the store at `host:port`, retrying until `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
-        Self::open("connect to the store", host, port, false, timeout)
+        // c10d waits a second after each refusal, and members start side by side.
+        let start = Instant::now();
+        while start.elapsed() < timeout && !listens(host, port) {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Self::open("connect to the store", host, port, false, timeout.saturating_sub(start.elapsed()))
     }
 
     fn open(operation: &str, host: &str, port: u16, server: bool, timeout: Duration) -> Result<Self, CollectiveError> {
@@ -40,6 +51,10 @@ impl Store {
     pub fn port(&self) -> u16 {
         self.port
     }
+}
+
+fn listens(host: &str, port: u16) -> bool {
+    (host, port).to_socket_addrs().is_ok_and(|mut addresses| addresses.any(|address| TcpStream::connect_timeout(&address, LOOK).is_ok()))
 }
 
 /// At least 1, at most what libtorch's clock arithmetic can add without overflow.

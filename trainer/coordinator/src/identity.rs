@@ -78,7 +78,7 @@ impl Identity {
             bucket.put_new(FILE, &self.json(home)?)?;
             return Ok(self.check(home)?);
         }
-        Ok(self.write(home)?)
+        Ok(home.put(FILE, self.json(home)?)?)
     }
 
     fn held(&self, home: &Home) -> Result<Option<Self>, IdentityError> {
@@ -90,23 +90,6 @@ impl Identity {
             return Err(IdentityError::Another { directory, held: Box::new(held), same_name });
         }
         Ok(Some(held))
-    }
-
-    /// Whole or not at all.
-    fn write(&self, home: &Home) -> Result<(), StorageError> {
-        let json = self.json(home)?;
-        let directory = match home {
-            Home::Folder(directory) => directory,
-            Home::Bucket(bucket) => return bucket.put(FILE, json),
-        };
-        let path = directory.join(FILE);
-        let written = path.with_extension("json.writing");
-        let write = || {
-            std::fs::write(&written, json)?;
-            std::fs::File::open(&written)?.sync_all()?;
-            std::fs::rename(&written, path)
-        };
-        write().map_err(failed("write", home))
     }
 
     fn json(&self, home: &Home) -> Result<Vec<u8>, StorageError> {

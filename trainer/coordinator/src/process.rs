@@ -1,7 +1,7 @@
 //! The process: opens everything, serves, and ends in order.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
-use rljob_storage::{Home, StorageError};
+use rljob_storage::{Home, StorageError, whereabouts};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,8 @@ pub struct Options {
     pub tokens: PathBuf,
     /// Where to listen; port 0 takes any free one.
     pub listen: SocketAddr,
+    /// Where supervisors and learners reach it; where none is given, they go by its name.
+    pub address: Option<IpAddr>,
     /// Drawn anew by each process.
     pub incarnation: u64,
 }
@@ -71,6 +73,10 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let coordinator = Arc::new(open(config, client, options.incarnation, epoch).await?);
     let files = coordinator.files.clone();
     coordinator.store.call(move |journal| files.catch_up(journal)).await?;
+    if let Some(address) = options.address {
+        let home = coordinator.home.clone();
+        tokio::task::spawn_blocking(move || whereabouts::announce(&home, address)).await??;
+    }
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(driver::tick(Arc::clone(&coordinator)));
     tasks.spawn(driver::work(Arc::clone(&coordinator)));

@@ -12,13 +12,16 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rljob_protocol::batch::{BatchError, RankBatch};
 use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady};
 use rljob_protocol::supervisor::EPOCH_HEADER;
+use rljob_storage::whereabouts::Whereabouts;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
 /// How long the coordinator may be away. Collectives wait longer than this, so that ranks do not give up on the one that waits here.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// First and longest wait between two tries.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// An address of a pod that is gone answers nothing.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// One request, answer included: an instruction is held up to 20 s, and a batch may be large.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -88,11 +91,12 @@ pub struct CoordinatorClient {
 }
 
 impl CoordinatorClient {
-    /// A client of the coordinator at `base`, whose epoch is at least `epoch`, with the token in the file `token`.
-    pub fn new(base: &str, token: PathBuf, epoch: u64, attempt: u32) -> Result<Self, ClientError> {
+    /// A client of the coordinator at `base`, whose name leads where `whereabouts` says and whose epoch is at least `epoch`, with the token in the file `token`.
+    pub fn new(base: &str, whereabouts: Whereabouts, token: PathBuf, epoch: u64, attempt: u32) -> Result<Self, ClientError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("http").enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Start(error.to_string()))?;
-        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).no_proxy().build().map_err(|error| ClientError::Start(crate::error_line(&error)))?;
+        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).connect_timeout(CONNECT_TIMEOUT).dns_resolver(Arc::new(whereabouts));
+        let http = http.no_proxy().build().map_err(|error| ClientError::Start(crate::error_line(&error)))?;
         Ok(Self { runtime: Arc::new(runtime), http, base: base.trim_end_matches('/').to_owned(), token, attempt, epoch: Arc::new(epoch.into()) })
     }
 

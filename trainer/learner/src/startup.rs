@@ -10,6 +10,7 @@ use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
+use rljob_storage::whereabouts::Whereabouts;
 use rljob_storage::{Home, StorageError};
 use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
@@ -114,7 +115,7 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     }
     wait_for_model(&model_directory, spec.model.export_of.is_some())?;
     let model = Model::new(ModelConfig::from_folder(&model_directory)?).recomputing(spec.training.activations == Activations::Recompute);
-    let client = CoordinatorClient::new(&place.coordinator, place.tokens.join(TOKEN_LEARNER), place.epoch, place.attempt)?;
+    let client = CoordinatorClient::new(&place.coordinator, Whereabouts::of(home.clone()), place.tokens.join(TOKEN_LEARNER), place.epoch, place.attempt)?;
     let (host, port) = &place.rendezvous;
     let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
     let shape = model_shape(model.layout());

@@ -1,4 +1,4 @@
-//! `POST /v1/supervisors/{name}`: a supervisor's report, twice a second and whenever something changed; the answer is its order.
+//! `POST /v1/supervisors/{name}`: a supervisor's report, at least twice a second and whenever something changed; the answer is its order.
 //!
 //! Both sides are levels: a lost report or a lost order is made good by the next one.
 

@@ -80,6 +80,21 @@ impl Home {
         }
     }
 
+    /// Makes or replaces a small file; it is there whole or as before.
+    pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
+        let root = match self {
+            Self::Folder(root) => root,
+            Self::Bucket(bucket) => return bucket.put(name, bytes),
+        };
+        let (path, writing) = (root.join(name), root.join(format!("{name}.writing")));
+        let write = || {
+            fs::write(&writing, bytes)?;
+            File::open(&writing)?.sync_all()?;
+            fs::rename(&writing, path)
+        };
+        write().map_err(StorageError::io("write", self.place(name)))
+    }
+
     /// A file's size in bytes; none if it is not there.
     pub fn size(&self, name: &str) -> Result<Option<u64>, StorageError> {
         match self {

@@ -13,6 +13,7 @@ mod credentials;
 mod error;
 mod home;
 mod upload;
+pub mod whereabouts;
 
 pub use bucket::Bucket;
 pub use error::StorageError;

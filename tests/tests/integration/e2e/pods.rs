@@ -88,7 +88,9 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     let gone = pods_on(&namespace, &lost);
     let stopped = cluster.stop_node(&lost).unwrap();
     run.say(&format!("{lost} is gone, with {gone:?}"));
-    gone.iter().for_each(|pod| run.wait_for_incident("PodLost", pod));
+    for pod in gone {
+        run.wait_for_incident("PodLost", &pod);
+    }
     run.wait_for_all_ready();
     run.goes_on();
     drop(stopped);

@@ -1,7 +1,7 @@
 //! `rljob-coordinator`: one per job. Everything it does is in the library.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,6 +25,9 @@ struct Arguments {
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    /// Address at which supervisors and learners reach it, for them to be found in the run's home. Default: they go by its name.
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
     /// End when the process with this id, which started this one, ends.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
@@ -51,7 +54,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         // It may have ended before.
         anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
     }
-    let options = Options { config: arguments.config, tokens: arguments.tokens, listen: arguments.listen, incarnation: rand::random() };
+    let Arguments { config, tokens, listen, address, .. } = arguments;
+    let options = Options { config, tokens, listen, address, incarnation: rand::random() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(run(&options));
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));

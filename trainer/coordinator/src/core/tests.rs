@@ -1,6 +1,7 @@
 //! The rules of a run, one test each.
 
 mod exports;
+mod instructions;
 mod validation;
 
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::rollout::StaleSamples;
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
-use rljob_protocol::learner::{Instruction, Transfer};
+use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::{LearnerFailure, Phase};
 use rljob_protocol::supervisor::{Group, LearnerState, Order, Pulse, Restore, SupervisorReport};
 use rljob_protocol::version::Version;
@@ -263,107 +264,6 @@ fn a_lower_epoch_is_refused_also_by_the_next_process() {
     assert_eq!(run.desire(Desired { epoch: 2, ..desired() }), refused);
     let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
     assert_eq!(next.desire(Desired { epoch: 2, ..desired() }), refused);
-}
-
-#[test]
-fn publication_comes_before_rollouts_and_training_after_them() {
-    let mut run = started();
-    let path = PathBuf::from("/run/weights/step-0.attempt-0.7-1");
-    assert_eq!(ask(&mut run, 0, 0), Instruction::PublishToDisk { version: version(0, 0), path: path.clone() });
-    assert_eq!(run.work(), Work::Rollout(version(0, 0)));
-    assert_eq!(run.folder_of(version(0, 0)), None);
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
-    run.folder_ready(0, version(0, 0), &path, at(2)).unwrap();
-    assert_eq!(run.folder_of(version(0, 0)), Some(path.as_path()));
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
-    run.batch_fixed(1);
-    assert_eq!(run.work(), Work::None);
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
-}
-
-#[test]
-fn a_publication_whose_order_was_lost_is_asked_for_again_under_another_name() {
-    let mut run = started();
-    ask(&mut run, 0, 0);
-    let again = run.instruct(0, 0, &[], at(40)).unwrap();
-    assert_eq!(again, Instruction::PublishToDisk { version: version(0, 0), path: PathBuf::from("/run/weights/step-0.attempt-0.7-2") });
-}
-
-#[test]
-fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_are_served() {
-    let mut run = started_with(Settings { method: WeightSyncMethod::Distributed, ..settings() }, Facts::default());
-    let engines = |held| {
-        let view = |index: u32, version, usable| EngineView { name: format!("e-{index}"), index, usable, version };
-        [view(0, held, true), view(1, None, true), view(2, None, false), view(3, None, true)]
-    };
-    let transfer = |index: u32, sender| Transfer { engine: format!("e-{index}"), sender, group: format!("step-0.attempt-0.7-1.{index}"), world_size: 2 };
-    let expected = vec![transfer(1, 1), transfer(3, 1)];
-    let first = run.instruct(0, 0, &engines(Some(version(0, 0))), at(2)).unwrap();
-    assert_eq!(first, Instruction::PublishByBroadcast { version: version(0, 0), transfers: expected.clone() });
-    assert_eq!(run.sender_ready(0, version(0, 0), 0, at(2)), Ok(vec![]));
-    assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(expected.clone()));
-    assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(vec![]), "a repeated report starts nothing");
-    assert_eq!(run.instruct(0, 0, &engines(None), at(300)), Ok(Instruction::Wait), "the transfers are under way");
-    run.transfer_over(&expected[0]);
-    run.transfer_over(&expected[1]);
-    let second = run.instruct(0, 0, &engines(Some(version(0, 0))), at(301)).unwrap();
-    let Instruction::PublishByBroadcast { transfers, .. } = second else { panic!("{second:?}") };
-    assert_eq!(transfers[0].group, "step-0.attempt-0.7-2.1");
-}
-
-#[test]
-fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
-    let facts = Facts { last_step: 3, fixed_step: 3, evaluated: BTreeSet::from([0, 2]), checkpoints: BTreeSet::from([version(1, 0)]), exported_step: 0 };
-    let mut run = started_with(Settings { evaluation_every: Some(2), ..settings() }, facts);
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
-    run.step_done(0, 2).unwrap();
-    assert_eq!(run.last_step(), 3, "progress does not fall");
-    run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()).unwrap();
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 });
-    let publish = ask(&mut run, 0, 3);
-    assert!(matches!(publish, Instruction::PublishToDisk { version, .. } if version == Version { step: 3, attempt: 0 }), "{publish:?}");
-}
-
-#[test]
-fn a_checkpoint_is_due_every_n_steps_once() {
-    let mut run = started_with(settings(), Facts { fixed_step: 3, ..Facts::default() });
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
-    let path = PathBuf::from("/run/checkpoints/step-2.attempt-0");
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Checkpoint { version: version(2, 0), path: path.clone() });
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 }, "it is written in the background");
-    run.checkpoint_done(0, version(2, 0), &path).unwrap();
-    assert_eq!(run.newest_checkpoint(), Some(version(2, 0)));
-}
-
-#[test]
-fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
-    let facts = Facts { last_step: 4, fixed_step: 4, ..Facts::default() };
-    let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, facts);
-    let checkpoint = PathBuf::from("/run/checkpoints/step-4.attempt-0");
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Checkpoint { version: version(4, 0), path: checkpoint.clone() });
-    publish_and_fix(&mut run, 0, 4);
-    assert_eq!(run.work(), Work::Evaluate(version(4, 0)));
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Wait);
-    run.evaluated(4);
-    let export = PathBuf::from("/run/export");
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Export { version: version(4, 0), path: export.clone() });
-    run.folder_ready(0, version(4, 0), &export, at(2)).unwrap();
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Wait, "the checkpoint is not reported yet");
-    run.checkpoint_done(0, version(4, 0), &checkpoint).unwrap();
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Exit);
-    tell(&mut run, "t-0", exited("a", 0, 0), at(3));
-    assert_eq!(run.phase(), Phase::Running);
-    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 0), at(3)), Order::Exit);
-    assert_eq!(run.phase(), Phase::Finished);
-}
-
-#[test]
-fn the_first_evaluation_comes_before_the_first_rollout() {
-    let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, Facts::default());
-    ask(&mut run, 0, 0);
-    assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
-    run.evaluated(0);
-    assert_eq!(run.work(), Work::Rollout(version(0, 0)));
 }
 
 #[test]

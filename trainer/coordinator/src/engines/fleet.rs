@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{EngineClient, EngineError};
-use super::slots::{Slot, Slots};
+use super::slots::{Leased, Slot, Slots};
 use super::weights::Weights;
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
@@ -77,8 +77,8 @@ impl Fleet {
         loop {
             changes.borrow_and_update();
             let leased = self.slots().lease(weights, requests, tokens, self.clock.now());
-            if let Some((name, url, lost)) = leased {
-                return Lease { fleet: self, name, url, lost, requests, tokens };
+            if let Some(engine) = leased {
+                return Lease { fleet: self, engine, requests, tokens };
             }
             // A cooling engine becomes usable by time alone, so the wait is bounded.
             let _ = tokio::time::timeout(POLL_EVERY, changes.changed()).await;
@@ -93,6 +93,9 @@ impl Fleet {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
+            }
+            if self.slots().watch(self.clock.now()) {
+                self.changed.send_replace(());
             }
             let endpoints = self.slots().endpoints();
             let polls = futures::stream::iter(endpoints).for_each_concurrent(POLLS, |(name, url)| async move { self.poll(fence, &name, &url).await });
@@ -151,12 +154,8 @@ pub async fn may_control(fence: &Fence) -> Result<(), EngineError> {
 /// Room reserved at one engine; given back when dropped.
 pub struct Lease<'a> {
     fleet: &'a Fleet,
-    /// The engine's name.
-    pub name: String,
-    /// Its URL.
-    pub url: String,
-    /// Cancelled when the engine is lost.
-    pub lost: CancellationToken,
+    /// Where.
+    pub engine: Leased,
     requests: u32,
     tokens: u64,
 }
@@ -166,7 +165,7 @@ impl Lease<'_> {
     pub fn finish_one(&mut self, tokens: u64) {
         let tokens = tokens.min(self.tokens);
         let requests = self.requests.min(1);
-        self.fleet.slots().release(&self.name, &self.url, requests, tokens);
+        self.fleet.slots().release(&self.engine.name, &self.engine.url, requests, tokens);
         self.requests -= requests;
         self.tokens -= tokens;
     }
@@ -174,7 +173,7 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        self.fleet.slots().release(&self.name, &self.url, self.requests, self.tokens);
+        self.fleet.slots().release(&self.engine.name, &self.engine.url, self.requests, self.tokens);
         self.fleet.changed.send_replace(());
     }
 }

@@ -12,6 +12,7 @@
 pub mod client;
 pub mod connection;
 pub mod fleet;
+mod progress;
 pub mod slots;
 pub mod stream;
 pub mod validate;

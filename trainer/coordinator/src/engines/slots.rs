@@ -4,6 +4,8 @@
 //! updated, and this process has told it to continue (a coordinator that died during an update leaves engines paused).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use rljob_protocol::desired::EngineEndpoint;
@@ -11,6 +13,7 @@ use rljob_protocol::status::{EngineCondition, EngineState};
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
+use super::progress::Progress;
 use super::weights::Weights;
 use crate::core::instruct::EngineView;
 
@@ -45,8 +48,24 @@ pub struct Slot {
     cooling_until: Duration,
     requests: u32,
     tokens: u64,
+    progress: Progress,
+    /// Of a process that generates nothing: what it says it holds.
+    hung: Option<String>,
     /// Cancelled when the engine is lost: requests in flight end at once.
     pub lost: CancellationToken,
+}
+
+/// Room that was reserved at an engine.
+#[derive(Debug)]
+pub struct Leased {
+    /// The engine's name.
+    pub name: String,
+    /// Its URL.
+    pub url: String,
+    /// Cancelled when the engine is lost.
+    pub lost: CancellationToken,
+    /// Counts what comes from it.
+    pub chunks: Arc<AtomicU64>,
 }
 
 /// All engines, by name.
@@ -101,13 +120,13 @@ impl Slots {
     }
 
     /// Reserves the least loaded engine that holds such weights for `requests` requests of `tokens` tokens in all. Ties go to the first by name.
-    pub fn lease(&mut self, weights: Weights, requests: u32, tokens: u64, now: Duration) -> Option<(String, String, CancellationToken)> {
+    pub fn lease(&mut self, weights: Weights, requests: u32, tokens: u64, now: Duration) -> Option<Leased> {
         let free = |slot: &Slot| slot.requests == 0 || slot.requests + requests <= MAX_REQUESTS;
         let ready = self.table.iter_mut().filter(|(_, slot)| slot.routable(now) && slot.version().is_some_and(|version| weights.allow(version)) && free(slot));
         let (name, slot) = ready.min_by_key(|(_, slot)| slot.tokens)?;
         slot.requests += requests;
         slot.tokens += tokens;
-        Some((name.clone(), slot.url.clone(), slot.lost.clone()))
+        Some(Leased { name: name.clone(), url: slot.url.clone(), lost: slot.lost.clone(), chunks: slot.progress.chunks() })
     }
 
     /// Gives back a part of a reservation.
@@ -116,6 +135,19 @@ impl Slots {
             slot.requests = slot.requests.saturating_sub(requests);
             slot.tokens = slot.tokens.saturating_sub(tokens);
         }
+    }
+
+    /// Looks for engines that generate nothing of what they were asked for. Answers whether there is a new one.
+    pub fn watch(&mut self, now: Duration) -> bool {
+        let mut found = false;
+        for slot in self.table.values_mut() {
+            let due = slot.requests > 0 && slot.answers && slot.resumed && !slot.syncing;
+            if slot.progress.hangs(due, now) {
+                slot.hangs(now);
+                found = true;
+            }
+        }
+        found
     }
 
     /// Tokens in flight at all engines.
@@ -141,12 +173,18 @@ impl Slot {
             cooling_until: Duration::ZERO,
             requests: 0,
             tokens: 0,
+            progress: Progress::new(now),
+            hung: None,
             lost: CancellationToken::new(),
         }
     }
 
     /// `/model_info` answered. Another label than before, that nobody here set, is a restarted process.
     pub fn answered(&mut self, label: String) {
+        if self.hung.as_ref() == Some(&label) {
+            return;
+        }
+        self.hung = None;
         if !self.answers || self.label.as_ref() != Some(&label) {
             self.resumed &= self.answers && self.syncing;
         }
@@ -163,6 +201,13 @@ impl Slot {
         if self.missed >= POLLS {
             self.gone();
         }
+    }
+
+    /// It generates nothing: as good as silent until another process is there, which holds other weights.
+    fn hangs(&mut self, now: Duration) {
+        self.hung = self.label.clone();
+        self.silent_since = Some(now);
+        self.gone();
     }
 
     /// It does not answer at all: forget what it held, end what is in flight.

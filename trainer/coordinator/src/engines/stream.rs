@@ -6,6 +6,9 @@
 //!
 //! It parses no JSON: but for the last one, events are bytes that pass by.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use memchr::memmem;
 
 const PREFIX: &[u8] = b"data:";
@@ -20,6 +23,8 @@ pub struct Events {
     rest: Vec<u8>,
     newest: Vec<u8>,
     longest: usize,
+    /// Counts chunks.
+    chunks: Arc<AtomicU64>,
 }
 
 /// An event longer than any answer to the request could be.
@@ -28,13 +33,14 @@ pub struct Events {
 pub struct TooLong(usize);
 
 impl Events {
-    /// A stream whose events have at most `longest` bytes.
-    pub fn new(longest: usize) -> Self {
-        Self { rest: Vec::new(), newest: Vec::new(), longest }
+    /// A stream whose events have at most `longest` bytes; `chunks` counts what comes.
+    pub fn new(longest: usize, chunks: Arc<AtomicU64>) -> Self {
+        Self { rest: Vec::new(), newest: Vec::new(), longest, chunks }
     }
 
     /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        self.chunks.fetch_add(1, Ordering::Relaxed);
         if self.rest.is_empty() {
             let whole = self.take_whole(bytes);
             self.rest.extend_from_slice(&bytes[whole..]);
@@ -73,13 +79,13 @@ impl Events {
 mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
 
-    use super::{Events, TooLong};
+    use super::{Arc, Events, TooLong};
 
     const STREAM: &[u8] = b"data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n";
 
     #[test]
     fn an_event_counts_when_it_is_whole_and_survives_what_follows() {
-        let mut events = Events::new(100);
+        let mut events = Events::new(100, Arc::default());
         events.push(b"data: {\"n\":1}\n").unwrap();
         assert_eq!(events.newest(), None);
         events.push(b"\ndata: {\"n\":").unwrap();
@@ -88,7 +94,7 @@ mod tests {
 
     #[test]
     fn an_event_without_end_is_refused_when_it_is_longer_than_any_answer() {
-        let mut events = Events::new(8);
+        let mut events = Events::new(8, Arc::default());
         assert_eq!(events.push(b"data: 0123456789"), Err(TooLong(8)));
     }
 
@@ -98,7 +104,7 @@ mod tests {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let mut events = Events::new(100);
+            let mut events = Events::new(100, Arc::default());
             for pair in cuts.windows(2) {
                 events.push(&STREAM[pair[0]..pair[1]]).unwrap();
             }

@@ -86,7 +86,7 @@ impl Groups<'_> {
         let key = |index| Key { purpose: Purpose::Rollout, step, position, index };
         let wanted: Vec<_> = missing.iter().map(|&index| Wanted { key: key(index), temperature: rollout.temperature, max_new_tokens }).collect();
         let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
-        tracing::debug!(position, engine = lease.name, samples = wanted.len(), "sampling a group");
+        tracing::debug!(position, engine = lease.engine.name, samples = wanted.len(), "sampling a group");
         let began = self.coordinator.clock.now();
         let mut finished = std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
         let (mut made, mut written) = (Vec::new(), Vec::new());

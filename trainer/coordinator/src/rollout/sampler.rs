@@ -75,11 +75,13 @@ struct Target {
     name: String,
     url: String,
     lost: CancellationToken,
+    chunks: Arc<AtomicU64>,
 }
 
 impl Target {
     fn of(lease: &Lease<'_>) -> Self {
-        Self { name: lease.name.clone(), url: lease.url.clone(), lost: lease.lost.clone() }
+        let engine = &lease.engine;
+        Self { name: engine.name.clone(), url: engine.url.clone(), lost: engine.lost.clone(), chunks: Arc::clone(&engine.chunks) }
     }
 }
 
@@ -149,7 +151,8 @@ impl<'s> Sampler<'s> {
     /// Asks one engine to go on with a completion, and appends what it made. An error if the completion is not whole afterwards.
     async fn attempt(&self, target: &Target, weights: Weights, prompt: &[i64], wanted: &Wanted, completion: &mut Completion) -> Result<(), EngineError> {
         let request = self.request(prompt, wanted, completion);
-        let mut events = Events::new(ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize);
+        let longest = ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize;
+        let mut events = Events::new(longest, Arc::clone(&target.chunks));
         let ended = tokio::select! {
             () = target.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
             ended = self.fleet.client.generate(&target.url, &request, &mut events) => ended,

@@ -6,6 +6,7 @@ use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::EngineCondition;
 use rljob_protocol::version::Version;
 
+use super::super::progress::PATIENCE;
 use super::{MAX_REQUESTS, Slots, Weights};
 
 const NOW: Duration = Duration::from_secs(100);
@@ -26,7 +27,7 @@ fn synced(slots: &mut Slots, name: &str) {
 }
 
 fn leased(slots: &mut Slots, tokens: u64) -> Option<String> {
-    slots.lease(Weights::Exactly(CURRENT), 8, tokens, NOW).map(|(name, ..)| name)
+    slots.lease(Weights::Exactly(CURRENT), 8, tokens, NOW).map(|leased| leased.name)
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn only_engines_at_exactly_the_version_are_routed_to() {
 fn engines_that_lag_are_routed_to_as_far_as_the_caller_allows() {
     let mut slots = two();
     synced(&mut slots, "engine-1");
-    let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|(name, ..)| name);
+    let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|leased| leased.name);
     assert_eq!((lease(2), lease(3), lease(4)), (Some("engine-1".to_owned()), Some("engine-1".to_owned()), None));
 }
 
@@ -94,7 +95,7 @@ fn a_label_alone_is_not_enough_before_this_process_has_resumed_the_engine() {
 fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
-    let (.., lost) = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap();
+    let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
     (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed(NOW));
     assert!(lost.is_cancelled());
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
@@ -110,4 +111,19 @@ fn silence_is_counted_from_the_first_question_without_an_answer() {
     assert_eq!(silent(&slots, 8), None);
     (10..13).for_each(|second| slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second)));
     assert_eq!(silent(&slots, 15), Some(5));
+}
+
+#[test]
+fn an_engine_that_answers_and_generates_nothing_is_silent_until_another_process_is_there() {
+    let mut slots = two();
+    synced(&mut slots, "engine-0");
+    let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
+    let looks = (1..=200).map(|second| NOW + Duration::from_secs(second));
+    let found: Vec<_> = looks.filter(|now| slots.watch(*now)).collect();
+    assert_eq!((found.clone(), lost.is_cancelled()), (vec![NOW + PATIENCE], true));
+    let silent = |slots: &Slots| slots.states(Some(CURRENT), NOW + Duration::from_secs(200))[0].silent_seconds;
+    slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
+    assert_eq!(silent(&slots), Some(80), "it is the same process");
+    slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+    assert_eq!((silent(&slots), leased(&mut slots, 1)), (None, None), "its successor needs weights");
 }

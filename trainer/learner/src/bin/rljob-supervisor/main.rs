@@ -9,6 +9,7 @@ mod order;
 mod process;
 mod pulse;
 mod reap;
+mod report;
 mod supervisor;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use anyhow::Context;
 use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
+use rljob_storage::Home;
+use rljob_storage::whereabouts::Whereabouts;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -75,7 +78,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let settings = settings(&arguments)?;
+    let config = read_config(&arguments.config)?;
+    let whereabouts = Whereabouts::of(Home::of(&config)?);
+    let settings = settings(&arguments, &config)?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     if let Some(parent) = arguments.exit_with_parent {
@@ -90,7 +95,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     let (beat, last_beat) = watch::channel(Instant::now());
-    let supervisor = Supervisor::new(settings, beat)?.run(shutdown);
+    let supervisor = Supervisor::new(settings, whereabouts, beat)?.run(shutdown);
     let Some(port) = arguments.health_port else { return Ok(supervisor.await?) };
     tokio::select! {
         ended = supervisor => Ok(ended?),
@@ -98,8 +103,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
-    let config = read_config(&arguments.config)?;
+fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Settings> {
     let learner = match &arguments.learner {
         Some(path) => path.clone(),
         None => std::env::current_exe().context("failed to find the path of this executable; pass --learner")?.with_file_name("rljob-learner"),

@@ -6,30 +6,29 @@
 //!       └───────────────── answer: order ──────────────▶   │ order.rs decides
 //! ```
 
-use std::error::Error as _;
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rljob_protocol::supervisor::{EPOCH_HEADER, Group, Order, SupervisorReport};
+use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
+use rljob_storage::whereabouts::Whereabouts;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::order::{Action, Held, decide};
 use crate::process::{LearnerCommand, LearnerProcess};
 use crate::reap::reap_orphans;
+use crate::report::{ReportError, Reporter};
 
 /// Between reports while learners run, unless something changed.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Between reports while none runs: an order to start some is all that a run waits for then.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest wait after the coordinator could not be reached: below the silence after which it counts a supervisor as lost.
-const MAX_BACKOFF: Duration = Duration::from_secs(4);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// A supervisor that is told to end does not wait for a coordinator that has not answered for so long: it may be told to end as well.
 const ABSENT: Duration = Duration::from_secs(6);
-/// A report that takes longer is given up and sent anew.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a supervisor is told when it starts.
 #[derive(Clone, Debug)]
@@ -65,25 +64,10 @@ pub enum SupervisorError {
     Client(#[source] reqwest::Error),
 }
 
-/// A report that was not answered with an order.
-#[derive(Debug, thiserror::Error)]
-enum ReportError {
-    #[error("failed to read the token `{}`", .0.display())]
-    Token(PathBuf, #[source] std::io::Error),
-    #[error("failed to reach the coordinator")]
-    Unreachable(#[source] reqwest::Error),
-    #[error("the coordinator has another supervisor of this name: {0}")]
-    Replaced(String),
-    #[error("the coordinator answered {0}: {1}")]
-    Refused(reqwest::StatusCode, String),
-    #[error("failed to understand the coordinator's order")]
-    Order(#[source] reqwest::Error),
-}
-
 /// The supervisor's state.
 pub struct Supervisor {
     settings: Settings,
-    http: reqwest::Client,
+    reporter: Reporter,
     held: Held,
     learners: Vec<LearnerProcess>,
     rendezvous_port: u16,
@@ -97,12 +81,12 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor without learners. `beat` is told the time of every turn of its loop.
-    pub fn new(settings: Settings, beat: watch::Sender<Instant>) -> Result<Self, SupervisorError> {
-        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).no_proxy().build().map_err(SupervisorError::Client)?;
+    /// A supervisor without learners, whose coordinator's name leads where `whereabouts` says. `beat` is told the time of every turn of its loop.
+    pub fn new(settings: Settings, whereabouts: Whereabouts, beat: watch::Sender<Instant>) -> Result<Self, SupervisorError> {
+        let reporter = Reporter::new(&settings, whereabouts).map_err(SupervisorError::Client)?;
         Ok(Self {
             settings,
-            http,
+            reporter,
             held: Held::default(),
             learners: Vec::new(),
             rendezvous_port: free_port()?,
@@ -123,8 +107,9 @@ impl Supervisor {
         while !self.has_left() {
             self.beat.send_replace(Instant::now());
             reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
+            let state = self.state();
             let answer = tokio::select! {
-                answer = self.report() => answer,
+                answer = self.reporter.report(&state, self.held.epoch) => answer,
                 () = &mut shutdown, if self.leaving.is_none() => {
                     self.leave();
                     continue;
@@ -133,8 +118,14 @@ impl Supervisor {
             if answer.is_ok() {
                 self.answered = Instant::now();
             }
-            backoff = if answer.is_err() { (backoff * 2).min(MAX_BACKOFF) } else if self.runs_any() { INTERVAL } else { IDLE_INTERVAL };
-            self.complain(answer.as_ref().err().map(error_line));
+            backoff = if answer.is_err() {
+                (backoff * 2).min(MAX_BACKOFF)
+            } else if self.runs_any() {
+                INTERVAL
+            } else {
+                IDLE_INTERVAL
+            };
+            self.complain(answer.as_ref().err().map(ReportError::line));
             match answer {
                 Ok((epoch, order)) if !self.obey(epoch, &order)? => break,
                 // Its pod was replaced and will be ended; it must not end by itself, or it would come back under its old name.
@@ -163,23 +154,6 @@ impl Supervisor {
 
     fn runs_any(&self) -> bool {
         self.learners.iter().any(LearnerProcess::is_running)
-    }
-
-    /// The order and the epoch that it is given under.
-    async fn report(&self) -> Result<(u64, Order), ReportError> {
-        let path = self.settings.tokens.join(rljob_crds::names::TOKEN_LEARNER);
-        let token = tokio::fs::read_to_string(&path).await.map_err(|error| ReportError::Token(path, error))?;
-        let url = format!("{}/v1/supervisors/{}", self.settings.coordinator, self.settings.name);
-        let request = self.http.post(url).bearer_auth(token.trim()).json(&self.state());
-        let response = request.send().await.map_err(ReportError::Unreachable)?;
-        let (status, epoch) = (response.status(), epoch(response.headers()));
-        if status == reqwest::StatusCode::CONFLICT && epoch >= self.held.epoch {
-            return Err(ReportError::Replaced(response.text().await.unwrap_or_default()));
-        }
-        if !status.is_success() {
-            return Err(ReportError::Refused(status, response.text().await.unwrap_or_default()));
-        }
-        Ok((epoch, response.json().await.map_err(ReportError::Order)?))
     }
 
     fn state(&self) -> SupervisorReport {
@@ -259,22 +233,6 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) ->
         add("--restore-version", restore.version.to_string().into());
     }
     LearnerCommand { program: settings.learner.clone(), arguments, rank }
-}
-
-/// An error and its causes in one line.
-fn error_line(error: &ReportError) -> String {
-    let (mut line, mut cause) = (error.to_string(), error.source());
-    while let Some(error) = cause {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        cause = error.source();
-    }
-    line
-}
-
-/// The epoch of the coordinator that answers; 0 if it does not say.
-fn epoch(headers: &reqwest::header::HeaderMap) -> u64 {
-    headers.get(EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or_default()
 }
 
 fn free_port() -> Result<u16, SupervisorError> {
