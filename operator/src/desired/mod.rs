@@ -33,7 +33,7 @@ mod volumes;
 pub use config_map::run_config;
 pub use meta::Role;
 pub use pin::Pinned;
-pub(crate) use pod::{container_security, pod_security};
+pub(crate) use pod::{brief_tolerations, container_security, pod_security};
 pub use tokens::Tokens;
 
 /// What the operator adds of its own to what the job says.

@@ -18,6 +18,7 @@ mod limits;
 mod operator;
 mod played;
 mod pods;
+mod rights;
 mod scale;
 mod stage;
 mod upgrade;
