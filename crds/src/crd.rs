@@ -15,6 +15,8 @@ pub fn crd() -> CustomResourceDefinition {
         if let Some(root) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             default_status(root);
             known_formats(root);
+            let spec = root.properties.as_mut().and_then(|properties| properties.get_mut("spec"));
+            spec.into_iter().for_each(ratchet);
         }
     }
     crd
@@ -24,6 +26,16 @@ pub fn crd() -> CustomResourceDefinition {
 fn default_status(root: &mut JSONSchemaProps) {
     if let Some(status) = root.properties.as_mut().and_then(|properties| properties.get_mut("status")) {
         status.default = Some(JSON(json!({ "observedGeneration": -1 })));
+    }
+}
+
+/// A rule across the spec's fields that an object broke when it was written, under an older CRD, does not keep it from being changed elsewhere: suspended, for example. Of rules for a
+/// part that stays as it is the API server takes care itself (KEP-4008); a spec that is changed anywhere does not.
+fn ratchet(schema: &mut JSONSchemaProps) {
+    for rule in schema.x_kubernetes_validations.iter_mut().flatten().filter(|rule| !rule.rule.contains("oldSelf")) {
+        let before = rule.rule.replace("self.", "oldSelf.value().");
+        rule.rule = format!("({}) || oldSelf.hasValue() && !({before})", rule.rule);
+        rule.optional_old_self = Some(true);
     }
 }
 

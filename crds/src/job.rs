@@ -56,7 +56,7 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
     printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt", priority = 1),
     printcolumn(name = "Engines", type_ = "integer", json_path = ".status.inference.ready", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Succeeded\")].message", priority = 1),
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").message("metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
+    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").optional_old_self(true).message("metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
     validation = Rule::new(IDENTITY_RULE).message("spec.model, spec.storage and the kind of spec.algorithm never change once the run has started"),
     validation = Rule::new(FROZEN_RULE).message("the run has started: to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume (one apply may do both); only suspend, inference.replicas, checkpoint, failurePolicy, drainTimeoutSeconds, activeDeadlineSeconds and ttlSecondsAfterFinished may change while it runs")
 )]

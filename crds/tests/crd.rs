@@ -35,6 +35,24 @@ fn an_unvisited_object_has_an_observed_generation_of_minus_one() {
 }
 
 #[test]
+fn no_field_of_the_spec_reaches_into_another_namespace() {
+    let spec = serde_json::to_string(&root().properties.unwrap()["spec"].properties).unwrap();
+    assert_eq!(spec.match_indices("amespace\":").collect::<Vec<_>>(), [], "a job names objects of its own namespace only");
+}
+
+/// The API server lets a part that is not changed break a new rule; the spec is changed whenever a part of it is.
+#[test]
+fn no_rule_across_the_specs_fields_keeps_an_object_that_breaks_it_from_being_changed_elsewhere() {
+    let rules = root().properties.unwrap().remove("spec").unwrap().x_kubernetes_validations.unwrap();
+    assert!(rules.len() >= 8, "{rules:#?}");
+    for rule in rules {
+        let holds = rule.rule.split(") || oldSelf.hasValue() && !(").next().unwrap().trim_start_matches('(').to_owned();
+        let expected = format!("({holds}) || oldSelf.hasValue() && !({})", holds.replace("self.", "oldSelf.value()."));
+        assert_eq!((rule.rule, rule.optional_old_self), (expected, Some(true)));
+    }
+}
+
+#[test]
 fn every_field_has_a_description() {
     let mut missing = Vec::new();
     assert!(root().properties.is_some());

@@ -119,7 +119,7 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Applies what does not live as wanted; the pods' owners last. Gives how many requests that took.
+    /// Applies what does not live as wanted, turn by turn. Gives how many requests that took.
     ///
     /// # Errors
     /// The first object that cannot be applied; of those before it and beside it, each is applied if it can be.
@@ -127,13 +127,11 @@ impl Target<'_> {
         let mut due: Vec<&Child> = children.iter().filter(|child| child.name.0 != Kind::Secret && self.is_due(child, observed)).collect();
         let anything_else = !due.is_empty();
         due.extend(children.iter().filter(|child| child.name.0 == Kind::Secret && (anything_else || secret_is_missed || self.is_due(child, observed))));
-        let count = due.len();
-        let (owners, others): (Vec<&Child>, Vec<&Child>) = due.into_iter().partition(|child| child.name.0 == Kind::StatefulSet);
-        for stage in [others, owners] {
-            let outcomes = join_all(stage.into_iter().map(|child| self.apply_one(child, observed))).await;
+        for turn in 0..=2 {
+            let outcomes = join_all(due.iter().filter(|child| child.turn() == turn).map(|child| self.apply_one(child, observed))).await;
             outcomes.into_iter().collect::<Result<(), ApplyError>>()?;
         }
-        Ok(count)
+        Ok(due.len())
     }
 
     fn is_due(&self, child: &Child, observed: &Observed) -> bool {

@@ -7,6 +7,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DynamicObject;
 use kube::core::ApiResource;
 use kube::{Api, Client, Resource, ResourceExt};
+use rljob_crds::names::LABEL_ROLE;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -70,6 +71,19 @@ pub struct Child {
     pub name: ChildName,
     /// The whole object.
     pub object: Value,
+}
+
+impl Child {
+    /// In which turn it is applied: what pods mount and are guarded by, then the pods' owners, and the coordinator's at the very last. That it wants a pod says that all the
+    /// others were rendered from the same spec ([`crate::desired::pin`]).
+    pub fn turn(&self) -> usize {
+        let is_coordinators = || self.object.pointer("/metadata/labels").is_some_and(|labels| labels[LABEL_ROLE] == Role::Coordinator.as_str());
+        match self.name.0 {
+            Kind::StatefulSet if is_coordinators() => 2,
+            Kind::StatefulSet => 1,
+            _ => 0,
+        }
+    }
 }
 
 /// Every child, in the order in which they are applied: what pods mount and are guarded by first, the pods' owners last.

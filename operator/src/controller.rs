@@ -223,9 +223,10 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     let now = Timestamp::now();
     let old = object.status.clone().unwrap_or_default();
-    // validate (no client); what runs is left alone if the spec has become invalid
+    // validate (no client); what runs under a spec that has become invalid is left alone, but for being suspended
     let job = match validate(object) {
         Ok(job) => job,
+        Err(_) if status::is_to_release(object.spec.suspend, &old) => ValidatedJob::as_it_is(object),
         Err(invalid) => return stall(object, &old, REASON_INVALID_SPEC, &invalid.to_string(), context, now).await,
     };
     // observe (client only for names that nothing is known of, and only if something may be made)
@@ -280,7 +281,8 @@ struct Seen {
 /// Does what was recorded: desired (no client), apply or remove (client), tell the coordinator.
 async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context) -> Result<Action, ReconcileError> {
     let tokens = Tokens::derive(&context.token_key, &job.uid);
-    let children = children(&build(job, seen.decision.wanted(job, &seen.facts), &context.settings, &tokens, &seen.observed.pinned()));
+    let wanted = seen.decision.wanted(job, &seen.facts);
+    let children = children(&build(job, wanted, &context.settings, &tokens, &seen.observed.pinned(wanted)));
     let target = Target { client: &context.client, cache: &context.cache, applied: &context.applied, namespace: &job.namespace, uid: &job.uid };
     if seen.outlived {
         context.pollers.forget(&job.uid);

@@ -58,7 +58,7 @@ fn metadata(namespaced: bool) -> Value {
 fn cluster_role() -> Value {
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
     json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata(false), "rules": [
-        rule("rljob.dev", &["rljobs"], &["get", "list", "watch"]),
+        rule("rljob.dev", &["rljobs"], &["list", "watch"]),
         rule("rljob.dev", &["rljobs/status"], &["update"]),
         // An owner reference with blockOwnerDeletion needs this where owner references are checked.
         rule("rljob.dev", &["rljobs/finalizers"], &["update"]),
@@ -108,6 +108,8 @@ fn deployment(image: &str) -> Value {
             "metadata": { "labels": labels },
             "spec": {
                 "serviceAccountName": OPERATOR_NAME,
+                // Kubernetes would leave it on a lost node for 300 s.
+                "tolerations": crate::desired::brief_tolerations(),
                 "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
                     "weight": 100, "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": labels } },
                 }] } },
@@ -131,6 +133,8 @@ fn deployment(image: &str) -> Value {
 fn disruption_budget() -> Value {
     json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(true), "spec": {
         "minAvailable": 1,
+        // One that cannot start keeps no node from being drained.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": { "matchLabels": { "app.kubernetes.io/name": OPERATOR_NAME } },
     } })
 }

@@ -15,6 +15,9 @@ use rljob_crds::names::{CONDITION_READY, CONDITION_SUCCEEDED, REASON_RESTARTING,
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
+use crate::desired::Role;
+use crate::status;
+
 /// Buckets of a pass's duration, in seconds.
 const PASS_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 /// Buckets of the time from a failure to resumed training, in seconds.
@@ -34,6 +37,7 @@ pub struct Metrics {
     jobs: IntGaugeVec,
     conditions: IntGaugeVec,
     restarts: IntCounterVec,
+    incidents: IntCounterVec,
     recovery: Histogram,
     weight_lag: IntGauge,
     checkpoint_age: Gauge,
@@ -63,6 +67,10 @@ impl Metrics {
             restarts: register(
                 &registry,
                 counters("rljob_restarts_total", "Restarts of learners, by the failure's reason; those that do not count are `PodLost`.", "reason")?,
+            )?,
+            incidents: register(
+                &registry,
+                IntCounterVec::new(Opts::new("rljob_incidents_total", "Incidents of pods, as statuses tell them, by reason and role."), &["reason", "role"])?,
             )?,
             recovery: register(&registry, Histogram::with_opts(recovery)?)?,
             weight_lag: register(
@@ -101,6 +109,9 @@ impl Metrics {
         }
         if restarts > counted {
             self.restarts.with_label_values(&["PodLost"]).inc_by(u64::from(restarts - counted));
+        }
+        for incident in status::new_incidents(old, new) {
+            self.incidents.with_label_values(&[&incident.reason, role(&incident.pod)]).inc();
         }
         if let Some(seconds) = recovery(old, new, now) {
             self.recovery.observe(seconds);
@@ -167,6 +178,11 @@ fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> 
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
+/// Of a pod, by its name: `<job>-<role>-<ordinal>`.
+fn role(pod: &str) -> &'static str {
+    pod.rsplit('-').nth(1).and_then(Role::parse).map_or("", Role::as_str)
+}
+
 /// Seconds since the run was last ready, if it was restarting and is ready again.
 fn recovery(old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) -> Option<f64> {
     let before = condition(old, CONDITION_READY).filter(|ready| ready.status == "False" && ready.reason == REASON_RESTARTING)?;
@@ -192,7 +208,7 @@ mod tests {
     use super::*;
     use crate::decide::test_support::{at, report};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use rljob_crds::status::{CheckpointStatus, Failure};
+    use rljob_crds::status::{CheckpointStatus, Failure, Incident};
     use rljob_protocol::status::{EngineCondition, EngineState};
 
     fn status(ready: &str, reason: &str, attempt: u32, restarts: u32) -> RLJobStatus {
@@ -225,6 +241,22 @@ mod tests {
         );
         assert_eq!(samples(&metrics, "rljob_recovery_seconds_sum"), ["rljob_recovery_seconds_sum 7"]);
         assert_eq!(samples(&metrics, "rljob_recovery_seconds_count"), ["rljob_recovery_seconds_count 1"]);
+    }
+
+    #[test]
+    fn an_incident_is_counted_once_and_again_when_more_is_known() {
+        let metrics = Metrics::new().unwrap();
+        let with = |incidents: &[(&str, &str)]| {
+            let incident =
+                |(reason, pod): &(&str, &str)| Incident { reason: (*reason).to_owned(), pod: (*pod).to_owned(), uid: (*pod).to_owned(), ..Incident::default() };
+            RLJobStatus { incidents: incidents.iter().map(incident).collect(), ..RLJobStatus::default() }
+        };
+        let (first, then) = (with(&[("NodeNotReady", "a-b-trainer-0")]), with(&[("PodLost", "a-b-trainer-0"), ("Evicted", "a-b-inference-12")]));
+        metrics.status_written(&RLJobStatus::default(), &first, at(0));
+        metrics.status_written(&first, &then, at(1));
+        metrics.status_written(&then, &then, at(2));
+        let expected = ["Evicted\",role=\"inference", "NodeNotReady\",role=\"trainer", "PodLost\",role=\"trainer"];
+        assert_eq!(samples(&metrics, "rljob_incidents_total"), expected.map(|labels| format!("rljob_incidents_total{{reason=\"{labels}\"}} 1")));
     }
 
     #[test]

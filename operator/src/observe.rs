@@ -19,7 +19,7 @@ use rljob_protocol::status::CoordinatorStatus;
 
 use crate::cache::{Cache, Live};
 use crate::children::{ChildName, Kind, readable};
-use crate::decide::{Exit, Facts, RoleCounts, Roles};
+use crate::decide::{Exit, Facts, RoleCounts, Roles, Wanted};
 use crate::desired::pin::LiveSet;
 use crate::desired::{Pinned, Role, meta};
 use crate::pods::{self, PodFacts};
@@ -157,10 +157,10 @@ impl Observed {
         i64::from(ordinal) < i64::from(self.counts(role, false).wanted)
     }
 
-    /// What the templates of the next pass keep.
-    pub fn pinned(&self) -> Pinned {
+    /// What the templates keep where this is wanted.
+    pub fn pinned(&self, wanted: Wanted) -> Pinned {
         let run_config = self.children.iter().find_map(|((kind, _), live)| live.run_config.as_deref().filter(|_| *kind == Kind::ConfigMap));
-        Pinned::from_live(run_config, &self.sets)
+        Pinned::from_live(run_config, &self.sets, wanted)
     }
 
     /// The coordinator pod: its UID, and its base URL once it has an address.

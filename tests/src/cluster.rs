@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::api::Api;
+use crate::audit::{self, Asked};
 use crate::enclosure::{Enclosure, Program};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
@@ -48,11 +49,25 @@ impl Drop for StoppedNode {
 impl Cluster {
     /// Starts a control plane and `nodes` nodes, `node-1` and so on, and waits until they are ready.
     pub fn start(nodes: u8) -> Result<Self> {
+        Self::start_with(nodes, |_| Ok(Vec::new()))
+    }
+
+    /// A control plane that writes down what this user asks of it ([`Self::asked`]), and that is as strict about owner references as OpenShift's: who sets one that blocks its
+    /// owner's deletion needs a right to the owner's finalizers.
+    pub fn start_strict(user: &str) -> Result<Self> {
+        Self::start_with(0, |state| {
+            let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned();
+            Ok(audit::arguments(state, user)?.into_iter().chain([strict]).collect())
+        })
+    }
+
+    fn start_with(nodes: u8, more: impl Fn(&Path) -> Result<Vec<String>>) -> Result<Self> {
         let enclosure = Enclosure::open()?;
         let authority = Authority::create(&enclosure.state.join("pki"))?;
         let kubeconfig = authority.kubeconfig("admin", "/O=system:masters/CN=admin", enclosure.address)?;
         let mut cluster = Self { enclosure, authority, nodes: Vec::new(), kubeconfig };
-        match cluster.bring_up(nodes) {
+        let more = more(&cluster.enclosure.state)?;
+        match cluster.bring_up(nodes, more) {
             Ok(()) => Ok(cluster),
             Err(error) => Err(error.context(format!("the test cluster did not start\n{}", cluster.enclosure.logs()))),
         }
@@ -66,6 +81,11 @@ impl Cluster {
     /// The administrator's requests, without a kubectl for each.
     pub fn api(&self) -> Result<Api> {
         Api::new(&self.kubeconfig)
+    }
+
+    /// What the user of [`Self::start_strict`] has asked so far.
+    pub fn asked(&self) -> Result<Vec<Asked>> {
+        audit::read(&self.enclosure.state)
     }
 
     /// Listens in the cluster's network, for a server that stands beside it.
@@ -132,12 +152,12 @@ impl Cluster {
         Ok(folder)
     }
 
-    fn bring_up(&mut self, nodes: u8) -> Result<()> {
+    fn bring_up(&mut self, nodes: u8, more: Vec<String>) -> Result<()> {
         for address in [API_ADDRESS, DNS_ADDRESS] {
             self.enclosure.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
         }
         self.start_store()?;
-        self.start_api_server()?;
+        self.start_api_server(more)?;
         let kubectl = self.kubectl();
         wait_until("the API server", START_LIMIT, || Ok(kubectl.run(&["get", "--raw", "/readyz"])? == "ok"))?;
         self.start_controllers()?;
@@ -170,7 +190,7 @@ impl Cluster {
         self.enclosure.start("etcd", &files::kubernetes("etcd")?, &arguments)
     }
 
-    fn start_api_server(&mut self) -> Result<()> {
+    fn start_api_server(&mut self, more: Vec<String>) -> Result<()> {
         let names = format!("IP:{API_ADDRESS},IP:{},IP:127.0.0.1,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local", self.enclosure.address);
         let server = self.authority.issue("apiserver", "/CN=kube-apiserver", &names)?;
         let client = self.authority.issue("apiserver-to-kubelet", "/O=system:masters/CN=kube-apiserver", "DNS:kube-apiserver")?;
@@ -194,6 +214,7 @@ impl Cluster {
             "--authorization-mode=Node,RBAC".into(),
             "--enable-admission-plugins=NodeRestriction".into(),
         ];
+        let arguments: Vec<String> = arguments.into_iter().chain(more).collect();
         self.enclosure.start("kube-apiserver", &files::kubernetes("kube-apiserver")?, &arguments)
     }
 

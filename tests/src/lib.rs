@@ -15,6 +15,7 @@
 //! But for `chaos`, it must not know what it tests: only tests name RLJobs. It stands in for nothing either: every program is the real one.
 
 pub mod api;
+pub mod audit;
 pub mod bench;
 pub mod chaos;
 pub mod cluster;
@@ -34,6 +35,7 @@ pub mod s3;
 pub mod scrape;
 
 pub use api::Api;
+pub use audit::Asked;
 pub use cluster::Cluster;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;

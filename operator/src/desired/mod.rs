@@ -7,8 +7,8 @@
 //!  run directories ────┘                    StatefulSet <job>-trainer ────── headless Service     NetworkPolicy around all
 //! ```
 //!
-//! A template that pods were made from is *pinned*: as long as a role's StatefulSet wants pods, its template is applied again as it was rendered ([`pin`]),
-//! whatever this version of the operator would render. An upgrade of the operator therefore changes no pod.
+//! A template that pods were made from is *pinned*: until the job is resumed, it is applied again as it was rendered ([`pin`]), whatever this version of the operator would
+//! render. An upgrade of the operator therefore changes no pod.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -33,7 +33,7 @@ mod volumes;
 pub use config_map::run_config;
 pub use meta::Role;
 pub use pin::Pinned;
-pub(crate) use pod::{container_security, pod_security};
+pub(crate) use pod::{brief_tolerations, container_security, pod_security};
 pub use tokens::Tokens;
 
 /// What the operator adds of its own to what the job says.

@@ -1,7 +1,7 @@
 //! What pods were made from, kept until none is wanted.
 //!
-//! A template is rendered when a role's StatefulSet goes from no pods to some: at the start and at a resume, the only moments at which the API server accepts a change of
-//! what is in it. In between it is applied again as it was, from an annotation of the StatefulSet, and the run configuration from the ConfigMap, which carries its digest: one
+//! Templates are rendered at the start and at a resume, when the coordinator's StatefulSet, which is applied last, goes from no pod to one. Before and after, suspended and
+//! finished jobs included, each is applied again as it was, from an annotation of its StatefulSet, and the run configuration from the ConfigMap, which carries its digest: one
 //! that somebody has altered pins nothing.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use rljob_crds::names::ANNOTATION_TEMPLATE;
 use sha2::{Digest, Sha256};
 
 use super::Role;
+use crate::decide::Wanted;
 
 /// What is to be applied again as it is.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -36,10 +37,11 @@ pub struct LiveSet {
 }
 
 impl Pinned {
-    /// What the live objects pin: nothing once no StatefulSet wants pods.
-    pub fn from_live(run_config: Option<&str>, sets: &BTreeMap<Role, LiveSet>) -> Self {
-        // One role that wants none (an `sft` job has no engines) must not unpin the rest, nor be rendered from another spec than they.
-        if !sets.values().any(|set| set.replicas > 0) {
+    /// What the live objects pin: nothing while a start or a resume is under way.
+    pub fn from_live(run_config: Option<&str>, sets: &BTreeMap<Role, LiveSet>, wanted: Wanted) -> Self {
+        // One that was cut short has given pods to some roles: those and the rest are rendered from the same spec.
+        let is_under_way = sets.get(&Role::Coordinator).is_none_or(|set| set.replicas == 0);
+        if wanted != Wanted::Nothing && is_under_way {
             return Self::default();
         }
         let template = |set: &LiveSet| serde_json::from_str(set.template.as_deref()?).ok();

@@ -53,7 +53,7 @@ pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(if role == Role::Trainer { TRAINER_GRACE_SECONDS + 5 } else { 30 }),
-            tolerations: Some(tolerations()),
+            tolerations: Some(brief_tolerations()),
             readiness_gates: (role == Role::Inference).then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
             ..PodSpec::default()
         }),
@@ -201,7 +201,7 @@ fn with_probes(role: Role) -> Container {
 
 /// A node that does not answer, or says that it is not ready, keeps the pod so long. Where a template names none, Kubernetes waits for 300 s, in which a group of learners
 /// that lost one of its pods makes no step.
-fn tolerations() -> Vec<Toleration> {
+pub(crate) fn brief_tolerations() -> Vec<Toleration> {
     let briefly = |taint: &str| Toleration {
         key: Some(taint.to_owned()),
         operator: Some("Exists".to_owned()),

@@ -61,25 +61,36 @@ fn a_model_of_another_job_is_its_export() {
     assert_eq!(run_config(&job).model_directory.to_str(), Some("/rljob/runs/lab/warmup/export"));
 }
 
-fn pinned_by(resources: &Resources) -> Pinned {
+fn pinned_by(resources: &Resources, wanted: Wanted) -> Pinned {
     let live = |set: &StatefulSet| LiveSet {
         replicas: set.spec.as_ref().unwrap().replicas.unwrap(),
         template: set.metadata.annotations.as_ref().unwrap().get(ANNOTATION_TEMPLATE).map(|text| text.as_str().into()),
         ..LiveSet::default()
     };
     let run_config = resources.config_map.data.as_ref().unwrap().get(RUN_CONFIG_FILE).map(String::as_str);
-    Pinned::from_live(run_config, &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect())
+    Pinned::from_live(run_config, &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(), wanted)
 }
 
 #[test]
-fn while_pods_are_wanted_an_operator_with_another_image_and_another_spec_renders_the_same() {
-    let first = built(Wanted::Everything, &Pinned::default());
-    let pinned = pinned_by(&first);
+fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_start_or_a_resume() {
     let mut job = validated();
     job.spec.training.seed = 99;
     let newer = Settings { image: "registry.example/rljob:8".to_owned() };
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    assert_eq!(build(&job, Wanted::Everything, &newer, &tokens, &pinned), first);
+    let (running, suspended) = (built(Wanted::Everything, &Pinned::default()), built(Wanted::Nothing, &Pinned::default()));
+    let mut cut_short = running.clone();
+    let coordinators = cut_short.stateful_sets[1].spec.as_mut().unwrap();
+    coordinators.replicas = Some(0);
+    let anew = |wanted| build(&job, wanted, &newer, &tokens, &Pinned::default());
+    for (case, live, wanted, expected) in [
+        ("it runs", &running, Wanted::Everything, running.clone()),
+        ("it is being released", &running, Wanted::Nothing, suspended.clone()),
+        ("it is suspended or finished", &suspended, Wanted::Nothing, suspended.clone()),
+        ("it is resumed", &suspended, Wanted::Everything, anew(Wanted::Everything)),
+        ("a resume was cut short before its end", &cut_short, Wanted::Everything, anew(Wanted::Everything)),
+    ] {
+        assert_eq!(build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted)), expected, "{case}");
+    }
 }
 
 #[test]
@@ -105,12 +116,6 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
         let expected = (role != Role::Inference).then_some(("bucket-keys", keys));
         assert_eq!(secret.zip(mount), expected, "{role:?}");
     }
-}
-
-#[test]
-fn a_resume_renders_anew() {
-    let stopped = built(Wanted::Nothing, &Pinned::default());
-    assert_eq!(pinned_by(&stopped), Pinned::default());
 }
 
 #[test]

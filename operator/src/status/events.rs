@@ -20,9 +20,7 @@ pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
     if let Some(failure) = new.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(failure)) {
         events.push(StatusEvent { warning: true, reason: failure.reason.clone(), note: failure.message.clone() });
     }
-    let known = |incident: &&Incident| old.incidents.iter().any(|entry| entry.uid == incident.uid && entry.reason == incident.reason);
-    let told = new.incidents.iter().filter(|incident| !known(incident));
-    events.extend(told.map(|incident| StatusEvent { warning: true, reason: incident.reason.clone(), note: incident.message.clone() }));
+    events.extend(new_incidents(old, new).map(|incident| StatusEvent { warning: true, reason: incident.reason.clone(), note: incident.message.clone() }));
     let summary = |status: &RLJobStatus| status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED).cloned();
     let reason = summary(old).map(|condition| condition.reason);
     if let Some(state) = summary(new).filter(|state| Some(&state.reason) != reason.as_ref()) {
@@ -30,6 +28,12 @@ pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
         events.push(StatusEvent { warning: stalled, reason: state.reason, note: state.message });
     }
     events
+}
+
+/// Incidents that the step from one status to the next has added, or knows more of.
+pub fn new_incidents<'a>(old: &'a RLJobStatus, new: &'a RLJobStatus) -> impl Iterator<Item = &'a Incident> {
+    let known = |incident: &&Incident| old.incidents.iter().any(|entry| entry.uid == incident.uid && entry.reason == incident.reason);
+    new.incidents.iter().filter(move |incident| !known(incident))
 }
 
 #[cfg(test)]

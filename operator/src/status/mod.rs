@@ -12,7 +12,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED};
+use rljob_crds::names::{CONDITION_SUCCEEDED, CONDITION_SUSPENDED, REASON_CHILD_REJECTED, REASON_FAILED};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -25,7 +25,7 @@ mod events;
 mod failure;
 mod incidents;
 
-pub use events::{StatusEvent, events};
+pub use events::{StatusEvent, events, new_incidents};
 
 /// While nothing else changes, progress is written this often.
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
@@ -51,6 +51,13 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
         drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
         epoch: Epoch { number: status.epoch, holder: status.coordinator_uid.clone() },
     }
+}
+
+/// Whether the job is to be suspended and has pods yet. A spec that has become invalid, by an edit or by an operator with more rules, does not keep it from that: only a suspended
+/// job's spec can be mended.
+pub fn is_to_release(suspend: bool, status: &RLJobStatus) -> bool {
+    let is_suspended = status.conditions.iter().any(|condition| condition.type_ == CONDITION_SUSPENDED && condition.status == "True");
+    suspend && status.start_time.is_some() && status.completion_time.is_none() && !is_suspended
 }
 
 /// The status after a decision. `epoch` is what [`crate::decide::assign_epoch`] gave.

@@ -143,3 +143,23 @@ fn refused_children_stall_the_job_and_the_next_pass_writes_nothing() {
     assert_eq!(summary("TrainerReady"), Some(("True", "PodsReady")));
     assert_eq!(computed(&new, at(120)), new);
 }
+
+#[test]
+fn a_started_job_is_to_be_released_until_no_pod_is_left_or_it_has_ended() {
+    let running = status(&unvisited(), &running(), at(0));
+    let suspended = {
+        let mut suspended = running.clone();
+        suspended.conditions.iter_mut().filter(|condition| condition.type_ == "Suspended").for_each(|condition| condition.status = "True".to_owned());
+        suspended
+    };
+    let ended = RLJobStatus { completion_time: Some(Time(at(1))), ..running.clone() };
+    for (case, suspend, status, expected) in [
+        ("it runs and is to", false, &running, false),
+        ("it runs and is not to", true, &running, true),
+        ("no pod is left", true, &suspended, false),
+        ("it never started", true, &unvisited(), false),
+        ("it has ended", true, &ended, false),
+    ] {
+        assert_eq!(is_to_release(suspend, status), expected, "{case}");
+    }
+}

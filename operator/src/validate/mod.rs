@@ -78,13 +78,20 @@ pub fn validate(job: &RLJob) -> Result<ValidatedJob, InvalidSpec> {
     if !problems.is_empty() {
         return Err(InvalidSpec { problems });
     }
-    Ok(ValidatedJob {
-        namespace: job.namespace().unwrap_or_else(|| "default".to_owned()),
-        name: job.name_any(),
-        uid: job.uid().unwrap_or_default(),
-        generation: job.metadata.generation.unwrap_or_default(),
-        spec: job.spec.clone(),
-    })
+    Ok(ValidatedJob::as_it_is(job))
+}
+
+impl ValidatedJob {
+    /// Unchecked: of a job whose pods are only to be taken away, so that nothing is made from its spec.
+    pub fn as_it_is(job: &RLJob) -> Self {
+        Self {
+            namespace: job.namespace().unwrap_or_else(|| "default".to_owned()),
+            name: job.name_any(),
+            uid: job.uid().unwrap_or_default(),
+            generation: job.metadata.generation.unwrap_or_default(),
+            spec: job.spec.clone(),
+        }
+    }
 }
 
 /// A small valid GRPO job for tests, read through the real parser. Names differ on purpose from all defaults, so that swapped arguments fail.

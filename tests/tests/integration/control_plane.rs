@@ -8,6 +8,7 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
+mod admission;
 mod at_rest;
 mod children;
 mod faults;
@@ -17,7 +18,10 @@ mod limits;
 mod operator;
 mod played;
 mod pods;
+mod rights;
 mod scale;
+mod stage;
+mod upgrade;
 
 /// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
 fn cluster() -> &'static Cluster {

@@ -5,6 +5,7 @@ use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
 use super::operator::{LIMIT, OWN, Operator, field, namespace_with, wait_for_pods};
+use super::stage::{Stage, in_lanes};
 
 /// The children that are never altered by anybody but the operator: their versions grow with its writes alone.
 const QUIET: &str = "services,configmaps,secrets,networkpolicies";
@@ -42,6 +43,56 @@ fn a_new_operator_over_a_job_at_rest_writes_nothing() {
     namespace.kubectl.run(&["label", "pods", OWN, "example.com/touched=true"]).unwrap();
     wait_until("a second pass", LIMIT, || Ok(second.metric("rljob_reconcile_duration_seconds_count")? >= 2.0)).unwrap();
     assert_eq!(writes(&namespace), before);
+}
+
+/// How a job comes to a state in which nothing is to be done.
+fn comes_to_rest(state: &str) -> Stage {
+    let patch = if state == "stalled" { json!({"spec": {"training": {"minibatches": 5}}}) } else { json!({}) };
+    let mut stage = Stage::set(state, &patch);
+    stage.start_operator();
+    if state == "stalled" {
+        stage.wait_for("Stalled");
+        return stage;
+    }
+    stage.wait_for("Ready");
+    let ends = |end| stage.play.run.lock().unwrap().end = Some(end);
+    match state {
+        "suspended" => {
+            stage.patch(&json!({"suspend": true}));
+            stage.wait_for("Suspended");
+        }
+        "failed" => {
+            ends("Failed");
+            stage.wait_for("Stalled");
+        }
+        "finished" | "removed" => {
+            ends("Finished");
+            stage.wait_for("Succeeded");
+        }
+        _ => {}
+    }
+    if state == "removed" {
+        stage.patch(&json!({"ttlSecondsAfterFinished": 0}));
+        let configs = || Ok(stage.list("api/v1", "configmaps").is_empty());
+        wait_until("the children to go", LIMIT, configs).unwrap();
+    }
+    stage
+}
+
+#[test]
+fn a_pass_with_nothing_to_do_asks_the_api_server_nothing() {
+    in_lanes(vec!["running", "suspended", "finished", "removed", "failed", "stalled"], |state| {
+        let stage = comes_to_rest(state);
+        stage.rest();
+        let (passes, requests) = stage.passes_and_requests().unwrap();
+        // Any change of the object causes a pass; those that come together, one.
+        for number in 1..=5 {
+            stage.api.patch(&stage.job_path(), &json!({"metadata": {"annotations": {"example.com/touched": number.to_string()}}})).unwrap();
+            let seen = || Ok(stage.passes_and_requests()?.0 >= passes + f64::from(number));
+            wait_until("a pass", LIMIT, seen).unwrap_or_else(|error| panic!("{state}: {error:#}"));
+        }
+        assert_eq!(stage.passes_and_requests().unwrap().1 - requests, 0.0, "{state}: requests in five passes");
+    });
 }
 
 #[test]

@@ -120,18 +120,53 @@ fn a_refused_child_stalls_the_job_until_it_is_accepted() {
     drop(operator);
 }
 
+/// One of every kind, but for Secrets: theirs hold a part of the job's UID in their names.
+fn strangers() -> [Value; 5] {
+    let own = json!({"matchLabels": {"app": "another"}});
+    let object = |version: &str, kind: &str, name: &str, more: Value| {
+        // The label that the operator looks for does not make it the job's.
+        let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": {"rljob.dev/job": "sample"}}});
+        merge(&mut object, &more);
+        object
+    };
+    let pod = json!({"metadata": {"labels": {"app": "another"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    [
+        object("v1", "ConfigMap", "sample-run", json!({"data": {"run.json": "another's"}})),
+        object("networking.k8s.io/v1", "NetworkPolicy", "sample", json!({"spec": {"podSelector": own}})),
+        object("policy/v1", "PodDisruptionBudget", "sample-inference", json!({"spec": {"minAvailable": 1, "selector": own}})),
+        object("v1", "Service", "sample-trainer", json!({"spec": {"clusterIP": "None", "selector": {"app": "another"}, "ports": [{"port": 80}]}})),
+        object("apps/v1", "StatefulSet", "sample-coordinator", json!({"spec": {"replicas": 0, "serviceName": "x", "selector": own, "template": pod}})),
+    ]
+}
+
 #[test]
-fn an_object_of_somebody_else_is_left_alone() {
+fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
     let namespace = Namespace::create(cluster(), "foreign").unwrap();
-    namespace.kubectl.run(&["create", "service", "clusterip", "sample-trainer", "--tcp=80", "--clusterip=None"]).unwrap();
-    let version = field(&namespace, "service/sample-trainer", ".metadata.resourceVersion");
-    let _operator = Operator::start(&namespace, "rljob:a");
+    let names = strangers().map(|object| format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap()));
+    strangers().iter().for_each(|object| drop(namespace.kubectl.apply(&object.to_string()).unwrap()));
+    let specs = || {
+        names.each_ref().map(|name| {
+            namespace
+                .kubectl
+                .get(&[name.as_str()])
+                .map(|object| {
+                    json!([object["metadata"]["uid"], object["metadata"]["labels"], object["metadata"]["ownerReferences"], object["spec"], object["data"]])
+                })
+                .unwrap()
+        })
+    };
+    let before = specs();
+    let operator = Operator::start(&namespace, "rljob:a");
     namespace.kubectl.apply(&job().to_string()).unwrap();
     wait_for_condition(&namespace, "Stalled");
-    let message = "these objects have names that the job needs and belong to somebody else; rename the job or remove them: Service sample-trainer";
+    let named = names.each_ref().map(|name| name.replace('/', " ")).join(", ");
+    let message = format!("these objects have names that the job needs and belong to somebody else; rename the job or remove them: {named}");
     assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message"), message);
-    assert_eq!(field(&namespace, "service/sample-trainer", ".metadata.resourceVersion"), version);
-    assert_eq!(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap(), "");
+    namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
+    drop(operator);
+    assert_eq!(specs(), before);
+    let all = namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap();
+    assert_eq!(all.lines().count(), names.len(), "more than the strangers' was made: {all}");
 }
 
 #[test]

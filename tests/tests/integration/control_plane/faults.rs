@@ -9,6 +9,7 @@ mod liveness;
 mod misoperation;
 mod paths;
 mod recovery;
-mod stage;
 mod stale;
 mod unobserved;
+
+use super::stage;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rljob_tests::enclosure::Program;
 use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::wait_until;
-use rljob_tests::{Kubectl, Namespace, scrape};
+use rljob_tests::{Cluster, Kubectl, Namespace, scrape};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -43,18 +43,24 @@ impl Operator {
 
     /// One that talks to the API server through a proxy, `server`.
     pub(super) fn start_at(namespace: &Namespace, image: &str, server: Option<&str>, more: &[&str]) -> Self {
-        let port = PORT.fetch_add(1, Ordering::Relaxed);
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
-        let mut arguments = vec![
-            format!("KUBECONFIG={}", service_account_config(&namespace.name, server)),
-            binary("rljob-operator").unwrap().display().to_string(),
-            format!("--image={image}"),
-            format!("--namespace={}", namespace.name),
-            format!("--listen=0.0.0.0:{port}"),
-        ];
+        let (config, namespace) = (service_account_config(cluster(), &namespace.name, server), format!("--namespace={}", namespace.name));
+        let arguments: Vec<&str> = [namespace.as_str()].iter().chain(more).copied().collect();
+        Self::start_program(cluster(), &name, image, &config, &arguments)
+    }
+
+    /// One for all namespaces of a cluster of its own.
+    pub(super) fn start_in(cluster: &Cluster, image: &str, more: &[&str]) -> Self {
+        Self::start_program(cluster, &format!("operator-{}", image.replace([':', '/'], "-")), image, &service_account_config(cluster, "all", None), more)
+    }
+
+    fn start_program(cluster: &Cluster, name: &str, image: &str, config: &str, more: &[&str]) -> Self {
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        let program = binary("rljob-operator").unwrap().display().to_string();
+        let mut arguments = vec![format!("KUBECONFIG={config}"), program, format!("--image={image}"), format!("--listen=0.0.0.0:{port}")];
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
-        let program = cluster().start_program(&name, "env".as_ref(), &arguments).unwrap();
-        Self { program, metrics: SocketAddr::from((cluster().address(), port)) }
+        let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();
+        Self { program, metrics: SocketAddr::from((cluster.address(), port)) }
     }
 
     /// What it has said so far.
@@ -84,6 +90,13 @@ impl Operator {
         Ok(scrape::metrics(self.metrics)?.get(name).copied().unwrap_or_default())
     }
 
+    /// Passes and requests to the API server so far, of whatever kind.
+    pub(super) fn passes_and_requests(&self) -> anyhow::Result<(f64, f64)> {
+        let samples = scrape::metrics(self.metrics)?;
+        let requests = samples.iter().filter(|(name, _)| name.starts_with("rljob_api_requests_total")).map(|(_, count)| count).sum();
+        Ok((samples.get("rljob_reconcile_duration_seconds_count").copied().unwrap_or_default(), requests))
+    }
+
     pub(super) fn wait_to_say(&self, words: &str) {
         wait_until(&format!("the operator to say {words:?}"), LIMIT, || Ok(self.program.words().contains(words))).unwrap();
     }
@@ -98,9 +111,10 @@ impl Drop for Operator {
 }
 
 /// A kubeconfig with a token of the service account that install.yaml makes.
-fn service_account_config(name: &str, server: Option<&str>) -> String {
-    let token = system().run(&["create", "token", "rljob-operator", "--duration=1h"]).unwrap();
-    let admin = cluster().kubeconfig();
+fn service_account_config(cluster: &Cluster, name: &str, server: Option<&str>) -> String {
+    let system = cluster.kubectl().in_namespace("rljob-system");
+    let token = system.run(&["create", "token", "rljob-operator", "--duration=1h"]).unwrap();
+    let admin = cluster.kubeconfig();
     let mut config: Value = serde_json::from_str(&fs::read_to_string(admin).unwrap()).unwrap();
     config["users"][0]["user"] = json!({"token": token.trim()});
     if let Some(server) = server {
@@ -112,13 +126,14 @@ fn service_account_config(name: &str, server: Option<&str>) -> String {
     path.display().to_string()
 }
 
-fn system() -> Kubectl {
-    cluster().kubectl().in_namespace("rljob-system")
-}
-
 /// A namespace with the job `sample`, changed by a merge patch.
 pub(super) fn namespace_with(prefix: &str, patch: &Value) -> Namespace {
-    let namespace = Namespace::create(cluster(), prefix).unwrap();
+    namespace_in(cluster(), prefix, patch)
+}
+
+/// The same in a cluster of its own.
+pub(super) fn namespace_in(cluster: &Cluster, prefix: &str, patch: &Value) -> Namespace {
+    let namespace = Namespace::create(cluster, prefix).unwrap();
     let mut job = job();
     merge(&mut job, patch);
     namespace.kubectl.apply(&job.to_string()).unwrap();

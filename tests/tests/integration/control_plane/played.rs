@@ -29,7 +29,7 @@ pub(super) struct Run {
     pub(super) attempt: u32,
     pub(super) restarts: u32,
     pub(super) step: u32,
-    /// How the run ended: `Finished` or `Failed`.
+    /// The phase that is said whatever is ordered: `Finished`, `Failed`, or `Starting` for ever.
     pub(super) end: Option<&'static str>,
     /// The highest epoch that a coordinator was told, and the answers to lower ones.
     pub(super) epoch: u64,

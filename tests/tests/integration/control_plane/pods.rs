@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::operator::{LIMIT, Operator, field, namespace_with, status, wait_for_pods};
 
 /// Puts a pod on a node of which nothing is ever heard.
-fn bind(namespace: &Namespace, pod: &str) {
+pub(super) fn bind(namespace: &Namespace, pod: &str) {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": {"kind": "Node", "name": "ghost"}});
     post(namespace, pod, "binding", &binding);
 }
@@ -19,7 +19,7 @@ fn post(namespace: &Namespace, pod: &str, subresource: &str, body: &Value) {
 }
 
 /// What kubelet and controllers write.
-fn set_status(namespace: &Namespace, pod: &str, status: &Value) {
+pub(super) fn set_status(namespace: &Namespace, pod: &str, status: &Value) {
     let patch = json!({"status": status}).to_string();
     namespace.kubectl.run(&["patch", &format!("pod/{pod}"), "--subresource=status", "--patch", &patch]).unwrap();
 }
@@ -69,6 +69,8 @@ fn a_pod_whose_node_does_not_end_it_is_recorded_then_removed_by_force_and_replac
     wait_for_incident(&namespace, "PodLost", pod);
     wait_until("both events", LIMIT, || Ok(events(&namespace, pod) == ["NodeNotReady", "PodLost"])).unwrap();
     assert_eq!(status(&namespace).unwrap()["restarts"], 0);
+    let counted = |reason: &str| operator.metric(&format!("rljob_incidents_total{{reason=\"{reason}\",role=\"trainer\"}}")).unwrap();
+    assert_eq!([counted("NodeNotReady"), counted("PodLost")], [1.0, 1.0]);
     assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
 }
 

@@ -26,7 +26,7 @@ impl Part {
         match self {
             Self::Start => stage.start_operator(),
             Self::Suspend => stage.patch(&json!({"suspend": true})),
-            Self::Resume => stage.patch(&json!({"suspend": false, "inference": {"replicas": 2}})),
+            Self::Resume => stage.patch(&json!({"suspend": false, "inference": {"replicas": 2}, "trainer": {"resources": {"limits": {"memory": "2Gi"}}}})),
             Self::Finish => stage.play.run.lock().unwrap().end = Some("Finished"),
             Self::Remove => stage.patch(&json!({"ttlSecondsAfterFinished": 0})),
         }

@@ -1,33 +1,27 @@
-//! A job on a stage: its namespace, the proxy that its operator talks through, its played pods and coordinators; and its end state, to be compared with another's.
+//! A job on a stage: its namespace, the proxy that its operator talks through, its played pods and coordinators.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use rljob_tests::process::wait_until;
 use rljob_tests::proxy::{Call, Verb, Write};
 use rljob_tests::{Api, Namespace, Proxy};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::super::cluster;
-use super::super::operator::{LIMIT, Operator, namespace_with};
-use super::super::played::Play;
+use super::cluster;
+use super::operator::{LIMIT, Operator, namespace_with};
+use super::played::Play;
+
+mod end_state;
+
+pub(super) use end_state::differences;
 
 /// A time without writes after which an operator is at rest: longer than any of its delays between two steps of one change.
 const REST: Duration = Duration::from_millis(1500);
 /// Cases that run at once.
 const LANES: usize = 6;
-/// What an operator makes of a job, and the job; by group, resource.
-const KINDS: [(&str, &str); 8] = [
-    ("apis/rljob.dev/v1alpha1", "rljobs"),
-    ("apis/apps/v1", "statefulsets"),
-    ("api/v1", "services"),
-    ("api/v1", "configmaps"),
-    ("api/v1", "secrets"),
-    ("apis/networking.k8s.io/v1", "networkpolicies"),
-    ("apis/policy/v1", "poddisruptionbudgets"),
-    ("api/v1", "pods"),
-];
 
 /// What the operator sees is real, but for what the proxy does to it; pods and coordinators are played.
 pub(super) struct Stage {
@@ -55,8 +49,18 @@ impl Stage {
 
     /// Starts an operator; one that was there is killed.
     pub(super) fn start_operator(&mut self) {
+        self.start_operator_of("rljob:a");
+    }
+
+    /// One whose own image is another.
+    pub(super) fn start_operator_of(&mut self, image: &str) {
         self.kill_operator();
-        self.operator = Some(Operator::start_at(&self.namespace, "rljob:a", Some(&self.proxy.server()), &[]));
+        self.operator = Some(Operator::start_at(&self.namespace, image, Some(&self.proxy.server()), &[]));
+    }
+
+    /// Passes and requests to the API server of the operator that runs.
+    pub(super) fn passes_and_requests(&self) -> anyhow::Result<(f64, f64)> {
+        self.operator.as_ref().context("no operator runs")?.passes_and_requests()
     }
 
     pub(super) fn kill_operator(&mut self) {
@@ -160,29 +164,6 @@ impl Stage {
         self.writes()
     }
 
-    /// Everything of the job, without what differs between two runs that are equal.
-    pub(super) fn end_state(&self) -> BTreeMap<String, Value> {
-        let job = self.job();
-        let (uid, namespace) = (job["metadata"]["uid"].as_str().unwrap(), self.namespace.name.as_str());
-        let mut state = BTreeMap::new();
-        for (group, resource) in KINDS {
-            for mut object in self.list(group, resource) {
-                normalise(&mut object, resource);
-                let text = object.to_string().replace(uid, "UID").replace(uid.split('-').next().unwrap(), "U").replace(namespace, "NAMESPACE");
-                let object: Value = serde_json::from_str(&text).unwrap();
-                state.insert(format!("{resource}/{}", object["metadata"]["name"].as_str().unwrap()), object);
-            }
-        }
-        state
-    }
-
-    /// Waits until everything is as in this end state.
-    pub(super) fn wait_to_be(&self, state: &BTreeMap<String, Value>, what: &str) {
-        let is = || Ok(differences(&self.end_state(), state).is_empty());
-        wait_until("the end state", LIMIT, is)
-            .unwrap_or_else(|error| panic!("{what}: {error:#}\n{:#?}\n{}\n{}", differences(&self.end_state(), state), listed(&self.writes()), self.words()));
-    }
-
     /// Objects that have the job's name at their beginning.
     pub(super) fn list(&self, group: &str, resource: &str) -> Vec<Value> {
         let mut list = self.api.get(&self.path(group, resource)).unwrap();
@@ -216,34 +197,6 @@ pub(super) fn listed(writes: &[Write]) -> String {
     told.map(|write| format!("{} {}", write.call, write.code)).collect::<Vec<_>>().join("\n")
 }
 
-/// Where two end states differ, a line each.
-pub(super) fn differences(seen: &BTreeMap<String, Value>, expected: &BTreeMap<String, Value>) -> Vec<String> {
-    let mut found = Vec::new();
-    for name in seen.keys().chain(expected.keys().filter(|name| !seen.contains_key(*name))) {
-        let of = |state: &BTreeMap<String, Value>| state.get(name).cloned().unwrap_or_default();
-        compare(name, &of(seen), &of(expected), &mut found);
-    }
-    found
-}
-
-fn compare(path: &str, seen: &Value, expected: &Value, found: &mut Vec<String>) {
-    match (seen, expected) {
-        (Value::Object(seen), Value::Object(expected)) => {
-            for key in seen.keys().chain(expected.keys().filter(|key| !seen.contains_key(*key))) {
-                let of = |fields: &Map<String, Value>| fields.get(key).cloned().unwrap_or_default();
-                compare(&format!("{path}.{key}"), &of(seen), &of(expected), found);
-            }
-        }
-        (Value::Array(seen), Value::Array(expected)) if seen.len() == expected.len() => {
-            for (index, (seen, expected)) in seen.iter().zip(expected).enumerate() {
-                compare(&format!("{path}[{index}]"), seen, expected, found);
-            }
-        }
-        _ if seen == expected => {}
-        _ => found.push(format!("{path}: {seen} is not {expected}")),
-    }
-}
-
 /// How often each object was made and removed. Events tell, and are no state.
 pub(super) fn made_and_removed(writes: &[Write], uid: &str) -> BTreeMap<String, usize> {
     let lasting = |write: &&Write| matches!(write.call.verb, Verb::Create | Verb::Delete) && write.call.resource != "events" && write.code < 300;
@@ -252,52 +205,4 @@ pub(super) fn made_and_removed(writes: &[Write], uid: &str) -> BTreeMap<String, 
         *counts.entry(write.call.to_string().replace(uid.split('-').next().unwrap_or_default(), "U")).or_default() += 1;
     }
     counts
-}
-
-/// Removes what depends on time and identity, and what other programs keep in a status.
-fn normalise(object: &mut Value, resource: &str) {
-    let keep_status = resource == "rljobs";
-    let fields = object.as_object_mut().unwrap();
-    if !keep_status {
-        fields.remove("status");
-    }
-    if resource == "secrets" {
-        let keys: Map<String, Value> = fields["data"].as_object().unwrap().keys().map(|key| (key.clone(), json!("token"))).collect();
-        fields["data"] = Value::Object(keys);
-    }
-    if let Some(annotations) = fields["metadata"]["annotations"].as_object_mut() {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration"); // what a person said first, not what is
-    }
-    if resource == "pods" {
-        fields.remove("spec"); // it is that of the StatefulSet, with its own uid in names
-    }
-    scrub(object);
-}
-
-/// Identities and versions go; of a time it stays that it is set.
-fn scrub(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            // Incidents tell what happened on the way.
-            for name in [
-                "incidents",
-                "rljob.dev/sha256",
-                "uid",
-                "resourceVersion",
-                "generation",
-                "observedGeneration",
-                "managedFields",
-                "creationTimestamp",
-                "controller-revision-hash",
-                "coordinatorUid",
-            ] {
-                fields.remove(name);
-            }
-            fields.values_mut().for_each(scrub);
-        }
-        // 2026-11-21T23:17:20Z
-        Value::String(text) if text.len() == 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T' => *value = json!("a time"),
-        Value::Array(items) => items.iter_mut().for_each(scrub),
-        _ => {}
-    }
 }
