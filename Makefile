@@ -1,6 +1,6 @@
 # The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e chaos bench docs
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e e2e-sglang chaos bench docs
 
 # Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
@@ -49,6 +49,9 @@ e2e: setup build ## Run jobs on a real Kubernetes of two nodes on this machine, 
 
 chaos: setup build ## Let jobs fail on two nodes for CHAOS_MINUTES (30) by the seed CHAOS_SEED; prints `chaos: F faults, V violations`
 	$(CHAOS)
+
+e2e-sglang: setup build ## Run the job on the real SGLang, on the CPU, in a real Kubernetes (minutes; not part of `make test`)
+	$(CARGO_TEST) --test integration e2e::sglang:: -- --ignored --nocapture
 
 bench: setup ## Measure on 2 cores against peers, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names the peers' Python)
 	cargo bench --workspace --locked --bench '*' --no-run

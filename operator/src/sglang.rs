@@ -43,6 +43,7 @@ pub fn arguments(spec: &RLJobSpec, model_directory: &Path, host: &str, config_fi
         "--sampling-backend=pytorch".to_owned(),
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
+        "--enable-metrics".to_owned(),
     ];
     if spec.inference.gpus_per_replica > 1 {
         arguments.push(format!("--tp-size={}", spec.inference.gpus_per_replica));
@@ -84,6 +85,7 @@ mod tests {
             "--random-seed=1",
             "--sampling-backend=pytorch",
             "--log-level=warning",
+            "--enable-metrics",
             "--config",
             "/keys.yaml",
         ];
@@ -95,7 +97,7 @@ mod tests {
         spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
         let all = arguments(&spec, Path::new("/m"), "::", "/keys.yaml");
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
-        assert_eq!(all[7..10], ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]);
+        assert_eq!(all[8..11], ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub mod proxy;
 pub mod rootfs;
 pub mod s3;
 pub mod scrape;
+pub mod sglang;
 
 pub use api::Api;
 pub use audit::Asked;

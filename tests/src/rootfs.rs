@@ -28,6 +28,19 @@ pub fn image(reference: &str, output: &Path) -> Result<Image> {
 
 /// Lays the image's files out under `root`.
 fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
+    skeleton(root)?;
+    let mut libraries = BTreeSet::new();
+    for name in binaries {
+        let source = files::binary(name)?;
+        let target = root.join("usr/local/bin").join(name);
+        run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&target).arg(&source))?;
+        libraries.extend(loaded_libraries(&source)?);
+    }
+    libraries.iter().try_for_each(|library| copy_library(root, library))
+}
+
+/// The files that Linux programs expect, under `root`.
+pub(crate) fn skeleton(root: &Path) -> Result<()> {
     for folder in ["usr/local/bin", "usr/local/lib", "etc/ssl/certs", "tmp"] {
         fs::create_dir_all(root.join(folder)).with_context(|| format!("cannot create {folder} in the image's folder"))?;
     }
@@ -44,15 +57,7 @@ fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
     if certificates.exists() {
         fs::copy(certificates, root.join("etc/ssl/certs/ca-certificates.crt"))?;
     }
-
-    let mut libraries = BTreeSet::new();
-    for name in binaries {
-        let source = files::binary(name)?;
-        let target = root.join("usr/local/bin").join(name);
-        run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&target).arg(&source))?;
-        libraries.extend(loaded_libraries(&source)?);
-    }
-    libraries.iter().try_for_each(|library| copy_library(root, library))
+    Ok(())
 }
 
 /// What the loader loads for a binary, the loader itself included.
@@ -67,8 +72,8 @@ fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
     Ok(words.map(PathBuf::from).collect())
 }
 
-/// System libraries keep their place; those of libtorch go beside our binaries, where the binaries' run path looks for them.
-fn copy_library(root: &Path, library: &Path) -> Result<()> {
+/// System libraries keep their place; others go to /usr/local/lib, where the run path of our binaries looks for libtorch.
+pub(crate) fn copy_library(root: &Path, library: &Path) -> Result<()> {
     let is_system = ["/lib", "/usr/lib"].iter().any(|folder| library.starts_with(folder)) || library.starts_with("/lib64");
     let name = library.file_name().with_context(|| format!("{} has no name", library.display()))?;
     let target = if is_system { root.join(library.strip_prefix("/")?) } else { root.join("usr/local/lib").join(name) };

@@ -158,6 +158,10 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     if role != Role::Coordinator {
         environment.push(value("OMP_WAIT_POLICY", "PASSIVE"));
     }
+    if is_sglang(job, role) {
+        // torch.compile names its cache after the user, who has no name in an image that is made for root.
+        environment.push(value("USER", "rljob"));
+    }
     if role == Role::Trainer && job.spec.trainer.processes_per_replica > 1 {
         environment.push(value("OMP_NUM_THREADS", "1"));
     }
@@ -174,7 +178,7 @@ fn requirements(resources: &Resources, gpus: Option<(String, i32)>) -> Option<Re
 }
 
 /// An engine is healthy for as long as its port answers: its coordinator judges it, and a probe must not kill a server that pauses for weights. The start may take
-/// half an hour: large weights, or the export of another job that is not complete yet.
+/// an hour: 100 GB of weights at 50 MB/s and kernels that are compiled, or the export of another job that is not complete yet.
 fn with_probes(role: Role) -> Container {
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
@@ -189,7 +193,7 @@ fn with_probes(role: Role) -> Container {
     let connect =
         Probe { tcp_socket: Some(TCPSocketAction { port: port(), host: None }), period_seconds: Some(5), timeout_seconds: Some(5), ..Probe::default() };
     match role {
-        Role::Inference => Container { startup_probe: Some(get("/health", 2, 900)), readiness_probe: Some(connect), ..Container::default() },
+        Role::Inference => Container { startup_probe: Some(get("/health", 2, 1800)), readiness_probe: Some(connect), ..Container::default() },
         Role::Coordinator | Role::Trainer => Container {
             startup_probe: Some(get("/healthz", 1, 120)),
             readiness_probe: Some(get("/healthz", 5, 3)),

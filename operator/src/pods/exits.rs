@@ -26,9 +26,10 @@ pub struct Exit {
     pub restarts: i32,
 }
 
-/// The newest end of a container that was not asked to.
+/// The newest end of a container that was not asked to. An engine is never through: SGLang ends with 0 when one of its processes was killed.
 pub(super) fn newest(pods: &[PodFacts]) -> Option<Failure> {
-    let exits = pods.iter().filter(|pod| pod.deletion.is_none()).filter_map(|pod| Some((pod, pod.exit.as_ref().filter(|exit| exit.code != 0)?)));
+    let failed = |pod: &PodFacts, exit: &Exit| exit.code != 0 || pod.role == Role::Inference;
+    let exits = pods.iter().filter(|pod| pod.deletion.is_none()).filter_map(|pod| Some((pod, pod.exit.as_ref().filter(|exit| failed(pod, exit))?)));
     exits.max_by_key(|(_, exit)| exit.at).map(|(pod, exit)| failure(pod, exit))
 }
 
@@ -79,6 +80,8 @@ mod tests {
         assert_eq!(told(&[engine, coordinator]), expected("CoordinatorExited", message, 139, 7));
         let message = "inference process of sums-inference-0 was killed: it needed more memory than its limit, or than its node has";
         assert_eq!(told(&[ended("sums-inference-0", 137, "OOMKilled", "", 5)]), expected("OOMKilled", message, 137, 5));
+        let message = "inference process of sums-inference-0 exited with code 0";
+        assert_eq!(told(&[ended("sums-inference-0", 0, "Completed", "", 5)]), expected("EngineExited", message, 0, 5));
         assert_eq!(told(&[ended("sums-trainer-0", 0, "Completed", "", 5)]), None);
         assert_eq!(told(&[asked_to_go(ended("sums-trainer-0", 143, "Error", "", 5), 4, 30)]), None);
     }

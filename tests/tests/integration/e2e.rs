@@ -1,5 +1,7 @@
 //! A job on a real cluster of two nodes: operator from manifests/install.yaml, image of our binaries, and crashes in the middle.
 
+mod sglang;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,90 @@
+//! An image that runs the SGLang of `tests/sglang/setup.sh`, as a user's own image for CPUs would: its Python is in the image, its packages are on a volume.
+//!
+//! ```text
+//!  image:  /usr/local/bin/python3, lscpu · their libraries · Python's standard library · environment of a machine without a GPU
+//!  volume: ENVIRONMENT ─▶ /opt/sglang (venv/lib/python3.N/site-packages, 2.6 GB)
+//! ```
+//! It must not change what the operator renders: flags, keys, ports and probes are those of any SGLang pod.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::image::{self, Image};
+use crate::process::run;
+use crate::{files, rootfs};
+
+/// Where pods see the environment.
+pub const MOUNT: &str = "/opt/sglang";
+/// What SGLang counts the processor's cores with.
+const LSCPU: &str = "/usr/bin/lscpu";
+/// What an image needs not: packages, which are on the volume, Python's own tests, and what extensions are linked with.
+const LEFT_OUT: [&str; 5] = ["site-packages", "dist-packages", "test", "__pycache__", "config-*"];
+
+/// The environment in the cache, if `make setup` could lay it out.
+pub fn environment() -> Option<PathBuf> {
+    files::cache().ok().map(|cache| cache.join("sglang-0.5.12")).filter(|folder| folder.join("serve.sh").exists())
+}
+
+/// Makes the image under the name `reference`, in the folder `output`.
+pub fn image(environment: &Path, reference: &str, output: &Path) -> Result<Image> {
+    let python = environment.join("venv/bin/python");
+    let asked = "import sysconfig; print(sysconfig.get_path('stdlib'), sysconfig.get_path('purelib'))";
+    let paths = run(Command::new(&python).args(["-c", asked]))?;
+    let (standard, packages) = paths.trim().split_once(' ').with_context(|| format!("{} names no folders: {paths:?}", python.display()))?;
+    let root = tempfile::tempdir_in(output)?;
+    rootfs::skeleton(root.path())?;
+    for (name, program) in [("python3", python.as_path()), ("lscpu", Path::new(LSCPU))] {
+        fs::copy(program, root.path().join("usr/local/bin").join(name)).with_context(|| format!("cannot copy {}", program.display()))?;
+    }
+    let standard = Path::new(standard);
+    copy_standard_library(standard, root.path())?;
+    let mut loading = vec![python, PathBuf::from(LSCPU)];
+    for folder in [standard.join("lib-dynload"), PathBuf::from(packages)] {
+        loading.extend(extensions(&folder)?);
+    }
+    loaded_by(&loading, environment)?.iter().try_for_each(|library| rootfs::copy_library(root.path(), library))?;
+    let packages = Path::new(MOUNT).join(Path::new(packages).strip_prefix(environment)?);
+    let environment = [
+        "PATH=/usr/local/bin",
+        "LD_LIBRARY_PATH=/usr/local/lib",
+        &format!("PYTHONPATH={}", packages.display()),
+        "PYTHONDONTWRITEBYTECODE=1",
+        "SGLANG_USE_CPU_ENGINE=1",
+        "CUDA_VISIBLE_DEVICES=",
+        "HF_HUB_OFFLINE=1",
+        "OMP_NUM_THREADS=1",
+    ];
+    image::build(reference, root.path(), &json!({"Env": environment, "User": "65532:65532"}), output)
+}
+
+/// Python looks for its library beside the folder that it is in itself.
+fn copy_standard_library(library: &Path, root: &Path) -> Result<()> {
+    let name = library.file_name().context("Python's library has no name")?;
+    let target = root.join("usr/local/lib").join(name);
+    fs::create_dir_all(&target)?;
+    let exclude = LEFT_OUT.map(|name| format!("--exclude={name}"));
+    let archive = target.with_extension("tar");
+    run(Command::new("tar").args(exclude).arg("--create").arg("--file").arg(&archive).arg("--directory").arg(library).arg("."))?;
+    run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&target))?;
+    fs::remove_file(archive).context("cannot remove an archive")
+}
+
+/// Everything under a folder that a loader loads.
+fn extensions(folder: &Path) -> Result<Vec<PathBuf>> {
+    let found = run(Command::new("find").arg(folder).args(["-type", "f", "-name", "*.so*"]))?;
+    Ok(found.lines().map(PathBuf::from).collect())
+}
+
+/// Libraries that the loader finds for these outside of the environment. What it does not find is a GPU's.
+fn loaded_by(paths: &[PathBuf], environment: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd").args(paths).output().context("cannot start ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // A line that ends with a colon names the file that the next ones are about.
+    let found = text.lines().filter(|line| !line.ends_with(':')).filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    Ok(found.map(PathBuf::from).filter(|library| !library.starts_with(environment)).collect())
+}
