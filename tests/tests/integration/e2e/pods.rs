@@ -109,8 +109,9 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     assert_eq!(status["restarts"], 0, "nothing of it counts: {status}");
     let seen = run.steps();
     assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "every step is recorded once");
-    namespace.kubectl.run(&["patch", "rljob/stays", "--type=merge", "--patch", &json!({"spec": {"suspend": true}}).to_string()]).unwrap();
-    run.wait_for_condition("Suspended");
+    namespace.kubectl.run(&["delete", "rljob/stays", "--wait"]).unwrap();
+    namespace.kubectl.run(&["wait", "--for=delete", "pods", "--selector=rljob.dev/job=stays", "--timeout=300s"]).unwrap();
+    run.say("the job was deleted while it ran, and no pod is left");
 }
 
 /// A new engine joins at a sync, which opens its gate; one that leaves takes nothing along.
