@@ -3,27 +3,21 @@
 //! Status is written once a pass, and before anything is made or taken away; the write names the version of the object that was read, so that a pass over a stale
 //! object changes nothing.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
-use futures::channel::mpsc;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::PostParams;
-use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType, Recorder};
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::RLJob;
 use rljob_crds::names::{MANAGED_BY, REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::RLJobStatus;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::apply::{Applied, ApplyError, Target};
-use crate::cache::{Cache, changes};
+use crate::cache::Cache;
 use crate::children::children;
 use crate::decide::{self, Decision, Facts, Recorded, assign_epoch, decide, desired_for_coordinator};
 use crate::desired::tokens::TokenKey;
@@ -32,14 +26,18 @@ use crate::metrics::Metrics;
 use crate::observe::{Observed, observe};
 use crate::pods::{self, LastSeen, Plan};
 use crate::poll::{Order, Pollers};
-use crate::remove::{RemoveError, remove};
+use crate::remove::remove;
 use crate::status;
 use crate::tend::tend;
 use crate::validate::{ValidatedJob, validate};
 
+mod error;
 mod policy;
+mod run;
 
+pub use error::ReconcileError;
 pub use policy::{Failures, Rejections, Written};
+pub use run::{new, run};
 
 /// A pass that nothing triggered, as a safety net.
 const RESYNC: Duration = Duration::from_secs(300);
@@ -47,16 +45,8 @@ const RESYNC: Duration = Duration::from_secs(300);
 const STALLED_RESYNC: Duration = Duration::from_secs(60);
 /// Time in which a coordinator that is asked for the first time has answered, or has been given up for now.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-/// Time after which a deleted job is forgotten at the latest.
-const HOUSEKEEPING: Duration = Duration::from_secs(10);
 /// Time that a pod may wait for its volumes before what it mounts is applied again.
 const MOUNT_PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// Passes at a time: of different jobs, since one job has one at a time.
-const CONCURRENCY: u16 = 32;
-/// Jobs in a page of a list.
-const PAGE: u32 = 100;
-/// What kubectl leaves in an object: the spec once more.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Longest note of an event, in bytes.
 const NOTE_LIMIT: usize = 1000;
 
@@ -88,104 +78,6 @@ pub struct Context {
     pub rejections: Rejections,
     /// Pods of the pass before, by job.
     pub last_seen: LastSeen,
-}
-
-/// Why a pass failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ReconcileError {
-    /// An object changed since it was read.
-    #[error("{0}")]
-    Conflict(String),
-    /// What exists could not be read.
-    #[error("failed to read what exists")]
-    Observe(#[source] Box<kube::Error>),
-    /// The status could not be written.
-    #[error("failed to write the status")]
-    WriteStatus(#[source] Box<kube::Error>),
-    /// A child could not be applied.
-    #[error(transparent)]
-    Apply(ApplyError),
-    /// A pod could not be removed, or its gate not set.
-    #[error("failed to tend to a pod")]
-    Tend(#[source] Box<kube::Error>),
-    /// A finished job's child could not be removed.
-    #[error(transparent)]
-    Remove(RemoveError),
-}
-
-impl From<ApplyError> for ReconcileError {
-    fn from(error: ApplyError) -> Self {
-        match error {
-            ApplyError::Conflict { .. } => Self::Conflict(error.to_string()),
-            error => Self::Apply(error),
-        }
-    }
-}
-
-impl From<RemoveError> for ReconcileError {
-    fn from(error: RemoveError) -> Self {
-        match error {
-            RemoveError::Conflict(..) | RemoveError::Secret(ApplyError::Conflict { .. }) => Self::Conflict(error.to_string()),
-            error => Self::Remove(error),
-        }
-    }
-}
-
-impl ReconcileError {
-    /// The variant, as a metric's label.
-    fn variant(&self) -> &'static str {
-        match self {
-            Self::Conflict(_) => "conflict",
-            Self::Observe(_) => "observe",
-            Self::WriteStatus(_) => "write_status",
-            Self::Apply(_) => "apply",
-            Self::Tend(_) => "tend",
-            Self::Remove(_) => "remove",
-        }
-    }
-}
-
-/// The controller, not running yet, and the store of all jobs that it keeps.
-pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Store<RLJob>) {
-    let jobs: Api<RLJob> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
-    let (store, writer) = reflector::store();
-    let slim = |job: &mut RLJob| {
-        job.metadata.managed_fields = None;
-        job.annotations_mut().remove(LAST_APPLIED);
-    };
-    let jobs = watcher(jobs, watcher::Config::default().page_size(PAGE)).default_backoff().modify(slim).reflect(writer).applied_objects();
-    let controller = Controller::for_stream(jobs, store.clone()).with_config(Config::default().concurrency(CONCURRENCY));
-    (controller, store)
-}
-
-/// Runs the controller until `stop`; passes in progress are finished.
-pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers: mpsc::Receiver<ObjectRef<RLJob>>, stop: CancellationToken) {
-    // Ends with the controller, also if that is dropped.
-    let _housekeeping = AbortOnDropHandle::new(tokio::spawn(keep_house(controller.store(), context.clone(), stop.clone())));
-    controller
-        .reconcile_on(triggers)
-        .reconcile_on(changes(&context.cache, &context.client, context.namespace.as_deref()))
-        .graceful_shutdown_on(stop.cancelled_owned())
-        .run(reconcile_measured, error_policy, context)
-        .for_each(|result| async move {
-            if let Err(kube::runtime::controller::Error::QueueError(error)) = result {
-                tracing::warn!(%error, "a watch failed and is being started again");
-            }
-        })
-        .await;
-}
-
-/// Forgets jobs that are gone: without a finalizer, no pass sees a deletion.
-async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: CancellationToken) {
-    while stop.run_until_cancelled(tokio::time::sleep(HOUSEKEEPING)).await.is_some() {
-        let uids: HashSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
-        context.pollers.retain(|uid| uids.contains(uid));
-        context.failures.retain(|uid| uids.contains(uid));
-        context.rejections.retain(|uid| uids.contains(uid));
-        context.applied.retain(|uid| uids.contains(uid));
-        context.written.retain(|uid| uids.contains(uid));
-        context.last_seen.retain(|uid| uids.contains(uid));
-    }
 }
 
 async fn reconcile_measured(job: Arc<RLJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
@@ -246,7 +138,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let pods = observed.pod_facts();
     let plan = pods::plan(&pods, facts.report().map_or(&[], |report| &report.engines), now);
     facts.incidents = pods::incidents(&pods, &plan, &context.last_seen.gone(&uid, &pods, |role, ordinal| observed.wants(role, ordinal)));
-    facts.exit = pods::exit(&pods);
+    (facts.exit, facts.exits) = (pods::exit(&pods), pods::exits(&pods));
     let decision = decide(&job, &facts, now);
     let order = order(&job, &facts, &observed, &decision, context);
     if let Some(order) = order.filter(|order| epoch == recorded_epoch && facts.recorded.reported && !context.pollers.has_asked(&uid, &order.identity)) {

@@ -1,7 +1,7 @@
 //! Removes a finished job's children, all of them its own: each as it was seen, by UID and resourceVersion. What marks that there are any, the ConfigMap, goes last, so
 //! that a removal that was cut short is taken up again.
 
-use futures::future::try_join_all;
+use futures::future::join_all;
 use kube::api::{DeleteParams, Preconditions};
 
 use crate::apply::{ApplyError, Target};
@@ -39,16 +39,21 @@ pub async fn remove(target: &Target<'_>, children: &[Child], observed: &Observed
             remove_one(target, &secret.name, uid, version).await?;
         }
         let own = observed.children.iter().filter(|(name, live)| name.0 == kind && !live.terminating);
-        try_join_all(own.map(|(name, live)| remove_one(target, name, live.uid.to_string(), live.version.to_string()))).await?;
+        // Each is waited for: what is given up on its way would be asked for once more.
+        let outcomes = join_all(own.map(|(name, live)| remove_one(target, name, live.uid.to_string(), live.version.to_string()))).await;
+        outcomes.into_iter().collect::<Result<(), RemoveError>>()?;
     }
     Ok(())
 }
 
 async fn remove_one(target: &Target<'_>, (kind, name): &ChildName, uid: String, version: String) -> Result<(), RemoveError> {
-    let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version) };
+    let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version.clone()) };
     let parameters = DeleteParams::background().preconditions(preconditions);
     match kind.api(target.client, Some(target.namespace)).delete(name, &parameters).await {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            target.cache.removed(*kind, target.namespace, name, &version);
+            Ok(())
+        }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             target.applied.forget(target.uid, &(*kind, name.clone()));

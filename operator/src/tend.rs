@@ -1,6 +1,6 @@
 //! Does to pods what was planned for them. Each request names the pod's UID and version: one that is another pod by now, or has changed, is left to the next pass.
 
-use futures::future::{try_join, try_join_all};
+use futures::future::{join, join_all};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -16,9 +16,11 @@ use crate::pods::{GateChange, Plan, Removal};
 /// Any request that fails, but for a pod that is gone or has changed.
 pub async fn tend(client: &Client, namespace: &str, plan: &Plan, now: Timestamp) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let removals = try_join_all(plan.removals.iter().map(|removal| remove(&pods, removal)));
-    let gates = try_join_all(plan.gates.iter().map(|change| set_gate(&pods, change, now)));
-    try_join(removals, gates).await.map(drop)
+    let removals = join_all(plan.removals.iter().map(|removal| remove(&pods, removal)));
+    let gates = join_all(plan.gates.iter().map(|change| set_gate(&pods, change, now)));
+    // Each is waited for: what is given up on its way would be asked for once more.
+    let (removals, gates) = join(removals, gates).await;
+    removals.into_iter().chain(gates).collect()
 }
 
 async fn remove(pods: &Api<Pod>, removal: &Removal) -> kube::Result<()> {

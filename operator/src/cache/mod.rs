@@ -82,6 +82,13 @@ impl Cache {
         live
     }
 
+    /// The API server has removed a child as it was at this version: no pass is to remove it again before the watch says so. One that others hold on to, the watch brings back.
+    pub fn removed(&self, kind: Kind, namespace: &str, name: &str, version: &str) {
+        if let Some(table) = self.lock().children.get_mut(&kind) {
+            table.remove(&(namespace.to_owned(), name.to_owned()), number(Some(version)));
+        }
+    }
+
     /// What the API server answered to a write of a pod.
     pub fn wrote_pod(&self, pod: Pod) {
         self.lock().put_pod(pod);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource;
+use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::{RLJob, names};
 
 use crate::validate::ValidatedJob;
@@ -44,6 +45,16 @@ impl Role {
             Self::Inference => names::ENGINE_PORT,
             Self::Coordinator => names::COORDINATOR_PORT,
             Self::Trainer => names::SUPERVISOR_PORT,
+        }
+    }
+}
+
+impl From<Role> for FailureRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Inference => Self::Inference,
+            Role::Coordinator => Self::Coordinator,
+            Role::Trainer => Self::Trainer,
         }
     }
 }

@@ -81,15 +81,15 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
     let mut cut_short = running.clone();
     let coordinators = cut_short.stateful_sets[1].spec.as_mut().unwrap();
     coordinators.replicas = Some(0);
-    let anew = |wanted| build(&job, wanted, &newer, &tokens, &Pinned::default());
+    let anew = build(&job, Wanted::Everything, &newer, &tokens, &Pinned::default());
     for (case, live, wanted, expected) in [
-        ("it runs", &running, Wanted::Everything, running.clone()),
-        ("it is being released", &running, Wanted::Nothing, suspended.clone()),
-        ("it is suspended or finished", &suspended, Wanted::Nothing, suspended.clone()),
-        ("it is resumed", &suspended, Wanted::Everything, anew(Wanted::Everything)),
-        ("a resume was cut short before its end", &cut_short, Wanted::Everything, anew(Wanted::Everything)),
+        ("it runs", &running, Wanted::Everything, &running),
+        ("it is being released", &running, Wanted::Nothing, &suspended),
+        ("it is suspended or finished", &suspended, Wanted::Nothing, &suspended),
+        ("it is resumed", &suspended, Wanted::Everything, &anew),
+        ("a resume was cut short before its end", &cut_short, Wanted::Everything, &anew),
     ] {
-        assert_eq!(build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted)), expected, "{case}");
+        assert_eq!(build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted)), *expected, "{case}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A container that ended by itself, as its kubelet tells it. Ends on the way out are none.
+//! Containers that ended by themselves, as their kubelets tell it: of each its newest end. Ends on the way out are none.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,6 +6,7 @@ use rljob_crds::names::{FAILURE_COORDINATOR_EXITED, FAILURE_ENGINE_EXITED, FAILU
 use rljob_crds::status::Failure;
 
 use super::PodFacts;
+use crate::decide::Exit;
 use crate::desired::Role;
 
 /// The reason that kubelets give where the kernel found no memory.
@@ -13,45 +14,50 @@ const OUT_OF_MEMORY: &str = "OOMKilled";
 
 /// How a container ended the last time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
-    /// Its exit code; 128 + n for signal n.
-    pub code: i32,
-    /// Kubernetes' reason, for example `Error` or `OOMKilled`.
-    pub reason: String,
-    /// Its last words; may be empty.
-    pub words: String,
+pub struct End {
+    /// How.
+    pub exit: Exit,
     /// When.
     pub at: Timestamp,
     /// How often its kubelet has started it again.
     pub restarts: i32,
 }
 
-/// The newest end of a container that was not asked to. An engine is never through: SGLang ends with 0 when one of its processes was killed.
-pub(super) fn newest(pods: &[PodFacts]) -> Option<Failure> {
-    let failed = |pod: &PodFacts, exit: &Exit| exit.code != 0 || pod.role == Role::Inference;
-    let exits = pods.iter().filter(|pod| pod.deletion.is_none()).filter_map(|pod| Some((pod, pod.exit.as_ref().filter(|exit| failed(pod, exit))?)));
-    exits.max_by_key(|(_, exit)| exit.at).map(|(pod, exit)| failure(pod, exit))
+/// Every container's that failed and was not asked to end.
+pub(super) fn all(pods: &[PodFacts]) -> Vec<Exit> {
+    ends(pods).filter(|(_, end)| end.exit.exit_code != 0).map(|(_, end)| end.exit.clone()).collect()
 }
 
-fn failure(pod: &PodFacts, exit: &Exit) -> Failure {
+/// The newest of them, for people. An engine is never through: SGLang ends with 0 when one of its processes was killed.
+pub(super) fn newest(pods: &[PodFacts]) -> Option<Failure> {
+    let failed = ends(pods).filter(|(pod, end)| end.exit.exit_code != 0 || pod.role == Role::Inference);
+    failed.max_by_key(|(_, end)| end.at).map(|(pod, end)| failure(pod, end))
+}
+
+fn ends(pods: &[PodFacts]) -> impl Iterator<Item = (&PodFacts, &End)> {
+    pods.iter().filter(|pod| pod.deletion.is_none()).filter_map(|pod| Some((pod, pod.end.as_ref()?)))
+}
+
+fn failure(pod: &PodFacts, end: &End) -> Failure {
+    let exit = &end.exit;
     let reason = match pod.role {
         _ if exit.reason == OUT_OF_MEMORY => FAILURE_OUT_OF_MEMORY,
         Role::Inference => FAILURE_ENGINE_EXITED,
         Role::Coordinator => FAILURE_COORDINATOR_EXITED,
         Role::Trainer => FAILURE_SUPERVISOR_EXITED,
     };
-    let how = match exit.code {
+    let how = match exit.exit_code {
         _ if exit.reason == OUT_OF_MEMORY => "was killed: it needed more memory than its limit, or than its node has".to_owned(),
         code @ 129.. => format!("was killed by signal {}", code - 128),
         code => format!("exited with code {code}"),
     };
-    let words = exit.words.lines().rev().find(|line| !line.trim().is_empty()).map(|line| format!(": {}", line.trim())).unwrap_or_default();
+    let words = exit.message.lines().rev().find(|line| !line.trim().is_empty()).map(|line| format!(": {}", line.trim())).unwrap_or_default();
     Failure {
         reason: reason.to_owned(),
-        message: format!("the {} process of {} {how}{words}; its kubelet starts it again (restart {})", pod.role.as_str(), pod.name, exit.restarts.max(1)),
+        message: format!("the {} process of {} {how}{words}; its kubelet starts it again (restart {})", pod.role.as_str(), pod.name, end.restarts.max(1)),
         pod: Some(pod.name.clone()),
-        exit_code: Some(exit.code),
-        time: Some(Time(exit.at)),
+        exit_code: Some(exit.exit_code),
+        time: Some(Time(end.at)),
     }
 }
 
@@ -62,8 +68,16 @@ mod tests {
     use crate::decide::test_support::at;
 
     fn ended(name: &str, code: i32, reason: &str, words: &str, second: i64) -> PodFacts {
-        let exit = Exit { code, reason: reason.to_owned(), words: words.to_owned(), at: at(second), restarts: 2 };
-        PodFacts { exit: Some(exit), ..pod(name) }
+        let pod = pod(name);
+        let exit = Exit { role: pod.role.into(), name: name.to_owned(), reason: reason.to_owned(), exit_code: code, message: words.to_owned() };
+        PodFacts { end: Some(End { exit, at: at(second), restarts: 2 }), ..pod }
+    }
+
+    #[test]
+    fn a_container_that_failed_counts_unless_its_pod_is_to_go() {
+        let (failed, going) = (ended("sums-inference-1", 137, "OOMKilled", "", 5), asked_to_go(ended("sums-inference-2", 1, "Error", "", 5), 4, 30));
+        let pods = [ended("sums-inference-0", 0, "Completed", "", 5), failed.clone(), going, pod("sums-trainer-0")];
+        assert_eq!(all(&pods), [failed.end.unwrap().exit]);
     }
 
     #[test]

@@ -5,8 +5,9 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
 use rljob_crds::names::GATE_WEIGHTS_SYNCED;
 
-use super::exits::Exit;
+use super::exits::End;
 use super::gate::Gate;
+use crate::decide::Exit;
 use crate::desired::Role;
 
 /// A pod of a job.
@@ -37,7 +38,7 @@ pub struct PodFacts {
     /// Its container, if it runs.
     pub container: Option<Container>,
     /// How its container ended the last time.
-    pub exit: Option<Exit>,
+    pub end: Option<End>,
     /// Its gate, if its template has it.
     pub gate: Option<Gate>,
     /// Who takes it away, and why.
@@ -101,7 +102,7 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
         silent: is_silent(pod),
         up_since: readiness(pod).filter(|_| is_up(pod)).and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
         container: container(pod).and_then(running),
-        exit: container(pod).and_then(last_exit),
+        end: container(pod).and_then(|container| last_end(role, pod, container)),
         gate: gate(pod),
         disruption: disruption.map(|condition| cause(condition.reason.as_deref(), condition.message.as_deref())),
         failed: failed.map(|status| cause(status.reason.as_deref(), status.message.as_deref())),
@@ -123,16 +124,17 @@ fn running(status: &ContainerStatus) -> Option<Container> {
     Some(Container { id: status.container_id.clone()?, since: running.started_at.as_ref()?.0 })
 }
 
-fn last_exit(status: &ContainerStatus) -> Option<Exit> {
+fn last_end(role: Role, pod: &Pod, status: &ContainerStatus) -> Option<End> {
     let ends = [&status.state, &status.last_state].into_iter().flatten().filter_map(|state| state.terminated.as_ref());
     let end = ends.into_iter().next()?;
-    Some(Exit {
-        code: end.exit_code,
+    let exit = Exit {
+        role: role.into(),
+        name: pod.name_any(),
         reason: end.reason.clone().unwrap_or_default(),
-        words: end.message.clone().unwrap_or_default(),
-        at: end.finished_at.as_ref()?.0,
-        restarts: status.restart_count,
-    })
+        exit_code: end.exit_code,
+        message: end.message.clone().unwrap_or_default(),
+    };
+    Some(End { exit, at: end.finished_at.as_ref()?.0, restarts: status.restart_count })
 }
 
 fn gate(pod: &Pod) -> Option<Gate> {
@@ -194,7 +196,7 @@ mod tests {
             silent: false,
             up_since: Some(at("2027-01-15T07:01:00Z")),
             container: None,
-            exit: None,
+            end: None,
             gate: None,
             disruption: None,
             failed: None,
@@ -250,8 +252,9 @@ mod tests {
             Some(vec![k8s_openapi::api::core::v1::PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]);
         let facts = read(&engine, Role::Inference, true);
         assert_eq!(facts.container, Some(Container { id: "c2".to_owned(), since: at("2027-01-15T08:00:00Z") }));
-        let exit = Exit { code: 137, reason: "OOMKilled".to_owned(), words: "words".to_owned(), at: at("2027-01-15T07:59:58Z"), restarts: 3 };
-        assert_eq!(facts.exit, Some(exit));
+        let (name, reason, message) = ("sums-trainer-3".to_owned(), "OOMKilled".to_owned(), "words".to_owned());
+        let exit = Exit { role: Role::Inference.into(), name, reason, exit_code: 137, message };
+        assert_eq!(facts.end, Some(End { exit, at: at("2027-01-15T07:59:58Z"), restarts: 3 }));
         assert_eq!(facts.gate, Some(Gate { open: true, message: "for c2".to_owned() }));
     }
 }

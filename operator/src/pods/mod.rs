@@ -15,6 +15,8 @@ use jiff::Timestamp;
 use rljob_crds::status::{Failure, Incident};
 use rljob_protocol::status::EngineState;
 
+use crate::decide::Exit;
+
 mod exits;
 mod facts;
 mod gate;
@@ -23,7 +25,7 @@ mod incidents;
 mod lost;
 mod seen;
 
-pub use exits::Exit;
+pub use exits::End;
 pub use facts::{Cause, Container, Deletion, PodFacts, is_up, ordinal, read};
 pub use gate::{Gate, GateChange};
 pub use hung::HUNG_SECONDS;
@@ -103,7 +105,12 @@ pub fn incidents(pods: &[PodFacts], plan: &Plan, gone: &[Gone]) -> Vec<Incident>
     incidents::incidents(pods, &plan.removals, gone)
 }
 
-/// The newest end of a process that nobody asked for.
+/// Ends of processes that nobody asked for, of each container its newest.
+pub fn exits(pods: &[PodFacts]) -> Vec<Exit> {
+    exits::all(pods)
+}
+
+/// The newest of them, for people.
 pub fn exit(pods: &[PodFacts]) -> Option<Failure> {
     exits::newest(pods)
 }
@@ -131,7 +138,7 @@ pub(crate) mod test_support {
             silent: false,
             up_since: Some(at(-100)),
             container: None,
-            exit: None,
+            end: None,
             gate: None,
             disruption: None,
             failed: None,

@@ -5,7 +5,7 @@ use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
 use super::operator::{LIMIT, OWN, Operator, field, namespace_with, wait_for_pods};
-use super::stage::{Stage, in_lanes};
+use super::stage::{Stage, in_lanes, listed};
 
 /// The children that are never altered by anybody but the operator: their versions grow with its writes alone.
 const QUIET: &str = "services,configmaps,secrets,networkpolicies";
@@ -79,19 +79,27 @@ fn comes_to_rest(state: &str) -> Stage {
     stage
 }
 
+/// Requests to the API server in five passes.
+fn requests_of_passes(stage: &Stage) -> f64 {
+    stage.rest();
+    let (passes, requests) = stage.passes_and_requests().unwrap();
+    for number in 1..=5 {
+        // Any change of the object causes a pass; those that come together, one.
+        let touched = json!({"metadata": {"annotations": {"example.com/touched": format!("{passes} {number}")}}});
+        stage.api.patch(&stage.job_path(), &touched).unwrap();
+        let seen = || Ok(stage.passes_and_requests()?.0 >= passes + f64::from(number));
+        wait_until("a pass", LIMIT, seen).unwrap_or_else(|error| panic!("{error:#}\n{}", stage.words()));
+    }
+    stage.passes_and_requests().unwrap().1 - requests
+}
+
 #[test]
 fn a_pass_with_nothing_to_do_asks_the_api_server_nothing() {
     in_lanes(vec!["running", "suspended", "finished", "removed", "failed", "stalled"], |state| {
         let stage = comes_to_rest(state);
-        stage.rest();
-        let (passes, requests) = stage.passes_and_requests().unwrap();
-        // Any change of the object causes a pass; those that come together, one.
-        for number in 1..=5 {
-            stage.api.patch(&stage.job_path(), &json!({"metadata": {"annotations": {"example.com/touched": number.to_string()}}})).unwrap();
-            let seen = || Ok(stage.passes_and_requests()?.0 >= passes + f64::from(number));
-            wait_until("a pass", LIMIT, seen).unwrap_or_else(|error| panic!("{state}: {error:#}"));
-        }
-        assert_eq!(stage.passes_and_requests().unwrap().1 - requests, 0.0, "{state}: requests in five passes");
+        // What is told late, such as the engines' states within a minute, is told once; a pass that always asks is found each time.
+        let seen: Vec<f64> = (0..3).map(|_| requests_of_passes(&stage)).collect();
+        assert!(seen.contains(&0.0), "{state}: requests in five passes, three times: {seen:?}\n{}", listed(&stage.writes()));
     });
 }
 

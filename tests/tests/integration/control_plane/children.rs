@@ -143,7 +143,9 @@ fn strangers() -> [Value; 5] {
 fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
     let namespace = Namespace::create(cluster(), "foreign").unwrap();
     let names = strangers().map(|object| format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap()));
-    strangers().iter().for_each(|object| drop(namespace.kubectl.apply(&object.to_string()).unwrap()));
+    for object in strangers() {
+        namespace.kubectl.apply(&object.to_string()).unwrap();
+    }
     let specs = || {
         names.each_ref().map(|name| {
             namespace

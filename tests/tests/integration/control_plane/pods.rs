@@ -69,8 +69,8 @@ fn a_pod_whose_node_does_not_end_it_is_recorded_then_removed_by_force_and_replac
     wait_for_incident(&namespace, "PodLost", pod);
     wait_until("both events", LIMIT, || Ok(events(&namespace, pod) == ["NodeNotReady", "PodLost"])).unwrap();
     assert_eq!(status(&namespace).unwrap()["restarts"], 0);
-    let counted = |reason: &str| operator.metric(&format!("rljob_incidents_total{{reason=\"{reason}\",role=\"trainer\"}}")).unwrap();
-    assert_eq!([counted("NodeNotReady"), counted("PodLost")], [1.0, 1.0]);
+    let counted = |reason: &str| operator.metric(&format!("rljob_incidents_total{{reason=\"{reason}\",role=\"trainer\"}}")).unwrap() as u64;
+    assert_eq!([counted("NodeNotReady"), counted("PodLost")], [1, 1]);
     assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
 }
 

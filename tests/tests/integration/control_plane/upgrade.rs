@@ -122,8 +122,9 @@ fn an_upgrade_restarts_no_pod_and_changes_no_template_and_what_starts_afterwards
         wait_until("the new operator's first pass", LIMIT, labelled).unwrap();
         let later = stage.rest().split_off(written);
         assert_eq!(lasting(&stage), found, "{state}:\n{}\n{}", listed(&later), stage.words());
-        // A Secret that is never read is applied beside.
-        let touched: Vec<&str> = later.iter().filter(|write| write.changed).map(|write| write.call.resource.as_str()).collect();
+        // A status may be due that was held back for a minute.
+        let made = later.iter().filter(|write| write.changed && !["rljobs", "events"].contains(&write.call.resource.as_str()));
+        let touched: Vec<&str> = made.map(|write| write.call.resource.as_str()).collect();
         assert_eq!(touched, ["services"], "{state}:\n{}", listed(&later));
 
         let mut new = job();
