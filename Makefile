@@ -47,11 +47,12 @@ e2e: setup build ## Run jobs on a real Kubernetes of two nodes on this machine, 
 	$(CARGO_TEST) --test integration e2e:: -- --nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
-chaos: setup build ## Let jobs fail on two nodes for CHAOS_MINUTES (30) by the seed CHAOS_SEED; prints `chaos: F faults, V violations`
+chaos: setup build ## Let jobs fail on two nodes for CHAOS_MINUTES (30) by the seed CHAOS_SEED, on engines of CHAOS_ENGINE; prints `chaos: F faults, V violations`
 	$(CHAOS)
 
-e2e-sglang: setup build ## Run the job on the real SGLang, on the CPU, in a real Kubernetes (minutes; not part of `make test`)
+e2e-sglang: setup build ## Run jobs on the real SGLang in pods, on the CPU, one of them under faults (minutes; not part of `make test`)
 	$(CARGO_TEST) --test integration e2e::sglang:: -- --ignored --nocapture
+	CHAOS_ENGINE=SGLang CHAOS_MINUTES=0 CHAOS_SEED=2 $(CHAOS)
 
 bench: setup ## Measure on 2 cores against peers, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names the peers' Python)
 	cargo bench --workspace --locked --bench '*' --no-run

@@ -5,6 +5,7 @@
 //!           ├─ pki            certificates and kubeconfigs
 //!           ├─ Node           containerd and kubelet, as many as wanted
 //!           └─ Image          a folder of our binaries, given to each node's containerd without a registry
+//!  sglang                     an image that runs the real SGLang on the CPU
 //!  Proxy ── Api             stands between the operator and the API server, and lets requests, answers and watches go wrong
 //!  Namespace ── Kubectl       what a test does, as a user would; a failing test prints what it left
 //!  S3 ── Link                 a bucket on a real server, and a link to it that fails as it is told

@@ -18,31 +18,37 @@ use crate::image::{self, Image};
 use crate::process::run;
 use crate::{files, rootfs};
 
+/// The image's name.
+pub const IMAGE: &str = "rljob.local/sglang:test";
+/// `inference.extraArgs` of a job for a machine without a GPU.
+pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, --mem-fraction-static=0.1, --max-total-tokens=4096, --disable-overlap-schedule]";
 /// Where pods see the environment.
 pub const MOUNT: &str = "/opt/sglang";
 /// What SGLang counts the processor's cores with.
 const LSCPU: &str = "/usr/bin/lscpu";
 /// What an image needs not: packages, which are on the volume, Python's own tests, and what extensions are linked with.
-const LEFT_OUT: [&str; 5] = ["site-packages", "dist-packages", "test", "__pycache__", "config-*"];
+const LEFT_OUT: [&str; 6] = ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
 
 /// The environment in the cache, if `make setup` could lay it out.
 pub fn environment() -> Option<PathBuf> {
     files::cache().ok().map(|cache| cache.join("sglang-0.5.12")).filter(|folder| folder.join("serve.sh").exists())
 }
 
-/// Makes the image under the name `reference`, in the folder `output`.
-pub fn image(environment: &Path, reference: &str, output: &Path) -> Result<Image> {
+/// Makes the image in the folder `output`.
+pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     let python = environment.join("venv/bin/python");
     let asked = "import sysconfig; print(sysconfig.get_path('stdlib'), sysconfig.get_path('purelib'))";
     let paths = run(Command::new(&python).args(["-c", asked]))?;
     let (standard, packages) = paths.trim().split_once(' ').with_context(|| format!("{} names no folders: {paths:?}", python.display()))?;
     let root = tempfile::tempdir_in(output)?;
     rootfs::skeleton(root.path())?;
+    // An image that is made for root knows no name of the user that pods have.
+    fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\n")?;
     for (name, program) in [("python3", python.as_path()), ("lscpu", Path::new(LSCPU))] {
         fs::copy(program, root.path().join("usr/local/bin").join(name)).with_context(|| format!("cannot copy {}", program.display()))?;
     }
     let standard = Path::new(standard);
-    copy_standard_library(standard, root.path())?;
+    compile(&python, &copy_standard_library(standard, root.path())?)?;
     let mut loading = vec![python, PathBuf::from(LSCPU)];
     for folder in [standard.join("lib-dynload"), PathBuf::from(packages)] {
         loading.extend(extensions(&folder)?);
@@ -59,11 +65,11 @@ pub fn image(environment: &Path, reference: &str, output: &Path) -> Result<Image
         "HF_HUB_OFFLINE=1",
         "OMP_NUM_THREADS=1",
     ];
-    image::build(reference, root.path(), &json!({"Env": environment, "User": "65532:65532"}), output)
+    image::build(IMAGE, root.path(), &json!({"Env": environment}), output)
 }
 
 /// Python looks for its library beside the folder that it is in itself.
-fn copy_standard_library(library: &Path, root: &Path) -> Result<()> {
+fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
     let name = library.file_name().context("Python's library has no name")?;
     let target = root.join("usr/local/lib").join(name);
     fs::create_dir_all(&target)?;
@@ -71,7 +77,14 @@ fn copy_standard_library(library: &Path, root: &Path) -> Result<()> {
     let archive = target.with_extension("tar");
     run(Command::new("tar").args(exclude).arg("--create").arg("--file").arg(&archive).arg("--directory").arg(library).arg("."))?;
     run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&target))?;
-    fs::remove_file(archive).context("cannot remove an archive")
+    fs::remove_file(archive).context("cannot remove an archive")?;
+    Ok(target)
+}
+
+/// A pod cannot keep what it compiles. Files in an image lose their times, by which Python would see that they are compiled.
+fn compile(python: &Path, folder: &Path) -> Result<()> {
+    let arguments = ["-m", "compileall", "-q", "--invalidation-mode=unchecked-hash"];
+    run(Command::new(python).args(arguments).arg(folder)).map(drop)
 }
 
 /// Everything under a folder that a loader loads.

@@ -1,4 +1,4 @@
-//! What a run has made, to be compared with that of the run that nothing disturbed: the bits of the weights, the numbers of every step, and every sample.
+//! What a run has made, to be compared with what the run made that nothing disturbed: the bits of the weights, the numbers of every step, and every sample.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,6 +12,8 @@ use serde_json::Value;
 use super::job::STEPS;
 use crate::process::run;
 
+/// Bound of the difference between an engine's log-probabilities and the learner's, in fp32: beyond it the samples are of other weights.
+const MISMATCH: f64 = 1e-3;
 /// What depends on time, and on which attempt computed it.
 const UNEQUAL: [&str; 6] = ["attempt", "seconds", "rolloutSeconds", "trainSeconds", "syncSeconds", "tokensPerSecond"];
 
@@ -54,14 +56,24 @@ impl Ends {
         Ok(Self { weights, metrics: lines(&directory.join(METRICS_FILE))?, evaluations: lines(&directory.join(EVALUATIONS_FILE))?, samples, strangers })
     }
 
-    /// What must be equal and is not, a line each.
-    pub(super) fn differences(self, undisturbed: &Self) -> Vec<String> {
-        let mut found = self.strangers;
-        if self.weights != undisturbed.weights {
-            found.push("the final weights have other bits than those of the undisturbed run".to_owned());
-        }
+    /// What is wrong with it by itself, a line each.
+    fn faults(&self) -> Vec<String> {
+        let mut found = self.strangers.clone();
         if self.metrics.len() != STEPS {
             found.push(format!("{METRICS_FILE} has {} lines for {STEPS} steps", self.metrics.len()));
+        }
+        let mismatch = |step: &Value| step["mismatchMax"].as_f64();
+        let other = self.metrics.iter().filter(|step| mismatch(step).is_none_or(|mismatch| mismatch > MISMATCH));
+        found.extend(other.map(|step| format!("the learner finds other log-probabilities than the engine: {step}")));
+        found
+    }
+
+    /// What must hold and does not, a line each. A run whose samples are random is compared with none.
+    pub(super) fn differences(self, undisturbed: Option<&Self>) -> Vec<String> {
+        let mut found = self.faults();
+        let Some(undisturbed) = undisturbed else { return found };
+        if self.weights != undisturbed.weights {
+            found.push("the final weights have other bits than those of the undisturbed run".to_owned());
         }
         for (file, seen, expected) in [(METRICS_FILE, &self.metrics, &undisturbed.metrics), (EVALUATIONS_FILE, &self.evaluations, &undisturbed.evaluations)] {
             if let Some((seen, expected)) = seen.iter().zip(expected).find(|(seen, expected)| seen != expected) {

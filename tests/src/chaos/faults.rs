@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::links::cut;
-use super::scene::{COORDINATOR, ENGINE, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
+use super::scene::{COORDINATOR, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
 use crate::proc::resume;
 
 /// Something that goes wrong.
@@ -26,10 +26,10 @@ pub struct Fault {
 
 /// All of them; each is as likely as another.
 pub const FAULTS: &[Fault] = &[
-    Fault { part: "engine", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(ENGINE, random)?) },
-    Fault { part: "engine", name: "stopped", counts: false, strike: |scene, random| stopped(scene, ENGINE, random) },
-    Fault { part: "engine", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(ENGINE, random)?, short(random)) },
-    Fault { part: "engine", name: "hung", counts: false, strike: |scene, random| hung(scene, ENGINE, random) },
+    Fault { part: "engine", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(scene.engine.words(), random)?) },
+    Fault { part: "engine", name: "stopped", counts: false, strike: |scene, random| stopped(scene, scene.engine.words(), random) },
+    Fault { part: "engine", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(scene.engine.words(), random)?, short(random)) },
+    Fault { part: "engine", name: "hung", counts: false, strike: |scene, random| hung(scene, scene.engine.words(), random) },
     Fault { part: "engine pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "inference", 5, random) },
     Fault { part: "engine pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "inference", 0, random) },
     Fault { part: "engine pod", name: "evicted", counts: false, strike: |scene, random| evicted(scene, "inference", random) },

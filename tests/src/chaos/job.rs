@@ -16,7 +16,7 @@ use crate::process::wait_until;
 
 /// Steps of every job (job.yaml).
 pub(super) const STEPS: usize = 30;
-/// Time that an undisturbed job may take, and a disturbed one after its last fault: waits of the job's programs are bounded by less.
+/// Time that an undisturbed job may take.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time in which nothing may be written once a job is through.
 const REST: Duration = Duration::from_secs(3);
@@ -25,33 +25,40 @@ const YAML: &str = include_str!("job.yaml");
 /// The documents of job.yaml: the job that makes the model, and the job under chaos.
 fn manifests(scene: &Scene) -> Result<(String, String)> {
     let text = YAML.replace("DATA", &scene.data.display().to_string()).replace("RUNS", &scene.runs().display().to_string());
-    text.split_once("---\n").map(|(model, job)| (model.to_owned(), job.to_owned())).context("job.yaml has two documents")
+    text.split_once("---\n").map(|(model, job)| (model.to_owned(), scene.engine.serve(job.to_owned()))).context("job.yaml has two documents")
 }
 
-/// Makes the model, and a run that nothing disturbs.
-pub(super) fn undisturbed(scene: &Scene) -> Result<Ends> {
-    let (model, job) = manifests(scene)?;
-    scene.turn_to("undisturbed")?;
-    let kubectl = scene.cluster.kubectl().in_namespace("undisturbed");
-    kubectl.apply(&model)?;
-    let limit = format!("--timeout={}s", LIMIT.as_secs());
-    kubectl.run(&["wait", "--for=condition=Succeeded", "rljob/imitate", &limit]).with_context(|| scene.state())?;
-    let export = scene.runs().join("undisturbed/imitate").join(EXPORT_DIR);
+/// Makes the model.
+pub(super) fn model(scene: &Scene) -> Result<()> {
+    succeeds(scene, "model", &manifests(scene)?.0)?;
+    let export = scene.runs().join("model/imitate").join(EXPORT_DIR);
     let imitated = scene.data.join("imitated");
     fs::create_dir(&imitated)?;
     for file in fs::read_dir(export)? {
         let file = file?;
         fs::copy(file.path(), imitated.join(file.file_name()))?;
     }
-    kubectl.apply(&job)?;
-    kubectl.run(&["wait", "--for=condition=Succeeded", &format!("rljob/{JOB}"), &limit]).with_context(|| scene.state())?;
-    let ends = Ends::of(&scene.run_directory())?;
-    kubectl.run(&["delete", "rljobs", "--all", "--cascade=foreground"])?;
-    Ok(ends)
+    Ok(())
+}
+
+/// A run that nothing disturbs.
+pub(super) fn undisturbed(scene: &Scene) -> Result<Ends> {
+    succeeds(scene, "undisturbed", &manifests(scene)?.1)?;
+    Ends::of(&scene.run_directory())
+}
+
+/// Lets a job run to its end in a namespace, and removes it.
+fn succeeds(scene: &Scene, namespace: &str, manifest: &str) -> Result<()> {
+    scene.turn_to(namespace)?;
+    let kubectl = scene.cluster.kubectl().in_namespace(namespace);
+    kubectl.apply(manifest)?;
+    let limit = format!("--timeout={}s", LIMIT.as_secs());
+    kubectl.run(&["wait", "--for=condition=Succeeded", "rljobs", "--all", &limit]).with_context(|| scene.state())?;
+    kubectl.run(&["delete", "rljobs", "--all", "--cascade=foreground"]).map(drop)
 }
 
 /// A job under the schedule of a seed.
-pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: &Ends) -> Result<Tally> {
+pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) -> Result<Tally> {
     let namespace = format!("chaos-{seed}");
     scene.turn_to(&namespace)?;
     let (_, manifest) = manifests(scene)?;
@@ -66,12 +73,12 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: &Ends) -> Result<
 
     let mut watch = Watch::default();
     let struck = Schedule::new(seed).play(scene, &mut watch);
-    let ended = Instant::now();
-    while !watch.succeeded() && watch.goes_on() && ended.elapsed() < LIMIT {
+    let (ended, limit) = (Instant::now(), scene.engine.limit());
+    while !watch.succeeded() && watch.goes_on() && ended.elapsed() < limit {
         watch.look(scene);
         std::thread::sleep(Duration::from_millis(300));
     }
-    watch.check(watch.succeeded(), || format!("the job has not succeeded {} s after its last fault", LIMIT.as_secs()));
+    watch.check(watch.succeeded(), || format!("the job has not succeeded {} s after its last fault", limit.as_secs()));
     watch.restarts_within(struck.iter().filter(|struck| struck.fault.counts).count());
     if watch.succeeded() {
         watch.take(Ends::of(&scene.run_directory()).map_or_else(|error| vec![format!("{error:#}")], |ends| ends.differences(undisturbed)));

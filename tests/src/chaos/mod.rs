@@ -12,7 +12,7 @@
 //!
 //! ```ignore
 //! Fault { part: "engine", name: "starved", counts: false, strike: |scene, random| {
-//!     let engine = scene.one_of(ENGINE, random)?;
+//!     let engine = scene.one_of(scene.engine.words(), random)?;
 //!     for _ in 0..20 {
 //!         Scene::stopped(&[engine], Duration::from_millis(200))?;
 //!     }
@@ -20,7 +20,7 @@
 //! } },
 //! ```
 //!
-//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`); each job has the seed of the one before it plus 1, so that a job that went wrong is the first one of its seed.
+//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`); each job has the seed of the one before it plus 1, so that a job that went wrong is the first one of its seed.
 //! This is the one part of the harness that knows RLJobs.
 
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 mod ends;
+mod engine;
 pub mod faults;
 mod job;
 mod links;
@@ -36,6 +37,7 @@ mod scene;
 mod schedule;
 mod watch;
 
+pub use engine::Engine;
 pub use scene::Scene;
 
 /// What a run of the tool has done.
@@ -50,15 +52,16 @@ pub struct Tally {
 }
 
 /// Runs jobs under faults until the time is up; the last one is finished.
-pub fn run(minutes: f64, seed: u64) -> Result<Tally> {
+pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Tally> {
     let start = Instant::now();
-    let scene = Scene::set()?;
+    let scene = Scene::set(engine)?;
     eprintln!("chaos: seed {seed}; the cluster is up after {:.0} s", start.elapsed().as_secs_f64());
-    let undisturbed = job::undisturbed(&scene)?;
-    eprintln!("chaos: the undisturbed run is done after {:.0} s", start.elapsed().as_secs_f64());
+    job::model(&scene)?;
+    let undisturbed = (scene.engine == Engine::Embedded).then(|| job::undisturbed(&scene)).transpose()?;
+    eprintln!("chaos: ready after {:.0} s", start.elapsed().as_secs_f64());
     let (mut tally, chaos) = (Tally::default(), Instant::now());
     while tally.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
-        let of_job = job::disturbed(&scene, seed + u64::from(tally.jobs), &undisturbed)?;
+        let of_job = job::disturbed(&scene, seed + u64::from(tally.jobs), undisturbed.as_ref())?;
         tally = Tally { faults: tally.faults + of_job.faults, violations: tally.violations + of_job.violations, jobs: tally.jobs + 1 };
         eprintln!("chaos: {} faults, {} violations after {} jobs and {:.0} s", tally.faults, tally.violations, tally.jobs, chaos.elapsed().as_secs_f64());
     }

@@ -13,10 +13,11 @@ use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::engine::Engine;
 use crate::files::workspace;
 use crate::namespace::report;
 use crate::process::run;
-use crate::{Api, Cluster, proc, rootfs};
+use crate::{Api, Cluster, proc, rootfs, sglang};
 
 /// The image of manifests/install.yaml, as kubelet asks for it.
 const IMAGE: &str = "docker.io/library/rljob:latest";
@@ -26,7 +27,6 @@ pub(super) const SYSTEM: &str = "rljob-system";
 pub(super) const JOB: &str = "chaos";
 
 /// Programs of a job, as command lines show them.
-pub(super) const ENGINE: &str = "/rljob-engine";
 pub(super) const COORDINATOR: &str = "/rljob-coordinator";
 pub(super) const LEARNER: &str = "/rljob-learner";
 pub(super) const SUPERVISOR: &str = "/rljob-supervisor";
@@ -34,6 +34,8 @@ pub(super) const OPERATOR: &str = "/rljob-operator";
 
 /// A cluster with an operator, and the job that is struck.
 pub struct Scene {
+    /// Of every job.
+    pub(super) engine: Engine,
     /// Two nodes and the operator.
     pub cluster: Cluster,
     pub(super) api: Api,
@@ -45,17 +47,20 @@ pub struct Scene {
 
 impl Scene {
     /// Two nodes with the project's image, and the operator of manifests/install.yaml.
-    pub fn set() -> Result<Self> {
+    pub fn set(engine: Engine) -> Result<Self> {
         let cluster = Cluster::start(2)?;
         let folder = tempfile::tempdir()?;
         cluster.import(&rootfs::image(IMAGE, folder.path())?)?;
+        if let Engine::SGLang { environment } = &engine {
+            cluster.import(&sglang::image(environment, folder.path())?)?;
+        }
         let kubectl = cluster.kubectl();
         kubectl.run(&["apply", "--filename", &workspace().join("manifests/install.yaml").display().to_string()])?;
         let system = kubectl.in_namespace(SYSTEM);
         system.run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"]).with_context(|| report(&system))?;
         let (data, runs) = (cluster.shared_folder("data")?, cluster.shared_folder("runs")?);
         run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(&data))?;
-        Ok(Self { api: cluster.api()?, cluster, data, runs, namespace: Mutex::default() })
+        Ok(Self { engine, api: cluster.api()?, cluster, data, runs, namespace: Mutex::default() })
     }
 
     /// Turns to the job of another namespace, which is made.
@@ -142,7 +147,7 @@ impl Scene {
 
     /// Pods' processes that belong to no operator.
     pub(super) fn leftovers(&self) -> BTreeSet<String> {
-        let own = [ENGINE, COORDINATOR, LEARNER, SUPERVISOR];
+        let own = [self.engine.words(), COORDINATOR, LEARNER, SUPERVISOR];
         let all = self.cluster.pod_processes("").into_iter().map(|process| process.command_line);
         all.filter(|line| own.iter().any(|words| line.contains(words))).collect()
     }

@@ -12,8 +12,6 @@ use super::moments::{MOMENTS, Moment, steps};
 use super::scene::{Scene, between};
 use super::watch::Watch;
 
-/// Faults of a job: as many as it survives within a minute or two.
-const FAULTS_OF_A_JOB: usize = 25;
 /// How long a moment is waited for, before the fault strikes anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(300);
@@ -45,12 +43,14 @@ impl Schedule {
 
     /// Plays it until it is through or the job is; gives what struck.
     pub(super) fn play(mut self, scene: &Scene, watch: &mut Watch) -> Vec<Struck> {
+        let faults: Vec<&'static Fault> = FAULTS.iter().filter(|fault| scene.engine.meets(fault)).collect();
+        let (shortest, longest) = scene.engine.pauses();
         let (start, struck) = (Instant::now(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
-            for _ in 0..FAULTS_OF_A_JOB {
-                let pause = between(&mut self.random, 0.2, 3.0);
+            for _ in 0..scene.engine.faults_of_a_job() {
+                let pause = between(&mut self.random, shortest, longest);
                 let moment = &MOMENTS[self.random.random_range(0..MOMENTS.len())];
-                let fault = &FAULTS[self.random.random_range(0..FAULTS.len())];
+                let fault = faults[self.random.random_range(0..faults.len())];
                 let mut random = ChaCha8Rng::from_rng(&mut self.random);
                 wait(scene, watch, pause, |_| false);
                 wait(scene, watch, PATIENCE, |scene| (moment.is_now)(scene));

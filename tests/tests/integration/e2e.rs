@@ -1,7 +1,5 @@
 //! A job on a real cluster of two nodes: operator from manifests/install.yaml, image of our binaries, and crashes in the middle.
 
-mod sglang;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +14,7 @@ use rljob_tests::{Cluster, Namespace, rootfs};
 use serde_json::{Value, json};
 
 mod pods;
+mod sglang;
 
 /// Steps of the second job in e2e/jobs.yaml: some are left when the last crash is over, however slow the machine is.
 const STEPS: u64 = 50;
@@ -97,6 +96,8 @@ struct Run<'a> {
     manifest: String,
     directory: PathBuf,
     start: Instant,
+    /// Of every wait.
+    limit: Duration,
 }
 
 impl<'a> Run<'a> {
@@ -107,17 +108,17 @@ impl<'a> Run<'a> {
         make_data(&data);
         let manifest = text.replace("SHARED", &data.display().to_string()).replace("RUNS", &runs.display().to_string());
         namespace.kubectl.apply(&manifest).unwrap();
-        Self { namespace, job, manifest, directory: runs.join(&namespace.name).join(job), start: Instant::now() }
+        Self { namespace, job, manifest, directory: runs.join(&namespace.name).join(job), start: Instant::now(), limit: LIMIT }
     }
 
     fn wait_for_steps(&self, steps: u64) {
-        wait_until(&format!("step {steps}"), LIMIT, || Ok(steps_done(&self.directory) >= steps)).unwrap();
+        wait_until(&format!("step {steps}"), self.limit, || Ok(steps_done(&self.directory) >= steps)).unwrap();
         self.say(&format!("step {steps}"));
     }
 
     fn wait_for_condition(&self, condition: &str) {
         let (condition, job) = (format!("--for=condition={condition}"), format!("rljob/{}", self.job));
-        self.namespace.kubectl.run(&["wait", &condition, &job, &format!("--timeout={}s", LIMIT.as_secs())]).unwrap_or_else(|error| {
+        self.namespace.kubectl.run(&["wait", &condition, &job, &format!("--timeout={}s", self.limit.as_secs())]).unwrap_or_else(|error| {
             panic!("{error:#}\n{}", report(&cluster().kubectl().in_namespace("rljob-system")));
         });
         self.say(&condition);
