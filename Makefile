@@ -34,7 +34,7 @@ test: setup lint build unit e2e docs ## Check and test everything: lints, unit, 
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/kube tests/s3)"
+	test -z "$$(gofmt -l tests/kube tests/kubeflow tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 
 build: setup-libtorch
@@ -55,6 +55,7 @@ e2e-sglang: setup build ## Run jobs on the real SGLang in pods, on the CPU, one 
 	CHAOS_ENGINE=SGLang CHAOS_MINUTES=0 CHAOS_SEED=2 $(CHAOS)
 
 bench: setup ## Measure on 2 cores against peers, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names the peers' Python)
+	tests/kubeflow/build.sh >/dev/null
 	cargo bench --workspace --locked --bench '*' --no-run
 	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked --bench '*'
 

@@ -6,7 +6,8 @@
 //!                ├─ it lives ──────▶ applied to that very object and version, or 409
 //!                └─ nothing there ─▶ made only if there is still nothing, or 409
 //! ```
-//! Tokens are never read, so that nobody can say whether their Secret lives: it is applied when this process has not done so yet, and with whatever else is applied.
+//! Tokens are never read, so that nobody can say whether their Secret lives: it is applied when this process has not done so yet, and with whatever else is applied but
+//! for what only takes pods away.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -125,7 +126,7 @@ impl Target<'_> {
     /// The first object that cannot be applied; of those before it and beside it, each is applied if it can be.
     pub async fn apply(&self, children: &[Child], observed: &Observed, secret_is_missed: bool) -> Result<usize, ApplyError> {
         let mut due: Vec<&Child> = children.iter().filter(|child| child.name.0 != Kind::Secret && self.is_due(child, observed)).collect();
-        let anything_else = !due.is_empty();
+        let anything_else = due.iter().any(|child| !wants_no_pods(child));
         due.extend(children.iter().filter(|child| child.name.0 == Kind::Secret && (anything_else || secret_is_missed || self.is_due(child, observed))));
         for turn in 0..=2 {
             let outcomes = join_all(due.iter().filter(|child| child.turn() == turn).map(|child| self.apply_one(child, observed))).await;
@@ -187,6 +188,10 @@ fn is_due(kind: Kind, wanted: &Wanted, live: Option<&Live>, left: Option<&Left>)
         Some(live) if live.terminating => false,
         Some(live) => applied.is_none_or(|left| left.fingerprint != live.fingerprint) && !live.holds(wanted),
     }
+}
+
+fn wants_no_pods(child: &Child) -> bool {
+    child.object.pointer("/spec/replicas").and_then(Value::as_i64) == Some(0)
 }
 
 /// The object, to be applied to the one that is known and no other; to nothing, if none is known. Secrets are not known to a new process: their names hold the UID.

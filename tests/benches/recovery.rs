@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rljob_tests::Kubectl;
 use rljob_tests::bench::{Aim, median, row};
-use rljob_tests::chaos::Scene;
+use rljob_tests::chaos::{Engine, Scene};
 use rljob_tests::process::wait_until;
 use rustix::process::{Signal, kill_process};
 
@@ -82,7 +82,7 @@ struct Bench {
 }
 
 fn main() {
-    let scene = Scene::set().unwrap();
+    let scene = Scene::set(Engine::Embedded).unwrap();
     scene.turn_to(NAMESPACE).unwrap();
     let kubectl = scene.cluster.kubectl().in_namespace(NAMESPACE);
     kubectl.apply(&YAML.replace("DATA", &scene.data.display().to_string()).replace("RUNS", &scene.runs().display().to_string())).unwrap();

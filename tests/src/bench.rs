@@ -24,8 +24,13 @@ pub enum Aim {
 
 /// Prints a row: what was measured, in words, and the verdict.
 pub fn row(name: &str, figures: &str, ratio: f64, aim: Aim) {
-    println!("{name}: {figures}; load average {}", load_average());
+    note(name, figures);
     println!("{}", verdict(name, ratio, aim));
+}
+
+/// Prints what was measured and has no aim.
+pub fn note(name: &str, figures: &str) {
+    println!("{name}: {figures}; load average {}", load_average());
 }
 
 /// Prints why a row was not measured.

@@ -1,0 +1,218 @@
+//! RLJobs on one operator. Their pods are made by the StatefulSet controller, and all of their coordinators are played by one HTTP server ([`super::coordinators`]),
+//! each at its pod's own address.
+//!
+//! ```text
+//!  create all jobs ─▶ all children ─▶ all Running ─▶ a minute of rest ─▶ every job touched once ─▶ all Succeeded
+//!                  scale-children            scale-memory, scale-writes      scale-idle-cpu, -calls     scale-job-writes
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::ApiResource;
+use rljob_crds::RLJob;
+use rljob_tests::bench::{Aim, row};
+use rljob_tests::enclosure::Program;
+use rljob_tests::{Cluster, files, scrape};
+use serde_json::json;
+
+use super::Seen;
+use super::stage::{Stage, Usage, each_job, until};
+
+/// A Secret, a ConfigMap, a NetworkPolicy, a PodDisruptionBudget, and a Service and a StatefulSet of each role.
+const CHILDREN: usize = 10;
+/// Time for what is under way.
+const SETTLE: Duration = Duration::from_secs(20);
+/// How long nothing happens.
+const REST: Duration = Duration::from_secs(60);
+const PORT: u16 = 18082;
+
+fn job(name: &str) -> RLJob {
+    serde_json::from_value(json!({
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name},
+        "spec": {
+            "model": {"path": "/models/tiny"}, "storage": {"hostPath": {"path": "/srv/runs"}},
+            "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer"}},
+            "reward": {"exactMatch": {}}, "algorithm": {"grpo": {}}, "training": {"steps": 3},
+        },
+    }))
+    .unwrap()
+}
+
+fn kinds() -> [ApiResource; 6] {
+    [
+        ApiResource::erase::<Secret>(&()),
+        ApiResource::erase::<ConfigMap>(&()),
+        ApiResource::erase::<NetworkPolicy>(&()),
+        ApiResource::erase::<PodDisruptionBudget>(&()),
+        ApiResource::erase::<Service>(&()),
+        ApiResource::erase::<StatefulSet>(&()),
+    ]
+}
+
+/// What the operator says and needs.
+struct Operator {
+    program: Program,
+    metrics: SocketAddr,
+}
+
+/// Of the operator, at a time.
+struct Reading {
+    at: Instant,
+    samples: BTreeMap<String, f64>,
+    usage: Usage,
+}
+
+impl Operator {
+    fn start(cluster: &Cluster) -> Self {
+        let arguments = [
+            format!("KUBECONFIG={}", cluster.kubeconfig().display()),
+            env!("CARGO_BIN_EXE_rljob-operator").to_owned(),
+            "--image=rljob:bench".to_owned(),
+            format!("--listen=0.0.0.0:{PORT}"),
+        ];
+        let program = cluster.start_program("operator", "env".as_ref(), &arguments).unwrap();
+        Self { program, metrics: SocketAddr::from((cluster.address(), PORT)) }
+    }
+
+    fn read(&self) -> Reading {
+        Reading { at: Instant::now(), samples: scrape::metrics(self.metrics).unwrap(), usage: Usage::of(&self.program) }
+    }
+}
+
+impl Reading {
+    fn sample(&self, name: &str) -> f64 {
+        self.samples.get(name).copied().unwrap_or_default()
+    }
+
+    fn requests(&self, verbs: &[&str]) -> f64 {
+        verbs.iter().map(|verb| self.sample(&format!("rljob_api_requests_total{{verb=\"{verb}\"}}"))).sum()
+    }
+
+    fn writes(&self) -> f64 {
+        self.requests(&["create", "update", "patch", "delete"])
+    }
+
+    fn jobs(&self, state: &str) -> usize {
+        self.sample(&format!("rljob_jobs{{state=\"{state}\"}}")) as usize
+    }
+
+    fn passes(&self) -> f64 {
+        self.sample("rljob_reconcile_duration_seconds_count")
+    }
+}
+
+/// Jobs on an operator, and what is known of them.
+struct Bench {
+    stage: Stage,
+    rljobs: Api<RLJob>,
+    operator: Operator,
+    jobs: usize,
+    start: Instant,
+    /// Of the operator, before there was a job.
+    before: Reading,
+}
+
+impl Bench {
+    async fn start(jobs: usize) -> Self {
+        let stage = Stage::start("rljob.dev/job").await;
+        let (cluster, kubectl) = (&stage.cluster, stage.cluster.kubectl());
+        kubectl.run(&["apply", "--filename", &files::workspace().join("crds/rljob.yaml").display().to_string()]).unwrap();
+        kubectl.run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"]).unwrap();
+        let operator = Operator::start(cluster);
+        until("the operator", async || scrape::get(operator.metrics, "/readyz").is_ok()).await;
+        let (rljobs, before) = (Api::default_namespaced(stage.client.clone()), operator.read());
+        Self { stage, rljobs, operator, jobs, start: Instant::now(), before }
+    }
+
+    /// Creates all jobs. Gives the seconds until all of their children exist.
+    async fn create(&self) -> f64 {
+        let (kinds, jobs) = (kinds(), self.jobs);
+        let others = self.stage.count(&kinds).await;
+        let create = async {
+            each_job(jobs, async |name| drop(self.rljobs.create(&PostParams::default(), &job(&name)).await.unwrap())).await;
+            self.start.elapsed().as_secs_f64()
+        };
+        let all = self.stage.wait_for("all children", &kinds, others + jobs * CHILDREN, self.start);
+        let (created, seconds) = tokio::join!(create, all);
+        let cpu = self.operator.read().usage.cpu_seconds - self.before.usage.cpu_seconds;
+        let figures =
+            format!("s until {jobs} jobs had their {} children, the jobs themselves {created:.1} s; {cpu:.1} s of the operator's CPU", jobs * CHILDREN);
+        row("scale-children", &figures, seconds, Aim::AtMost(25.0));
+        seconds
+    }
+
+    /// All jobs run and nothing happens. Gives the cores that asking the coordinators takes, and what the operator takes at all.
+    async fn rest(&self) -> (f64, Usage) {
+        until("every job to run", async || self.operator.read().jobs("Running") >= self.jobs).await;
+        let running = self.start.elapsed().as_secs_f64();
+        tokio::time::sleep(SETTLE).await;
+        let first = self.operator.read();
+        tokio::time::sleep(REST).await;
+        let second = self.operator.read();
+        let cores = (second.usage.cpu_seconds - first.usage.cpu_seconds) / second.at.duration_since(first.at).as_secs_f64();
+        let memory = second.usage.memory_mib;
+        row("scale-memory", &format!("MiB resident; every job ran after {running:.1} s"), memory, Aim::AtMost(64.0));
+        let figures =
+            format!("writes in a minute in which nothing changes; asking {} coordinators every second takes {:.1} % of a core", self.jobs, cores * 100.0);
+        row("scale-writes", &figures, second.writes() - first.writes(), Aim::AtMost(0.0));
+        (cores, first.usage)
+    }
+
+    /// Every job is touched once, in nothing that matters; `cores` are taken by other things.
+    async fn touch(&self, cores: f64) {
+        let first = self.operator.read();
+        let patch = json!({"metadata": {"annotations": {"example.com/touched": "once"}}});
+        each_job(self.jobs, async |name| drop(self.rljobs.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap())).await;
+        until("a pass of each", async || self.operator.read().passes() >= first.passes() + self.jobs as f64).await;
+        let second = self.operator.read();
+        let passes = second.passes() - first.passes();
+        let seconds = second.usage.cpu_seconds - first.usage.cpu_seconds - cores * second.at.duration_since(first.at).as_secs_f64();
+        let figures = format!("ms of CPU in each of {passes} passes with nothing to do, their events included");
+        row("scale-idle-cpu", &figures, seconds.max(0.0) * 1000.0 / passes, Aim::AtMost(1.0));
+        let calls = |reading: &Reading| reading.writes() + reading.requests(&["get"]);
+        row("scale-idle-calls", "API calls in each of them", (calls(&second) - calls(&first)) / passes, Aim::AtMost(0.0));
+    }
+
+    /// All jobs succeed.
+    async fn end(&self) {
+        let before_end = self.operator.read();
+        let request = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'POST /end HTTP/1.0\\r\\nHost: all\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3";
+        self.stage.cluster.run("bash", &["-c", request]).unwrap();
+        let minutes = (self.start.elapsed().as_secs_f64() / 60.0).floor();
+        until("every job to succeed", async || self.operator.read().jobs("Completed") >= self.jobs).await;
+        tokio::time::sleep(SETTLE).await;
+        let (done, jobs) = (self.operator.read(), self.jobs as f64);
+        let of = |verbs: &[&str]| (done.requests(verbs) - self.before.requests(verbs)) / jobs;
+        let verbs: Vec<String> = ["create", "update", "patch", "delete", "get"].map(|verb| format!("{:.1} {verb}", of(&[verb]))).into();
+        // What a job still costs when it has succeeded: its pods are taken away, and counted once more. Its success is one status and one event.
+        let afterwards = (done.writes() - before_end.writes()) / jobs - 2.0;
+        let figures = format!(
+            "API writes of a job from create to Succeeded after {minutes} minutes, and {afterwards:.1} afterwards (in all {}); {CHILDREN} children, 1 engine; {:.1} MiB resident",
+            verbs.join(", "),
+            done.usage.memory_mib
+        );
+        let writes = (done.writes() - self.before.writes()) / jobs - afterwards;
+        row("scale-job-writes", &figures, writes, Aim::AtMost(CHILDREN as f64 + 9.0 + minutes));
+    }
+}
+
+/// Measures, and gives what peers are compared with.
+pub async fn measure(jobs: usize) -> Seen {
+    let bench = Bench::start(jobs).await;
+    bench.stage.cluster.run("ip", &["route", "add", "local", "10.244.0.0/16", "dev", "lo"]).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let _coordinators = bench.stage.cluster.start_program("coordinators", &own, &["coordinators".to_owned()]).unwrap();
+    let seconds = bench.create().await;
+    let (cores, usage) = bench.rest().await;
+    bench.touch(cores).await;
+    bench.end().await;
+    Seen { seconds, usage }
+}

@@ -1,0 +1,114 @@
+//! A control plane of its own for each of those that are measured, with no node: this program says of pods that they run, and counts what is there.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Config, ResourceExt};
+use rljob_tests::Cluster;
+use rljob_tests::enclosure::Program;
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Requests of this program at a time.
+const REQUESTS: usize = 8;
+/// Bound of every wait.
+const LIMIT: Duration = Duration::from_secs(400);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A control plane and a client of it.
+pub struct Stage {
+    // Ends before the control plane does.
+    _pods: AbortOnDropHandle<()>,
+    pub cluster: Cluster,
+    pub client: Client,
+}
+
+impl Stage {
+    /// Starts the control plane. Pods with this label run as soon as they are made.
+    pub async fn start(label: &str) -> Self {
+        let cluster = Cluster::start(0).unwrap();
+        // There is nothing to schedule on, and a scheduler that tries takes time from everybody.
+        cluster.kill_oldest("kube-scheduler").unwrap();
+        let read = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
+        let client = Client::try_from(Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap()).unwrap();
+        let pods = tokio::spawn(run_pods(Api::default_namespaced(client.clone()), label.to_owned()));
+        Self { _pods: AbortOnDropHandle::new(pods), cluster, client }
+    }
+
+    /// Objects of these kinds, whoever made them.
+    pub async fn count(&self, kinds: &[ApiResource]) -> usize {
+        let counts = kinds.iter().map(|kind| async move {
+            let objects: Api<DynamicObject> = Api::default_namespaced_with(self.client.clone(), kind);
+            let first = objects.list_metadata(&ListParams::default().limit(1)).await.unwrap();
+            first.items.len() + usize::try_from(first.metadata.remaining_item_count.unwrap_or(0)).unwrap()
+        });
+        futures::future::join_all(counts).await.into_iter().sum()
+    }
+
+    /// Waits until there are this many objects of these kinds; seconds since `start`.
+    pub async fn wait_for(&self, what: &str, kinds: &[ApiResource], count: usize, start: Instant) -> f64 {
+        until(what, async || self.count(kinds).await >= count).await;
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// Plays kubelet: says of every new pod that it runs, at an address of its own.
+async fn run_pods(pods: Api<Pod>, label: String) {
+    let (seen, pods) = (&AtomicUsize::new(0), &pods);
+    let seen_pods = watcher(pods.clone(), watcher::Config::default().labels(&label)).default_backoff().applied_objects();
+    // A watch that fails is started again.
+    let new = seen_pods.filter_map(async |pod| {
+        pod.ok().filter(|pod| pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) && pod.metadata.deletion_timestamp.is_none())
+    });
+    let run = async |pod: Pod| {
+        let number = seen.fetch_add(1, Ordering::Relaxed);
+        let now = jiff::Timestamp::now().to_string();
+        let conditions =
+            ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(|type_| json!({"type": type_, "status": "True", "lastTransitionTime": now}));
+        let address = format!("10.244.{}.{}", number / 250, number % 250 + 1);
+        let status = json!({"status": {"phase": "Running", "startTime": now, "podIP": address, "conditions": conditions}});
+        // A pod that is gone again needs no address.
+        let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&status)).await;
+    };
+    new.for_each_concurrent(REQUESTS, run).await;
+}
+
+/// Waits until a condition holds.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < LIMIT, "{what}: not within {} s", LIMIT.as_secs());
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Does something to every job, some at a time.
+pub async fn each_job<F: Future<Output = ()>>(jobs: usize, act: impl Fn(String) -> F) {
+    stream::iter(0..jobs).for_each_concurrent(REQUESTS, |number| act(format!("job-{number:04}"))).await;
+}
+
+/// What a process has taken.
+#[derive(Clone, Copy)]
+pub struct Usage {
+    pub cpu_seconds: f64,
+    pub memory_mib: f64,
+}
+
+impl Usage {
+    pub fn of(program: &Program) -> Self {
+        let process = program.process().unwrap();
+        let file = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap();
+        let stat = file("stat");
+        // After the name, in clock ticks of a hundredth of a second: user and system time are fields 14 and 15.
+        let ticks: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+        let resident = file("status").lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok()).unwrap();
+        Self { cpu_seconds: ticks as f64 / 100.0, memory_mib: resident / 1024.0 }
+    }
+}
