@@ -146,8 +146,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
         context.pollers.order(&uid, ObjectRef::from_obj(object), order);
         return Ok(Action::requeue(FIRST_ANSWER));
     }
-    let computed = status::compute(&job, &old, &facts, &decision, &epoch, now);
-    let (mut new, unsettled) = status::settle(&old, computed, context.written.at(&uid), now);
+    let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
         new = status::rejected(&old, new, &rejection, now);
     }
@@ -155,15 +154,13 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let written = write_status(object, &old, new, context).await?;
     context.last_seen.replace(&uid, &pods);
     tend(&context.client, &job.namespace, &plan, now).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
-    act(object, &job, &Seen { old, written, unsettled, facts, observed, decision, plan, outlived, now }, context).await
+    act(object, &job, &Seen { old, written, facts, observed, decision, plan, outlived, now }, context).await
 }
 
 /// What a pass has found and recorded.
 struct Seen {
     old: RLJobStatus,
     written: RLJobStatus,
-    /// When what has not been written is due.
-    unsettled: Option<Timestamp>,
     facts: Facts,
     observed: Observed,
     decision: Decision,
@@ -203,8 +200,7 @@ async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context)
         return Ok(Action::requeue(Duration::ZERO));
     }
     let due = next_pass(job, &status::recorded(&seen.written), &seen.decision, rejection.is_some(), seen.now);
-    let settles = seen.unsettled.map(|due| Duration::try_from(due.duration_since(seen.now)).unwrap_or_default());
-    let waits = [seen.plan.wait(seen.now), settles, unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
+    let waits = [seen.plan.wait(seen.now), unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
     Ok(Action::requeue(waits.into_iter().flatten().fold(due, Duration::min)))
 }
 
@@ -254,7 +250,7 @@ async fn write_status(object: &RLJob, old: &RLJobStatus, new: RLJobStatus, conte
     replacement.status = Some(new.clone());
     // The resourceVersion in the object makes this a compare-and-set.
     match api.replace_status(&object.name_any(), &PostParams { field_manager: Some(MANAGED_BY.to_owned()), ..PostParams::default() }, &replacement).await {
-        Ok(made) => context.written.note(&object.uid().unwrap_or_default(), made.metadata.resource_version.as_deref(), Timestamp::now()),
+        Ok(made) => context.written.note(&object.uid().unwrap_or_default(), made.metadata.resource_version.as_deref()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
             return Err(ReconcileError::Conflict("the RLJob changed while its status was being written".to_owned()));
         }

@@ -86,7 +86,8 @@ flags.add_argument("engine")
 for name in ["--model-path", "--host", "--load-format", "--dtype", "--random-seed", "--sampling-backend", "--log-level", "--config"]:
     flags.add_argument(name)
 flags.add_argument("--port", type=int)
-flags.add_argument("--enable-deterministic-inference", action="store_true")
+for name in ["--enable-deterministic-inference", "--enable-metrics"]:
+    flags.add_argument(name, action="store_true")
 flags = flags.parse_args()
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
