@@ -34,6 +34,12 @@ fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
     engines
 }
 
+/// Whether an engine is listed, or heard of, that was not before.
+pub(super) fn any_is_new(old: &[EngineStatus], new: &[EngineStatus]) -> bool {
+    let unknown = |engines: &[EngineStatus]| engines.iter().filter(|engine| engine.state == EngineStanding::Unknown).count();
+    new.len() > old.len() || unknown(new) < unknown(old)
+}
+
 fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
     let reported = report.and_then(|report| report.engines.iter().find(|engine| engine.name == name));
     let state = match reported.map(|engine| engine.state) {
@@ -85,5 +91,13 @@ mod tests {
         facts.coordinator = None;
         facts.engines.remove(35);
         assert_eq!(engines(&facts, &list), list[1..], "what is known of those that are left");
+    }
+
+    #[test]
+    fn an_engine_is_new_when_it_is_listed_and_when_it_is_heard_of() {
+        let engine = |name: &str, state| EngineStatus { name: name.to_owned(), state, version: None };
+        let (unknown, ready, stale) = (engine("e-1", EngineStanding::Unknown), engine("e-1", EngineStanding::Ready), engine("e-1", EngineStanding::Stale));
+        assert!(any_is_new(&[], std::slice::from_ref(&unknown)) && any_is_new(&[unknown], std::slice::from_ref(&ready)));
+        assert!(!any_is_new(&[ready], &[stale]));
     }
 }

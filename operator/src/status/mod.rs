@@ -146,14 +146,15 @@ fn checkpoint(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timest
     Some(unchanged.cloned().unwrap_or(CheckpointStatus { step: version.step, path, time: Some(Time(now)) }))
 }
 
-/// Keeps old progress, checkpoint and engines while they are all that changed and were written less than a minute ago.
+/// Keeps old progress, checkpoint and engines while they are all that changed and were written less than a minute ago, and no engine is heard of for the first time.
 fn settle(old: &RLJobStatus, new: RLJobStatus, now: Timestamp) -> RLJobStatus {
     let age = old.progress.as_ref().and_then(|progress| progress.time.as_ref()).map(|time| now.duration_since(time.0));
     let engines = old.inference.iter().flat_map(|inference| inference.engines.clone()).collect();
     let inference = new.inference.clone().map(|inference| InferenceStatus { engines, ..inference });
     let quiet = RLJobStatus { progress: old.progress.clone(), checkpoint: old.checkpoint.clone(), inference, ..new.clone() };
     let first_checkpoint = old.checkpoint.is_none() && new.checkpoint.is_some();
-    if quiet == *old && !first_checkpoint && age.is_some_and(|age| age < PROGRESS_INTERVAL) { quiet } else { new }
+    let of = |status: &RLJobStatus| status.inference.clone().map(|inference| inference.engines).unwrap_or_default();
+    if quiet == *old && !first_checkpoint && !engines::any_is_new(&of(old), &of(&new)) && age.is_some_and(|age| age < PROGRESS_INTERVAL) { quiet } else { new }
 }
 
 /// The last part of a message that is too long: the end of a log says why.
