@@ -31,8 +31,8 @@ struct Case {
     aim: f64,
     rounds: usize,
     strike: fn(&Bench) -> Strike,
-    /// Steps that may be under way without who was struck.
-    under_way: usize,
+    /// Steps that may be under way without who was struck; none where those of a pod that is on its way out cannot be told: there the first one after the marks counts.
+    under_way: Option<usize>,
     /// What happens until training goes on: a name, and the pod whose log has the words.
     marks: &'static [(&'static str, &'static str, &'static str)],
 }
@@ -52,7 +52,7 @@ const CASES: [Case; 5] = [
         aim: 3.0,
         rounds: ROUNDS,
         strike: |bench| bench.kill("rljob-learner"),
-        under_way: 0,
+        under_way: Some(0),
         marks: &[("found", "coordinator-0", "stage=\"Stopping\""), LEARNERS, READY],
     },
     Case {
@@ -60,7 +60,7 @@ const CASES: [Case; 5] = [
         aim: 10.0,
         rounds: ROUNDS,
         strike: |bench| bench.kill("rljob-engine"),
-        under_way: 1,
+        under_way: Some(1),
         marks: &[("listening", "inference-0", "listening on"), ("weights updated", "coordinator-0", "updated an engine's weights")],
     },
     Case {
@@ -68,12 +68,12 @@ const CASES: [Case; 5] = [
         aim: 5.0,
         rounds: ROUNDS,
         strike: |bench| bench.kill("rljob-coordinator"),
-        under_way: 1,
+        under_way: Some(1),
         marks: &[("opened its data", "coordinator-0", "opened the data")],
     },
-    Case { name: "trainer-pod", aim: 10.0, rounds: ROUNDS, strike: Bench::remove_trainer, under_way: 0, marks: &[LEARNERS, READY] },
+    Case { name: "trainer-pod", aim: 10.0, rounds: ROUNDS, strike: Bench::remove_trainer, under_way: None, marks: &[LEARNERS, READY] },
     // Counted from when the node's pods are removed by force, which is the bound.
-    Case { name: "node", aim: 10.0, rounds: 1, strike: Bench::lose_node, under_way: 0, marks: &[LEARNERS, READY] },
+    Case { name: "node", aim: 10.0, rounds: 1, strike: Bench::lose_node, under_way: None, marks: &[LEARNERS, READY] },
 ];
 
 struct Bench {
@@ -105,10 +105,16 @@ impl Bench {
         wait_until("steps of new pods", LIMIT, || Ok(steps(self) >= before + 5)).unwrap();
         self.kubectl.run(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=120s"]).unwrap();
         let Strike { at, undo } = (case.strike)(self);
-        let wanted = self.steps() + 1 + case.under_way;
+        let wanted = 1 + match case.under_way {
+            Some(under_way) => self.steps() + under_way,
+            None => {
+                wait_until("the marks", LIMIT, || Ok(case.marks.iter().all(|mark| self.logged(mark, at).is_some()))).unwrap();
+                self.steps()
+            }
+        };
         wait_until("the next step", LIMIT, || Ok(steps(self) >= wanted)).unwrap();
         let all = seconds(at, Timestamp::now());
-        let mut parts: Vec<f64> = case.marks.iter().map(|(_, pod, words)| seconds(at, self.logged(pod, words, at))).collect();
+        let mut parts: Vec<f64> = case.marks.iter().map(|mark| seconds(at, self.logged(mark, at).unwrap())).collect();
         parts.push(all);
         println!("{}: {parts:.2?}", case.name);
         if let Some(undo) = undo {
@@ -146,11 +152,11 @@ impl Bench {
         Strike { at, undo: Some(Box::new(|| drop(stopped))) }
     }
 
-    /// When a pod of the job first logged these words after a time; a learner's lines have its rank before the time.
-    fn logged(&self, pod: &str, words: &str, after: Timestamp) -> Timestamp {
-        let log = self.kubectl.run(&["logs", &format!("pod/chaos-{pod}")]).unwrap();
-        let times = log.lines().filter(|line| line.contains(words)).filter_map(|line| line.split_whitespace().find_map(|word| word.parse().ok()));
-        times.into_iter().find(|time| *time > after).unwrap_or_else(|| panic!("{pod} did not say {words:?}:\n{log}"))
+    /// When a mark was logged first after a time; a learner's lines have its rank before the time. A new pod has no log yet.
+    fn logged(&self, (_, pod, words): &(&str, &str, &str), after: Timestamp) -> Option<Timestamp> {
+        let log = self.kubectl.run(&["logs", &format!("pod/chaos-{pod}")]).ok()?;
+        let mut times = log.lines().filter(|line| line.contains(words)).filter_map(|line| line.split_whitespace().find_map(|word| word.parse().ok()));
+        times.find(|time| *time > after)
     }
 }
 
