@@ -105,13 +105,10 @@ impl Bench {
         wait_until("steps of new pods", LIMIT, || Ok(steps(self) >= before + 5)).unwrap();
         self.kubectl.run(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=120s"]).unwrap();
         let Strike { at, undo } = (case.strike)(self);
-        let wanted = 1 + match case.under_way {
-            Some(under_way) => self.steps() + under_way,
-            None => {
-                wait_until("the marks", LIMIT, || Ok(case.marks.iter().all(|mark| self.logged(mark, at).is_some()))).unwrap();
-                self.steps()
-            }
-        };
+        if case.under_way.is_none() {
+            wait_until("the marks", LIMIT, || Ok(case.marks.iter().all(|mark| self.logged(mark, at).is_some()))).unwrap();
+        }
+        let wanted = self.steps() + case.under_way.unwrap_or_default() + 1;
         wait_until("the next step", LIMIT, || Ok(steps(self) >= wanted)).unwrap();
         let all = seconds(at, Timestamp::now());
         let mut parts: Vec<f64> = case.marks.iter().map(|mark| seconds(at, self.logged(mark, at).unwrap())).collect();
