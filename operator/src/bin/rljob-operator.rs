@@ -154,7 +154,7 @@ impl Leader {
 /// Says how to install the CRD, instead of failing in every watch.
 async fn check_crd(client: &Client, namespace: Option<&str>) -> anyhow::Result<()> {
     let jobs: Api<RLJob> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
-    match jobs.list(&ListParams::default().limit(1)).await {
+    match jobs.list_metadata(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => bail!("the CRD is not installed: run `rljob crd | kubectl apply -f -`"),
         Err(error) => Err(error).context("failed to list RLJobs"),

@@ -169,6 +169,30 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_suspended_mended_a
     assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
 }
 
+#[test]
+fn a_job_of_a_newer_crd_that_the_operator_cannot_read_is_left_alone_and_holds_up_no_other() {
+    let cluster = Cluster::start(0).unwrap();
+    let kubectl = cluster.kubectl();
+    operator::install(&kubectl).unwrap();
+    super::install_crd(&kubectl).unwrap();
+    let mut newer = crd();
+    newer.pointer_mut(&format!("{SPEC}/properties")).unwrap()["later"] = json!({"type": "string"});
+    kubectl.run_with_input(&["replace", "--filename=-"], &newer.to_string()).unwrap();
+    let strange = namespace_in(&cluster, "strange", &json!({}));
+    let has_the_field = || {
+        patch(&strange, &json!({"later": "is kept"}));
+        Ok(field(&strange, "rljob/sample", ".spec.later") == "is kept")
+    };
+    wait_until("the newer CRD to be in force", LIMIT, has_the_field).unwrap();
+    let operator = Operator::start_in(&cluster, "rljob:a", &[]);
+    let known = namespace_in(&cluster, "known", &json!({}));
+    wait_for_pods(&known, 3);
+    assert!(operator.words().contains("cannot be read and is left alone"), "{}", operator.words());
+    assert_eq!(uids(&strange), "", "it was acted on without being read");
+    patch(&strange, &json!({"later": null}));
+    wait_for_pods(&strange, 3);
+}
+
 /// Labels and host names hold 63 characters: those of pods are the longest, and the labels that Kubernetes itself adds to them.
 #[test]
 fn jobs_with_the_longest_name_and_with_names_that_begin_alike_have_what_is_theirs() {

@@ -22,6 +22,9 @@ pub(super) const KINDS: &str = "statefulsets,pods,services,configmaps,secrets,ne
 /// Selects it.
 pub(super) const OWN: &str = "--selector=rljob.dev/job=sample";
 
+/// Who the operator is to the API server.
+pub(super) const ACCOUNT: &str = "system:serviceaccount:rljob-system:rljob-operator";
+
 /// Ports of the operators' metrics: each gets its own.
 static PORT: AtomicU16 = AtomicU16::new(18082);
 
@@ -164,7 +167,10 @@ pub(super) fn patch(namespace: &Namespace, spec: &Value) {
     namespace.kubectl.run(&["patch", "rljob/sample", "--type=merge", "--patch", &json!({"spec": spec}).to_string()]).unwrap();
 }
 
-/// Puts the service account and its rights into the cluster; the Deployment finds no node.
+/// Puts the service account and its rights into the cluster, and waits until they hold; the Deployment finds no node.
 pub(super) fn install(kubectl: &Kubectl) -> anyhow::Result<()> {
-    kubectl.run(&["apply", "--filename", &workspace().join("manifests/install.yaml").display().to_string()]).map(drop)
+    kubectl.run(&["apply", "--filename", &workspace().join("manifests/install.yaml").display().to_string()])?;
+    let can = |verb, resource| kubectl.run(&["auth", "can-i", verb, resource, "--namespace=rljob-system", "--as", ACCOUNT]).is_ok();
+    // One of its ClusterRole, one of its Role: each is learned of by itself.
+    wait_until("the operator's rights to hold", LIMIT, || Ok(can("list", "rljobs.rljob.dev") && can("create", "leases.coordination.k8s.io")))
 }

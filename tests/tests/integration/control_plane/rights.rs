@@ -9,10 +9,8 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Asked, Cluster, Namespace};
 use serde_json::{Value, json};
 
-use super::operator::{self, KINDS, LIMIT, OWN, Operator, field, namespace_in, patch, wait_for_condition, wait_for_pods};
+use super::operator::{self, ACCOUNT, KINDS, LIMIT, OWN, Operator, field, namespace_in, patch, wait_for_condition, wait_for_pods};
 use super::pods::{bind, set_status};
-
-const OPERATOR: &str = "system:serviceaccount:rljob-system:rljob-operator";
 
 /// One verb of one resource in a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,7 +107,7 @@ fn can(cluster: &Cluster, right: &Right) -> bool {
         &right.verb,
         format!("{resource}.{}", right.group).trim_end_matches('.'),
         "--as",
-        OPERATOR,
+        ACCOUNT,
     ]);
     kubectl.arg(format!("--subresource={subresource}"));
     // It exits with 1 where the answer is no.
@@ -150,7 +148,7 @@ fn wait_for_owners(cluster: &Cluster) {
 
 #[test]
 fn every_right_is_needed_and_none_is_missing() {
-    let cluster = Cluster::start_strict(OPERATOR).unwrap();
+    let cluster = Cluster::start_strict(ACCOUNT).unwrap();
     operator::install(&cluster.kubectl()).unwrap();
     super::install_crd(&cluster.kubectl()).unwrap();
     wait_for_owners(&cluster);
