@@ -25,25 +25,16 @@ use rljob_tests::{Cluster, files};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// A Secret, a ConfigMap, a NetworkPolicy, a PodDisruptionBudget, and a Service and a StatefulSet of each role.
-const CHILDREN: usize = 10;
+#[path = "scale/job.rs"]
+mod job;
+
+use job::{CHILDREN, job};
+
 /// Jobs that count, after one that does not.
 const ROUNDS: usize = 15;
 const AIM: f64 = 5.0;
 /// Bound of every wait.
 const LIMIT: Duration = Duration::from_secs(90);
-
-fn job(name: &str) -> RLJob {
-    serde_json::from_value(json!({
-        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name},
-        "spec": {
-            "model": {"path": "/models/tiny"}, "storage": {"hostPath": {"path": "/srv/runs"}},
-            "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer"}},
-            "reward": {"exactMatch": {}}, "algorithm": {"grpo": {}}, "training": {"steps": 3},
-        },
-    }))
-    .unwrap()
-}
 
 fn api<K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>>(client: &Client) -> Api<K> {
     Api::default_namespaced(client.clone())

@@ -8,6 +8,7 @@
 
 mod coordinators;
 mod floor;
+mod job;
 mod kubeflow;
 mod rljobs;
 mod stage;

@@ -24,27 +24,14 @@ use rljob_tests::{Cluster, files, scrape};
 use serde_json::json;
 
 use super::Seen;
+use super::job::{CHILDREN, job};
 use super::stage::{Stage, Usage, each_job, until};
 
-/// A Secret, a ConfigMap, a NetworkPolicy, a PodDisruptionBudget, and a Service and a StatefulSet of each role.
-const CHILDREN: usize = 10;
 /// Time for what is under way.
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long nothing happens.
 const REST: Duration = Duration::from_secs(60);
 const PORT: u16 = 18082;
-
-fn job(name: &str) -> RLJob {
-    serde_json::from_value(json!({
-        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name},
-        "spec": {
-            "model": {"path": "/models/tiny"}, "storage": {"hostPath": {"path": "/srv/runs"}},
-            "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer"}},
-            "reward": {"exactMatch": {}}, "algorithm": {"grpo": {}}, "training": {"steps": 3},
-        },
-    }))
-    .unwrap()
-}
 
 fn kinds() -> [ApiResource; 6] {
     [
