@@ -55,22 +55,7 @@ fn comes_to_rest(state: &str) -> Stage {
         return stage;
     }
     stage.wait_for("Ready");
-    let ends = |end| stage.play.run.lock().unwrap().end = Some(end);
-    match state {
-        "suspended" => {
-            stage.patch(&json!({"suspend": true}));
-            stage.wait_for("Suspended");
-        }
-        "failed" => {
-            ends("Failed");
-            stage.wait_for("Stalled");
-        }
-        "finished" | "removed" => {
-            ends("Finished");
-            stage.wait_for("Succeeded");
-        }
-        _ => {}
-    }
+    stage.bring_to(state);
     if state == "removed" {
         stage.patch(&json!({"ttlSecondsAfterFinished": 0}));
         let configs = || Ok(stage.list("api/v1", "configmaps").is_empty());

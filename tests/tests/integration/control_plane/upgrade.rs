@@ -67,17 +67,7 @@ fn before(state: &str) -> Stage {
     stage.start_operator();
     stage.wait_for_status(&json!({"epoch": 2}));
     stage.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
-    match state {
-        "suspended" => {
-            stage.patch(&json!({"suspend": true}));
-            stage.wait_for("Suspended");
-        }
-        "finished" => {
-            stage.play.run.lock().unwrap().end = Some("Finished");
-            stage.wait_for("Succeeded");
-        }
-        _ => {}
-    }
+    stage.bring_to(state);
     stage.rest();
     stage.kill_operator();
     stage

@@ -1,21 +1,12 @@
 //! Deletion, in every state and in every way: what is the job's goes, or stays as it is where that was asked for; nothing comes back.
 
 use rljob_tests::process::wait_until;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::operator::LIMIT;
 use super::stage::{Stage, in_lanes};
 
 const STATES: [&str; 6] = ["starting", "running", "draining", "suspended", "finished", "stalled"];
-const KINDS: [(&str, &str); 7] = [
-    ("apis/apps/v1", "statefulsets"),
-    ("api/v1", "services"),
-    ("api/v1", "configmaps"),
-    ("api/v1", "secrets"),
-    ("apis/networking.k8s.io/v1", "networkpolicies"),
-    ("apis/policy/v1", "poddisruptionbudgets"),
-    ("api/v1", "pods"),
-];
 
 fn in_state(state: &str) -> Stage {
     let patch = if state == "stalled" { json!({"spec": {"training": {"minibatches": 5}}}) } else { json!({}) };
@@ -26,23 +17,8 @@ fn in_state(state: &str) -> Stage {
         "starting" => stage.wait_for("Reconciling"),
         _ => stage.wait_for("Ready"),
     }
-    match state {
-        "draining" => stage.patch(&json!({"suspend": true})),
-        "suspended" => {
-            stage.patch(&json!({"suspend": true}));
-            stage.wait_for("Suspended");
-        }
-        "finished" => {
-            stage.play.run.lock().unwrap().end = Some("Finished");
-            stage.wait_for("Succeeded");
-        }
-        _ => {}
-    }
+    stage.bring_to(state);
     stage
-}
-
-fn children(stage: &Stage) -> Vec<Value> {
-    KINDS.iter().flat_map(|(group, kind)| stage.list(group, kind)).collect()
 }
 
 #[test]
@@ -54,11 +30,11 @@ fn a_job_can_be_deleted_in_every_state_and_in_every_way() {
         let gone = || Ok(stage.api.get(&stage.job_path()).is_err_and(|error| format!("{error:#}").contains("404")));
         wait_until("the job to go", LIMIT, gone).unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}"));
         if policy != "Orphan" {
-            wait_until("the children to go", LIMIT, || Ok(children(&stage).is_empty()))
-                .unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}\n{:?}", children(&stage)));
+            wait_until("the children to go", LIMIT, || Ok(stage.children().is_empty()))
+                .unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}\n{:?}", stage.children()));
         }
         // A pass that was under way may still end: what it made has an owner that is gone, and goes too. Then nothing is written any more.
-        let owned = || children(&stage).into_iter().filter(|child| child["metadata"]["ownerReferences"][0]["kind"] == "RLJob").collect::<Vec<_>>();
+        let owned = || stage.children().into_iter().filter(|child| child["metadata"]["ownerReferences"][0]["kind"] == "RLJob").collect::<Vec<_>>();
         wait_until("what was made late to go", LIMIT, || Ok(owned().is_empty())).unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}\n{:?}", owned()));
         stage.rest();
     });

@@ -8,9 +8,8 @@ use serde_json::{Map, Value, json};
 use super::super::operator::LIMIT;
 use super::{Stage, listed};
 
-/// What an operator makes of a job, and the job; by group, resource.
-const KINDS: [(&str, &str); 8] = [
-    ("apis/rljob.dev/v1alpha1", "rljobs"),
+/// What is made of a job, by group and resource.
+const KINDS: [(&str, &str); 7] = [
     ("apis/apps/v1", "statefulsets"),
     ("api/v1", "services"),
     ("api/v1", "configmaps"),
@@ -21,12 +20,17 @@ const KINDS: [(&str, &str); 8] = [
 ];
 
 impl Stage {
+    /// All that is made of the job.
+    pub(in crate::control_plane) fn children(&self) -> Vec<Value> {
+        KINDS.iter().flat_map(|(group, resource)| self.list(group, resource)).collect()
+    }
+
     /// Everything of the job, without what differs between two runs that are equal.
     pub(in crate::control_plane) fn end_state(&self) -> BTreeMap<String, Value> {
         let job = self.job();
         let (uid, namespace) = (job["metadata"]["uid"].as_str().unwrap(), self.namespace.name.as_str());
         let mut state = BTreeMap::new();
-        for (group, resource) in KINDS {
+        for (group, resource) in [("apis/rljob.dev/v1alpha1", "rljobs")].into_iter().chain(KINDS) {
             for mut object in self.list(group, resource) {
                 normalise(&mut object, resource);
                 let text = object.to_string().replace(uid, "UID").replace(uid.split('-').next().unwrap(), "U").replace(namespace, "NAMESPACE");

@@ -113,6 +113,27 @@ impl Stage {
         self.api.patch(&self.job_path(), &json!({"spec": spec})).unwrap();
     }
 
+    /// Brings a job that runs to a state, by its name; one that is reached otherwise is left as it is.
+    pub(super) fn bring_to(&self, state: &str) {
+        let ends = |end| self.play.run.lock().unwrap_or_else(PoisonError::into_inner).end = Some(end);
+        match state {
+            "draining" => self.patch(&json!({"suspend": true})),
+            "suspended" => {
+                self.patch(&json!({"suspend": true}));
+                self.wait_for("Suspended");
+            }
+            "failed" => {
+                ends("Failed");
+                self.wait_for("Stalled");
+            }
+            "finished" | "removed" => {
+                ends("Finished");
+                self.wait_for("Succeeded");
+            }
+            _ => {}
+        }
+    }
+
     /// Waits until the operator says of this spec that the condition is `True`.
     pub(super) fn wait_for(&self, condition: &str) {
         let holds = || {
