@@ -2,7 +2,7 @@
 //!
 //! It knows no more of HTTP than that a connection's first bytes are a request, so it closes each connection that it has failed. Gone with the value.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Between two looks at whether the link is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// An overloaded server's words.
 const SLOW_DOWN: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
@@ -49,7 +47,6 @@ impl Link {
     /// A link to a port of this machine, without faults yet.
     pub fn to(target: u16) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
-        listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared { target, faults: Mutex::default(), struck: AtomicUsize::new(0), stop: AtomicBool::new(false) });
         let accepting = Arc::clone(&shared);
@@ -75,26 +72,23 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
+        // Whoever waits for a connection gets the last one.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let _ = self.accepts.take().map(JoinHandle::join);
     }
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    while !shared.stop.load(Ordering::SeqCst) {
-        match listener.accept() {
-            Ok((near, _)) => {
-                let shared = Arc::clone(shared);
-                std::thread::spawn(move || serve(near, &shared));
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK_EVERY),
-            Err(_) => return,
-        }
+    while let Ok((near, _)) = listener.accept()
+        && !shared.stop.load(Ordering::SeqCst)
+    {
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || serve(near, &shared));
     }
 }
 
 /// A connection that breaks is a connection that broke; whoever is at its ends finds out.
 fn serve(mut near: TcpStream, shared: &Shared) {
-    let _ = near.set_nonblocking(false);
     let mut faults = shared.faults.lock().unwrap_or_else(PoisonError::into_inner);
     let fault = if faults.is_empty() { None } else { Some(faults.remove(0)) };
     drop(faults);

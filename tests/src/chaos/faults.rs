@@ -1,6 +1,6 @@
 //! The table of faults. One is a line here and, at most, a function below; `mod.rs` says how.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rand::Rng;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::links::cut;
 use super::scene::{COORDINATOR, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
 use crate::proc::resume;
+use crate::process::wait_until;
 
 /// Something that goes wrong.
 pub struct Fault {
@@ -90,17 +91,10 @@ fn stopped(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
 fn hung(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
     let pid = scene.one_of(words, random)?;
     kill_process(pid, Signal::STOP).context("it is gone")?;
-    wait_for(Duration::from_secs(60), || !scene.processes(words).contains(&pid));
+    // Whoever is not replaced goes on.
+    let _ = wait_until("a successor", Duration::from_secs(60), || Ok(!scene.processes(words).contains(&pid)));
     resume(pid);
     Ok(())
-}
-
-/// Waits until it holds, or for so long.
-fn wait_for(limit: Duration, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while start.elapsed() < limit && !holds() {
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
 
 /// A server of the cluster itself.
@@ -146,7 +140,8 @@ fn node_lost(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
         // Some end while they are listed.
         let _ = kill_process(*pid, Signal::STOP);
     }
-    wait_for(LOST_NODE, || on_node().is_ok_and(|pods| pods["items"].as_array().is_some_and(Vec::is_empty)));
+    // A node whose pods are not made anew comes back with them.
+    let _ = wait_until("the node's pods to go", LOST_NODE, || Ok(on_node()?["items"].as_array().is_some_and(Vec::is_empty)));
     pids.into_iter().for_each(resume);
     Ok(())
 }
@@ -162,7 +157,7 @@ fn node_drained(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
     });
     std::thread::sleep(short(random));
     // The API server may be away just now.
-    crate::process::wait_until("the node to be schedulable", Duration::from_secs(60), || cordon(false).map(|_| true))?;
+    wait_until("the node to be schedulable", Duration::from_secs(60), || cordon(false).map(|_| true))?;
     ensure!(evicted? > 0, "no pod was evicted");
     Ok(())
 }
@@ -183,7 +178,7 @@ fn operator_deleted(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
 fn suspended(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
     scene.patch(&json!({"suspend": true}))?;
     std::thread::sleep(between(random, 0.0, 10.0));
-    crate::process::wait_until("the job to be resumed", Duration::from_secs(60), || scene.patch(&json!({"suspend": false})).map(|()| true))
+    wait_until("the job to be resumed", Duration::from_secs(60), || scene.patch(&json!({"suspend": false})).map(|()| true))
 }
 
 fn scaled(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {

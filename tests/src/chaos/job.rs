@@ -1,7 +1,7 @@
 //! The life of one job: made, struck by the faults of its schedule, left alone until it has succeeded, compared, and removed.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rljob_crds::names::EXPORT_DIR;
@@ -73,11 +73,8 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) ->
 
     let mut watch = Watch::default();
     let struck = Schedule::new(seed).play(scene, &mut watch);
-    let (ended, limit) = (Instant::now(), scene.engine.limit());
-    while !watch.succeeded() && watch.goes_on() && ended.elapsed() < limit {
-        watch.look(scene);
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    let limit = scene.engine.limit();
+    watch.until(scene, limit, |watch| watch.succeeded() || !watch.goes_on());
     watch.check(watch.succeeded(), || format!("the job has not succeeded {} s after its last fault", limit.as_secs()));
     watch.restarts_within(struck.iter().filter(|struck| struck.fault.counts).count());
     if watch.succeeded() {

@@ -14,7 +14,6 @@ use super::watch::Watch;
 
 /// How long a moment is waited for, before the fault strikes anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(300);
 
 /// Draws of one job.
 pub(super) struct Schedule {
@@ -52,8 +51,8 @@ impl Schedule {
                 let moment = &MOMENTS[self.random.random_range(0..MOMENTS.len())];
                 let fault = faults[self.random.random_range(0..faults.len())];
                 let mut random = ChaCha8Rng::from_rng(&mut self.random);
-                wait(scene, watch, pause, |_| false);
-                wait(scene, watch, PATIENCE, |scene| (moment.is_now)(scene));
+                watch.until(scene, pause, |_| false);
+                watch.until(scene, PATIENCE, |_| (moment.is_now)(scene));
                 if watch.succeeded() || !watch.goes_on() {
                     break;
                 }
@@ -79,16 +78,4 @@ impl Schedule {
 /// The moment, if it came.
 fn name(moment: &Moment, scene: &Scene) -> &'static str {
     if (moment.is_now)(scene) { moment.name } else { "any" }
-}
-
-/// Waits for a moment, for so long at most, and watches meanwhile.
-fn wait(scene: &Scene, watch: &mut Watch, limit: Duration, moment: impl Fn(&Scene) -> bool) {
-    let (start, mut looked) = (Instant::now(), Instant::now());
-    while start.elapsed() < limit && !moment(scene) {
-        if looked.elapsed() >= LOOK {
-            watch.look(scene);
-            looked = Instant::now();
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rljob_crds::names::{CHECKPOINTS_DIR, METRICS_FILE};
 use serde_json::Value;
@@ -11,6 +12,11 @@ use super::scene::Scene;
 
 /// Numbers of the status that only grow.
 const GROWING: [&str; 5] = ["/attempt", "/restarts", "/epoch", "/progress/step", "/checkpoint/step"];
+
+/// Between two looks at everything.
+const LOOK: Duration = Duration::from_millis(300);
+/// Between two looks at what is waited for: a moment may be short.
+const GLANCE: Duration = Duration::from_millis(5);
 
 /// What was seen so far, and what did not hold.
 #[derive(Debug, Default)]
@@ -22,8 +28,20 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Waits until it holds, for so long at most, and watches meanwhile.
+    pub(super) fn until(&mut self, scene: &Scene, limit: Duration, holds: impl Fn(&Self) -> bool) {
+        let (start, mut looked) = (Instant::now(), Instant::now());
+        while start.elapsed() < limit && !holds(self) {
+            if looked.elapsed() >= LOOK {
+                self.look(scene);
+                looked = Instant::now();
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
     /// Looks once. What cannot be read just now is looked at the next time.
-    pub(super) fn look(&mut self, scene: &Scene) {
+    fn look(&mut self, scene: &Scene) {
         if let Ok(job) = scene.job() {
             self.status(&job["status"]);
         }
