@@ -1,7 +1,7 @@
 //! The real SGLang 0.5.12 in the pods that the operator renders for users, on the CPU: flags, keys, ports and probes are the operator's own; what a machine without
 //! a GPU needs is in the image and in `inference.extraArgs`.
 //!
-//! Minutes, so that only `make e2e-sglang` runs it.
+//! It takes minutes: `make e2e-sglang` runs it, and not `make test`.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,6 @@ const MISMATCH: f64 = 1e-3;
 const START: Duration = Duration::from_secs(900);
 
 #[test]
-#[ignore = "takes minutes: make e2e-sglang"]
 fn a_job_on_the_real_sglang_succeeds_though_an_engine_pod_and_a_server_are_lost_with_weights_by_broadcast_and_by_disk() {
     let Some(environment) = sglang::environment() else {
         return eprintln!("skipped: SGLang 0.5.12 is not laid out here; `make setup` says why");
