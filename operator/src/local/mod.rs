@@ -6,7 +6,7 @@
 //!                            coordinator, engines, supervisors ◀──┴──▶ the operator's `decide`
 //! ```
 //!
-//! Read in this order: this file, [`jobs`], [`session`], [`processes`]; [`set`], [`commands`], [`backoff`], [`lines`] and [`report`] are pure; [`inspect`] reads a run
+//! Read in this order: this file, [`jobs`], [`session`], [`processes`], [`process`]; [`set`], [`commands`], [`backoff`], [`lines`] and [`report`] are pure; [`inspect`] reads a run
 //! directory from outside.
 
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub mod directory;
 pub mod session;
 
 pub mod processes;
+
+pub mod process;
 
 pub mod commands;
 
@@ -157,7 +159,7 @@ async fn run_job(job: &ValidatedJob, runs: &Path, use_bucket: bool, machine: &Ma
 
 fn start<'a>(job: &'a ValidatedJob, config: &RunConfig, machine: &Machine, directory: &'a RunDirectory) -> anyhow::Result<Session<'a>> {
     let token = directory.draw_tokens()?;
-    let port = processes::free_port().context("failed to find a free port for the coordinator")?;
+    let port = process::free_port().context("failed to find a free port for the coordinator")?;
     let program = std::env::current_exe().context("failed to find this program's own file")?;
     let programs = program.parent().context("this program's file has no folder")?;
     let processes = Processes::new(programs, commands::recipes(config, directory, machine, port), |name| directory.log(name));
