@@ -156,6 +156,23 @@ impl Target<'_> {
         Ok(())
     }
 
+    /// UID and resourceVersion of the Secret that lives, if one does, without reading it: those that an apply of this process left, or that one would leave which is not
+    /// carried out.
+    ///
+    /// # Errors
+    /// See [`ApplyError`].
+    pub async fn identify(&self, secret: &Child) -> Result<Option<(String, String)>, ApplyError> {
+        if let Some(identity) = self.applied.identity(self.uid, &secret.name) {
+            return Ok(Some(identity));
+        }
+        let (kind, name) = &secret.name;
+        let parameters = PatchParams { dry_run: true, ..PatchParams::apply(MANAGED_BY).force().validation_strict() };
+        let answer = kind.api(self.client, Some(self.namespace)).patch(name, &parameters, &Patch::Apply(&secret.object)).await;
+        let would_be = answer.map_err(|error| self.failed(&secret.name, error))?.metadata;
+        // One that would be made has no version yet.
+        Ok(would_be.uid.zip(would_be.resource_version.filter(|version| !version.is_empty())))
+    }
+
     fn remember(&self, child: &Child, made: &DynamicObject) {
         let kind = child.name.0;
         let live = if kind == Kind::Secret { Live::new(kind, made) } else { self.cache.wrote(kind, made) };

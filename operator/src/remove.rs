@@ -20,7 +20,7 @@ pub enum RemoveError {
     /// The request failed.
     #[error("failed to remove {0} {1}")]
     Failed(Kind, String, #[source] Box<kube::Error>),
-    /// The Secret could not be applied, which tells what it is: it is never read.
+    /// It could not be found out which Secret lives: it is never read.
     #[error(transparent)]
     Secret(#[from] ApplyError),
 }
@@ -32,11 +32,9 @@ pub enum RemoveError {
 pub async fn remove(target: &Target<'_>, children: &[Child], observed: &Observed) -> Result<(), RemoveError> {
     for kind in ORDER {
         for secret in children.iter().filter(|child| kind == Kind::Secret && child.name.0 == kind) {
-            if target.applied.identity(target.uid, &secret.name).is_none() {
-                target.apply_one(secret, observed).await?;
+            if let Some((uid, version)) = target.identify(secret).await? {
+                remove_one(target, &secret.name, uid, version).await?;
             }
-            let (uid, version) = target.applied.identity(target.uid, &secret.name).unwrap_or_default();
-            remove_one(target, &secret.name, uid, version).await?;
         }
         let own = observed.children.iter().filter(|(name, live)| name.0 == kind && !live.terminating);
         // Each is waited for: what is given up on its way would be asked for once more.

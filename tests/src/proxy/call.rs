@@ -49,8 +49,11 @@ impl Call {
             _ => ("", rest),
         };
         let part = |index: usize| rest.get(index).copied().unwrap_or_default().to_owned();
-        let watches = uri.query().is_some_and(|query| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch")));
+        let asks = |pairs: &[&str]| uri.query().is_some_and(|query| query.split('&').any(|pair| pairs.contains(&pair)));
+        let watches = asks(&["watch=true", "watch=1", "watch"]);
         let verb = match *method {
+            // It tells what would be, and changes nothing.
+            _ if asks(&["dryRun=All"]) => Verb::Read,
             Method::POST => Verb::Create,
             Method::PUT => Verb::Update,
             Method::PATCH => Verb::Patch,
