@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
 use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType, Recorder};
@@ -146,7 +147,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
         context.pollers.order(&uid, ObjectRef::from_obj(object), order);
         return Ok(Action::requeue(FIRST_ANSWER));
     }
-    let mut new = status::compute(&job, &old, &facts, &decision, &epoch, now);
+    let computed = status::compute(&job, &old, &facts, &decision, &epoch, now);
+    let runs = matches!(decision, Decision::Start(_) | Decision::Run);
+    let (mut new, unsettled) = status::settle(&old, computed, context.written.at(&uid).filter(|_| runs), now);
     if let Some(rejection) = context.rejections.of(&uid).filter(|_| decision.keeps_running()) {
         new = status::rejected(&old, new, &rejection, now);
     }
@@ -154,13 +157,15 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let written = write_status(object, &old, new, context).await?;
     context.last_seen.replace(&uid, &pods);
     tend(&context.client, &job.namespace, &plan, now).await.map_err(|error| ReconcileError::Tend(Box::new(error)))?;
-    act(object, &job, &Seen { old, written, facts, observed, decision, plan, outlived, now }, context).await
+    act(object, &job, &Seen { old, written, unsettled, facts, observed, decision, plan, outlived, now }, context).await
 }
 
 /// What a pass has found and recorded.
 struct Seen {
     old: RLJobStatus,
     written: RLJobStatus,
+    /// When what has not been written is due.
+    unsettled: Option<Timestamp>,
     facts: Facts,
     observed: Observed,
     decision: Decision,
@@ -200,7 +205,8 @@ async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context)
         return Ok(Action::requeue(Duration::ZERO));
     }
     let due = next_pass(job, &status::recorded(&seen.written), &seen.decision, rejection.is_some(), seen.now);
-    let waits = [seen.plan.wait(seen.now), unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
+    let settles = seen.unsettled.map(|due| Duration::try_from(due.duration_since(seen.now)).unwrap_or_default());
+    let waits = [seen.plan.wait(seen.now), settles, unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
     Ok(Action::requeue(waits.into_iter().flatten().fold(due, Duration::min)))
 }
 
@@ -250,7 +256,7 @@ async fn write_status(object: &RLJob, old: &RLJobStatus, new: RLJobStatus, conte
     replacement.status = Some(new.clone());
     // The resourceVersion in the object makes this a compare-and-set.
     match api.replace_status(&object.name_any(), &PostParams { field_manager: Some(MANAGED_BY.to_owned()), ..PostParams::default() }, &replacement).await {
-        Ok(made) => context.written.note(&object.uid().unwrap_or_default(), made.metadata.resource_version.as_deref()),
+        Ok(made) => context.written.note(&object.uid().unwrap_or_default(), made.metadata.resource_version.as_deref(), Timestamp::now()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
             return Err(ReconcileError::Conflict("the RLJob changed while its status was being written".to_owned()));
         }
@@ -270,7 +276,11 @@ async fn publish(object: &RLJob, event: status::StatusEvent, context: &Context) 
         *bytes += c.len_utf8();
         (*bytes <= NOTE_LIMIT).then_some(c)
     });
-    let event = Event { type_, reason: event.reason, note: Some(note.collect()), action: "Reconcile".to_owned(), secondary: None };
+    let note = Some(note.collect());
+    let (kind, namespace, uid) = (Some("Pod".to_owned()), object.namespace(), event.pod_uid);
+    let secondary =
+        event.pod.map(|name| ObjectReference { api_version: Some("v1".to_owned()), kind, name: Some(name), namespace, uid, ..ObjectReference::default() });
+    let event = Event { type_, reason: event.reason, note, action: "Reconcile".to_owned(), secondary };
     if let Err(error) = context.recorder.publish(&event, &object.object_ref(&())).await {
         tracing::warn!(%error, "failed to publish an event");
     }

@@ -1,4 +1,4 @@
-//! What is remembered from one pass to the next: which version of the job the last one wrote, how often one failed in a row, so that it is tried later and later, and
+//! What is remembered from one pass to the next: which version of the job the last one wrote and when, how often one failed in a row, so that it is tried later and later, and
 //! what the API server refused, so that the next pass records it. All are only hints; a new operator finds them again.
 
 use std::collections::HashMap;
@@ -16,19 +16,24 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// For so long, a refusal in other words is the same one.
 const SAME_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 
-/// Versions of the RLJobs whose status this process wrote, by UID.
+/// Versions of the RLJobs whose status this process wrote, and when, by UID.
 #[derive(Default)]
-pub struct Written(Mutex<HashMap<String, u64>>);
+pub struct Written(Mutex<HashMap<String, (u64, Timestamp)>>);
 
 impl Written {
     /// Remembers the version that a write of the status made.
-    pub(super) fn note(&self, uid: &str, version: Option<&str>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), number(version));
+    pub(super) fn note(&self, uid: &str, version: Option<&str>, now: Timestamp) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), (number(version), now));
+    }
+
+    /// When the status was written last.
+    pub(super) fn at(&self, uid: &str) -> Option<Timestamp> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).map(|(_, time)| *time)
     }
 
     /// Whether an object is older than the last write: a pass over it would decide on what is past.
     pub(super) fn is_newer(&self, uid: &str, version: Option<&str>) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).is_some_and(|written| *written > number(version))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).is_some_and(|(written, _)| *written > number(version))
     }
 
     /// Forgets jobs that are gone.
@@ -98,8 +103,9 @@ mod tests {
     #[test]
     fn a_job_as_it_was_before_the_last_write_is_known_for_old() {
         let written = Written::default();
-        written.note("a", Some("10"));
+        written.note("a", Some("10"), Timestamp::UNIX_EPOCH);
         let newer = |uid, version| written.is_newer(uid, Some(version));
+        assert_eq!((written.at("a"), written.at("b")), (Some(Timestamp::UNIX_EPOCH), None));
         assert!(newer("a", "9") && !newer("a", "10") && !newer("a", "11") && !newer("b", "1"));
     }
 

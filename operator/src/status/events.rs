@@ -4,7 +4,7 @@ use rljob_crds::names::{CONDITION_STALLED, CONDITION_SUCCEEDED};
 use rljob_crds::status::{Incident, RLJobStatus};
 
 /// An event to publish about the RLJob.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusEvent {
     /// Whether something went wrong.
     pub warning: bool,
@@ -12,20 +12,28 @@ pub struct StatusEvent {
     pub reason: String,
     /// One line for a person.
     pub note: String,
+    /// The pod that it speaks of. Events of one reason are one series with the words of its first, but for those of other pods.
+    pub pod: Option<String>,
+    /// Its UID, if that is known.
+    pub pod_uid: Option<String>,
 }
 
 /// Events of the step from one status to the next.
 pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
     let mut events = Vec::new();
     if let Some(failure) = new.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(failure)) {
-        events.push(StatusEvent { warning: true, reason: failure.reason.clone(), note: failure.message.clone() });
+        let (reason, note, pod) = (failure.reason.clone(), failure.message.clone(), failure.pod.clone());
+        events.push(StatusEvent { warning: true, reason, note, pod, pod_uid: None });
     }
-    events.extend(new_incidents(old, new).map(|incident| StatusEvent { warning: true, reason: incident.reason.clone(), note: incident.message.clone() }));
+    events.extend(new_incidents(old, new).cloned().map(|Incident { reason, message: note, pod, uid, .. }| {
+        let (pod, pod_uid) = (Some(pod), Some(uid));
+        StatusEvent { warning: true, reason, note, pod, pod_uid }
+    }));
     let summary = |status: &RLJobStatus| status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED).cloned();
     let reason = summary(old).map(|condition| condition.reason);
     if let Some(state) = summary(new).filter(|state| Some(&state.reason) != reason.as_ref()) {
         let stalled = new.conditions.iter().any(|condition| condition.type_ == CONDITION_STALLED && condition.status == "True");
-        events.push(StatusEvent { warning: stalled, reason: state.reason, note: state.message });
+        events.push(StatusEvent { warning: stalled, reason: state.reason, note: state.message, ..StatusEvent::default() });
     }
     events
 }
@@ -46,17 +54,22 @@ mod tests {
     fn a_change_of_state_is_an_event_and_the_same_state_again_is_none() {
         let old = RLJobStatus::default();
         let new = stalled(1, &old, "InvalidSpec", "spec.reward: is missing", at(0));
-        assert_eq!(events(&old, &new), [StatusEvent { warning: true, reason: "InvalidSpec".to_owned(), note: "spec.reward: is missing".to_owned() }]);
+        let (reason, note) = ("InvalidSpec".to_owned(), "spec.reward: is missing".to_owned());
+        assert_eq!(events(&old, &new), [StatusEvent { warning: true, reason, note, ..StatusEvent::default() }]);
         assert_eq!(events(&new, &new), []);
     }
 
     #[test]
     fn an_incident_is_an_event_and_another_when_more_is_known() {
         let status = |reason: &str| {
-            let incident = Incident { reason: reason.to_owned(), message: format!("because {reason}"), uid: "u".to_owned(), ..Incident::default() };
+            let (message, pod, uid) = (format!("because {reason}"), "sums-trainer-0".to_owned(), "u".to_owned());
+            let incident = Incident { reason: reason.to_owned(), message, pod, uid, ..Incident::default() };
             RLJobStatus { incidents: vec![incident], ..RLJobStatus::default() }
         };
-        let event = |reason: &str| StatusEvent { warning: true, reason: reason.to_owned(), note: format!("because {reason}") };
+        let event = |reason: &str| {
+            let (pod, pod_uid) = (Some("sums-trainer-0".to_owned()), Some("u".to_owned()));
+            StatusEvent { warning: true, reason: reason.to_owned(), note: format!("because {reason}"), pod, pod_uid }
+        };
         assert_eq!(events(&RLJobStatus::default(), &status("NodeNotReady")), [event("NodeNotReady")]);
         assert_eq!(events(&status("NodeNotReady"), &status("NodeNotReady")), []);
         assert_eq!(events(&status("NodeNotReady"), &status("PodLost")), [event("PodLost")]);

@@ -10,7 +10,7 @@
 //!
 //! `attempt` and `restarts` are the larger of what was recorded and what the coordinator says, so that a lost status resets no budget.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::{CONDITION_SUCCEEDED, CONDITION_SUSPENDED, REASON_CHILD_REJECTED, REASON_FAILED};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
@@ -24,11 +24,11 @@ mod engines;
 mod events;
 mod failure;
 mod incidents;
+mod settle;
 
 pub use events::{StatusEvent, events, new_incidents};
+pub use settle::settle;
 
-/// While nothing else changes, progress is written this often.
-const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Longest message that is copied into status, in characters.
 const MESSAGE_LIMIT: usize = 4096;
 
@@ -67,7 +67,7 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
     let finishes = matches!(decision, Decision::Finish(_));
     let counts = |role: RoleCounts, wanted: i32| RoleStatus { desired: if keeps_running { wanted } else { 0 }, ready: role.ready };
     let inference = engines::inference(job, old, facts, keeps_running);
-    let new = RLJobStatus {
+    RLJobStatus {
         observed_generation: Some(job.generation),
         conditions: conditions::compute(job, old, facts, decision, now),
         attempt: old.attempt.max(report.map_or(0, |report| report.attempt)),
@@ -84,8 +84,7 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
         inference: Some(inference),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
         checkpoint: checkpoint(old, report, now),
-    };
-    settle(old, new, now)
+    }
 }
 
 /// The status of a job that does not get further by itself: a spec that cannot run, or children that cannot be made. What runs is left alone, and its record kept.
@@ -144,17 +143,6 @@ fn checkpoint(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timest
     let path = format!("{}/{version}", rljob_crds::names::CHECKPOINTS_DIR);
     let unchanged = old.checkpoint.as_ref().filter(|old| old.path == path);
     Some(unchanged.cloned().unwrap_or(CheckpointStatus { step: version.step, path, time: Some(Time(now)) }))
-}
-
-/// Keeps old progress, checkpoint and engines while they are all that changed and were written less than a minute ago, and no engine is heard of for the first time.
-fn settle(old: &RLJobStatus, new: RLJobStatus, now: Timestamp) -> RLJobStatus {
-    let age = old.progress.as_ref().and_then(|progress| progress.time.as_ref()).map(|time| now.duration_since(time.0));
-    let engines = old.inference.iter().flat_map(|inference| inference.engines.clone()).collect();
-    let inference = new.inference.clone().map(|inference| InferenceStatus { engines, ..inference });
-    let quiet = RLJobStatus { progress: old.progress.clone(), checkpoint: old.checkpoint.clone(), inference, ..new.clone() };
-    let first_checkpoint = old.checkpoint.is_none() && new.checkpoint.is_some();
-    let of = |status: &RLJobStatus| status.inference.clone().map(|inference| inference.engines).unwrap_or_default();
-    if quiet == *old && !first_checkpoint && !engines::any_is_new(&of(old), &of(&new)) && age.is_some_and(|age| age < PROGRESS_INTERVAL) { quiet } else { new }
 }
 
 /// The last part of a message that is too long: the end of a log says why.

@@ -11,7 +11,7 @@ use rljob_protocol::version::Version;
 fn status(old: &RLJobStatus, facts: &Facts, now: Timestamp) -> RLJobStatus {
     let job = validated();
     let epoch = facts.recorded.epoch.clone();
-    compute(&job, old, facts, &decide(&job, facts, now), &epoch, now)
+    settle(old, compute(&job, old, facts, &decide(&job, facts, now), &epoch, now), None, now).0
 }
 
 fn unvisited() -> RLJobStatus {
