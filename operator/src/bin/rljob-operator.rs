@@ -28,6 +28,10 @@ use rljob_operator::token_key;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+/// A pass is many small allocations of JSON: with this one it takes a third less CPU, and what a burst of new jobs took is given back (docs/results.md).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Time that passes in progress have to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
