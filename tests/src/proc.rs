@@ -32,7 +32,7 @@ pub(crate) fn in_network(init: u32, words: &str) -> Option<Pid> {
 }
 
 /// Lets a stopped process go on. An `nsenter` that started it stopped with it, and would not see its end.
-pub(crate) fn resume(pid: Pid) {
+pub fn resume(pid: Pid) {
     let parent = read(pid, "stat").rsplit_once(") ").and_then(|(_, rest)| Pid::from_raw(rest.split(' ').nth(1)?.parse().ok()?));
     let entered = parent.filter(|parent| read(*parent, "comm").trim() == "nsenter");
     for pid in [Some(pid), entered].into_iter().flatten() {

@@ -59,6 +59,12 @@ pub const FAULTS: &[Fault] = &[
         counts: false,
         strike: |scene, random| frozen(scene, &format!("--hostname-override={}", node(random)), random),
     },
+    Fault {
+        part: "node",
+        name: "without runtime",
+        counts: false,
+        strike: |scene, random| frozen(scene, &format!("/{}/containerd.toml", node(random)), random),
+    },
     Fault { part: "node", name: "drained", counts: false, strike: node_drained },
     Fault { part: "operator", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(OPERATOR, random)?) },
     Fault { part: "operator", name: "stopped", counts: false, strike: |scene, random| stopped(scene, OPERATOR, random) },
@@ -128,10 +134,7 @@ fn node_stopped(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
 
 /// A node that nobody hears of until its pods are made anew elsewhere; then it comes back, and with it the processes of the old pods.
 fn node_lost(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
-    let operators = scene.api.get(&format!("/api/v1/namespaces/{SYSTEM}/pods"))?;
-    // A node takes its Deployments' pods with it for five minutes, which is Kubernetes' own bound and not the operator's.
-    let spared = operators["items"][0]["spec"]["nodeName"].as_str().unwrap_or_default();
-    let node = Some(node(random)).filter(|node| node != spared).context("the operator is on that node")?;
+    let node = node(random);
     let on_node = || scene.api.get(&scene.path("api/v1", &format!("pods?fieldSelector=spec.nodeName={node}")));
     ensure!(on_node()?["items"].as_array().is_some_and(|pods| !pods.is_empty()), "no pod is on {node}");
     let mut pids: Vec<Pid> = scene.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();

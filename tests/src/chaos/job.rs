@@ -86,7 +86,11 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) ->
         tell(scene, seed, &struck, &watch);
     }
     remove(scene, &namespace, &mut watch)?;
-    Ok(Tally { faults: struck.len(), violations: watch.violations().len(), jobs: 1 })
+    let mut tally = Tally { violations: watch.violations().len(), jobs: 1, ..Tally::default() };
+    for struck in &struck {
+        *tally.struck.entry((struck.fault.part, struck.phase)).or_default() += 1;
+    }
+    Ok(tally)
 }
 
 /// A job that is through is left alone.

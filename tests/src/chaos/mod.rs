@@ -5,6 +5,7 @@
 //!          moments.rs  faults.rs     │
 //!                                    └─▶ Watch: what must hold at any time         watch.rs
 //!  undisturbed run ──────────────────▶ what must hold at the end                   ends.rs
+//!                                      faults by part and phase, violations        tally.rs
 //! ```
 //!
 //! A fault is a line in [`faults::FAULTS`]: the part it strikes, its name, whether it may spend a restart, and a function that does it and takes it back. It returns
@@ -35,21 +36,12 @@ mod links;
 mod moments;
 mod scene;
 mod schedule;
+mod tally;
 mod watch;
 
 pub use engine::Engine;
 pub use scene::Scene;
-
-/// What a run of the tool has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Faults that struck.
-    pub faults: usize,
-    /// Times that something did not hold that must.
-    pub violations: usize,
-    /// Jobs that ran.
-    pub jobs: u32,
-}
+pub use tally::Tally;
 
 /// Runs jobs under faults until the time is up; the last one is finished.
 pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Tally> {
@@ -61,9 +53,8 @@ pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Tally> {
     eprintln!("chaos: ready after {:.0} s", start.elapsed().as_secs_f64());
     let (mut tally, chaos) = (Tally::default(), Instant::now());
     while tally.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
-        let of_job = job::disturbed(&scene, seed + u64::from(tally.jobs), undisturbed.as_ref())?;
-        tally = Tally { faults: tally.faults + of_job.faults, violations: tally.violations + of_job.violations, jobs: tally.jobs + 1 };
-        eprintln!("chaos: {} faults, {} violations after {} jobs and {:.0} s", tally.faults, tally.violations, tally.jobs, chaos.elapsed().as_secs_f64());
+        tally.add(job::disturbed(&scene, seed + u64::from(tally.jobs), undisturbed.as_ref())?);
+        eprintln!("chaos: {} faults, {} violations after {} jobs and {:.0} s", tally.faults(), tally.violations, tally.jobs, chaos.elapsed().as_secs_f64());
     }
     Ok(tally)
 }

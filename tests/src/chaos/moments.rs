@@ -1,9 +1,10 @@
-//! The phases of a job in which a fault may strike, each found by what it leaves in the run directory or in the status.
+//! The phases of a job, in which a fault may strike, each found by what it leaves in the run directory or in the status.
 
 use std::fs;
 use std::path::Path;
 
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE, WEIGHTS_DIR};
+use serde_json::Value;
 
 use super::job::STEPS;
 use super::scene::{COORDINATOR, LEARNER, Scene};
@@ -21,6 +22,7 @@ pub(super) const MOMENTS: &[Moment] = &[
     Moment { name: "any", is_now: |_| true },
     Moment { name: "creating", is_now: |scene| scene.processes(COORDINATOR).is_empty() },
     Moment { name: "loading", is_now: |scene| !scene.processes(LEARNER).is_empty() && steps(&scene.run_directory()) == 0 },
+    Moment { name: "first rollout", is_now: |scene| steps(&scene.run_directory()) == 0 && scene.job().is_ok_and(|job| any_engine_is_ready(&job)) },
     Moment { name: "steady", is_now: |scene| steps(&scene.run_directory()) > 0 },
     Moment {
         name: "in weight sync",
@@ -33,6 +35,21 @@ pub(super) const MOMENTS: &[Moment] = &[
         is_now: |scene| steps(&scene.run_directory()) == STEPS && !scene.run_directory().join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).exists(),
     },
 ];
+
+/// Phases in the order of a job's life.
+pub(super) const PHASES: [&str; 8] = ["creating", "loading", "first rollout", "steady", "in weight sync", "in checkpoint", "draining", "finishing"];
+/// Of phases that hold at the same time, the one to name first.
+const NARROWEST: [&str; 8] = ["in weight sync", "in checkpoint", "finishing", "draining", "creating", "first rollout", "steady", "loading"];
+
+/// The phase in which the job is. Before its learners start it is being created.
+pub(super) fn phase(scene: &Scene) -> &'static str {
+    let is_now = |name: &&str| MOMENTS.iter().any(|moment| moment.name == *name && (moment.is_now)(scene));
+    NARROWEST.into_iter().find(is_now).unwrap_or("creating")
+}
+
+fn any_engine_is_ready(job: &Value) -> bool {
+    job.pointer("/status/inference/engines").and_then(Value::as_array).is_some_and(|engines| engines.iter().any(|engine| engine["state"] == "Ready"))
+}
 
 /// Steps that are recorded.
 pub(super) fn steps(run_directory: &Path) -> usize {

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::faults::{FAULTS, Fault};
-use super::moments::{MOMENTS, Moment, steps};
+use super::moments::{MOMENTS, Moment, phase, steps};
 use super::scene::{Scene, between};
 use super::watch::Watch;
 
@@ -23,15 +23,15 @@ pub(super) struct Schedule {
 /// A fault that struck.
 pub(super) struct Struck {
     pub(super) fault: &'static Fault,
+    pub(super) phase: &'static str,
     at: Duration,
-    moment: &'static str,
     steps: usize,
 }
 
 impl fmt::Display for Struck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fault, at, moment, steps } = self;
-        write!(f, "+{:5.1} s  {} {} ({moment}, {steps} steps done)", at.as_secs_f64(), fault.part, fault.name)
+        let Self { fault, phase, at, steps } = self;
+        write!(f, "+{:5.1} s  {} {} ({phase}, {steps} steps done)", at.as_secs_f64(), fault.part, fault.name)
     }
 }
 
@@ -58,7 +58,7 @@ impl Schedule {
                 }
                 let struck = &struck;
                 scope.spawn(move || {
-                    let this = Struck { fault, at: start.elapsed(), moment: name(moment, scene), steps: steps(&scene.run_directory()) };
+                    let this = Struck { fault, phase: phase_at(moment, scene), at: start.elapsed(), steps: steps(&scene.run_directory()) };
                     match (fault.strike)(scene, &mut random) {
                         Ok(()) => {
                             eprintln!("chaos: {this}");
@@ -75,7 +75,7 @@ impl Schedule {
     }
 }
 
-/// The moment, if it came.
-fn name(moment: &Moment, scene: &Scene) -> &'static str {
-    if (moment.is_now)(scene) { moment.name } else { "any" }
+/// The moment, if it came; else whatever phase it is.
+fn phase_at(moment: &Moment, scene: &Scene) -> &'static str {
+    if moment.name != "any" && (moment.is_now)(scene) { moment.name } else { phase(scene) }
 }

@@ -124,6 +124,18 @@ impl<'a> Run<'a> {
         self.say(&condition);
     }
 
+    fn goes_on(&self) {
+        self.wait_for_steps(steps_done(&self.directory) + 3);
+    }
+
+    /// Waits for an incident of a pod whose name begins like this.
+    fn wait_for_incident(&self, reason: &str, pod: &str) {
+        let is_it = |incident: &Value| incident["reason"] == reason && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod));
+        let told = || self.status()["incidents"].as_array().is_some_and(|incidents| incidents.iter().any(is_it));
+        wait_until(&format!("{reason} of {pod}"), self.limit, || Ok(told())).unwrap();
+        self.say(&format!("{reason} of {pod}"));
+    }
+
     /// One line a stage, so that a log shows where the time went.
     fn say(&self, event: &str) {
         eprintln!("{}: {event} after {:.0} s", self.job, self.start.elapsed().as_secs_f64());

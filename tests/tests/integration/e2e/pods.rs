@@ -2,6 +2,7 @@
 
 use std::sync::PoisonError;
 
+use rljob_tests::proc::resume;
 use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Namespace};
 use rustix::process::{Signal, kill_process};
@@ -10,26 +11,22 @@ use serde_json::{Value, json};
 use super::{LIMIT, NODES, Run, cluster, steps_done};
 
 const JOB: &str = "stays";
+/// Between two checkpoints (pods.yaml).
+const EVERY_STEPS: u64 = 20;
 
 impl Run<'_> {
-    fn goes_on(&self) {
-        self.wait_for_steps(steps_done(&self.directory) + 3);
-    }
-
-    /// Waits for an incident of a pod whose name begins like this.
-    fn wait_for_incident(&self, reason: &str, pod: &str) {
-        let is_it = |incident: &Value| incident["reason"] == reason && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod));
-        let told = || self.status()["incidents"].as_array().is_some_and(|incidents| incidents.iter().any(is_it));
-        wait_until(&format!("{reason} of {pod}"), LIMIT, || Ok(told())).unwrap();
-        self.say(&format!("{reason} of {pod}"));
-    }
-
-    /// Waits until the last failure is a process that was killed for this reason.
-    fn wait_for_failure(&self, reason: &str) {
+    /// Waits until the last failure has this reason, and gives it.
+    fn wait_for_failure(&self, reason: &str) -> Value {
         let failure = || self.status()["lastFailure"].take();
         wait_until(reason, LIMIT, || Ok(failure()["reason"] == reason)).unwrap();
-        assert_eq!(failure()["exitCode"], 137, "{}", failure());
         self.say(reason);
+        failure()
+    }
+
+    /// Waits until the last failure is a process that was killed, and said to be for this reason.
+    fn wait_for_killed(&self, reason: &str) {
+        let failure = self.wait_for_failure(reason);
+        assert_eq!(failure["exitCode"], 137, "{failure}");
     }
 
     fn wait_for_all_ready(&self) {
@@ -40,9 +37,13 @@ impl Run<'_> {
 
 /// Stops the newest process whose command line contains these words.
 fn stop_newest(cluster: &Cluster, words: &str) {
+    signal_newest(cluster, words, Signal::STOP);
+}
+
+fn signal_newest(cluster: &Cluster, words: &str, signal: Signal) {
     let processes = cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words));
     let newest = processes.max_by_key(|process| process.pid.as_raw_nonzero()).unwrap_or_else(|| panic!("no process is {words}"));
-    kill_process(newest.pid, Signal::STOP).unwrap();
+    kill_process(newest.pid, signal).unwrap();
 }
 
 /// Asks the eviction API, as a drain does.
@@ -69,18 +70,21 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     run.wait_for_all_ready();
     gates_are_open(&namespace);
     scale_up_and_down(&run);
+    learners_fail_by_a_rule(&run);
 
     // A stopped process accepts connections and answers nothing. An engine is missed by its coordinator, the other two by their kubelets.
     stop_newest(cluster, "rljob-engine --model-path=/data/model ");
     stop_newest(cluster, "rljob-supervisor --config");
-    run.wait_for_failure("SupervisorExited");
+    run.wait_for_killed("SupervisorExited");
     run.wait_for_incident("EngineHung", "stays-inference-");
     run.goes_on();
     run.wait_for_all_ready();
     stop_newest(cluster, "rljob-coordinator --config");
-    run.wait_for_failure("CoordinatorExited");
+    run.wait_for_killed("CoordinatorExited");
     run.goes_on();
     run.wait_for_all_ready();
+
+    end_a_pod_whose_node_cannot(cluster, &run);
 
     // The one that has a trainer pod, whatever else; with it may go the operator that leads.
     let lost = namespace.kubectl.run(&["get", "pod/stays-trainer-0", "--output=jsonpath={.spec.nodeName}"]).unwrap();
@@ -96,8 +100,7 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     drop(stopped);
     cluster.kubectl().run(&["wait", "--for=condition=Ready", &format!("node/{lost}"), "--timeout=120s"]).unwrap();
 
-    evict(&namespace, "stays-trainer-0");
-    run.wait_for_incident("Evicted", "stays-trainer-0");
+    evict_between_checkpoints(&run);
     // The operator goes along.
     cluster.kubectl().run(&["drain", kept, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"]).unwrap();
     run.say(&format!("{kept} is drained"));
@@ -112,6 +115,41 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     namespace.kubectl.run(&["delete", "rljob/stays", "--wait"]).unwrap();
     namespace.kubectl.run(&["wait", "--for=delete", "pods", "--selector=rljob.dev/job=stays", "--timeout=300s"]).unwrap();
     run.say("the job was deleted while it ran, and no pod is left");
+}
+
+/// A learner is killed, another one is stopped: neither is counted, for the rule of pods.yaml says so, and is named.
+fn learners_fail_by_a_rule(run: &Run<'_>) {
+    for (signal, reason) in [(Signal::KILL, "LearnerKilled"), (Signal::STOP, "LearnerHung")] {
+        signal_newest(cluster(), "rljob-learner --", signal);
+        let failure = run.wait_for_failure(reason);
+        let message = failure["message"].as_str().unwrap_or_default();
+        assert!(message.contains("failurePolicy.rules[0]"), "{failure}");
+        run.goes_on();
+    }
+}
+
+/// Its kubelet lives, and the container runtime answers nothing: nobody ends the pod in its grace period.
+fn end_a_pod_whose_node_cannot(cluster: &Cluster, run: &Run<'_>) {
+    let kubectl = &run.namespace.kubectl;
+    let node = kubectl.run(&["get", "pod/stays-inference-0", "--output=jsonpath={.spec.nodeName}"]).unwrap();
+    let runtime = cluster.own_process(&format!("/{node}/containerd.toml")).unwrap();
+    kill_process(runtime, Signal::STOP).unwrap();
+    kubectl.run(&["delete", "pod/stays-inference-0", "--grace-period=2", "--wait=false"]).unwrap();
+    run.wait_for_incident("PodLost", "stays-inference-0");
+    resume(runtime);
+    run.wait_for_all_ready();
+    run.goes_on();
+}
+
+/// The group of a trainer pod that is told to end writes a checkpoint where none is due.
+fn evict_between_checkpoints(run: &Run<'_>) {
+    let between = |step: u64| !step.is_multiple_of(EVERY_STEPS);
+    let newest = || run.status()["checkpoint"]["step"].as_u64();
+    let far_from_the_next = || (1..EVERY_STEPS / 2).contains(&(steps_done(&run.directory) % EVERY_STEPS)) && newest().is_some_and(|step| !between(step));
+    wait_until("a step between two checkpoints", LIMIT, || Ok(far_from_the_next())).unwrap();
+    evict(run.namespace, "stays-trainer-0");
+    wait_until("a checkpoint of the group that ends", LIMIT, || Ok(newest().is_some_and(between))).unwrap();
+    run.wait_for_incident("Evicted", "stays-trainer-0");
 }
 
 /// A new engine joins at a sync, which opens its gate; one that leaves takes nothing along.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rljob_crds::names::METRICS_FILE;
 use rljob_tests::process::wait_until;
 use rljob_tests::{Namespace, sglang};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use super::{Run, cluster, steps_done};
@@ -61,6 +62,7 @@ fn succeeds(namespace: &Namespace, environment: &Path, job: &str, method: &str, 
     } else {
         // The run goes on with the other one, which is the oldest now.
         run.wait_for_steps(steps_done(&run.directory) + 20);
+        hang_scheduler(&run);
     }
     cluster().kill_oldest("sglang[.]launch_server").unwrap();
     run.say("a server is killed");
@@ -81,6 +83,18 @@ fn wait_for_servers(run: &Run<'_>) {
     let all = |started: &str| !started.is_empty() && started.split(' ').all(|started| started == "true");
     wait_until("SGLang to serve in all pods", START, || Ok(all(&started()?))).unwrap();
     run.say("all servers serve");
+}
+
+/// The oldest server answers, and generates nothing more: it is found by what it owes, and replaced. The run goes on with the other one.
+fn hang_scheduler(run: &Run<'_>) {
+    wait_for_servers(run);
+    let schedulers = cluster().pod_processes("").into_iter().filter(|process| process.command_line.contains("sglang::scheduler"));
+    let oldest = schedulers.map(|process| process.pid).min_by_key(|pid| pid.as_raw_nonzero()).unwrap();
+    kill_process(oldest, Signal::STOP).unwrap();
+    run.say("a scheduler is stopped");
+    run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
+    run.goes_on();
+    wait_for_servers(run);
 }
 
 /// Metrics are there for all; everything else answers 401 without a key.
