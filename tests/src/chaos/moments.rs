@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE, WEIGHTS_DIR};
+use rljob_crds::names::{CHECKPOINTS_DIR, METRICS_FILE, WEIGHTS_DIR};
 use serde_json::Value;
 
 use super::job::STEPS;
@@ -30,10 +30,8 @@ pub(super) const MOMENTS: &[Moment] = &[
     },
     Moment { name: "in checkpoint", is_now: |scene| any_folder(&scene.run_directory().join(CHECKPOINTS_DIR), |folder| !folder.join("manifest.json").exists()) },
     Moment { name: "draining", is_now: |scene| scene.job().is_ok_and(|job| job["spec"]["suspend"] == true) },
-    Moment {
-        name: "finishing",
-        is_now: |scene| steps(&scene.run_directory()) == STEPS && !scene.run_directory().join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).exists(),
-    },
+    // The last step is made, and the job has not succeeded.
+    Moment { name: "finishing", is_now: |scene| steps(&scene.run_directory()) == STEPS },
 ];
 
 /// Phases in the order of a job's life.

@@ -1,0 +1,58 @@
+//! Supervisors that are silent, lost or replaced.
+
+use rljob_protocol::status::Phase;
+use rljob_protocol::supervisor::Order;
+
+use super::{at, desired, exited, group, report, running, settings, started, tell};
+use crate::core::{Facts, Refusal, Run};
+
+#[test]
+fn nobody_is_lost_for_a_silence_in_which_the_coordinator_could_not_listen() {
+    let mut run = started();
+    run.heard_nobody_for(at(100));
+    tell(&mut run, "t-0", running("a", 0), at(105));
+    assert_eq!(tell(&mut run, "t-1", running("b", 0), at(106)), group(0, 1, None));
+    tell(&mut run, "t-0", running("a", 0), at(117));
+    assert_eq!(run.phase(), Phase::Restarting, "t-1 was silent for 11 s");
+}
+
+#[test]
+fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
+    let mut run = started();
+    tell(&mut run, "t-0", exited("a", 0, 1), at(3));
+    tell(&mut run, "t-0", exited("a", 0, 1), at(12));
+    assert_eq!(run.phase(), Phase::Restarting, "the other one may still answer");
+    tell(&mut run, "t-1", report("b2", None, vec![]), at(13));
+    assert_eq!((run.record().attempt, run.record().restarts, run.record().last_failure.clone()), (1, 0, None));
+    assert_eq!(tell(&mut run, "t-0", exited("a", 0, 1), at(13)), group(1, 0, None));
+}
+
+#[test]
+fn a_supervisor_that_another_of_its_name_came_after_is_refused_for_good() {
+    let mut run = started();
+    tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
+    let refused = Err(Refusal::Replaced("t-0".to_owned()));
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(2)), refused);
+    tell(&mut run, "t-1", exited("b", 0, 137), at(2));
+    tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
+    assert_eq!(
+        (run.record().stage.name(), run.record().attempt, run.record().restarts),
+        ("Running", 1, 0),
+        "the old one's pod is lost, which counts for nothing"
+    );
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(30)), refused);
+    let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
+    next.desire(desired()).unwrap();
+    tell(&mut next, "t-0", report("a3", None, vec![]), at(0));
+    assert_eq!(next.supervisor("t-0", running("a2", 1), at(1)), refused, "another coordinator knows who was in the group");
+}
+
+#[test]
+fn a_supervisor_that_is_silent_for_more_than_ten_seconds_is_lost() {
+    let mut run = started();
+    tell(&mut run, "t-0", running("a", 0), at(11));
+    assert_eq!(run.record().stage.name(), "Running");
+    assert_eq!(tell(&mut run, "t-0", running("a", 0), at(12)), Order::Stop);
+    tell(&mut run, "t-0", exited("a", 0, 143), at(13));
+    assert_eq!((run.record().attempt, run.record().restarts), (1, 0));
+}
