@@ -20,6 +20,8 @@ pub const EPOCH_HEADER: &str = "rljob-epoch";
 pub struct SupervisorReport {
     /// Drawn when the supervisor process started; another one means that its learners are gone.
     pub instance: String,
+    /// When it started, in milliseconds since 1970: of two processes of one name, the later one has it.
+    pub started_at: u64,
     /// Address at which other ranks reach its learners.
     pub address: String,
     /// A free port for the rendezvous of the next attempt, in case rank 0 is here.

@@ -32,7 +32,7 @@ impl Run {
             Stage::Running(layout) | Stage::Stopping { layout, .. } => layout.members.iter().find(|member| member.name == name),
             _ => None,
         };
-        if !self.supervisors.report(name, report, known.map(|member| member.instance.as_str()), now) {
+        if !self.supervisors.report(name, report, known, self.since, now) {
             return Err(Refusal::Replaced(name.to_owned()));
         }
         if let Some(failure) = failure {
@@ -129,6 +129,7 @@ impl Run {
         let member = |(index, (name, _, report)): (usize, &(&str, bool, &SupervisorReport))| Member {
             name: (*name).to_owned(),
             instance: report.instance.clone(),
+            started_at: report.started_at,
             first_rank: index as u32 * self.settings.processes,
         };
         Some(Layout {

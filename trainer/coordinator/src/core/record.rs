@@ -121,6 +121,9 @@ pub struct Member {
     pub name: String,
     /// The supervisor process; another one has no learners.
     pub instance: String,
+    /// When it started, in milliseconds since 1970.
+    #[serde(default)]
+    pub started_at: u64,
     /// Rank of its first learner.
     pub first_rank: u32,
 }

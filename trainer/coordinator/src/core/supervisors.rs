@@ -1,6 +1,6 @@
 //! The supervisors that report, and what their newest report says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
@@ -19,8 +19,6 @@ const FORGET: Now = Now::from_secs(600);
 #[derive(Clone, Debug, Default)]
 pub struct Supervisors {
     seen: BTreeMap<String, Seen>,
-    /// Processes that others of their name came after.
-    replaced: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,16 +42,18 @@ pub enum Standing {
 }
 
 impl Supervisors {
-    /// Takes a report; `known` is the process that had this name in the group. False if the sender was replaced: whoever comes last stays, and who was before it is not heard
-    /// again, so that two of one name never take turns.
-    pub fn report(&mut self, name: &str, report: SupervisorReport, known: Option<&str>, now: Now) -> bool {
-        if self.replaced.contains(&report.instance) {
-            return false;
+    /// Takes a report; `known` is the process that has this name in the group, `since` when the coordinator started. False if the name is another process's: of two, it is that of
+    /// the later one for as long as that is heard. So an old process that comes back never takes the place of its successor, whoever of them a new coordinator hears first.
+    pub fn report(&mut self, name: &str, report: SupervisorReport, known: Option<&Member>, since: Now, now: Now) -> bool {
+        let holder = match self.seen.get(name) {
+            Some(seen) => Some((&seen.report.instance, seen.report.started_at, seen.at + SILENCE)),
+            None => known.map(|member| (&member.instance, member.started_at, since + GRACE)),
+        };
+        let is_its_name = holder.is_none_or(|(instance, started_at, until)| *instance == report.instance || report.started_at > started_at || now > until);
+        if is_its_name {
+            self.seen.insert(name.to_owned(), Seen { report, at: now });
         }
-        let before = self.seen.get(name).map(|seen| seen.report.instance.as_str()).or(known);
-        self.replaced.extend(before.filter(|before| *before != report.instance).map(str::to_owned));
-        self.seen.insert(name.to_owned(), Seen { report, at: now });
-        true
+        is_its_name
     }
 
     /// Forgets who has been silent for long.

@@ -57,9 +57,11 @@ pub(super) fn version(step: u32, attempt: u32) -> Version {
     Version { step, attempt }
 }
 
+/// Of a process of its own; `a2` started after `a`.
 pub(super) fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
     SupervisorReport {
         instance: instance.to_owned(),
+        started_at: instance.trim_start_matches(char::is_alphabetic).parse().unwrap_or(1),
         address: format!("{instance}.example"),
         rendezvous_port: 7000,
         processes: 1,

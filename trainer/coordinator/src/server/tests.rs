@@ -90,7 +90,8 @@ impl Server {
     }
 
     async fn report(&self, attempt: Option<u32>, learners: Value) -> Order {
-        let report = json!({"instance": "a", "address": "localhost", "rendezvousPort": 7, "processes": 1, "attempt": attempt, "learners": learners});
+        let report =
+            json!({"instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7, "processes": 1, "attempt": attempt, "learners": learners});
         serde_json::from_slice(&self.post("/v1/supervisors/t-0", report).await.1).unwrap()
     }
 

@@ -4,7 +4,7 @@ use rljob_protocol::status::Phase;
 use rljob_protocol::supervisor::Order;
 
 use super::{at, desired, exited, group, report, running, settings, started, tell};
-use crate::core::{Facts, Refusal, Run};
+use crate::core::{Facts, Record, Refusal, Run};
 
 #[test]
 fn nobody_is_lost_for_a_silence_in_which_the_coordinator_could_not_listen() {
@@ -28,7 +28,7 @@ fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
 }
 
 #[test]
-fn a_supervisor_that_another_of_its_name_came_after_is_refused_for_good() {
+fn a_supervisor_that_started_before_another_of_its_name_is_refused_while_that_is_heard() {
     let mut run = started();
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     let refused = Err(Refusal::Replaced("t-0".to_owned()));
@@ -40,11 +40,33 @@ fn a_supervisor_that_another_of_its_name_came_after_is_refused_for_good() {
         ("Running", 1, 0),
         "the old one's pod is lost, which counts for nothing"
     );
-    assert_eq!(run.supervisor("t-0", running("a", 0), at(30)), refused);
-    let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
-    next.desire(desired()).unwrap();
-    tell(&mut next, "t-0", report("a3", None, vec![]), at(0));
-    assert_eq!(next.supervisor("t-0", running("a2", 1), at(1)), refused, "another coordinator knows who was in the group");
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(12)), refused);
+    assert_eq!(run.supervisor("t-0", running("a", 0), at(13)), Ok(Order::Stop), "the later one is not heard of any more");
+}
+
+#[test]
+fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_new_coordinator_hears_first() {
+    let mut run = started();
+    tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
+    tell(&mut run, "t-1", exited("b", 0, 137), at(2));
+    tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
+    let next = || {
+        let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
+        next.desire(desired()).unwrap();
+        next
+    };
+    let refused = Err(Refusal::Replaced("t-0".to_owned()));
+    let mut old_first = next();
+    assert_eq!(old_first.supervisor("t-0", running("a", 0), at(1)), refused, "it knows who is in the group");
+    assert!(matches!(tell(&mut old_first, "t-0", running("a2", 1), at(1)), Order::Run(_)), "whose learners go on");
+    let mut newer = next();
+    tell(&mut newer, "t-0", report("a3", None, vec![]), at(0));
+    assert_eq!(newer.supervisor("t-0", running("a2", 1), at(1)), refused);
+    let mut idle = Run::new(settings(), Record::default(), Facts::default(), 8, at(0));
+    idle.desire(desired()).unwrap();
+    tell(&mut idle, "t-0", running("a", 0), at(0));
+    tell(&mut idle, "t-0", report("a2", None, vec![]), at(0));
+    assert_eq!(idle.supervisor("t-0", running("a", 0), at(1)), refused, "the old one was heard first");
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod supervisor;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Parser;
@@ -118,6 +118,7 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
         processes: config.spec.trainer.processes_per_replica.max(1).unsigned_abs(),
         grace: Duration::from_secs(arguments.grace_seconds),
         instance: format!("{:016x}", rand::rng().next_u64()),
+        started_at: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
     })
 }
 

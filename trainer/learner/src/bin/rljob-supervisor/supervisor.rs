@@ -49,6 +49,8 @@ pub struct Settings {
     pub processes: u32,
     /// Drawn anew by each supervisor process.
     pub instance: String,
+    /// When the process started, in milliseconds since 1970.
+    pub started_at: u64,
     /// How long learners may go on once it is told to end.
     pub grace: Duration,
 }
@@ -159,6 +161,7 @@ impl Supervisor {
     fn state(&self) -> SupervisorReport {
         SupervisorReport {
             instance: self.settings.instance.clone(),
+            started_at: self.settings.started_at,
             address: self.settings.address.clone(),
             rendezvous_port: self.rendezvous_port,
             processes: self.settings.processes,
@@ -259,6 +262,7 @@ mod tests {
             learner: "/bin/rljob-learner".into(),
             processes: 2,
             instance: "a".into(),
+            started_at: 1,
             grace: Duration::ZERO,
         };
         let restore = Some(Restore { version: Version { step: 7, attempt: 1 }, path: "/run/checkpoints/step-7.attempt-1".into() });
