@@ -211,12 +211,20 @@ pub struct CheckpointSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub export_every_steps: Option<u32>,
-    /// A complete checkpoint of the same model, its folder `step-N.attempt-K` as the pods see it: a run that has no checkpoint of its own starts from its weights and
-    /// optimizer state after step N. With `storage.s3` also `s3://bucket/…/step-N.attempt-K`, of a bucket on the same server. `rljob run` resolves a relative path against
-    /// the job file. Default none.
+    /// A complete checkpoint of the same model: a run that has no checkpoint of its own starts from its weights and optimizer state after step N. Either the name of another
+    /// RLJob of the namespace on the same storage, whose newest checkpoint at that time is taken, once and for all; or a folder `step-N.attempt-K` as the pods see it, with
+    /// `storage.s3` also `s3://bucket/…/step-N.attempt-K` of a bucket on the same server. `rljob run` resolves a relative path against the job file. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096), regex(pattern = "(^|/)step-[0-9]+\\.attempt-[0-9]+/?$"))]
+    #[schemars(length(min = 1, max = 4096), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$|(^|/)step-[0-9]+\\.attempt-[0-9]+/?$"))]
     pub restore_from: Option<String>,
+}
+
+impl CheckpointSpec {
+    /// The job whose newest checkpoint the run starts from, if `restoreFrom` names one and no folder.
+    pub fn restored_job(&self) -> Option<&str> {
+        // The folder of a checkpoint has a dot in its name, that of no job has.
+        self.restore_from.as_deref().filter(|from| !from.contains(['/', '.']))
+    }
 }
 
 fn checkpoint_every_steps() -> u32 {

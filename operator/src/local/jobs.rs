@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
 use serde::Deserialize;
 use serde_yaml::Value;
 
@@ -118,7 +118,8 @@ fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let dataset = &mut job.spec.dataset;
     let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
-    let checkpoint = job.spec.checkpoint.restore_from.iter_mut().filter(|path| !path.starts_with("s3://"));
+    let is_folder = job.spec.checkpoint.restored_job().is_none();
+    let checkpoint = job.spec.checkpoint.restore_from.iter_mut().filter(|path| is_folder && !path.starts_with("s3://"));
     for path in job.spec.model.path.iter_mut().chain([&mut dataset.train.path]).chain(evaluation).chain(checkpoint) {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
@@ -168,7 +169,7 @@ pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
     let exported = |job: &&ValidatedJob| run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file();
     let mut missing = Vec::new();
     for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
-        let problems = missing_model(runs, job, &jobs[..index]).into_iter().chain(missing_data(job)).chain(missing_checkpoint(job));
+        let problems = missing_model(runs, job, &jobs[..index]).into_iter().chain(missing_data(job)).chain(missing_checkpoint(runs, job, &jobs[..index]));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
     missing
@@ -177,14 +178,26 @@ pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
 fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     let model = model_directory(runs, job);
     match &job.spec.model.export_of {
-        Some(name) if earlier.iter().any(|other| (&other.namespace, &other.name) == (&job.namespace, name)) => None,
+        Some(name) if is_earlier(job, name, earlier) => None,
         Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file())
             .then(|| format!("spec.model.exportOf: `{name}` has no complete export in {}; run that job first", model.display())),
         None => (!model.join("config.json").is_file()).then(|| format!("spec.model.path: {} has no config.json", model.display())),
     }
 }
 
-fn missing_checkpoint(job: &ValidatedJob) -> Option<String> {
+/// Whether a job of the file that comes before has this name.
+fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool {
+    earlier.iter().any(|other| other.namespace == job.namespace && other.name == name)
+}
+
+fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
+    if let Some(name) = job.spec.checkpoint.restored_job() {
+        let folder = runs.join(&job.namespace).join(name).join(CHECKPOINTS_DIR);
+        let complete = || std::fs::read_dir(&folder).into_iter().flatten().flatten().any(|entry| entry.path().join("manifest.json").is_file());
+        // What is in a bucket, the coordinator sees.
+        let is_there = job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
+        return (!is_there).then(|| format!("spec.checkpoint.restoreFrom: `{name}` has no complete checkpoint in {}; run that job first", folder.display()));
+    }
     let path = job.spec.checkpoint.restore_from.as_ref().filter(|path| !path.starts_with("s3://"))?;
     (!Path::new(path).join("manifest.json").is_file())
         .then(|| format!("spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"))

@@ -37,6 +37,9 @@ pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
     check_inference(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
+    if spec.checkpoint.restored_job().is_some_and(|other| job.metadata.name.as_deref() == Some(other)) {
+        problems.push(Problem::new("spec.checkpoint.restoreFrom", "names this job itself"));
+    }
     for (role, resources) in [("inference", &spec.inference.resources), ("trainer", &spec.trainer.resources), ("coordinator", &spec.coordinator.resources)] {
         check_resources(role, resources, &mut problems);
     }

@@ -95,6 +95,11 @@ fn what_is_not_there_is_named_before_anything_is_started() {
     let restore = ["--set", "spec.checkpoint.restoreFrom=old/checkpoints/step-2.attempt-0"];
     let message = "error: sums: spec.checkpoint.restoreFrom: DIR/old/checkpoints/step-2.attempt-0 is no complete checkpoint: it has no manifest.json\n";
     assert_eq!(refusal(&folder, &restore), message);
+    let restore = ["--set", "spec.checkpoint.restoreFrom=nobody"];
+    let message = "error: sums: spec.checkpoint.restoreFrom: `nobody` has no complete checkpoint in DIR/runs/default/nobody/checkpoints; run that job first\n";
+    assert_eq!(refusal(&folder, &restore), message);
+    let restore = ["--set", "spec.checkpoint.restoreFrom=sums"];
+    assert!(refusal(&folder, &restore).contains("spec.checkpoint.restoreFrom: names this job itself"));
     let sglang = ["--set", "spec.inference.engine=SGLang"];
     let message =
         "error: sums: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'\n";

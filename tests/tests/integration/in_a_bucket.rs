@@ -155,14 +155,17 @@ fn another_job_starts_from_a_checkpoint_in_the_bucket_on_another_number_of_ranks
     local.wait_for_steps("practise", 6);
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
-    let restore = format!("spec.checkpoint.restoreFrom=s3://{BUCKET}/team/default/practise/checkpoints/step-5.attempt-0");
-    let local = run.start("two", &["metadata.name=more", "spec.trainer.processesPerReplica=1", &restore]);
-    let (code, output) = local.end();
-    assert_eq!(code, Some(0), "{output}");
+    let path = format!("s3://{BUCKET}/team/default/practise/checkpoints/step-5.attempt-0");
+    let newest: u64 = run.checkpoints().iter().map(|name| name["step-".len()..].split('.').next().unwrap().parse().unwrap()).max().unwrap();
+    for (name, from, first) in [("more", path.as_str(), 6), ("others", "practise", newest + 1)] {
+        let (name, restore) = (format!("metadata.name={name}"), format!("spec.checkpoint.restoreFrom={from}"));
+        let (code, output) = run.start(&name, &[&name, "spec.trainer.processesPerReplica=1", &restore]).end();
+        assert_eq!(code, Some(0), "{output}");
+        let metrics = fs::read_to_string(run.s3.objects().join("team/default").join(&name["metadata.name=".len()..]).join(METRICS_FILE)).unwrap();
+        let steps: Vec<u64> = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, (first..=12).collect::<Vec<_>>(), "{from}");
+    }
     let more = run.s3.objects().join("team/default/more");
-    let metrics = fs::read_to_string(more.join(METRICS_FILE)).unwrap();
-    let steps: Vec<u64> = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
-    assert_eq!(steps, (6..=12).collect::<Vec<_>>());
     let manifest: Value = serde_json::from_slice(&fs::read(more.join("checkpoints/step-12.attempt-0/manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["worldSize"], 1);
 }

@@ -185,6 +185,28 @@ fn a_run_that_starts_from_another_ones_checkpoint_makes_the_steps_after_it_with_
     assert_eq!(steps, [11, 12]);
 }
 
+#[test]
+fn a_run_that_names_a_job_starts_from_its_newest_checkpoint_and_keeps_to_it_whatever_that_job_does() {
+    let practise = JOBS.split("---\n").nth(1).unwrap();
+    let more = practise.replace("name: practise", "name: more").replace("steps: 12", "steps: 24");
+    let folder = folder_with(&more.replace("everySteps: 5, keepLast: 9", "everySteps: 12, keepLast: 9, restoreFrom: practise"));
+    let runs = folder.path().join("runs/default");
+    fs::create_dir_all(&runs).unwrap();
+    for job in ["imitate", "practise"] {
+        run(Command::new("cp").arg("-a").arg(undisturbed().folder.path().join("undisturbed/default").join(job)).arg(&runs)).unwrap();
+    }
+    let local = LocalRun::start(folder.path(), "runs");
+    local.wait_for_steps("more", 2);
+    local.kill_all();
+    let checkpoints = runs.join("practise/checkpoints");
+    run(Command::new("cp").arg("-a").arg(checkpoints.join("step-12.attempt-0")).arg(checkpoints.join("step-20.attempt-0"))).unwrap();
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    assert_eq!(code, Some(0), "{output}");
+    let lines = fs::read_to_string(runs.join("more").join(METRICS_FILE)).unwrap();
+    let steps: Vec<u64> = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, (13..=24).collect::<Vec<_>>());
+}
+
 /// The step of a checkpoint's folder.
 fn step_of(folder: &Path) -> Option<u32> {
     folder.file_name()?.to_str()?.strip_prefix("step-")?.split('.').next()?.parse().ok()

@@ -239,10 +239,15 @@ async fn prepare(coordinator: &Coordinator, input: &Arc<Input>, step: u32) -> Re
     Ok(coordinator.change(|run, _| run.batch_fixed(step)).await?)
 }
 
-async fn fail(coordinator: &Coordinator, error: &WorkError) {
+/// The failure of a run whose input is wrong, in the words of the error.
+pub fn input_failure(error: &(dyn std::error::Error + 'static)) -> LearnerFailure {
     let message = crate::error_line(error);
     tracing::error!(reason = INPUT_REASON, "{message}");
-    let failure = LearnerFailure { reason: INPUT_REASON.to_owned(), message, supervisor: None, exit_code: None };
+    LearnerFailure { reason: INPUT_REASON.to_owned(), message, supervisor: None, exit_code: None }
+}
+
+async fn fail(coordinator: &Coordinator, error: &WorkError) {
+    let failure = input_failure(error);
     while let Err(error) = coordinator.change(|run, _| run.fail(failure.clone())).await {
         tracing::error!(error = %crate::error_line(&error), "failed to record the failure; trying again");
         tokio::time::sleep(RETRY).await;

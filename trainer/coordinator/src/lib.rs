@@ -19,6 +19,7 @@ pub mod journal;
 pub mod mirror;
 pub mod pack;
 pub mod process;
+pub mod restore;
 pub mod reward;
 pub mod rollout;
 pub mod server;

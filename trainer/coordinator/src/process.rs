@@ -24,11 +24,12 @@ use crate::files::Files;
 use crate::identity::{Identity, renew};
 use crate::journal::Journal;
 use crate::mirror::Mirror;
+use crate::restore::RestoreError;
 use crate::server::door::Door;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
-use crate::{checkpoints, copies, driver, exports, server, sync};
+use crate::{checkpoints, copies, driver, exports, restore, server, sync};
 
 /// How long requests in flight may take once the process is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -138,12 +139,20 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     let listed = home.clone();
     let listed = tokio::task::spawn_blocking(move || Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?)));
     (facts.checkpoints, facts.exported_step) = listed.await?.context("failed to list checkpoints and exports")?;
-    let settings = Settings::from_config(&config);
+    let (restore_from, nothing) = match restore::choose(&config, &store, !facts.checkpoints.is_empty()).await {
+        Ok(restore) => (restore, None),
+        Err(error @ RestoreError::None { .. }) => (None, Some(driver::input_failure(&error))),
+        Err(error) => return Err(error.into()),
+    };
+    let settings = Settings { restore_from, ..Settings::from_config(&config) };
     if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
         facts.last_step = facts.last_step.max(restore.version.step);
         facts.fixed_step = facts.fixed_step.max(restore.version.step);
     }
-    let run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
+    let mut run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
+    if let Some(failure) = nothing {
+        run.fail(failure);
+    }
     let metrics = Metrics::new()?;
     Ok(Coordinator::new(Parts {
         config,

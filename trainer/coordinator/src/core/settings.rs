@@ -1,6 +1,6 @@
 //! What the state machine needs of the run configuration.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
@@ -38,7 +38,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings of a configured run.
+    /// The settings of a configured run; what it starts from is chosen by [`crate::restore`].
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
         let evaluation = spec.dataset.evaluation.as_ref();
@@ -53,7 +53,7 @@ impl Settings {
             admission: Admission::of(spec),
             method: spec.weight_sync.method,
             engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),
-            restore_from: spec.checkpoint.restore_from.as_deref().and_then(restore),
+            restore_from: None,
             run_directory: config.home(),
         }
     }
@@ -62,10 +62,4 @@ impl Settings {
     pub fn ahead(&self) -> bool {
         self.rollouts && self.admission.max_staleness > 0
     }
-}
-
-/// The checkpoint in a folder `…/step-N.attempt-K`; the schema admits no other name.
-fn restore(path: &str) -> Option<Restore> {
-    let path = Path::new(path);
-    Some(Restore { version: path.file_name()?.to_str()?.parse().ok()?, path: path.to_owned() })
 }

@@ -1,0 +1,93 @@
+//! What a run starts from that has no checkpoint of its own: the checkpoint that its spec names, or the newest one of a job that it names. That is chosen once and written to the journal: the
+//! other job may go on, and a run that starts again is to start from the same weights.
+
+use std::path::Path;
+
+use rljob_crds::RunConfig;
+use rljob_crds::names::CHECKPOINTS_DIR;
+use rljob_protocol::supervisor::Restore;
+use rljob_storage::{Home, StorageError};
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoints;
+use crate::store::{Store, StoreError};
+
+/// The choice in the journal.
+const KEY: &str = "restoreFrom";
+
+/// Nothing to start from.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The job that is named has made none.
+    #[error("checkpoint.restoreFrom: the job `{job}` has no complete checkpoint in {place}: let it make one first")]
+    None {
+        /// The job.
+        job: String,
+        /// Its run's home.
+        place: String,
+    },
+    /// The other job's home.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The journal.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The choice in the journal.
+    #[error("failed to understand what the journal says of checkpoint.restoreFrom")]
+    Journal(#[from] serde_json::Error),
+}
+
+/// What was chosen for which job.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Choice {
+    job: String,
+    restore: Restore,
+}
+
+/// What the run starts from, if its spec says; `has_own`: it has a checkpoint of its own, which comes before.
+///
+/// # Errors
+/// See [`RestoreError`].
+pub async fn choose(config: &RunConfig, store: &Store, has_own: bool) -> Result<Option<Restore>, RestoreError> {
+    let Some(from) = config.spec.checkpoint.restore_from.clone() else { return Ok(None) };
+    if let Some(restore) = at(&from) {
+        return Ok(Some(restore));
+    }
+    let before = store.call(|journal| journal.get_state(KEY)).await?.map(serde_json::from_value::<Choice>).transpose()?.filter(|choice| choice.job == from);
+    if has_own || before.is_some() {
+        return Ok(before.map(|choice| choice.restore));
+    }
+    let choice = Choice { restore: newest(config, &from).await?, job: from };
+    tracing::info!(job = choice.job, version = %choice.restore.version, "the run starts from another job's checkpoint");
+    let json = serde_json::to_value(&choice)?;
+    store.call(move |journal| journal.put_state(KEY, &json)).await?;
+    Ok(Some(choice.restore))
+}
+
+/// The checkpoint in a folder `…/step-N.attempt-K`; a job's name is none.
+fn at(path: &str) -> Option<Restore> {
+    let path = Path::new(path);
+    Some(Restore { version: path.file_name()?.to_str()?.parse().ok()?, path: path.to_owned() })
+}
+
+async fn newest(config: &RunConfig, job: &str) -> Result<Restore, RestoreError> {
+    let place = config.home().with_file_name(job);
+    let home = Home::at(&place, config.bucket.as_ref())?;
+    let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&home)).await.map_err(StoreError::from)??;
+    let none = || RestoreError::None { job: job.to_owned(), place: place.display().to_string() };
+    let version = *listed.last().ok_or_else(none)?;
+    Ok(Restore { version, path: place.join(CHECKPOINTS_DIR).join(version.to_string()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at;
+
+    #[test]
+    fn a_checkpoint_is_told_from_a_job_by_its_name() {
+        let restore = at("s3://bucket/lab/a/checkpoints/step-2.attempt-1/").unwrap();
+        assert_eq!((restore.version.step, restore.version.attempt), (2, 1));
+        assert_eq!(at("step-2"), None);
+    }
+}
