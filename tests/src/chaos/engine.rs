@@ -60,7 +60,7 @@ impl Engine {
 
     /// Faults of a job: as many as it survives within a few minutes.
     pub(super) fn faults_of_a_job(&self) -> usize {
-        if *self == Self::Embedded { 25 } else { 12 }
+        if *self == Self::Embedded { 50 } else { 12 }
     }
 
     /// Shortest and longest time between two faults, in seconds.

@@ -15,7 +15,7 @@ use super::watch::Watch;
 use crate::process::wait_until;
 
 /// Steps of every job (job.yaml).
-pub(super) const STEPS: usize = 30;
+pub(super) const STEPS: usize = 60;
 /// Time that an undisturbed job may take.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time in which nothing may be written once a job is through.
