@@ -139,7 +139,7 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
     let listed = home.clone();
     let listed = tokio::task::spawn_blocking(move || Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?)));
     (facts.checkpoints, facts.exported_step) = listed.await?.context("failed to list checkpoints and exports")?;
-    let (restore_from, nothing) = match restore::choose(&config, &store, !facts.checkpoints.is_empty()).await {
+    let (restore_from, failure) = match restore::choose(&config, &store, !facts.checkpoints.is_empty()).await {
         Ok(restore) => (restore, None),
         Err(error @ RestoreError::None { .. }) => (None, Some(driver::input_failure(&error))),
         Err(error) => return Err(error.into()),
@@ -150,7 +150,7 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         facts.fixed_step = facts.fixed_step.max(restore.version.step);
     }
     let mut run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
-    if let Some(failure) = nothing {
+    if let Some(failure) = failure {
         run.fail(failure);
     }
     let metrics = Metrics::new()?;
