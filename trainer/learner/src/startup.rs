@@ -24,6 +24,7 @@ use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, ra
 use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
+use crate::pulse;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 
@@ -104,9 +105,10 @@ impl StartError {
 
 /// Makes this process a rank of the group, with its weights and moments loaded. `threads` is libtorch's number of threads.
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
-    let home = Home::of(&config)?;
-    let (restored_from, target) =
-        (place.restore.as_ref().map(|restore| Home::at(&restore.path, config.bucket.as_ref())).transpose()?, Target::of(&config, &home));
+    // A large checkpoint on its way to a bucket, or from there, is no hang.
+    let at = |path| Home::at(path, config.bucket.as_ref()).map(|home| home.on_answer(pulse::advance));
+    let home = Home::of(&config)?.on_answer(pulse::advance);
+    let (restored_from, target) = (place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?, Target::of(&config, &home));
     let RunConfig { spec, model_directory, run_directory, .. } = config;
     rljob_collective::set_num_threads(threads);
     rljob_collective::keep_freed_memory();
@@ -201,7 +203,7 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
             tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
         }
         looks += 1;
-        crate::pulse::advance();
+        pulse::advance();
         std::thread::sleep(EXPORT_INTERVAL);
     }
     Ok(())

@@ -38,6 +38,7 @@ pub struct Bucket {
     name: String,
     prefix: String,
     patience: Duration,
+    answered: fn(),
 }
 
 impl Bucket {
@@ -58,13 +59,19 @@ impl Bucket {
         }
         let failed = |source| StorageError::Bucket { action: "open", place: format!("s3://{}", config.bucket), source };
         let store = Arc::new(builder.build().map_err(failed)?);
-        Ok(Self { store, name: config.bucket.clone(), prefix: config.prefix.clone(), patience: PATIENCE })
+        Ok(Self { store, name: config.bucket.clone(), prefix: config.prefix.clone(), patience: PATIENCE, answered: || {} })
     }
 
     /// The same with less patience.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
+    }
+
+    /// The same, which calls this after every request that the server has answered: a part of an upload, a range of a large object.
+    #[must_use]
+    pub fn on_answer(self, answered: fn()) -> Self {
+        Self { answered, ..self }
     }
 
     /// `s3://bucket/prefix/name`.
@@ -187,7 +194,10 @@ impl Bucket {
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }
-                result => return result,
+                result => {
+                    (self.answered)();
+                    return result;
+                }
             }
         }
     }

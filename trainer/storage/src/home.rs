@@ -46,6 +46,15 @@ impl Home {
         }
     }
 
+    /// The same; of a bucket, what is called after every request that its server has answered.
+    #[must_use]
+    pub fn on_answer(self, answered: fn()) -> Self {
+        match self {
+            Self::Bucket(bucket) => Self::Bucket(bucket.on_answer(answered)),
+            folder @ Self::Folder(_) => folder,
+        }
+    }
+
     /// A name in full, for people and for messages between processes.
     pub fn place(&self, name: &str) -> String {
         match self {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rljob_crds::BucketConfig;
@@ -62,11 +63,15 @@ fn objects_are_written_found_measured_and_removed_with_their_folder() {
 
 #[test]
 fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
+    static ANSWERS: AtomicUsize = AtomicUsize::new(0);
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
-    let bucket = open(s3.endpoint(), scratch.path());
+    let bucket = open(s3.endpoint(), scratch.path()).on_answer(|| _ = ANSWERS.fetch_add(1, Ordering::Relaxed));
     let (path, content) = large_file(scratch.path());
     bucket.upload(&path, "large").unwrap();
+    let of_upload = ANSWERS.swap(0, Ordering::Relaxed);
     assert!(bucket.read("large").unwrap().unwrap() == content);
+    let parts = content.len().div_ceil(16 << 20);
+    assert!(of_upload > parts && ANSWERS.load(Ordering::Relaxed) > parts, "every part and every range is told of");
     assert_eq!(Home::Bucket(bucket).sha256("large").unwrap(), Home::Folder(scratch.path().to_owned()).sha256("large").unwrap());
     assert_eq!((s3.keys(""), s3.unfinished_parts()), (vec![format!("{PREFIX}/large")], 0));
 }
