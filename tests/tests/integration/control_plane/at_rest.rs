@@ -1,5 +1,7 @@
 //! What happens when nothing is to be done, and what puts it right when somebody else does something.
 
+use std::time::Duration;
+
 use rljob_tests::Namespace;
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
@@ -7,6 +9,8 @@ use serde_json::{Value, json};
 use super::operator::{LIMIT, OWN, Operator, field, namespace_with, wait_for_pods};
 use super::stage::{Stage, in_lanes, listed};
 
+/// Longer than what only counts waits to be written.
+const HELD_BACK: Duration = Duration::from_millis(1500);
 /// The children that are never altered by anybody but the operator: their versions grow with its writes alone.
 const QUIET: &str = "services,configmaps,secrets,networkpolicies";
 
@@ -29,6 +33,12 @@ fn at_rest(prefix: &str) -> (Namespace, Operator) {
     wait_for_pods(&namespace, 3);
     let message = || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
     wait_until("the scheduler's words", LIMIT, || Ok(message().contains("cannot be scheduled"))).unwrap();
+    let rests = || {
+        let before = writes(&namespace);
+        std::thread::sleep(HELD_BACK);
+        Ok(writes(&namespace) == before)
+    };
+    wait_until("the operator to rest", LIMIT, rests).unwrap();
     (namespace, operator)
 }
 
