@@ -205,7 +205,7 @@ async fn act(object: &RLJob, job: &ValidatedJob, seen: &Seen, context: &Context)
         return Ok(Action::requeue(Duration::ZERO));
     }
     let due = next_pass(job, &status::recorded(&seen.written), &seen.decision, rejection.is_some(), seen.now);
-    let settles = seen.unsettled.map(|due| Duration::try_from(due.duration_since(seen.now)).unwrap_or_default());
+    let settles = seen.unsettled.map(|due| until(due, seen.now));
     let waits = [seen.plan.wait(seen.now), settles, unmounted.map(|_| MOUNT_PATIENCE.unsigned_abs())];
     Ok(Action::requeue(waits.into_iter().flatten().fold(due, Duration::min)))
 }
@@ -236,7 +236,12 @@ fn next_pass(job: &ValidatedJob, recorded: &Recorded, decision: &Decision, stall
         Decision::Release | Decision::Suspended => None,
     };
     let longest = if stalled { STALLED_RESYNC } else { RESYNC };
-    due.map_or(longest, |due| Duration::try_from(due.duration_since(now)).unwrap_or_default().min(longest))
+    due.map_or(longest, |due| until(due, now).min(longest))
+}
+
+/// The time until then; none if that has passed.
+fn until(due: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(due.duration_since(now)).unwrap_or_default()
 }
 
 /// Writes the status of a job that does not get further by itself.

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use rljob_protocol::checkpoint::MANIFEST_FILE;
 use serde::Deserialize;
 use serde_yaml::Value;
 
@@ -193,14 +194,13 @@ fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool 
 fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     if let Some(name) = job.spec.checkpoint.restored_job() {
         let folder = runs.join(&job.namespace).join(name).join(CHECKPOINTS_DIR);
-        let complete = || std::fs::read_dir(&folder).into_iter().flatten().flatten().any(|entry| entry.path().join("manifest.json").is_file());
+        let complete = || std::fs::read_dir(&folder).into_iter().flatten().flatten().any(|entry| entry.path().join(MANIFEST_FILE).is_file());
         // What is in a bucket, the coordinator sees.
         let is_there = job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
         return (!is_there).then(|| format!("spec.checkpoint.restoreFrom: `{name}` has no complete checkpoint in {}; run that job first", folder.display()));
     }
     let path = job.spec.checkpoint.restore_from.as_ref().filter(|path| !path.starts_with("s3://"))?;
-    (!Path::new(path).join("manifest.json").is_file())
-        .then(|| format!("spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"))
+    (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| format!("spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"))
 }
 
 fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::links::cut;
 use super::scene::{COORDINATOR, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
@@ -113,11 +113,8 @@ fn deleted(scene: &Scene, role: &str, grace_seconds: u32, random: &mut ChaCha8Rn
     scene.api.delete(&scene.path("api/v1", &format!("pods/{pod}")), &json!({"gracePeriodSeconds": grace_seconds})).map(drop)
 }
 
-/// A PodDisruptionBudget may refuse it.
 fn evicted(scene: &Scene, role: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    let pod = scene.pod(role, random)?;
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}, "deleteOptions": {"gracePeriodSeconds": 5}});
-    scene.api.create(&scene.path("api/v1", &format!("pods/{pod}/eviction")), &eviction).map(drop)
+    evict(scene, &scene.pod(role, random)?)
 }
 
 fn node(random: &mut ChaCha8Rng) -> String {
@@ -165,9 +162,10 @@ fn node_drained(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
     Ok(())
 }
 
-fn evict(scene: &Scene, pod: &str) -> Result<Value> {
+/// A PodDisruptionBudget may refuse it.
+fn evict(scene: &Scene, pod: &str) -> Result<()> {
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}, "deleteOptions": {"gracePeriodSeconds": 5}});
-    scene.api.create(&scene.path("api/v1", &format!("pods/{pod}/eviction")), &eviction)
+    scene.api.create(&scene.path("api/v1", &format!("pods/{pod}/eviction")), &eviction).map(drop)
 }
 
 fn operator_deleted(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {

@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use rljob_crds::RunConfig;
-use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::supervisor::Restore;
 use rljob_storage::{Home, StorageError};
 use serde::{Deserialize, Serialize};
@@ -77,7 +76,7 @@ async fn newest(config: &RunConfig, job: &str) -> Result<Restore, RestoreError> 
     let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&home)).await.map_err(StoreError::from)??;
     let none = || RestoreError::None { job: job.to_owned(), place: place.display().to_string() };
     let version = *listed.last().ok_or_else(none)?;
-    Ok(Restore { version, path: place.join(CHECKPOINTS_DIR).join(version.to_string()) })
+    Ok(Restore { version, path: place.join(checkpoints::folder(version)) })
 }
 
 #[cfg(test)]
