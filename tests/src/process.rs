@@ -45,3 +45,15 @@ pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> Re
         std::thread::sleep(POLL);
     }
 }
+
+/// Reads until what it reads has stayed the same for so long.
+pub fn wait_until_still<T: PartialEq>(what: &str, limit: Duration, still: Duration, mut read: impl FnMut() -> Result<T>) -> Result<()> {
+    let (mut before, mut since) = (None, Instant::now());
+    wait_until(what, limit, || {
+        let now = Some(read()?);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        Ok(since.elapsed() >= still)
+    })
+}

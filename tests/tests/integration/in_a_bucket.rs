@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, folder_with, undisturbed};
+use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, folder_with, steps, undisturbed};
 
 /// Steps of the job.
 const STEPS: u32 = 12;
@@ -161,9 +161,8 @@ fn another_job_starts_from_a_checkpoint_in_the_bucket_on_another_number_of_ranks
         let (name, restore) = (format!("metadata.name={name}"), format!("spec.checkpoint.restoreFrom={from}"));
         let (code, output) = run.start(&name, &[&name, "spec.trainer.processesPerReplica=1", &restore]).end();
         assert_eq!(code, Some(0), "{output}");
-        let metrics = fs::read_to_string(run.s3.objects().join("team/default").join(&name["metadata.name=".len()..]).join(METRICS_FILE)).unwrap();
-        let steps: Vec<u64> = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
-        assert_eq!(steps, (first..=12).collect::<Vec<_>>(), "{from}");
+        let metrics = run.s3.objects().join("team/default").join(&name["metadata.name=".len()..]).join(METRICS_FILE);
+        assert_eq!(steps(&metrics), (first..=12).collect::<Vec<_>>(), "{from}");
     }
     let more = run.s3.objects().join("team/default/more");
     let manifest: Value = serde_json::from_slice(&fs::read(more.join("checkpoints/step-12.attempt-0/manifest.json")).unwrap()).unwrap();

@@ -180,9 +180,7 @@ fn a_run_that_starts_from_another_ones_checkpoint_makes_the_steps_after_it_with_
     let local = LocalRun::start_with(folder, "restored", &["--set", restore]);
     let metrics = local.runs.join("default/practise").join(METRICS_FILE);
     assert_same_weights(local);
-    let lines = fs::read_to_string(metrics).unwrap();
-    let steps: Vec<u64> = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
-    assert_eq!(steps, [11, 12]);
+    assert_eq!(steps(&metrics), [11, 12]);
 }
 
 #[test]
@@ -202,9 +200,13 @@ fn a_run_that_names_a_job_starts_from_its_newest_checkpoint_and_keeps_to_it_what
     run(Command::new("cp").arg("-a").arg(checkpoints.join("step-12.attempt-0")).arg(checkpoints.join("step-20.attempt-0"))).unwrap();
     let (code, output) = LocalRun::start(folder.path(), "runs").end();
     assert_eq!(code, Some(0), "{output}");
-    let lines = fs::read_to_string(runs.join("more").join(METRICS_FILE)).unwrap();
-    let steps: Vec<u64> = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect();
-    assert_eq!(steps, (13..=24).collect::<Vec<_>>());
+    assert_eq!(steps(&runs.join("more").join(METRICS_FILE)), (13..=24).collect::<Vec<_>>());
+}
+
+/// The steps of a metrics.jsonl, in its order.
+pub(crate) fn steps(metrics: &Path) -> Vec<u64> {
+    let lines = fs::read_to_string(metrics).unwrap();
+    lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
 }
 
 /// The step of a checkpoint's folder.

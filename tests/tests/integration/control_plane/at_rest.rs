@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rljob_tests::Namespace;
-use rljob_tests::process::wait_until;
+use rljob_tests::process::{wait_until, wait_until_still};
 use serde_json::{Value, json};
 
 use super::operator::{LIMIT, OWN, Operator, field, namespace_with, wait_for_pods};
@@ -33,12 +33,7 @@ fn at_rest(prefix: &str) -> (Namespace, Operator) {
     wait_for_pods(&namespace, 3);
     let message = || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
     wait_until("the scheduler's words", LIMIT, || Ok(message().contains("cannot be scheduled"))).unwrap();
-    let rests = || {
-        let before = writes(&namespace);
-        std::thread::sleep(HELD_BACK);
-        Ok(writes(&namespace) == before)
-    };
-    wait_until("the operator to rest", LIMIT, rests).unwrap();
+    wait_until_still("the operator to rest", LIMIT, HELD_BACK, || Ok(writes(&namespace))).unwrap();
     (namespace, operator)
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
-use rljob_tests::process::wait_until;
+use rljob_tests::process::{wait_until, wait_until_still};
 use rljob_tests::proxy::{Call, Verb, Write};
 use rljob_tests::{Api, Namespace, Proxy};
 use serde_json::{Value, json};
@@ -173,15 +173,8 @@ impl Stage {
 
     /// Waits until the operator writes nothing more, and says how often it wrote what: the oracle of duplicates.
     pub(super) fn rest(&self) -> Vec<Write> {
-        let (mut before, mut since, start) = (self.writes().len(), Instant::now(), Instant::now());
-        wait_until("the operator to rest", LIMIT, || {
-            let now = self.writes().len();
-            if now != before {
-                (before, since) = (now, Instant::now());
-            }
-            Ok(since.elapsed() >= REST)
-        })
-        .unwrap_or_else(|error| panic!("{error:#} after {:.0} s\n{}", start.elapsed().as_secs_f64(), listed(&self.writes())));
+        wait_until_still("the operator to rest", LIMIT, REST, || Ok(self.writes().len()))
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", listed(&self.writes())));
         self.writes()
     }
 
