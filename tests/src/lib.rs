@@ -27,6 +27,7 @@ pub mod kubectl;
 pub mod link;
 pub mod namespace;
 pub mod node;
+pub mod partition;
 pub mod pki;
 pub mod proc;
 pub mod process;

@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::links::cut;
 use super::scene::{COORDINATOR, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
+use crate::partition::Partition;
 use crate::proc::resume;
 use crate::process::wait_until;
 
@@ -29,14 +29,14 @@ pub struct Fault {
 pub const FAULTS: &[Fault] = &[
     Fault { part: "engine", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(scene.engine.words(), random)?) },
     Fault { part: "engine", name: "stopped", counts: false, strike: |scene, random| stopped(scene, scene.engine.words(), random) },
-    Fault { part: "engine", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(scene.engine.words(), random)?, short(random)) },
+    Fault { part: "engine", name: "cut off", counts: false, strike: |scene, random| cut_off(scene.one_of(scene.engine.words(), random)?, short(random)) },
     Fault { part: "engine", name: "hung", counts: false, strike: |scene, random| hung(scene, scene.engine.words(), random) },
     Fault { part: "engine pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "inference", 5, random) },
     Fault { part: "engine pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "inference", 0, random) },
     Fault { part: "engine pod", name: "evicted", counts: false, strike: |scene, random| evicted(scene, "inference", random) },
     Fault { part: "coordinator", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(COORDINATOR, random)?) },
     Fault { part: "coordinator", name: "stopped", counts: false, strike: |scene, random| stopped(scene, COORDINATOR, random) },
-    Fault { part: "coordinator", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(COORDINATOR, random)?, short(random)) },
+    Fault { part: "coordinator", name: "cut off", counts: false, strike: |scene, random| cut_off(scene.one_of(COORDINATOR, random)?, short(random)) },
     Fault { part: "coordinator", name: "hung", counts: false, strike: |scene, random| hung(scene, COORDINATOR, random) },
     Fault { part: "coordinator pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "coordinator", 5, random) },
     Fault { part: "coordinator pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "coordinator", 0, random) },
@@ -46,7 +46,8 @@ pub const FAULTS: &[Fault] = &[
     Fault { part: "learner", name: "hung", counts: true, strike: |scene, random| hung(scene, LEARNER, random) },
     Fault { part: "trainer pod", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(SUPERVISOR, random)?) },
     Fault { part: "trainer pod", name: "stopped", counts: false, strike: |scene, random| stopped(scene, SUPERVISOR, random) },
-    Fault { part: "trainer pod", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(SUPERVISOR, random)?, short(random)) },
+    Fault { part: "trainer pod", name: "cut off", counts: false, strike: |scene, random| cut_off(scene.one_of(SUPERVISOR, random)?, short(random)) },
+    Fault { part: "trainer pod", name: "cut off from its peers", counts: false, strike: cut_off_from_peers },
     Fault { part: "trainer pod", name: "hung", counts: false, strike: |scene, random| hung(scene, SUPERVISOR, random) },
     Fault { part: "trainer pod", name: "deleted", counts: false, strike: |scene, random| deleted(scene, "trainer", 5, random) },
     Fault { part: "trainer pod", name: "force-deleted", counts: false, strike: |scene, random| deleted(scene, "trainer", 0, random) },
@@ -68,7 +69,7 @@ pub const FAULTS: &[Fault] = &[
     Fault { part: "node", name: "drained", counts: false, strike: node_drained },
     Fault { part: "operator", name: "killed", counts: false, strike: |scene, random| killed(scene.one_of(OPERATOR, random)?) },
     Fault { part: "operator", name: "stopped", counts: false, strike: |scene, random| stopped(scene, OPERATOR, random) },
-    Fault { part: "operator", name: "cut off", counts: false, strike: |scene, random| cut(scene.one_of(OPERATOR, random)?, short(random)) },
+    Fault { part: "operator", name: "cut off", counts: false, strike: |scene, random| cut_off(scene.one_of(OPERATOR, random)?, short(random)) },
     Fault { part: "operator pod", name: "deleted", counts: false, strike: operator_deleted },
     Fault { part: "API server", name: "stopped", counts: false, strike: |scene, random| frozen(scene, "/kube-apiserver", random) },
     Fault { part: "API server", name: "without store", counts: false, strike: |scene, random| frozen(scene, "/etcd", random) },
@@ -100,6 +101,22 @@ fn hung(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
     // Whoever is not replaced goes on.
     let _ = wait_until("a successor", Duration::from_secs(60), || Ok(!scene.processes(words).contains(&pid)));
     resume(pid);
+    Ok(())
+}
+
+/// The pod of a process, for a while.
+fn cut_off(pid: Pid, time: Duration) -> Result<()> {
+    let _partition = Partition::of(pid)?;
+    std::thread::sleep(time);
+    Ok(())
+}
+
+/// Learners that everybody reaches but the learners of other pods.
+fn cut_off_from_peers(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
+    let pid = scene.one_of(SUPERVISOR, random)?;
+    let partitions = scene.addresses("trainer")?.into_iter().map(|address| Partition::between(pid, address)).collect::<Result<Vec<_>>>()?;
+    ensure!(!partitions.is_empty(), "no trainer pod has an address");
+    std::thread::sleep(short(random));
     Ok(())
 }
 

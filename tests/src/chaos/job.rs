@@ -72,7 +72,7 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) ->
     scene.cluster.kubectl().in_namespace(&namespace).apply(&manifest)?;
 
     let mut watch = Watch::default();
-    let struck = Schedule::new(seed).play(scene, &mut watch);
+    let struck = Schedule::new(seed, scene).play(scene, &mut watch);
     let limit = scene.engine.limit();
     watch.until(scene, limit, |watch| watch.succeeded() || !watch.goes_on());
     watch.check(watch.succeeded(), || format!("the job has not succeeded {} s after its last fault", limit.as_secs()));

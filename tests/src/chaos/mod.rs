@@ -1,7 +1,7 @@
 //! Chaos on a real cluster: jobs run one after another while a schedule, drawn from a seed, lets their parts fail, and what must hold is watched all the time.
 //!
 //! ```text
-//!  seed ─▶ schedule: moment × fault ─┬─▶ Scene: processes, pods, nodes, links      scene.rs, links.rs
+//!  seed ─▶ schedule: moment × fault ─┬─▶ Scene: processes, pods, nodes, links      scene.rs
 //!          moments.rs  faults.rs     │
 //!                                    └─▶ Watch: what must hold at any time         watch.rs
 //!  undisturbed run ──────────────────▶ what must hold at the end                   ends.rs
@@ -32,7 +32,6 @@ mod ends;
 mod engine;
 pub mod faults;
 mod job;
-mod links;
 mod moments;
 mod scene;
 mod schedule;

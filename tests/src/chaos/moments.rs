@@ -29,7 +29,7 @@ pub(super) const MOMENTS: &[Moment] = &[
         is_now: |scene| any_folder(&scene.run_directory().join(WEIGHTS_DIR), |folder| folder.extension().is_some_and(|end| end == "partial")),
     },
     Moment { name: "in checkpoint", is_now: |scene| any_folder(&scene.run_directory().join(CHECKPOINTS_DIR), |folder| !folder.join("manifest.json").exists()) },
-    Moment { name: "draining", is_now: |scene| scene.job().is_ok_and(|job| job["spec"]["suspend"] == true) },
+    Moment { name: "draining", is_now: |scene| scene.job().is_ok_and(|job| job["spec"]["suspend"] == true) && !scene.processes(LEARNER).is_empty() },
     // The last step is made, and the job has not succeeded.
     Moment { name: "finishing", is_now: |scene| steps(&scene.run_directory()) == STEPS },
 ];

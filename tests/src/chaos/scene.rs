@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
@@ -103,8 +104,17 @@ impl Scene {
 
     /// Names of the job's pods of a role.
     pub(super) fn pods(&self, role: &str) -> Result<Vec<String>> {
+        self.of_pods(role, "/metadata/name")
+    }
+
+    /// Their addresses, of those that have one.
+    pub(super) fn addresses(&self, role: &str) -> Result<Vec<IpAddr>> {
+        Ok(self.of_pods(role, "/status/podIP")?.iter().filter_map(|address| address.parse().ok()).collect())
+    }
+
+    fn of_pods(&self, role: &str, field: &str) -> Result<Vec<String>> {
         let list = self.api.get(&self.path("api/v1", &format!("pods?labelSelector=rljob.dev/role={role}")))?;
-        Ok(list["items"].as_array().into_iter().flatten().filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect())
+        Ok(list["items"].as_array().into_iter().flatten().filter_map(|pod| pod.pointer(field)?.as_str().map(str::to_owned)).collect())
     }
 
     /// One of the job's pods of a role.

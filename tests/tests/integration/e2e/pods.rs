@@ -2,10 +2,11 @@
 
 use std::sync::PoisonError;
 
+use rljob_tests::partition::Partition;
 use rljob_tests::proc::resume;
 use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Namespace};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{LIMIT, NODES, Run, cluster, steps_done};
@@ -35,15 +36,14 @@ impl Run<'_> {
     }
 }
 
-/// Stops the newest process whose command line contains these words.
-fn stop_newest(cluster: &Cluster, words: &str) {
-    signal_newest(cluster, words, Signal::STOP);
+/// The newest process whose command line contains these words.
+fn newest_process(cluster: &Cluster, words: &str) -> Pid {
+    let processes = cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words));
+    processes.map(|process| process.pid).max_by_key(|pid| pid.as_raw_nonzero()).unwrap_or_else(|| panic!("no process is {words}"))
 }
 
-fn signal_newest(cluster: &Cluster, words: &str, signal: Signal) {
-    let processes = cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words));
-    let newest = processes.max_by_key(|process| process.pid.as_raw_nonzero()).unwrap_or_else(|| panic!("no process is {words}"));
-    kill_process(newest.pid, signal).unwrap();
+fn stop_newest(cluster: &Cluster, words: &str) {
+    kill_process(newest_process(cluster, words), Signal::STOP).unwrap();
 }
 
 /// Asks the eviction API, as a drain does.
@@ -71,6 +71,7 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     gates_are_open(&namespace);
     scale_up_and_down(&run);
     learners_fail_by_a_rule(&run);
+    learners_wait_for_each_other(&run);
 
     // A stopped process accepts connections and answers nothing. An engine is missed by its coordinator, the other two by their kubelets.
     stop_newest(cluster, "rljob-engine --model-path=/data/model ");
@@ -120,12 +121,33 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
 /// A learner is killed, another one is stopped: neither is counted, for the rule of pods.yaml says so, and is named.
 fn learners_fail_by_a_rule(run: &Run<'_>) {
     for (signal, reason) in [(Signal::KILL, "LearnerKilled"), (Signal::STOP, "LearnerHung")] {
-        signal_newest(cluster(), "rljob-learner --", signal);
+        kill_process(newest_process(cluster(), "rljob-learner --"), signal).unwrap();
         let failure = run.wait_for_failure(reason);
         let message = failure["message"].as_str().unwrap_or_default();
         assert!(message.contains("failurePolicy.rules[0]"), "{failure}");
         run.goes_on();
     }
+}
+
+/// The pods of the learners do not reach each other, and both reach everybody else: all learners live, and no collective ends.
+fn learners_wait_for_each_other(run: &Run<'_>) {
+    let kubectl = &run.namespace.kubectl;
+    let hang_timeout = |seconds: u32| {
+        kubectl
+            .run(&["patch", "rljob/stays", "--type=merge", &format!("--patch={}", json!({"spec": {"failurePolicy": {"hangTimeoutSeconds": seconds}}}))])
+            .unwrap()
+    };
+    hang_timeout(10);
+    let addresses = ["stays-trainer-0", "stays-trainer-1"].map(|pod| kubectl.run(&["get", "pod", pod, "--output=jsonpath={.status.podIP}"]).unwrap());
+    let pid = newest_process(cluster(), "rljob-learner --");
+    // One of the two is its own.
+    let partitions = addresses.map(|address| Partition::between(pid, address.parse().unwrap()).unwrap());
+    let told = || run.status()["lastFailure"]["message"].as_str().is_some_and(|message| message.contains("no learner got any further for 10 s"));
+    wait_until("learners that wait for each other", LIMIT, || Ok(told())).unwrap();
+    run.say("learners that wait for each other");
+    drop(partitions);
+    hang_timeout(1800);
+    run.goes_on();
 }
 
 /// Its kubelet lives, and the container runtime answers nothing: nobody ends the pod in its grace period.
