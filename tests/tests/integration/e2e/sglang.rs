@@ -17,15 +17,17 @@ use super::{Run, cluster, steps_done};
 
 const JOBS: &str = include_str!("jobs.yaml");
 const ON_SGLANG: &str = include_str!("sglang.yaml");
-/// `training.steps` of sglang.yaml.
+/// Steps of a job that is to succeed.
 const STEPS: u64 = 150;
+/// More than a job makes before it is deleted.
+const ENDLESS: u64 = 100_000;
 /// Bound of the difference between SGLang's log-probabilities and the learner's, in fp32: beyond it the engine samples from other weights.
 const MISMATCH: f64 = 1e-3;
 /// What SGLang may take to start on a small machine that runs everything: three processes, each of which imports torch.
 const START: Duration = Duration::from_secs(900);
 
 #[test]
-fn a_job_on_the_real_sglang_succeeds_though_an_engine_pod_and_a_server_are_lost_with_weights_by_broadcast_and_by_disk() {
+fn jobs_on_the_real_sglang_go_on_though_engine_pods_servers_and_schedulers_are_lost_with_weights_by_broadcast_and_by_disk() {
     let Some(environment) = sglang::environment() else {
         return eprintln!("skipped: SGLang 0.5.12 is not laid out here; `make setup` says why");
     };
@@ -35,18 +37,20 @@ fn a_job_on_the_real_sglang_succeeds_though_an_engine_pod_and_a_server_are_lost_
     let namespace = Namespace::create(cluster, "sglang").unwrap();
     let teacher = JOBS.split("\n---\n").next().unwrap();
     Run::start(cluster, &namespace, teacher, "e2e-sft").wait_for_condition("Succeeded");
-    for (job, method, replicas) in [("broadcast", "Distributed", 2), ("disk", "Disk", 1)] {
-        succeeds(&namespace, &environment, job, method, replicas);
-    }
+    let run = |job, method, replicas, steps| on_sglang(&namespace, &environment, job, method, replicas, steps);
+    succeeds(&run("broadcast", "Distributed", 2, STEPS));
+    succeeds(&run("disk", "Disk", 1, STEPS));
+    goes_on_without_a_scheduler(&run("hangs", "Distributed", 2, ENDLESS));
 }
 
-fn succeeds(namespace: &Namespace, environment: &Path, job: &str, method: &str, replicas: u32) {
-    let (environment, count) = (environment.display().to_string(), replicas.to_string());
+/// Starts a job, and waits until its servers serve.
+fn on_sglang<'a>(namespace: &'a Namespace, environment: &Path, job: &'a str, method: &str, replicas: u32, steps: u64) -> Run<'a> {
     let values = [
         ("JOB", job),
         ("METHOD", method),
-        ("REPLICAS", &count),
-        ("ENVIRONMENT", &environment),
+        ("REPLICAS", &replicas.to_string()),
+        ("STEPS", &steps.to_string()),
+        ("ENVIRONMENT", &environment.display().to_string()),
         ("MOUNT", sglang::MOUNT),
         ("IMAGE", sglang::IMAGE),
         ("FLAGS", sglang::FLAGS),
@@ -55,14 +59,17 @@ fn succeeds(namespace: &Namespace, environment: &Path, job: &str, method: &str, 
     let run = Run { limit: START, ..Run::start(cluster(), namespace, &manifest, job) };
     wait_for_servers(&run);
     run.wait_for_steps(1);
-    demands_its_key(&run);
+    run
+}
+
+fn succeeds(run: &Run<'_>) {
+    demands_its_key(run);
     run.lose_pod("inference");
-    if replicas == 1 {
-        wait_for_servers(&run);
+    if servers(run).len() == 1 {
+        wait_for_servers(run);
     } else {
         // The run goes on with the other one, which is the oldest now.
         run.wait_for_steps(steps_done(&run.directory) + 20);
-        hang_scheduler(&run);
     }
     cluster().kill_oldest("sglang[.]launch_server").unwrap();
     run.say("a server is killed");
@@ -70,31 +77,40 @@ fn succeeds(namespace: &Namespace, environment: &Path, job: &str, method: &str, 
     let status = run.status();
     assert_eq!(status["restarts"], 0, "no learner has failed: {status}");
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
-    let mismatch = mismatches(&run);
+    let mismatch = mismatches(run);
     run.say(&format!("mismatch of each step {mismatch:?}"));
     assert!(mismatch.iter().all(|mismatch| *mismatch < MISMATCH), "SGLang sampled from other weights than the learner's: {mismatch:?}");
-    namespace.kubectl.run(&["delete", &format!("rljob/{job}"), "--cascade=foreground"]).unwrap();
+    delete(run);
 }
 
-/// Waits until the servers of all pods have passed their startup probe.
-fn wait_for_servers(run: &Run<'_>) {
+fn delete(run: &Run<'_>) {
+    run.namespace.kubectl.run(&["delete", &format!("rljob/{}", run.job), "--cascade=foreground"]).unwrap();
+}
+
+/// Of each pod, whether its server has passed its startup probe: `true`, `false`, or nothing before there is one.
+fn servers(run: &Run<'_>) -> Vec<String> {
     let selector = format!("--selector=rljob.dev/job={},rljob.dev/role=inference", run.job);
-    let started = || run.namespace.kubectl.run(&["get", "pods", &selector, "--output=jsonpath={.items[*].status.containerStatuses[0].started}"]);
-    let all = |started: &str| !started.is_empty() && started.split(' ').all(|started| started == "true");
-    wait_until("SGLang to serve in all pods", START, || Ok(all(&started()?))).unwrap();
+    let a_line_each = "--output=jsonpath={range .items[*]}{.status.containerStatuses[0].started}{\"\\n\"}{end}";
+    run.namespace.kubectl.run(&["get", "pods", &selector, a_line_each]).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn wait_for_servers(run: &Run<'_>) {
+    let all = |servers: Vec<String>| !servers.is_empty() && servers.iter().all(|started| started == "true");
+    wait_until("SGLang to serve in all pods", START, || Ok(all(servers(run)))).unwrap();
     run.say("all servers serve");
 }
 
-/// The oldest server answers, and generates nothing more: it is found by what it owes, and replaced. The run goes on with the other one.
-fn hang_scheduler(run: &Run<'_>) {
-    wait_for_servers(run);
+/// The oldest server answers, and neither generates anything more nor takes weights: it is found by what it owes, and replaced. The run goes on with the other one.
+fn goes_on_without_a_scheduler(run: &Run<'_>) {
     let schedulers = cluster().pod_processes("").into_iter().filter(|process| process.command_line.contains("sglang::scheduler"));
     let oldest = schedulers.map(|process| process.pid).min_by_key(|pid| pid.as_raw_nonzero()).unwrap();
     kill_process(oldest, Signal::STOP).unwrap();
     run.say("a scheduler is stopped");
-    run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
     run.goes_on();
+    run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
     wait_for_servers(run);
+    run.goes_on();
+    delete(run);
 }
 
 /// Metrics are there for all; everything else answers 401 without a key.

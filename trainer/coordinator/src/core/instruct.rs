@@ -110,7 +110,7 @@ impl Run {
     }
 
     pub(super) fn publish(&mut self, version: Version, world: u32, engines: &[EngineView], now: Now) -> Instruction {
-        if self.publication.as_ref().is_some_and(|publication| publication.in_progress(version, now)) {
+        if self.publication.as_ref().is_some_and(|publication| publication.in_progress(version, engines, now)) {
             return Instruction::Wait;
         }
         match self.settings.method {
@@ -122,7 +122,7 @@ impl Run {
             }
             WeightSyncMethod::Distributed => {
                 self.serial += 1;
-                let transfers: Vec<_> = engines.iter().filter(|e| e.usable && e.version != Some(version)).map(|e| self.transfer(version, e, world)).collect();
+                let transfers: Vec<_> = engines.iter().filter(|engine| engine.lacks(version)).map(|engine| self.transfer(version, engine, world)).collect();
                 if transfers.is_empty() {
                     return Instruction::Wait;
                 }
@@ -148,28 +148,32 @@ impl Run {
         self.record.published.as_ref().filter(|published| published.version == version)?.folder.as_deref()
     }
 
-    /// Engines that are being updated by broadcast.
-    pub fn outstanding(&self) -> BTreeSet<String> {
-        match &self.publication {
-            Some(Publication { route: Route::Broadcast { outstanding, .. }, .. }) => outstanding.clone(),
-            _ => BTreeSet::new(),
-        }
-    }
-
     /// When the publication in progress (or the newest one) was asked for.
     pub fn publication_issued(&self, version: Version) -> Option<Now> {
         self.publication.as_ref().filter(|publication| publication.version == version).map(|publication| publication.issued)
     }
 }
 
+impl EngineView {
+    /// Whether it can be given that version, and does not hold it.
+    fn lacks(&self, version: Version) -> bool {
+        self.usable && self.version != Some(version)
+    }
+}
+
 impl Publication {
-    /// Whether `version` is still on its way.
-    fn in_progress(&self, version: Version, now: Now) -> bool {
+    /// Whether `version` is still on its way, to every engine that it can be given to: one that hangs in its update keeps it from no other.
+    fn in_progress(&self, version: Version, engines: &[EngineView], now: Now) -> bool {
         let patient = now.saturating_sub(self.issued) < PUBLICATION_PATIENCE;
+        let is_under_way = |outstanding: &BTreeSet<String>| {
+            let others = engines.iter().any(|engine| engine.lacks(version) && !outstanding.contains(&engine.name));
+            !outstanding.is_empty() && !others
+        };
         self.version == version
             && match &self.route {
                 Route::Disk(_) => patient,
-                Route::Broadcast { waiting, outstanding, .. } => !outstanding.is_empty() && (waiting.is_empty() || patient),
+                Route::Broadcast { waiting, outstanding, .. } if waiting.is_empty() => is_under_way(outstanding),
+                Route::Broadcast { outstanding, .. } => !outstanding.is_empty() && patient,
             }
     }
 }

@@ -19,7 +19,9 @@ use crate::tokens::Token;
 
 const POLL: Duration = Duration::from_secs(3);
 const CONTROL: Duration = Duration::from_secs(60);
-/// A group forms when the sender comes to it; a large model takes its time.
+/// A group forms when its sender comes, which waits for 120 s at most.
+const FORM: Duration = Duration::from_secs(150);
+/// A large model takes its time.
 const UPDATE: Duration = Duration::from_secs(600);
 /// A completion's deadline: this, and a second for each token it may have.
 const GENERATE: Duration = Duration::from_secs(600);
@@ -68,6 +70,18 @@ pub enum EngineError {
         /// What was asked for.
         expected: String,
     },
+}
+
+impl EngineError {
+    /// Whether nobody listened at its address: who does later is another process.
+    pub fn nobody_listens(&self) -> bool {
+        matches!(self, Self::Unreachable { source: ConnectionError::Connect(_), .. })
+    }
+
+    /// Whether the engine took a step of a weight update and never answered, though it had more than enough time: its server lives, and what would do the work does not.
+    pub fn hangs(&self) -> bool {
+        matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. } if *deadline >= CONTROL)
+    }
 }
 
 /// A request but for the engine that it goes to.
@@ -140,7 +154,7 @@ impl EngineClient {
     /// `POST /init_weights_update_group`; answers once the sender has joined.
     pub async fn init_group(&self, url: &str, body: &InitWeightsUpdateGroup) -> Result<(), EngineError> {
         let route = "/init_weights_update_group";
-        succeeded(route, self.post(url, route, body, &self.admin, UPDATE).await?)
+        succeeded(route, self.post(url, route, body, &self.admin, FORM).await?)
     }
 
     /// `POST /update_weights_from_distributed`.

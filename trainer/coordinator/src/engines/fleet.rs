@@ -117,7 +117,7 @@ impl Fleet {
             }
             match info {
                 Ok(info) => slot.answered(info.weight_version),
-                Err(_) => slot.missed(asked),
+                Err(error) => slot.missed(asked, error.nobody_listens()),
             }
             slot.version().is_some() && !slot.resumed && slot.usable(self.clock.now())
         });

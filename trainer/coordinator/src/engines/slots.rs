@@ -49,7 +49,7 @@ pub struct Slot {
     requests: u32,
     tokens: u64,
     progress: Progress,
-    /// Of a process that generates nothing: what it says it holds.
+    /// Of a process that hangs: what it says it holds.
     hung: Option<String>,
     /// Cancelled when the engine is lost: requests in flight end at once.
     pub lost: CancellationToken,
@@ -194,17 +194,18 @@ impl Slot {
         self.label = Some(label);
     }
 
-    /// `/model_info`, asked at `asked`, did not answer.
-    pub fn missed(&mut self, asked: Duration) {
+    /// `/model_info`, asked at `asked`, did not answer; whether its process has ended is known if `nobody_listens`.
+    pub fn missed(&mut self, asked: Duration, nobody_listens: bool) {
         self.missed += 1;
+        self.hung = self.hung.take().filter(|_| !nobody_listens);
         self.silent_since.get_or_insert(asked);
         if self.missed >= POLLS {
             self.gone();
         }
     }
 
-    /// It generates nothing: as good as silent until another process is there, which holds other weights.
-    fn hangs(&mut self, now: Duration) {
+    /// It generates nothing, or its update never ends: as good as silent until another process is there, which holds other weights or was not there for a moment.
+    pub fn hangs(&mut self, now: Duration) {
         self.hung = self.label.clone();
         self.silent_since = Some(now);
         self.gone();

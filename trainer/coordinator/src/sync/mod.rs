@@ -1,7 +1,7 @@
 //! Weights into engines: pause (abort) → update → verify → continue, each engine by itself, every call with a deadline.
 //!
 //! An engine whose update fails stays out of routing, whatever it says it holds, until a later update succeeds: from the newest folder, or by the
-//! next broadcast, which the learners are asked for when it can be reached again.
+//! next broadcast, which the learners are asked for when it can be reached again. One that lets a deadline pass hangs, whatever else it answers.
 
 pub mod disk;
 pub mod distributed;
@@ -62,7 +62,13 @@ async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Vers
 async fn book(coordinator: &Coordinator, engine: &str, version: Version, result: Result<(), EngineError>) {
     let now = coordinator.clock.now();
     let held = result.is_ok().then_some(version);
-    coordinator.fleet.update(engine, |slot| slot.update_ends(held, now));
+    let hangs = result.as_ref().is_err_and(EngineError::hangs);
+    coordinator.fleet.update(engine, |slot| {
+        slot.update_ends(held, now);
+        if hangs {
+            slot.hangs(now);
+        }
+    });
     match result {
         Ok(()) => {
             tracing::info!(engine, %version, "updated an engine's weights");

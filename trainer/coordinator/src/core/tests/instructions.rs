@@ -52,12 +52,31 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
     assert_eq!(run.sender_ready(0, version(0, 0), 0, at(2)), Ok(vec![]));
     assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(expected.clone()));
     assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(vec![]), "a repeated report starts nothing");
-    assert_eq!(run.instruct(0, 0, &engines(None), at(300)), Ok(Instruction::Wait), "the transfers are under way");
+    assert_eq!(run.instruct(0, 0, &engines(Some(version(0, 0))), at(300)), Ok(Instruction::Wait), "the transfers are under way");
     run.transfer_over(&expected[0]);
     run.transfer_over(&expected[1]);
     let second = run.instruct(0, 0, &engines(Some(version(0, 0))), at(301)).unwrap();
     let Instruction::PublishByBroadcast { transfers, .. } = second else { panic!("{second:?}") };
     assert_eq!(transfers[0].group, "step-0.attempt-0.7-2.1");
+}
+
+#[test]
+fn an_engine_that_hangs_in_its_update_keeps_the_weights_from_no_other() {
+    let mut run = started_with(Settings { method: WeightSyncMethod::Distributed, ..settings() }, Facts::default());
+    let view = |index: u32, usable| EngineView { name: format!("e-{index}"), index, usable, version: None };
+    let mut published_to = |engines: &[EngineView], seconds| match run.instruct(0, 0, engines, at(seconds)).unwrap() {
+        Instruction::PublishByBroadcast { transfers, .. } => {
+            for transfer in &transfers {
+                run.sender_ready(0, version(0, 0), transfer.sender, at(seconds)).unwrap();
+            }
+            transfers.into_iter().map(|transfer| transfer.engine).collect()
+        }
+        other => vec![format!("{other:?}")],
+    };
+    assert_eq!(published_to(&[view(0, true), view(1, false)], 2), ["e-0"]);
+    assert_eq!(published_to(&[view(0, false), view(1, false)], 3), ["Wait"], "its transfer is under way, and the other one is busy");
+    assert_eq!(published_to(&[view(0, false), view(1, true)], 4), ["e-1"]);
+    assert_eq!(published_to(&[view(0, false), view(1, false)], 5), ["Wait"]);
 }
 
 #[test]

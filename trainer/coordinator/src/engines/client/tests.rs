@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 
-use super::{ANSWER, EngineClient};
+use super::{ANSWER, CONTROL, ConnectionError, EngineClient, EngineError, FORM, POLL, UPDATE};
 use crate::tokens::Token;
 
 fn client(key: &str) -> EngineClient {
@@ -53,4 +53,11 @@ async fn what_cannot_be_an_answer_or_an_address_or_a_key_is_named() {
     assert_eq!(message(&fit, &url).await, "the engine's answer to /model_info is unusable: more than 1048576 bytes");
     assert_eq!(message(&fit, "ftp://engine").await, "failed to reach the engine at /model_info: `ftp://engine` is no address of an engine");
     assert_eq!(message(&unfit, &url).await, "failed to reach the engine at /model_info: the engine's key has characters that no header takes");
+}
+
+#[test]
+fn an_engine_hangs_that_lets_the_deadline_of_an_update_pass_and_not_that_of_a_question() {
+    let late = |deadline| EngineError::Unreachable { route: "/", source: ConnectionError::Deadline(deadline) };
+    assert_eq!([POLL, CONTROL, FORM, UPDATE].map(|deadline| late(deadline).hangs()), [false, true, true, true]);
+    assert!(!EngineError::Aborted("it went away".to_owned()).hangs());
 }

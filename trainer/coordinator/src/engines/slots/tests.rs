@@ -96,7 +96,7 @@ fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
-    (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed(NOW));
+    (0..3).for_each(|_| slots.get_mut("engine-0").unwrap().missed(NOW, false));
     assert!(lost.is_cancelled());
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(slots.states(Some(CURRENT), NOW)[0].state, EngineCondition::Stale);
@@ -109,7 +109,7 @@ fn silence_is_counted_from_the_first_question_without_an_answer() {
     assert_eq!(silent(&slots, 7), Some(7), "it never answered");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(silent(&slots, 8), None);
-    (10..13).for_each(|second| slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second)));
+    (10..13).for_each(|second| slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second), false));
     assert_eq!(silent(&slots, 15), Some(5));
 }
 
@@ -126,4 +126,24 @@ fn an_engine_that_answers_and_generates_nothing_is_silent_until_another_process_
     assert_eq!(silent(&slots), Some(80), "it is the same process");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!((silent(&slots), leased(&mut slots, 1)), (None, None), "its successor needs weights");
+}
+
+#[test]
+fn an_engine_that_hangs_before_it_had_weights_is_back_when_nobody_has_listened_at_its_address() {
+    let mut slots = two();
+    let slot = slots.get_mut("engine-0").unwrap();
+    slot.answered("default".to_owned());
+    slot.update_begins();
+    slot.update_ends(None, NOW);
+    slot.hangs(NOW);
+    let later = NOW + Duration::from_secs(60);
+    let answers = |slots: &mut Slots| {
+        slots.get_mut("engine-0").unwrap().answered("default".to_owned());
+        slots.states(None, later)[0].silent_seconds.is_none()
+    };
+    assert!(!answers(&mut slots), "it is the same process");
+    slots.get_mut("engine-0").unwrap().missed(NOW, false);
+    assert!(!answers(&mut slots), "it was late once");
+    slots.get_mut("engine-0").unwrap().missed(NOW, true);
+    assert!(answers(&mut slots), "it is another one, with the same label");
 }
