@@ -1,11 +1,12 @@
-//! A control plane of its own for each of those that are measured, with no node: this program says of pods that they run, and counts what is there.
+//! A control plane of its own for each of those that are measured. Its one node has no kubelet: this program binds pods to it, says that they run and that they ended, and
+//! counts what is there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -19,12 +20,17 @@ use tokio_util::task::AbortOnDropHandle;
 const REQUESTS: usize = 8;
 /// Bound of every wait.
 const LIMIT: Duration = Duration::from_secs(400);
+/// The node.
+const NODE: &str = "stage";
+/// Between two words of the node; its controller misses them after 50 s.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A control plane and a client of it.
 pub struct Stage {
-    // Ends before the control plane does.
+    // They end before the control plane does.
+    _node: AbortOnDropHandle<()>,
     _pods: AbortOnDropHandle<()>,
     pub cluster: Cluster,
     pub client: Client,
@@ -38,8 +44,11 @@ impl Stage {
         cluster.kill_oldest("kube-scheduler").unwrap();
         let read = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
         let client = Client::try_from(Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap()).unwrap();
-        let pods = tokio::spawn(run_pods(Api::default_namespaced(client.clone()), label.to_owned()));
-        Self { _pods: AbortOnDropHandle::new(pods), cluster, client }
+        let nodes: Api<Node> = Api::all(client.clone());
+        nodes.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap()).await.unwrap();
+        let node = AbortOnDropHandle::new(tokio::spawn(keep_ready(nodes)));
+        let pods = AbortOnDropHandle::new(tokio::spawn(run_pods(Api::default_namespaced(client.clone()), label.to_owned())));
+        Self { _node: node, _pods: pods, cluster, client }
     }
 
     /// Objects of these kinds, whoever made them.
@@ -59,25 +68,42 @@ impl Stage {
     }
 }
 
-/// Plays kubelet: says of every new pod that it runs, at an address of its own.
+/// Plays kubelet: says that the node is ready.
+async fn keep_ready(nodes: Api<Node>) {
+    loop {
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Staged", "lastHeartbeatTime": jiff::Timestamp::now().to_string()});
+        // One that is lost is made good by the next.
+        let _ = nodes.patch_status(NODE, &PatchParams::default(), &Patch::Strategic(json!({"status": {"conditions": [ready]}}))).await;
+        tokio::time::sleep(HEARTBEAT).await;
+    }
+}
+
+/// Plays scheduler and kubelet: says of every new pod that it runs, at an address of its own, and ends those that are to go.
 async fn run_pods(pods: Api<Pod>, label: String) {
     let (seen, pods) = (&AtomicUsize::new(0), &pods);
     let seen_pods = watcher(pods.clone(), watcher::Config::default().labels(&label)).default_backoff().applied_objects();
     // A watch that fails is started again.
-    let new = seen_pods.filter_map(async |pod| {
-        pod.ok().filter(|pod| pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) && pod.metadata.deletion_timestamp.is_none())
+    let due = seen_pods.filter_map(async |pod| {
+        pod.ok().filter(|pod| pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) || pod.metadata.deletion_timestamp.is_some())
     });
+    // A pod that is gone again needs nothing.
     let run = async |pod: Pod| {
+        let name = pod.name_any();
+        if pod.metadata.deletion_timestamp.is_some() {
+            let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
+            return;
+        }
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": NODE}});
+        let _: Result<serde_json::Value, _> = pods.create_subresource("binding", &name, &PostParams::default(), &binding).await;
         let number = seen.fetch_add(1, Ordering::Relaxed);
         let now = jiff::Timestamp::now().to_string();
         let conditions =
             ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(|type_| json!({"type": type_, "status": "True", "lastTransitionTime": now}));
         let address = format!("10.244.{}.{}", number / 250, number % 250 + 1);
         let status = json!({"status": {"phase": "Running", "startTime": now, "podIP": address, "conditions": conditions}});
-        // A pod that is gone again needs no address.
-        let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&status)).await;
+        let _ = pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await;
     };
-    new.for_each_concurrent(REQUESTS, run).await;
+    due.for_each_concurrent(REQUESTS, run).await;
 }
 
 /// Waits until a condition holds.
