@@ -78,6 +78,13 @@ pub const FAULTS: &[Fault] = &[
     Fault { part: "job", name: "scaled", counts: false, strike: scaled },
 ];
 
+/// The parts of these faults, in their order.
+pub(super) fn parts<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> Vec<&'static str> {
+    let mut parts: Vec<_> = faults.into_iter().map(|fault| fault.part).collect();
+    parts.dedup();
+    parts
+}
+
 /// Time within which a lost node's pods are elsewhere: Kubernetes notices after 50 s, and the operator has its bound.
 const LOST_NODE: Duration = Duration::from_secs(150);
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::faults::{FAULTS, Fault};
+use super::faults::{FAULTS, Fault, parts};
 use super::moments::{MOMENTS, Moment, phase, steps};
 use super::scene::{Scene, between};
 use super::watch::Watch;
@@ -103,7 +103,7 @@ impl Schedule {
         let fault = self.faults[self.random.random_range(0..self.faults.len())];
         let random = ChaCha8Rng::from_rng(&mut self.random);
         let by_chance = Draw { pause, cause: None, moment, patience: PATIENCE, fault, random };
-        let Some((phase, part)) = turn(self.seed, number, &parts(&self.faults)) else { return by_chance };
+        let Some((phase, part)) = turn(self.seed, number, &parts(self.faults.iter().copied())) else { return by_chance };
         let Some(moment) = MOMENTS.iter().find(|moment| moment.name == phase) else { return by_chance };
         let of_part: Vec<_> = self.faults.iter().copied().filter(|fault| fault.part == part).collect();
         let fault = of_part[self.random.random_range(0..of_part.len())];
@@ -112,13 +112,6 @@ impl Schedule {
         let pause = if number < OPENING.len() { Duration::ZERO } else { pause };
         Draw { pause, cause, moment, patience: TURN_PATIENCE, fault, ..by_chance }
     }
-}
-
-/// Parts in the order of the table of faults.
-fn parts(faults: &[&'static Fault]) -> Vec<&'static str> {
-    let mut parts: Vec<_> = faults.iter().map(|fault| fault.part).collect();
-    parts.dedup();
-    parts
 }
 
 /// The phase whose turn the fault of this number is, if it is one, and the part to strike: after as many jobs as there are parts, each was struck at every turn.
@@ -157,7 +150,7 @@ mod tests {
 
     #[test]
     fn as_many_jobs_as_there_are_parts_strike_each_of_them_in_every_phase_that_has_turns() {
-        let parts = parts(&FAULTS.iter().collect::<Vec<_>>());
+        let parts = parts(FAULTS);
         let jobs = 7..7 + parts.len() as u64;
         let struck: BTreeSet<_> =
             jobs.flat_map(|seed| (0..50).map(move |number| (seed, number))).filter_map(|(seed, number)| turn(seed, number, &parts)).collect();

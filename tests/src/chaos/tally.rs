@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::faults::FAULTS;
+use super::faults::{FAULTS, parts};
 use super::moments::PHASES;
 
 /// Counts of one job, or of several.
@@ -36,8 +36,6 @@ impl Tally {
 /// A table of parts and phases.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts: Vec<&str> = FAULTS.iter().map(|fault| fault.part).collect();
-        parts.dedup();
         let width = |name: &str| name.len().max(3);
         let row = |name: &str, cells: [String; PHASES.len()]| {
             let cells = PHASES.iter().zip(cells).map(|(phase, cell)| format!(" {cell:>0$} |", width(phase)));
@@ -45,7 +43,7 @@ impl fmt::Display for Tally {
         };
         writeln!(f, "{}", row("", PHASES.map(str::to_owned)))?;
         writeln!(f, "{}", row("---", PHASES.map(|phase| "-".repeat(width(phase)))))?;
-        for part in parts {
+        for part in parts(FAULTS) {
             let count = |phase| self.struck.get(&(part, phase)).copied().unwrap_or_default();
             writeln!(f, "{}", row(part, PHASES.map(|phase| count(phase).to_string())))?;
         }

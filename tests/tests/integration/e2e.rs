@@ -128,12 +128,13 @@ impl<'a> Run<'a> {
         self.wait_for_steps(steps_done(&self.directory) + 3);
     }
 
-    /// Waits for an incident of a pod whose name begins like this.
-    fn wait_for_incident(&self, reason: &str, pod: &str) {
+    /// Waits for an incident of a pod whose name begins like this, and gives it.
+    fn wait_for_incident(&self, reason: &str, pod: &str) -> Value {
         let is_it = |incident: &Value| incident["reason"] == reason && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod));
-        let told = || self.status()["incidents"].as_array().is_some_and(|incidents| incidents.iter().any(is_it));
-        wait_until(&format!("{reason} of {pod}"), self.limit, || Ok(told())).unwrap();
+        let told = || self.status()["incidents"].as_array().and_then(|incidents| incidents.iter().find(|incident| is_it(incident)).cloned());
+        wait_until(&format!("{reason} of {pod}"), self.limit, || Ok(told().is_some())).unwrap();
         self.say(&format!("{reason} of {pod}"));
+        told().expect("an incident of a minute ago is among the newest")
     }
 
     /// One line a stage, so that a log shows where the time went.
@@ -149,12 +150,17 @@ impl<'a> Run<'a> {
     /// Deletes a pod without grace, as a lost node would, and waits for its successor.
     fn lose_pod(&self, role: &str) {
         let kubectl = &self.namespace.kubectl;
-        let uid = |pod: &str| kubectl.run(&["get", pod, "--output=jsonpath={.metadata.uid}"]);
         let pod = format!("pod/{}-{role}-0", self.job);
-        let before = uid(&pod).unwrap();
+        let before = kubectl.run(&["get", &pod, "--output=jsonpath={.metadata.uid}"]).unwrap();
         kubectl.run(&["delete", &pod, "--grace-period=0", "--force", "--wait=false"]).unwrap();
-        wait_until(&format!("the successor of {pod}"), LIMIT, || uid(&pod).map(|after| after != before)).unwrap();
-        self.say(&format!("{pod} was deleted and has a successor"));
+        self.wait_for_successor(&pod, &before);
+    }
+
+    /// Waits until a pod of this name is another one than that of a UID.
+    fn wait_for_successor(&self, pod: &str, before: &str) {
+        let uid = || self.namespace.kubectl.run(&["get", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid}"]);
+        wait_until(&format!("the successor of {pod}"), LIMIT, || uid().map(|after| !after.is_empty() && after != before)).unwrap();
+        self.say(&format!("{pod} is gone and has a successor"));
     }
 
     fn status(&self) -> Value {

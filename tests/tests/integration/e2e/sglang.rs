@@ -107,7 +107,9 @@ fn goes_on_without_a_scheduler(run: &Run<'_>) {
     kill_process(oldest, Signal::STOP).unwrap();
     run.say("a scheduler is stopped");
     run.goes_on();
-    run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
+    let hung = run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
+    let text = |field: &str| hung[field].as_str().unwrap();
+    run.wait_for_successor(&format!("pod/{}", text("pod")), text("uid"));
     wait_for_servers(run);
     run.goes_on();
     delete(run);

@@ -156,7 +156,7 @@ impl Run {
 
 impl EngineView {
     /// Whether it can be given that version, and does not hold it.
-    fn lacks(&self, version: Version) -> bool {
+    pub fn lacks(&self, version: Version) -> bool {
         self.usable && self.version != Some(version)
     }
 }

@@ -42,7 +42,7 @@ async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>
     let wanted = coordinator.read(|run| run.weights_wanted().map(|(version, folder)| (version, folder.to_owned()))).await;
     let Some((version, folder)) = wanted else { return };
     for engine in coordinator.fleet.views() {
-        if !engine.usable || engine.version == Some(version) {
+        if !engine.lacks(version) {
             continue;
         }
         let Some(target) = begin(coordinator, &engine.name, version) else { continue };
