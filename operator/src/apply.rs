@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::future::join_all;
-use kube::Client;
 use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, Client};
 use rljob_crds::names::MANAGED_BY;
 use serde_json::Value;
 
 use crate::cache::{Cache, Live, Wanted};
 use crate::children::{Child, ChildName, Kind};
+use crate::desired::pin;
 use crate::observe::Observed;
 
 /// No object ever has this resourceVersion: an apply that names it makes the object, and is refused where there is one.
@@ -148,12 +149,24 @@ impl Target<'_> {
         let (kind, name) = &child.name;
         let live = observed.children.get(&child.name).map(|live| (live.uid.to_string(), live.version.to_string()));
         let known = live.or_else(|| self.applied.identity(self.uid, &child.name));
-        let object = with_precondition(child, known);
+        let api = kind.api(self.client, Some(self.namespace));
+        let object = with_precondition(self.whole(child, &api).await?, *kind, known);
         let parameters = PatchParams::apply(MANAGED_BY).force().validation_strict();
-        let answer = kind.api(self.client, Some(self.namespace)).patch(name, &parameters, &Patch::Apply(&object)).await;
+        let answer = api.patch(name, &parameters, &Patch::Apply(&object)).await;
         let made = answer.map_err(|error| self.failed(&child.name, error))?;
         self.remember(child, &made);
         Ok(())
+    }
+
+    /// The object with what is pinned, which is read where it lives. One that has changed since is not applied to: the version that is known says so.
+    async fn whole(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Value, ApplyError> {
+        if !pin::has_marks(&child.object) {
+            return Ok(child.object.clone());
+        }
+        let (kind, name) = &child.name;
+        let live = api.get_opt(name).await.map_err(|error| self.failed(&child.name, error))?;
+        let whole = live.and_then(|live| pin::fill(child.object.clone(), &serde_json::to_value(live).unwrap_or_default()));
+        whole.ok_or_else(|| ApplyError::Conflict { kind: *kind, name: name.clone() })
     }
 
     /// UID and resourceVersion of the Secret that lives, if one does, without reading it: those that an apply of this process left, or that one would leave which is not
@@ -212,15 +225,14 @@ fn wants_no_pods(child: &Child) -> bool {
 }
 
 /// The object, to be applied to the one that is known and no other; to nothing, if none is known. Secrets are not known to a new process: their names hold the UID.
-fn with_precondition(child: &Child, known: Option<(String, String)>) -> Value {
-    let mut object = child.object.clone();
+fn with_precondition(mut object: Value, kind: Kind, known: Option<(String, String)>) -> Value {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return object };
     match known {
         Some((uid, version)) => {
             metadata.insert("uid".to_owned(), uid.into());
             metadata.insert("resourceVersion".to_owned(), version.into());
         }
-        None if child.name.0 == Kind::Secret => {}
+        None if kind == Kind::Secret => {}
         None => {
             metadata.insert("resourceVersion".to_owned(), NOTHING_THERE.into());
         }
@@ -263,10 +275,9 @@ mod tests {
 
     #[test]
     fn what_is_applied_names_the_object_that_it_is_for() {
-        let child = |kind| Child { name: (kind, "c".to_owned()), object: json!({"metadata": {"name": "c"}}) };
         let metadata = |kind, known: Option<(&str, &str)>| {
             let known = known.map(|(uid, version)| (uid.to_owned(), version.to_owned()));
-            with_precondition(&child(kind), known)["metadata"].take()
+            with_precondition(json!({"metadata": {"name": "c"}}), kind, known)["metadata"].take()
         };
         assert_eq!(metadata(Kind::Service, Some(("u-1", "7"))), json!({"name": "c", "uid": "u-1", "resourceVersion": "7"}));
         assert_eq!(metadata(Kind::Service, None), json!({"name": "c", "resourceVersion": "1"}));

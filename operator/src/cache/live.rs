@@ -4,8 +4,8 @@
 //!  object ─ without status and bookkeeping ─┬─▶ fingerprint     what an apply left is known again by it
 //!                                           └─▶ essence         what is wanted must be a part of it
 //! ```
-//! Templates and run configurations are large and mostly one's own: the essence holds their digests. A template is compared with the annotation beside it when it is
-//! read ([`super::live`] sees both), so that one word says whether somebody has altered it.
+//! Templates and run configurations are large: the essence holds their marks ([`crate::desired::pin`]). A template is compared with the annotation beside it when it is read,
+//! so that one word says whether somebody has altered it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Live {
     pub terminating: bool,
     /// Of everything but status and bookkeeping.
     pub fingerprint: u64,
-    /// Of a ConfigMap: the text of `run.json`, unless somebody has altered it.
+    /// Of a ConfigMap: the mark of `run.json`, unless somebody has altered it.
     pub run_config: Option<Arc<str>>,
     /// Of a StatefulSet: its size and what it pins.
     pub set: Option<LiveSet>,
@@ -61,9 +61,9 @@ impl Live {
             owner: owner(metadata).map(Into::into),
             terminating: metadata.deletion_timestamp.is_some(),
             fingerprint: digest(&whole),
-            run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole).map(Into::into)).flatten(),
+            run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),
             set: (kind == Kind::StatefulSet).then(|| live_set(object, &whole)),
-            essence: essence(kind, whole).to_string().into(),
+            essence: essence(kind, whole, is_as_annotated, pin::mark).to_string().into(),
         }
     }
 
@@ -82,9 +82,10 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Of an object that is to exist.
+    /// Of an object that is to exist. It is the same whether it has texts or marks of them.
     pub fn new(kind: Kind, object: &Value) -> Self {
-        let essence = essence(kind, without_bookkeeping(object.clone()));
+        let mark = |text: &str| if pin::is_mark(text) { text.to_owned() } else { pin::mark(text) };
+        let essence = essence(kind, without_bookkeeping(object.clone()), |_| true, mark);
         Self { digest: digest(&essence), essence }
     }
 }
@@ -96,19 +97,15 @@ fn live_set(object: &DynamicObject, whole: &Value) -> LiveSet {
         replicas: count("/spec/replicas").unwrap_or(1),
         settled: number("/status/observedGeneration") >= object.metadata.generation,
         existing: count("/status/replicas").unwrap_or(0),
-        template: template_text(whole).map(Into::into),
+        template: pin::template_text(whole).filter(|text| pin::is_template(text)).map(|text| pin::mark(text).into()),
     }
 }
 
-fn run_config(whole: &Value) -> Option<&str> {
-    let text = whole.pointer("/data")?.get(RUN_CONFIG_FILE)?.as_str()?;
+fn run_config(whole: &Value) -> Option<Arc<str>> {
+    let text = pin::run_config_text(whole)?;
     // Operators of before wrote no digest.
     let said = whole.pointer("/metadata/annotations").and_then(|annotations| annotations.get(ANNOTATION_DIGEST));
-    said.is_none_or(|said| *said == pin::digest(text)).then_some(text)
-}
-
-fn template_text(whole: &Value) -> Option<&str> {
-    whole.pointer("/metadata/annotations")?.get(ANNOTATION_TEMPLATE)?.as_str()
+    said.is_none_or(|said| *said == pin::digest(text)).then(|| pin::mark(text).into())
 }
 
 /// What one can want: no status, and of the metadata no more than labels, annotations and owners.
@@ -122,17 +119,16 @@ fn without_bookkeeping(mut whole: Value) -> Value {
     whole
 }
 
-/// The same with digests in place of what is large.
-fn essence(kind: Kind, mut whole: Value) -> Value {
-    let shorten = |value: Option<&mut Value>| {
-        if let Some(value) = value {
-            *value = digest(value).into();
+/// The same with marks in place of what is large.
+fn essence(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> bool, mark: impl Fn(&str) -> String) -> Value {
+    let shorten = |text: Option<&mut Value>| {
+        if let Some(text) = text {
+            *text = text.as_str().map_or(Value::Null, |text| mark(text).into());
         }
     };
     match kind {
         Kind::StatefulSet => {
-            let annotated = template_text(&whole).and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
-            let intact = whole.pointer("/spec/template").is_some_and(|template| contains(template, &annotated));
+            let intact = is_as_annotated(&whole);
             if let Some(spec) = whole.get_mut("spec").and_then(Value::as_object_mut) {
                 spec.insert("template".to_owned(), json!({ "asAnnotated": intact }));
             }
@@ -142,6 +138,12 @@ fn essence(kind: Kind, mut whole: Value) -> Value {
         Kind::Secret | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Service => {}
     }
     whole
+}
+
+/// Whether a StatefulSet's template has all that its annotation says.
+fn is_as_annotated(whole: &Value) -> bool {
+    let annotated = pin::template_text(whole).and_then(|text| serde_json::from_str(text).ok());
+    annotated.is_some_and(|annotated: Value| whole.pointer("/spec/template").is_some_and(|template| contains(template, &annotated)))
 }
 
 fn digest(value: &Value) -> u64 {
@@ -209,7 +211,7 @@ mod tests {
         let mut labelled = applied.clone();
         labelled["metadata"]["labels"] = json!({"rljob.dev/job": "s"});
         assert_eq!([&set("i:2", "i:2"), &scaled, &labelled].map(wants), [false; 3]);
-        let expected = LiveSet { replicas: 2, settled: false, existing: 1, template: template_text(&applied).map(Into::into) };
+        let expected = LiveSet { replicas: 2, settled: false, existing: 1, template: pin::template_text(&applied).map(|text| pin::mark(text).into()) };
         assert_eq!(live.set, Some(expected));
     }
 
@@ -219,6 +221,30 @@ mod tests {
         let wanted = Wanted::new(Kind::StatefulSet, &set("i:1", "i:1"));
         assert!(live("i:1").holds(&wanted) && !live("i:2").holds(&wanted));
         assert_ne!(live("i:1").fingerprint, live("i:2").fingerprint);
+    }
+
+    #[test]
+    fn what_is_wanted_as_it_lives_is_held_until_somebody_alters_it() {
+        let applied = set("i:1", "i:1");
+        let mut kept = applied.clone();
+        kept["metadata"]["annotations"][ANNOTATION_TEMPLATE] = pin::mark(pin::template_text(&applied).unwrap()).into();
+        kept["spec"]["template"] = json!({});
+        let wanted = Wanted::new(Kind::StatefulSet, &kept);
+        assert_eq!(wanted, Wanted::new(Kind::StatefulSet, &applied));
+        let mut marked = applied.clone();
+        marked["metadata"]["annotations"] = kept["metadata"]["annotations"].clone();
+        let holds = |object: Value| Live::new(Kind::StatefulSet, &self::object(as_it_lives(object))).holds(&wanted);
+        assert_eq!([applied, set("i:2", "i:1"), set("i:1", "i:2"), marked].map(holds), [true, false, false, false]);
+    }
+
+    #[test]
+    fn an_annotation_that_is_no_template_pins_nothing() {
+        let pinned = |annotation: &str| {
+            let mut object = as_it_lives(set("i:1", "i:1"));
+            object["metadata"]["annotations"][ANNOTATION_TEMPLATE] = annotation.into();
+            Live::new(Kind::StatefulSet, &self::object(object)).set.unwrap().template
+        };
+        assert_eq!(["", "{", "[1]", &pin::mark("{}")].map(pinned), [None, None, None, None]);
     }
 
     #[test]
@@ -251,14 +277,14 @@ mod tests {
     fn an_altered_run_configuration_pins_nothing() {
         let map = |text: &str| json!({"metadata": {"name": "m", "annotations": {ANNOTATION_DIGEST: pin::digest("one")}}, "data": {RUN_CONFIG_FILE: text}});
         let run_config = |text: &str| Live::new(Kind::ConfigMap, &object(map(text))).run_config;
-        assert_eq!((run_config("one").as_deref(), run_config("two")), (Some("one"), None));
+        assert_eq!((run_config("one").as_deref(), run_config("two")), (Some(&*pin::mark("one")), None));
     }
 
     #[test]
     fn a_changed_run_configuration_is_seen() {
         let map = |text: &str| json!({"metadata": {"name": "m"}, "data": {RUN_CONFIG_FILE: text}});
         let live = Live::new(Kind::ConfigMap, &object(map("one")));
-        assert_eq!(live.run_config.as_deref(), Some("one"), "of an operator that wrote no digest");
+        assert_eq!(live.run_config.as_deref(), Some(&*pin::mark("one")), "of an operator that wrote no digest");
         assert!(live.holds(&Wanted::new(Kind::ConfigMap, &map("one"))) && !live.holds(&Wanted::new(Kind::ConfigMap, &map("two"))));
     }
 }

@@ -34,7 +34,8 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
 
 pub(super) fn build_config_map(job: &ValidatedJob, pinned: &Pinned) -> ConfigMap {
     // The configuration is plain data with text keys; its serialization has no way to fail.
-    let text = pinned.run_config.clone().unwrap_or_else(|| serde_json::to_string_pretty(&run_config(job)).unwrap_or_default());
+    let text = serde_json::to_string_pretty(&run_config(job)).unwrap_or_default();
+    let text = pin::unless_pinned(text, pinned.run_config.as_ref());
     let annotations = Some(BTreeMap::from([(ANNOTATION_DIGEST.to_owned(), pin::digest(&text))]));
     ConfigMap {
         metadata: ObjectMeta { annotations, ..meta::child(job, meta::config_map_name(job), None) },

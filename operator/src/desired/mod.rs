@@ -7,8 +7,8 @@
 //!  run directories ────┘                    StatefulSet <job>-trainer ────── headless Service     NetworkPolicy around all
 //! ```
 //!
-//! A template that pods were made from is *pinned*: until the job is resumed, it is applied again as it was rendered ([`pin`]), whatever this version of the operator would
-//! render. An upgrade of the operator therefore changes no pod.
+//! A template that pods were made from is *pinned*: until the job is resumed, it stays as it was rendered ([`pin`]), whatever this version of the operator would render. An
+//! upgrade of the operator therefore changes no pod.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};

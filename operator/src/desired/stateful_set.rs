@@ -1,16 +1,22 @@
 //! A role's StatefulSet. Pods start together (Parallel) and are never replaced because a template changed (OnDelete).
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use rljob_crds::names::ANNOTATION_TEMPLATE;
 
 use super::{Pinned, Role, Settings, meta, pin, pod};
 use crate::decide::Wanted;
 use crate::validate::ValidatedJob;
 
 pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, wanted: Wanted, settings: &Settings, pinned: &Pinned) -> StatefulSet {
-    let template = pinned.templates.get(&role).cloned().unwrap_or_else(|| pod::build_template(job, role, settings));
+    let template = pod::build_template(job, role, settings);
+    let text = pin::unless_pinned(pin::text(&template), pinned.templates.get(&role));
+    let template = if pin::is_mark(&text) { PodTemplateSpec::default() } else { template };
     let name = meta::role_name(job, role);
     let mut metadata = meta::child(job, name.clone(), Some(role));
-    metadata.annotations = Some(pin::annotation(&template));
+    metadata.annotations = Some(BTreeMap::from([(ANNOTATION_TEMPLATE.to_owned(), text)]));
     StatefulSet {
         metadata,
         spec: Some(StatefulSetSpec {

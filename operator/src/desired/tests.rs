@@ -2,10 +2,12 @@
 
 use rljob_crds::names::{ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
 use rljob_crds::roles::EngineKind;
+use serde_json::Value;
 
 use super::pin::LiveSet;
 use super::tokens::TokenKey;
 use super::*;
+use crate::children::children;
 use crate::validate::test_support::validated;
 
 fn settings() -> Settings {
@@ -64,11 +66,17 @@ fn a_model_of_another_job_is_its_export() {
 fn pinned_by(resources: &Resources, wanted: Wanted) -> Pinned {
     let live = |set: &StatefulSet| LiveSet {
         replicas: set.spec.as_ref().unwrap().replicas.unwrap(),
-        template: set.metadata.annotations.as_ref().unwrap().get(ANNOTATION_TEMPLATE).map(|text| text.as_str().into()),
+        template: set.metadata.annotations.as_ref().unwrap().get(ANNOTATION_TEMPLATE).map(|text| pin::mark(text).into()),
         ..LiveSet::default()
     };
-    let run_config = resources.config_map.data.as_ref().unwrap().get(RUN_CONFIG_FILE).map(String::as_str);
-    Pinned::from_live(run_config, &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(), wanted)
+    let run_config = resources.config_map.data.as_ref().unwrap().get(RUN_CONFIG_FILE).map(|text| pin::mark(text).into());
+    Pinned::from_live(run_config.as_ref(), &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(), wanted)
+}
+
+/// What is applied: texts that are kept are filled in from what lives.
+fn applied(resources: &Resources, live: &Resources) -> Vec<Value> {
+    let objects = |resources| children(resources).into_iter().map(|child| child.object);
+    objects(resources).zip(objects(live)).map(|(wanted, live)| pin::fill(wanted, &live).unwrap()).collect()
 }
 
 #[test]
@@ -89,8 +97,29 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
         ("it is resumed", &suspended, Wanted::Everything, &anew),
         ("a resume was cut short before its end", &cut_short, Wanted::Everything, &anew),
     ] {
-        assert_eq!(build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted)), *expected, "{case}");
+        let rendered = build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted));
+        assert_eq!(applied(&rendered, live), applied(expected, live), "{case}");
+        let marks: Vec<bool> = children(&rendered).iter().map(|child| pin::has_marks(&child.object)).collect();
+        let kept = expected != &anew;
+        assert_eq!(marks, [false, kept, false, false, false, false, false, kept, kept, kept], "{case}");
     }
+}
+
+#[test]
+fn the_operator_that_rendered_it_renders_it_whole() {
+    let running = built(Wanted::Everything, &Pinned::default());
+    assert_eq!(built(Wanted::Everything, &pinned_by(&running, Wanted::Everything)), running);
+}
+
+#[test]
+fn what_is_kept_and_lives_no_more_is_not_applied() {
+    let running = built(Wanted::Everything, &Pinned::default());
+    let pinned = Pinned { run_config: Some(pin::mark("of before").into()), ..Pinned::default() };
+    let wanted = serde_json::to_value(config_map::build_config_map(&validated(), &pinned)).unwrap();
+    assert_eq!(wanted["metadata"]["annotations"]["rljob.dev/sha256"], pin::digest("of before"));
+    assert_eq!(pin::fill(wanted.clone(), &serde_json::json!({"data": {}})), None);
+    let live = serde_json::to_value(&running.config_map).unwrap();
+    assert_eq!(pin::fill(wanted, &live).unwrap()["data"], live["data"]);
 }
 
 #[test]

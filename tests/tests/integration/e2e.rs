@@ -131,10 +131,14 @@ impl<'a> Run<'a> {
     /// Waits for an incident of a pod whose name begins like this, and gives it.
     fn wait_for_incident(&self, reason: &str, pod: &str) -> Value {
         let is_it = |incident: &Value| incident["reason"] == reason && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod));
-        let told = || self.status()["incidents"].as_array().and_then(|incidents| incidents.iter().find(|incident| is_it(incident)).cloned());
-        wait_until(&format!("{reason} of {pod}"), self.limit, || Ok(told().is_some())).unwrap();
+        let mut found = None;
+        let told = || {
+            found = self.status()["incidents"].as_array().and_then(|incidents| incidents.iter().find(|incident| is_it(incident)).cloned());
+            Ok(found.is_some())
+        };
+        wait_until(&format!("{reason} of {pod}"), self.limit, told).unwrap();
         self.say(&format!("{reason} of {pod}"));
-        told().expect("an incident of a minute ago is among the newest")
+        found.unwrap()
     }
 
     /// One line a stage, so that a log shows where the time went.
