@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
 use kube::runtime::controller::Action;
-use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::RLJob;
@@ -69,8 +69,8 @@ pub struct Context {
     pub token_key: TokenKey,
     /// The tasks that talk to coordinators.
     pub pollers: Pollers,
-    /// Where events are published.
-    pub recorder: Recorder,
+    /// In whose name events are published.
+    pub reporter: Reporter,
     /// Numbers about the operator itself.
     pub metrics: Metrics,
     /// Failures in a row, by job.
@@ -286,7 +286,9 @@ async fn publish(object: &RLJob, event: status::StatusEvent, context: &Context) 
     let secondary =
         event.pod.map(|name| ObjectReference { api_version: Some("v1".to_owned()), kind, name: Some(name), namespace, uid, ..ObjectReference::default() });
     let event = Event { type_, reason: event.reason, note, action: "Reconcile".to_owned(), secondary };
-    if let Err(error) = context.recorder.publish(&event, &object.object_ref(&())).await {
+    // One that is kept would count repeated events up, with the words of the first, and hold those of six minutes.
+    let recorder = Recorder::new(context.client.clone(), context.reporter.clone());
+    if let Err(error) = recorder.publish(&event, &object.object_ref(&())).await {
         tracing::warn!(%error, "failed to publish an event");
     }
 }

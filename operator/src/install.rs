@@ -72,7 +72,7 @@ fn cluster_role() -> Value {
         rule("", &["pods"], &["list", "watch", "delete"]),
         // Readiness gates of engines.
         rule("", &["pods/status"], &["patch"]),
-        rule("events.k8s.io", &["events"], &["create", "patch"]),
+        rule("events.k8s.io", &["events"], &["create"]),
     ] })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use kube::api::ListParams;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::{Api, Client, Config};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
@@ -126,14 +126,13 @@ impl Leader {
             Ok(pollers) => pollers,
             Err(error) => return tracing::error!(%error, "failed to make an HTTP client"),
         };
-        let reporter = Reporter { controller: MANAGED_BY.to_owned(), instance: std::env::var("HOSTNAME").ok() };
         let (controller, jobs) = controller::new(&self.client, self.namespace.as_deref());
         let context = Arc::new(Context {
             namespace: self.namespace.clone(),
             cache: Arc::default(),
             applied: Applied::default(),
             written: controller::Written::default(),
-            recorder: Recorder::new(self.client.clone(), reporter),
+            reporter: Reporter { controller: MANAGED_BY.to_owned(), instance: std::env::var("HOSTNAME").ok() },
             client: self.client.clone(),
             settings: Settings { image: self.image.clone() },
             token_key: self.token_key.clone(),

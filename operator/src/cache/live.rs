@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  object ─ without status and bookkeeping ─┬─▶ fingerprint     what an apply left is known again by it
-//!                                           └─▶ essence         what is wanted must be a part of it
+//!                                           └─▶ leaves          what is wanted must be among them
 //! ```
-//! Templates and run configurations are large: the essence holds their marks ([`crate::desired::pin`]). A template is compared with the annotation beside it when it is read,
-//! so that one word says whether somebody has altered it.
+//! A leaf is a digest of a value and its path: eight bytes, however long the texts are. Templates and run configurations have one for their mark ([`crate::desired::pin`]).
+//! A template is compared with the annotation beside it when it is read, so that one word says whether somebody has altered it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use rljob_crds::names::{ANNOTATION_DIGEST, ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::children::Kind;
 use crate::desired::pin::{self, LiveSet};
@@ -35,7 +35,7 @@ pub struct Live {
     pub run_config: Option<Arc<str>>,
     /// Of a StatefulSet: its size and what it pins.
     pub set: Option<LiveSet>,
-    essence: Box<str>,
+    leaves: Leaves,
 }
 
 /// A resourceVersion as a number: those of one resource can be compared (KEP-5504).
@@ -60,16 +60,16 @@ impl Live {
             version: text(&metadata.resource_version),
             owner: owner(metadata).map(Into::into),
             terminating: metadata.deletion_timestamp.is_some(),
-            fingerprint: digest(&whole),
+            fingerprint: digest(&whole.to_string()),
             run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),
             set: (kind == Kind::StatefulSet).then(|| live_set(object, &whole)),
-            essence: essence(kind, whole, is_as_annotated, pin::mark).to_string().into(),
+            leaves: Leaves::of(&shortened(kind, whole, is_as_annotated, pin::mark)),
         }
     }
 
     /// Whether it has all that is wanted, as [`Wanted::new`] took it.
     pub fn holds(&self, wanted: &Wanted) -> bool {
-        serde_json::from_str(&self.essence).is_ok_and(|essence: Value| contains(&essence, &wanted.essence))
+        self.leaves.contain(&wanted.leaves)
     }
 }
 
@@ -78,15 +78,15 @@ impl Live {
 pub struct Wanted {
     /// The same for the same object.
     pub digest: u64,
-    essence: Value,
+    leaves: Leaves,
 }
 
 impl Wanted {
     /// Of an object that is to exist. It is the same whether it has texts or marks of them.
     pub fn new(kind: Kind, object: &Value) -> Self {
         let mark = |text: &str| if pin::is_mark(text) { text.to_owned() } else { pin::mark(text) };
-        let essence = essence(kind, without_bookkeeping(object.clone()), |_| true, mark);
-        Self { digest: digest(&essence), essence }
+        let leaves = Leaves::of(&shortened(kind, without_bookkeeping(object.clone()), |_| true, mark));
+        Self { digest: digest(&leaves), leaves }
     }
 }
 
@@ -120,7 +120,7 @@ fn without_bookkeeping(mut whole: Value) -> Value {
 }
 
 /// The same with marks in place of what is large.
-fn essence(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> bool, mark: impl Fn(&str) -> String) -> Value {
+fn shortened(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> bool, mark: impl Fn(&str) -> String) -> Value {
     let shorten = |text: Option<&mut Value>| {
         if let Some(text) = text {
             *text = text.as_str().map_or(Value::Null, |text| mark(text).into());
@@ -143,29 +143,49 @@ fn essence(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> boo
 /// Whether a StatefulSet's template has all that its annotation says.
 fn is_as_annotated(whole: &Value) -> bool {
     let annotated = pin::template_text(whole).and_then(|text| serde_json::from_str(text).ok());
-    annotated.is_some_and(|annotated: Value| whole.pointer("/spec/template").is_some_and(|template| contains(template, &annotated)))
+    annotated.is_some_and(|annotated: Value| whole.pointer("/spec/template").is_some_and(|template| Leaves::of(template).contain(&Leaves::of(&annotated))))
 }
 
-fn digest(value: &Value) -> u64 {
+fn digest<T: Hash + ?Sized>(value: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
-    value.to_string().hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Whether `live` has all of `wanted`: objects may have more fields, lists may not have more items; what is wanted empty may be absent.
-fn contains(live: &Value, wanted: &Value) -> bool {
-    match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| match live.get(key) {
-            Some(live) => contains(live, wanted),
-            None => is_empty(wanted),
-        }),
-        (Value::Array(live), Value::Array(wanted)) => live.len() == wanted.len() && live.iter().zip(wanted).all(|(live, wanted)| contains(live, wanted)),
-        (live, wanted) => live == wanted || (live.is_null() && is_empty(wanted)),
+/// Digests of every leaf of a value with its path, in order. What is empty has none: it may as well be absent. That a list has items, and how many, are leaves too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Leaves {
+    found: Box<[u64]>,
+    /// What would be found too if the empty lists had items.
+    lists: Box<[u64]>,
+}
+
+impl Leaves {
+    fn of(value: &Value) -> Self {
+        let (mut found, mut lists) = (Vec::new(), Vec::new());
+        collect(value, 0, &mut found, &mut lists);
+        found.sort_unstable();
+        Self { found: found.into(), lists: lists.into() }
+    }
+
+    /// Whether all of those are among these: objects may have more fields, lists may not have more items.
+    fn contain(&self, wanted: &Self) -> bool {
+        let has = |leaf| self.found.binary_search(leaf).is_ok();
+        wanted.found.iter().all(has) && !wanted.lists.iter().any(has)
     }
 }
 
-fn is_empty(value: &Value) -> bool {
-    value.is_null() || value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+fn collect(value: &Value, path: u64, found: &mut Vec<u64>, lists: &mut Vec<u64>) {
+    match value {
+        Value::Null => {}
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| collect(value, digest(&(path, key)), found, lists)),
+        Value::Array(items) if items.is_empty() => lists.push(digest(&(path, "items"))),
+        Value::Array(items) => {
+            found.extend([digest(&(path, "items")), digest(&(path, "length", items.len()))]);
+            items.iter().enumerate().for_each(|(index, value)| collect(value, digest(&(path, index)), found, lists));
+        }
+        value => found.push(digest(&(path, value))),
+    }
 }
 
 #[cfg(test)]
@@ -265,11 +285,15 @@ mod tests {
             (json!({}), true),
             (json!({"a": {"e": "x", "f": {}}}), true),
             (json!({"a": {"b": [1, {"c": 2}]}}), true),
-            (json!({"a": {"b": [1]}}), false),
+            (json!({"a": {"b": [1]}, "f": []}), false),
+            (json!({"a": {"e": "x"}, "f": []}), true),
+            (json!({"a": {"b": []}}), false),
+            (json!({"a": {"b": [{"c": 2}, 1]}}), false),
+            (json!({"a": "e"}), false),
             (json!({"a": {"b": [1, {"c": 3}]}}), false),
             (json!({"g": 1}), false),
         ] {
-            assert_eq!(contains(&live, &wanted), held, "{wanted}");
+            assert_eq!(Leaves::of(&live).contain(&Leaves::of(&wanted)), held, "{wanted}");
         }
     }
 

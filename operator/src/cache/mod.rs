@@ -12,7 +12,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -24,10 +23,12 @@ use tokio::sync::watch as signal;
 use crate::children::{ChildName, Kind};
 
 mod live;
+mod pod;
 mod table;
 mod watch;
 
 pub use live::{Live, Wanted, number, owner};
+pub use pod::{Place, Pod};
 use table::{Name, Table};
 pub use watch::changes;
 
@@ -87,11 +88,6 @@ impl Cache {
         if let Some(table) = self.lock().children.get_mut(&kind) {
             table.remove(&(namespace.to_owned(), name.to_owned()), number(Some(version)));
         }
-    }
-
-    /// What the API server answered to a write of a pod.
-    pub fn wrote_pod(&self, pod: Pod) {
-        self.lock().put_pod(pod);
     }
 
     /// News of a child. Gives the jobs that it concerns.
@@ -164,7 +160,7 @@ impl Tables {
     fn put_pod(&mut self, pod: Pod) {
         let (name, version) = (name_of(&pod), number(pod.metadata.resource_version.as_deref()));
         let job = pod.labels().get(LABEL_JOB).cloned();
-        let Ok(old) = self.pods.put(name.clone(), version, slim(pod)) else { return };
+        let Ok(old) = self.pods.put(name.clone(), version, pod::slim(pod)) else { return };
         if let Some(old) = old {
             self.unlink(&old);
         }
@@ -209,27 +205,6 @@ fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
     ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
 }
 
-/// A pod without what no pass looks at: of its spec, where it runs and what gates its readiness is kept.
-fn slim(mut pod: Pod) -> Pod {
-    pod.metadata.managed_fields = None;
-    pod.metadata.annotations = None;
-    pod.metadata.generate_name = None;
-    pod.spec = pod.spec.map(|spec| PodSpec {
-        node_name: spec.node_name,
-        readiness_gates: spec.readiness_gates,
-        termination_grace_period_seconds: spec.termination_grace_period_seconds,
-        ..PodSpec::default()
-    });
-    if let Some(status) = &mut pod.status {
-        status.host_ips = None;
-        status.pod_ips = None;
-        for container in status.container_statuses.iter_mut().flatten() {
-            container.volume_mounts = None;
-        }
-    }
-    pod
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,7 +232,7 @@ mod tests {
         assert_eq!((names(&cache, "p"), names(&cache, "q")), (vec!["p-1".to_owned()], vec!["p-0".to_owned()]));
         cache.see_pod(Event::Delete(pod("p-1", "p", "4")));
         assert!(names(&cache, "p").is_empty());
-        assert_eq!(cache.pods("lab", "q")[0].spec.as_ref().unwrap().node_name.as_deref(), Some("node-1"));
+        assert_eq!(cache.pods("lab", "q")[0].spec.node_name.as_deref(), Some("node-1"));
     }
 
     #[test]

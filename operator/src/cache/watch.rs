@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1;
+use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -16,7 +17,7 @@ use rljob_crds::RLJob;
 use rljob_crds::names::LABEL_JOB;
 use serde::de::DeserializeOwned;
 
-use super::Cache;
+use super::{Cache, Pod};
 use crate::children::Kind;
 
 /// Objects in a page of a list: bounds what a start needs of memory.
@@ -29,7 +30,9 @@ pub fn changes(cache: &Arc<Cache>, client: &Client, namespace: Option<&str>) -> 
         let cache = cache.clone();
         all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| cache.see_child(kind, event)));
     }
-    let pods: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
+    let resource = ApiResource::erase::<v1::Pod>(&());
+    let pods: Api<Pod> =
+        namespace.map_or_else(|| Api::all_with(client.clone(), &resource), |namespace| Api::namespaced_with(client.clone(), namespace, &resource));
     let cache = cache.clone();
     all.push(jobs(pods, "Pod".to_owned(), move |event| cache.see_pod(event)));
     all

@@ -77,7 +77,7 @@ pub fn is_mark(text: &str) -> bool {
 
 /// The text, or the mark of another one that is pinned.
 pub(super) fn unless_pinned(text: String, pinned: Option<&Arc<str>>) -> String {
-    pinned.filter(|pinned| ***pinned != *mark(&text)).map_or(text, |pinned| pinned.to_string())
+    pinned.filter(|pinned| ***pinned != *mark(&text)).map_or(text, ToString::to_string)
 }
 
 /// The annotation's text.

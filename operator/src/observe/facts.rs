@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use rljob_crds::names::{CONDITION_SUSPENDED, ENGINE_PORT, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_crds::status::RLJobStatus;
@@ -10,6 +9,7 @@ use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::Observed;
+use crate::cache::Pod;
 use crate::decide::{Facts, RoleCounts, Roles};
 use crate::desired::Role;
 use crate::pods::{self, PodFacts};

@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::GetParams;
 use kube::{Client, ResourceExt};
 use rljob_crds::names::{COORDINATOR_PORT, LABEL_ROLE};
 
-use crate::cache::{Cache, Live};
+use crate::cache::{Cache, Live, Pod};
 use crate::children::{ChildName, Kind, readable};
 use crate::decide::Wanted;
 use crate::desired::pin::LiveSet;

@@ -13,6 +13,7 @@ fn pod(name: &str, role: &str, owner: &str, more: &serde_json::Value) -> Arc<Pod
             "name": name, "uid": format!("uid of {name}"), "labels": { LABEL_JOB: "sums", LABEL_ROLE: role },
             "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "any", "uid": owner, "controller": true }],
         },
+        "spec": {},
         "status": { "podIP": "fd00::7", "conditions": [{ "type": "Ready", "status": "True" }] },
     });
     if more.is_string() {

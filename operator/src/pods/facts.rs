@@ -1,12 +1,13 @@
 //! What a pod says about itself, as plain facts. Nothing is asked of its node: what nodes' controllers know of a node, they write into its pods.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 use kube::ResourceExt;
 use rljob_crds::names::GATE_WEIGHTS_SYNCED;
 
 use super::exits::End;
 use super::gate::Gate;
+use crate::cache::Pod;
 use crate::decide::Exit;
 use crate::desired::Role;
 
@@ -95,7 +96,7 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
         resource_version: pod.resource_version(),
-        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        node: pod.spec.node_name.clone(),
         wanted,
         deletion: deletion(pod),
         acknowledged: status.is_some_and(|status| status.start_time.is_some()),
@@ -111,7 +112,7 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
 
 /// The condition that says that the containers are ready, if it does.
 fn readiness(pod: &Pod) -> Option<&PodCondition> {
-    let gated = pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()));
+    let gated = !pod.spec.readiness_gates.is_empty();
     condition(pod, if gated { "ContainersReady" } else { "Ready" }).filter(|condition| condition.status == "True")
 }
 
@@ -138,7 +139,7 @@ fn last_end(role: Role, pod: &Pod, status: &ContainerStatus) -> Option<End> {
 }
 
 fn gate(pod: &Pod) -> Option<Gate> {
-    pod.spec.as_ref()?.readiness_gates.as_ref()?.iter().find(|gate| gate.condition_type == GATE_WEIGHTS_SYNCED)?;
+    pod.spec.readiness_gates.iter().find(|gate| gate.condition_type == GATE_WEIGHTS_SYNCED)?;
     let stands = condition(pod, GATE_WEIGHTS_SYNCED);
     Some(stands.map_or_else(Gate::default, |gate| Gate { open: gate.status == "True", message: gate.message.clone().unwrap_or_default() }))
 }
@@ -165,8 +166,10 @@ fn deletion(pod: &Pod) -> Option<Deletion> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use k8s_openapi::api::core::v1::PodReadinessGate;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn pod(metadata: &Value, status: &Value) -> Pod {
         let mut all = json!({ "metadata": { "name": "sums-trainer-3", "uid": "u", "resourceVersion": "7" }, "spec": { "containers": [], "nodeName": "node-2" }, "status": status });
@@ -236,7 +239,7 @@ mod tests {
         status["conditions"].as_array_mut().unwrap().push(json!({ "type": "ContainersReady", "status": "True" }));
         let mut engine = pod(&json!({}), &status);
         assert!(!is_up(&engine));
-        engine.spec.as_mut().unwrap().readiness_gates = Some(vec![k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "a/b".to_owned() }]);
+        engine.spec.readiness_gates = vec![PodReadinessGate { condition_type: "a/b".to_owned() }];
         assert!(is_up(&engine));
         assert_eq!(read(&engine, Role::Inference, true).gate, None, "not ours");
     }
@@ -248,8 +251,7 @@ mod tests {
             "containerID": "c2", "state": { "running": { "startedAt": "2027-01-15T08:00:00Z" } },
             "lastState": { "terminated": { "exitCode": 137, "reason": "OOMKilled", "message": "words", "finishedAt": "2027-01-15T07:59:58Z" } } }] });
         let mut engine = pod(&json!({}), &status);
-        engine.spec.as_mut().unwrap().readiness_gates =
-            Some(vec![k8s_openapi::api::core::v1::PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]);
+        engine.spec.readiness_gates = vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }];
         let facts = read(&engine, Role::Inference, true);
         assert_eq!(facts.container, Some(Container { id: "c2".to_owned(), since: at("2027-01-15T08:00:00Z") }));
         let (name, reason, message) = ("sums-trainer-3".to_owned(), "OOMKilled".to_owned(), "words".to_owned());

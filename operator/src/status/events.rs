@@ -12,7 +12,7 @@ pub struct StatusEvent {
     pub reason: String,
     /// One line for a person.
     pub note: String,
-    /// The pod that it speaks of. Events of one reason are one series with the words of its first, but for those of other pods.
+    /// The pod that it speaks of.
     pub pod: Option<String>,
     /// Its UID, if that is known.
     pub pod_uid: Option<String>,
