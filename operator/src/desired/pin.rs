@@ -60,7 +60,7 @@ impl Pinned {
     }
 }
 
-/// SHA-256 of a text in hexadecimal digits, or what a mark says that it is.
+/// SHA-256 of a text, in hexadecimal digits, or that of a text in whose place a mark stands.
 pub fn digest(text: &str) -> String {
     text.strip_prefix(MARK).map_or_else(|| format!("{:x}", Sha256::digest(text)), ToOwned::to_owned)
 }

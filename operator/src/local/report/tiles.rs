@@ -37,7 +37,8 @@ fn tiles(report: &Report) -> Vec<(&'static str, String)> {
         tiles.push(("Speed, median", format!("{speed:.0} tok/s")));
     }
     if let Some(attempt) = report.metrics.last().map(|metrics| metrics.attempt).filter(|attempt| *attempt > 0) {
-        tiles.push(("Learner restarts", attempt.to_string()));
+        // The first is number 0; a run that was interrupted goes on with another one, too.
+        tiles.push(("Attempts", (attempt + 1).to_string()));
     }
     tiles
 }
