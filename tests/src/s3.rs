@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ pub const ACCESS_KEY: &str = "tester";
 /// Of the only user.
 pub const SECRET_KEY: &str = "not-so-secret";
 
+/// Folder in which the server keeps the attributes of what has the name of the folder around it.
+const ATTRIBUTES: &str = "meta";
 /// How long the server may take to listen.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -45,6 +47,7 @@ impl S3 {
     /// Starts the server again, on the same port with the same objects.
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
+        forget_unmade(&self.folder.path().join("attributes").join(BUCKET), &self.objects())?;
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.path().join("log"))?;
         // Its life ends with that of the thread that starts it, however that ends.
         let mut command = Command::new("setpriv");
@@ -71,6 +74,13 @@ impl S3 {
             server.wait()?;
         }
         Ok(())
+    }
+
+    /// Leaves what a kill leaves of an object on its way: until the next start the server refuses to make it, although it is not there.
+    pub fn half_make(&self, key: &str) -> Result<()> {
+        let attributes = self.folder.path().join("attributes").join(BUCKET).join(key).join(ATTRIBUTES);
+        fs::create_dir_all(&attributes)?;
+        Ok(fs::write(attributes.join("etag"), "0")?)
     }
 
     /// Its URL.
@@ -124,4 +134,19 @@ impl Drop for S3 {
     fn drop(&mut self) {
         let _ = self.kill();
     }
+}
+
+/// Removes what the server keeps of objects that it was killed before it had made: with attributes beside the objects it would refuse to make them ever after.
+fn forget_unmade(attributes: &Path, objects: &Path) -> Result<()> {
+    let Ok(entries) = fs::read_dir(attributes) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry?;
+        let (kept, object) = (entry.path(), objects.join(entry.file_name()));
+        if object.is_dir() {
+            forget_unmade(&kept, &object)?;
+        } else if entry.file_name() != ATTRIBUTES && !object.exists() {
+            fs::remove_dir_all(kept)?;
+        }
+    }
+    Ok(())
 }

@@ -117,7 +117,16 @@ impl Bucket {
     /// Writes an object that must not be there; false if another one is. An answer that was lost is found out: what is there and equal is ours.
     pub fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, StorageError> {
         let (key, payload) = (self.key(name), PutPayload::from(bytes.to_vec()));
-        let create = || self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create));
+        let create = || async {
+            let answer = self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create)).await;
+            let Err(Error::AlreadyExists { .. }) = &answer else { return answer };
+            match self.store.head(&key).await {
+                // The server may still be at a request whose answer was lost: nobody's object is there yet.
+                Err(Error::NotFound { .. }) => Err(Error::Generic { store: "S3", source: "the server refuses to make an object that is not there".into() }),
+                Err(error) => Err(error),
+                Ok(_) => answer,
+            }
+        };
         match self.wait(create)? {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. }) => Ok(self.read(name)?.as_deref() == Some(bytes)),

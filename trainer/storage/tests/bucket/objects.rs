@@ -86,6 +86,18 @@ fn of_two_writers_of_a_new_object_one_wins_and_may_repeat_itself() {
     assert_eq!([0, 1].map(|_| bucket.refuses_to_replace("probe").unwrap()), [true, true]);
 }
 
+#[test]
+fn an_object_that_a_server_refuses_to_make_and_does_not_have_is_nobody_elses() {
+    let (mut s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
+    s3.half_make(&format!("{PREFIX}/log/1")).unwrap();
+    let bucket = open(s3.endpoint(), scratch.path()).with_patience(Duration::from_secs(1));
+    let error = bucket.put_new("log/1", b"mine").unwrap_err();
+    let cause = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source()).last().unwrap().to_string();
+    assert!(cause.contains("refuses to make an object that is not there"), "{cause}");
+    s3.restart().unwrap();
+    assert!(bucket.put_new("log/1", b"mine").unwrap());
+}
+
 /// Each of an upload's requests meets one of the faults at least once.
 #[test]
 fn an_upload_over_a_link_that_fails_is_whole_in_the_end() {
