@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DynamicObject;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, DynamicResourceScope};
 use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::names::LABEL_ROLE;
 use serde::Serialize;
@@ -49,9 +49,16 @@ impl Kind {
 
     /// The objects of this kind in a namespace, or in all.
     pub fn api(self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
-        let resource = self.resource();
-        namespace.map_or_else(|| Api::all_with(client.clone(), &resource), |namespace| Api::namespaced_with(client.clone(), namespace, &resource))
+        objects(client, namespace, &self.resource())
     }
+}
+
+/// The objects of a resource in a namespace, or in all, in what the caller needs of them.
+pub fn objects<K>(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
+    namespace.map_or_else(|| Api::all_with(client.clone(), resource), |namespace| Api::namespaced_with(client.clone(), namespace, resource))
 }
 
 impl std::fmt::Display for Kind {

@@ -60,7 +60,7 @@ impl Live {
             version: text(&metadata.resource_version),
             owner: owner(metadata).map(Into::into),
             terminating: metadata.deletion_timestamp.is_some(),
-            fingerprint: digest(&whole.to_string()),
+            fingerprint: digest(&whole),
             run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),
             set: (kind == Kind::StatefulSet).then(|| live_set(object, &whole)),
             leaves: Leaves::of(&shortened(kind, whole, is_as_annotated, pin::mark)),
@@ -84,8 +84,7 @@ pub struct Wanted {
 impl Wanted {
     /// Of an object that is to exist. It is the same whether it has texts or marks of them.
     pub fn new(kind: Kind, object: &Value) -> Self {
-        let mark = |text: &str| if pin::is_mark(text) { text.to_owned() } else { pin::mark(text) };
-        let leaves = Leaves::of(&shortened(kind, without_bookkeeping(object.clone()), |_| true, mark));
+        let leaves = Leaves::of(&shortened(kind, without_bookkeeping(object.clone()), |_| true, pin::marked));
         Self { digest: digest(&leaves), leaves }
     }
 }

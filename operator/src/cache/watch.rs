@@ -18,7 +18,7 @@ use rljob_crds::names::LABEL_JOB;
 use serde::de::DeserializeOwned;
 
 use super::{Cache, Pod};
-use crate::children::Kind;
+use crate::children::{Kind, objects};
 
 /// Objects in a page of a list: bounds what a start needs of memory.
 const PAGE: u32 = 100;
@@ -30,9 +30,7 @@ pub fn changes(cache: &Arc<Cache>, client: &Client, namespace: Option<&str>) -> 
         let cache = cache.clone();
         all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| cache.see_child(kind, event)));
     }
-    let resource = ApiResource::erase::<v1::Pod>(&());
-    let pods: Api<Pod> =
-        namespace.map_or_else(|| Api::all_with(client.clone(), &resource), |namespace| Api::namespaced_with(client.clone(), namespace, &resource));
+    let pods: Api<Pod> = objects(client, namespace, &ApiResource::erase::<v1::Pod>(&()));
     let cache = cache.clone();
     all.push(jobs(pods, "Pod".to_owned(), move |event| cache.see_pod(event)));
     all

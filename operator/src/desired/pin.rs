@@ -60,14 +60,19 @@ impl Pinned {
     }
 }
 
-/// SHA-256 of a text, in hexadecimal digits, or that of a text in whose place a mark stands.
-pub fn digest(text: &str) -> String {
-    text.strip_prefix(MARK).map_or_else(|| format!("{:x}", Sha256::digest(text)), ToOwned::to_owned)
-}
-
 /// What stands in the place of a text that stays as it lives.
 pub fn mark(text: &str) -> String {
     format!("{MARK}{:x}", Sha256::digest(text))
+}
+
+/// The same of what may be a mark already.
+pub fn marked(text: &str) -> String {
+    if is_mark(text) { text.to_owned() } else { mark(text) }
+}
+
+/// SHA-256 of a text, in hexadecimal digits, or that of a text in whose place a mark stands.
+pub fn digest(text: &str) -> String {
+    marked(text).trim_start_matches(MARK).to_owned()
 }
 
 /// Whether a mark stands in the place of the text.

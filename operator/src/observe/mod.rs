@@ -124,7 +124,7 @@ impl Observed {
 
     /// What the templates keep where this is wanted.
     pub fn pinned(&self, wanted: Wanted) -> Pinned {
-        let run_config = self.children.iter().find_map(|((kind, _), live)| live.run_config.as_ref().filter(|_| *kind == Kind::ConfigMap));
+        let run_config = self.children.values().find_map(|live| live.run_config.as_ref());
         Pinned::from_live(run_config, &self.sets, wanted)
     }
 

@@ -74,8 +74,8 @@ impl InBucket {
     /// The run ends well, and what is in the bucket then is what nobody's disturbance changed.
     fn assert_same(&self, local: LocalRun) {
         let (code, output) = local.end();
-        let log = || fs::read_to_string(self.scratch("one").join("logs/coordinator.log")).unwrap_or_default();
-        assert_eq!(code, Some(0), "{output}\n── the coordinator said\n{}", log());
+        let logs = || ["one", "two"].map(|runs| fs::read_to_string(self.scratch(runs).join("logs/coordinator.log")).unwrap_or_default());
+        assert_eq!(code, Some(0), "{output}\n── the coordinators said\n{}", logs().join("\n"));
         assert!(self.object("export/complete.json").is_file());
         let weights = fs::read(self.object("export/model.safetensors")).unwrap();
         assert!(weights == undisturbed().made.exports[1], "the weights differ from those of the undisturbed run\n{output}");

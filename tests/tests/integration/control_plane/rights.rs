@@ -85,10 +85,13 @@ fn live(namespace: &Namespace) {
     wait_for_pods(namespace, 3);
     restart_engine(namespace);
     lose(namespace, "sample-trainer-0");
-    patch(namespace, &json!({"suspend": true}));
-    wait_for_condition(namespace, "Suspended");
-    patch(namespace, &json!({"suspend": false, "inference": {"replicas": 2}}));
-    wait_for_pods(namespace, 4);
+    // The second suspension's event is told as the first was.
+    for _ in 0..2 {
+        patch(namespace, &json!({"suspend": true}));
+        wait_for_condition(namespace, "Suspended");
+        patch(namespace, &json!({"suspend": false, "inference": {"replicas": 2}}));
+        wait_for_pods(namespace, 4);
+    }
     patch(namespace, &json!({"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0}));
     wait_for_condition(namespace, "Stalled");
     wait_until("the children to go", LIMIT, || Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())).unwrap();
