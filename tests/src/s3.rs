@@ -21,6 +21,10 @@ pub const SECRET_KEY: &str = "not-so-secret";
 
 /// Folder in which the server keeps the attributes of what has the name of the folder around it.
 const ATTRIBUTES: &str = "meta";
+/// Folder in which the server keeps uploads: an object's hash, an upload's id, the parts.
+const UPLOADS: &str = ".sgwtmp/multipart";
+/// How an upload's folder ends while it is completed. It starts with the id and a dot.
+const COMPLETING: &str = ".inprogress";
 /// How long the server may take to listen.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -47,7 +51,11 @@ impl S3 {
     /// Starts the server again, on the same port with the same objects.
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
-        forget_unmade(&self.folder.path().join("attributes").join(BUCKET), &self.objects())?;
+        let attributes = self.folder.path().join("attributes").join(BUCKET);
+        for kept in [self.objects(), attributes.clone()] {
+            undo_completions(&kept)?;
+        }
+        forget_unmade(&attributes, &self.objects())?;
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.path().join("log"))?;
         // Its life ends with that of the thread that starts it, however that ends.
         let mut command = Command::new("setpriv");
@@ -103,8 +111,7 @@ impl S3 {
         let mut found = Vec::new();
         let mut folders = vec![self.objects()];
         while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                let path = entry.path();
+            for path in entries(&folder) {
                 let key = path.strip_prefix(self.objects()).map(|key| key.display().to_string()).unwrap_or_default();
                 if path.is_dir() {
                     folders.push(path);
@@ -119,9 +126,7 @@ impl S3 {
 
     /// Parts of uploads that are neither completed nor aborted.
     pub fn unfinished_parts(&self) -> usize {
-        let folder = self.objects().join(".sgwtmp/multipart");
-        let uploads = fs::read_dir(folder).into_iter().flatten().flatten().flat_map(|object| fs::read_dir(object.path()).into_iter().flatten().flatten());
-        uploads.flat_map(|upload| fs::read_dir(upload.path()).into_iter().flatten().flatten()).count()
+        uploads(&self.objects()).flat_map(|upload| entries(&upload)).count()
     }
 
     /// What the environment of a process says, that it may use the bucket.
@@ -149,4 +154,25 @@ fn forget_unmade(attributes: &Path, objects: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives uploads that the server was killed in completing their id back: by it they are completed or aborted, and the server itself never looks for the other name.
+fn undo_completions(bucket: &Path) -> Result<()> {
+    for upload in uploads(bucket) {
+        let name = upload.file_name().unwrap_or_default().to_string_lossy();
+        if let Some((id, _)) = name.strip_suffix(COMPLETING).and_then(|name| name.split_once('.')) {
+            fs::rename(&upload, upload.with_file_name(id))?;
+        }
+    }
+    Ok(())
+}
+
+/// Folders of the uploads that are under way, each with its parts.
+fn uploads(bucket: &Path) -> impl Iterator<Item = PathBuf> {
+    entries(&bucket.join(UPLOADS)).flat_map(|object| entries(&object))
+}
+
+/// What is in a folder; nothing is in what is no folder.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
