@@ -3,7 +3,7 @@
 //! It knows no more of HTTP than that a connection's first bytes are a request, so it closes each connection that it has failed. Gone with the value.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -30,7 +30,7 @@ pub enum Fault {
 /// A port of this machine behind which another one is.
 #[derive(Debug)]
 pub struct Link {
-    port: u16,
+    near: SocketAddr,
     shared: Arc<Shared>,
     accepts: Option<JoinHandle<()>>,
 }
@@ -46,16 +46,20 @@ struct Shared {
 impl Link {
     /// A link to a port of this machine, without faults yet.
     pub fn to(target: u16) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
-        let port = listener.local_addr()?.port();
+        Self::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?, target)
+    }
+
+    /// The same with a near end that listens already, as in a cluster's network.
+    pub fn from(listener: TcpListener, target: u16) -> Result<Self> {
+        let near = listener.local_addr()?;
         let shared = Arc::new(Shared { target, faults: Mutex::default(), struck: AtomicUsize::new(0), stop: AtomicBool::new(false) });
         let accepting = Arc::clone(&shared);
-        Ok(Self { port, shared, accepts: Some(std::thread::spawn(move || accept(&listener, &accepting))) })
+        Ok(Self { near, shared, accepts: Some(std::thread::spawn(move || accept(&listener, &accepting))) })
     }
 
     /// The URL of the near end.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.near)
     }
 
     /// Faults for the next connections, one each, in this order.
@@ -73,7 +77,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         // Whoever waits for a connection gets the last one.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        let _ = TcpStream::connect(self.near);
         let _ = self.accepts.take().map(JoinHandle::join);
     }
 }

@@ -13,6 +13,7 @@ use rljob_tests::process::{run, wait_until};
 use rljob_tests::{Cluster, Namespace, rootfs};
 use serde_json::{Value, json};
 
+mod bucket;
 mod pods;
 mod sglang;
 
