@@ -12,12 +12,14 @@ pub struct PodProcess {
     pub pid: Pid,
     /// Its arguments, with a space between them.
     pub command_line: String,
+    /// When it started, in clock ticks since the machine did. Numbers say nothing of it: they start over.
+    pub started: u64,
 }
 
 /// Processes whose cgroup's path contains this.
 pub(crate) fn in_pods(cgroup: &str) -> Vec<PodProcess> {
     let found = all().filter(|pid| read(*pid, "cgroup").contains(cgroup));
-    found.map(|pid| PodProcess { pid, command_line: command_line(pid) }).filter(|process| !process.command_line.is_empty()).collect()
+    found.map(|pid| PodProcess { pid, command_line: command_line(pid), started: started(pid) }).filter(|process| !process.command_line.is_empty()).collect()
 }
 
 /// The oldest process whose command line contains these words, in the network of process `init`.
@@ -25,15 +27,12 @@ pub(crate) fn in_network(init: u32, words: &str) -> Option<Pid> {
     let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let room = network(init)?;
     let here = |pid: &Pid| network(pid.as_raw_nonzero().get().unsigned_abs()).as_ref() == Some(&room);
-    all()
-        .filter(|pid| command_line(*pid).contains(words) && here(pid))
-        .filter(|pid| !command_line(*pid).starts_with("nsenter"))
-        .min_by_key(|pid| pid.as_raw_nonzero())
+    all().filter(|pid| command_line(*pid).contains(words) && here(pid)).filter(|pid| !command_line(*pid).starts_with("nsenter")).min_by_key(|pid| started(*pid))
 }
 
 /// Lets a stopped process go on. An `nsenter` that started it stopped with it, and would not see its end.
 pub fn resume(pid: Pid) {
-    let parent = read(pid, "stat").rsplit_once(") ").and_then(|(_, rest)| Pid::from_raw(rest.split(' ').nth(1)?.parse().ok()?));
+    let parent = stat(pid, 4).and_then(|parent| Pid::from_raw(parent.parse().ok()?));
     let entered = parent.filter(|parent| read(*parent, "comm").trim() == "nsenter");
     for pid in [Some(pid), entered].into_iter().flatten() {
         // One that was killed meanwhile is gone.
@@ -44,6 +43,17 @@ pub fn resume(pid: Pid) {
 fn all() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+}
+
+fn started(pid: Pid) -> u64 {
+    stat(pid, 22).and_then(|ticks| ticks.parse().ok()).unwrap_or_default()
+}
+
+/// A field of proc_pid_stat(5), by its number there, from the third on: the second may hold anything.
+fn stat(pid: Pid, field: usize) -> Option<String> {
+    let text = read(pid, "stat");
+    let (_, rest) = text.rsplit_once(") ")?;
+    rest.split(' ').nth(field - 3).map(ToOwned::to_owned)
 }
 
 /// Empty for one that is gone or a zombie.

@@ -39,7 +39,7 @@ impl Run<'_> {
 /// The newest process whose command line contains these words.
 fn newest_process(cluster: &Cluster, words: &str) -> Pid {
     let processes = cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words));
-    processes.map(|process| process.pid).max_by_key(|pid| pid.as_raw_nonzero()).unwrap_or_else(|| panic!("no process is {words}"))
+    processes.max_by_key(|process| process.started).unwrap_or_else(|| panic!("no process is {words}")).pid
 }
 
 fn stop_newest(cluster: &Cluster, words: &str) {

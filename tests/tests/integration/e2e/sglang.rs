@@ -103,7 +103,7 @@ fn wait_for_servers(run: &Run<'_>) {
 /// The oldest server answers, and neither generates anything more nor takes weights: it is found by what it owes, and replaced. The run goes on with the other one.
 fn goes_on_without_a_scheduler(run: &Run<'_>) {
     let schedulers = cluster().pod_processes("").into_iter().filter(|process| process.command_line.contains("sglang::scheduler"));
-    let oldest = schedulers.map(|process| process.pid).min_by_key(|pid| pid.as_raw_nonzero()).unwrap();
+    let oldest = schedulers.min_by_key(|process| process.started).unwrap().pid;
     kill_process(oldest, Signal::STOP).unwrap();
     run.say("a scheduler is stopped");
     run.goes_on();
