@@ -11,7 +11,8 @@ pub use crate::rollout::{RolloutSpec, Truncated};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("has(self.grpo) != has(self.sft)").message("set exactly one of grpo and sft"))]
 pub struct AlgorithmSpec {
-    /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's asymmetric clip and token-level loss (arXiv 2503.14476).
+    /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
+    /// asymmetric clip and token-level loss (arXiv 2503.14476).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpo: Option<GrpoSpec>,
     /// Supervised fine-tuning: cross entropy of the completion's tokens.
@@ -45,7 +46,8 @@ pub struct OptimizerSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub warmup_steps: u32,
-    /// Course of the learning rate after warm-up, to 0 at the last step unless Constant. Default Constant.
+    /// Course of the learning rate after warm-up, to 0 at the last step unless Constant. Default
+    /// Constant.
     #[serde(default)]
     pub schedule: Schedule,
     /// Decoupled weight decay. Default 0.01.
@@ -110,7 +112,9 @@ impl Default for OptimizerSpec {
 }
 
 /// Course of the learning rate after warm-up.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum Schedule {
     /// Stays.
     #[default]
@@ -132,21 +136,25 @@ pub struct TrainingSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1024))]
     pub minibatches: u32,
-    /// Tokens packed into one forward and backward pass of a rank; a longer sequence goes alone. Default 16384.
+    /// Tokens packed into one forward and backward pass of a rank; a longer sequence goes alone.
+    /// Default 16384.
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,
-    /// What a forward pass keeps for the backward pass. `Keep` is faster; `Recompute` keeps each layer's input only, for a third more arithmetic. Default Keep.
+    /// What a forward pass keeps for the backward pass. `Keep` is faster; `Recompute` keeps each
+    /// layer's input only, for a third more arithmetic. Default Keep.
     #[serde(default)]
     pub activations: Activations,
-    /// Compute type of forward and backward; master weights and optimizer states are always fp32. Default FP32.
+    /// Compute type of forward and backward; master weights and optimizer states are always fp32.
+    /// Default FP32.
     #[serde(default)]
     pub precision: Precision,
     /// Seed of data order, sampling and random weights. Default 1.
     #[serde(default = "seed")]
     #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
     pub seed: u64,
-    /// Same bits after any crash: fixed shapes in the engines and seeds per sample, at some cost in speed. Default false.
+    /// Same bits after any crash: fixed shapes in the engines and seeds per sample, at some cost in
+    /// speed. Default false.
     #[serde(default)]
     pub deterministic: bool,
 }
@@ -164,7 +172,9 @@ fn seed() -> u64 {
 }
 
 /// What a forward pass keeps for the backward pass.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum Activations {
     /// Everything the derivatives need.
     #[default]
@@ -174,7 +184,9 @@ pub enum Activations {
 }
 
 /// Compute type of forward and backward.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum Precision {
     /// 32-bit floating point.
     #[default]

@@ -1,4 +1,5 @@
-//! What follows from a failure: rules, how often and how soon learners are restarted, and when they count as hung.
+//! What follows from a failure: rules, how often and how soon learners are restarted, and when they
+//! count as hung.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -7,21 +8,23 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailurePolicy {
-    /// Restarts of the learners after failures, counted over the whole run, before the job fails with the first cause. Lost pods are replaced without being counted.
-    /// Default 3.
+    /// Restarts of the learners after failures, counted over the whole run, before the job fails
+    /// with the first cause. Lost pods are replaced without being counted. Default 3.
     #[serde(default = "max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
-    /// Seconds in which no learner gets any further (a micro-batch, a tensor that is loaded or written, an instruction) before they count as hung: they are killed and
-    /// restarted, and it is counted. A stopped process is found within seconds, whatever this says. Default 1800.
+    /// Seconds in which no learner gets any further (a micro-batch, a tensor that is loaded or
+    /// written, an instruction) before they count as hung: they are killed and restarted, and it is
+    /// counted. A stopped process is found within seconds, whatever this says. Default 1800.
     #[serde(default = "hang_timeout_seconds")]
     #[schemars(range(min = 10, max = 86400))]
     pub hang_timeout_seconds: u32,
     /// Waiting time between restarts.
     #[serde(default)]
     pub backoff: Backoff,
-    /// What follows from failures that match; the first rule that matches holds. Without a match learners are restarted and counted, but for reason LearnerInput (a model
-    /// or checkpoint that does not fit), which fails the job; other containers are restarted by their kubelet.
+    /// What follows from failures that match; the first rule that matches holds. Without a match
+    /// learners are restarted and counted, but for reason LearnerInput (a model or checkpoint that
+    /// does not fit), which fails the job; other containers are restarted by their kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<FailureRule>,
@@ -37,23 +40,35 @@ fn hang_timeout_seconds() -> u32 {
 
 impl Default for FailurePolicy {
     fn default() -> Self {
-        Self { max_restarts: max_restarts(), hang_timeout_seconds: hang_timeout_seconds(), backoff: Backoff::default(), rules: Vec::new() }
+        Self {
+            max_restarts: max_restarts(),
+            hang_timeout_seconds: hang_timeout_seconds(),
+            backoff: Backoff::default(),
+            rules: Vec::new(),
+        }
     }
 }
 
-/// What follows from the failures that match all of its conditions. One that is left out matches every failure.
+/// What follows from the failures that match all of its conditions. One that is left out matches
+/// every failure.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailureRule {
-    /// `FailJob`: the job fails at once. `Restart`: the learners are restarted, and it is counted. `RestartAndIgnoreMaxRestarts`: they are restarted, and it is not.
-    /// Containers of engines, of the coordinator and of supervisors are restarted by their kubelet: of them only FailJob makes a difference.
+    /// `FailJob`: the job fails at once. `Restart`: the learners are restarted, and it is counted.
+    /// `RestartAndIgnoreMaxRestarts`: they are restarted, and it is not. Containers of engines, of
+    /// the coordinator and of supervisors are restarted by their kubelet: of them only FailJob
+    /// makes a difference.
     pub action: FailureAction,
     /// Exit codes that match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<ExitCodes>,
-    /// Reasons that match: of learners `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`; of containers what their kubelet says, as `OOMKilled` or `Error`.
+    /// Reasons that match: of learners `LearnerExited`, `LearnerKilled`, `LearnerHung`,
+    /// `LearnerInput`; of containers what their kubelet says, as `OOMKilled` or `Error`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(min = 1, max = 64), regex(pattern = "^[A-Z][A-Za-z]*$")))]
+    #[schemars(
+        length(max = 16),
+        inner(length(min = 1, max = 64), regex(pattern = "^[A-Z][A-Za-z]*$"))
+    )]
     pub on_reasons: Vec<String>,
     /// Roles that match. Default all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -83,7 +98,8 @@ pub enum FailureRole {
     Coordinator,
 }
 
-/// Exit codes, as in a Job's podFailurePolicy: 128 + n for signal n. A failure without one, as that of a hung learner, matches none.
+/// Exit codes, as in a Job's podFailurePolicy: 128 + n for signal n. A failure without one, as that
+/// of a hung learner, matches none.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodes {
@@ -104,7 +120,12 @@ pub enum ExitCodeOperator {
 }
 
 /// The first rule that matches a failure: its index and its action.
-pub fn first_match(rules: &[FailureRule], role: FailureRole, reason: &str, exit_code: Option<i32>) -> Option<(usize, FailureAction)> {
+pub fn first_match(
+    rules: &[FailureRule],
+    role: FailureRole,
+    reason: &str,
+    exit_code: Option<i32>,
+) -> Option<(usize, FailureAction)> {
     let rule = rules.iter().enumerate().find(|(_, rule)| rule.matches(role, reason, exit_code));
     rule.map(|(index, rule)| (index, rule.action))
 }
@@ -116,15 +137,20 @@ pub fn rule_name(index: usize) -> String {
 
 impl FailureRule {
     fn matches(&self, role: FailureRole, reason: &str, exit_code: Option<i32>) -> bool {
-        let code = |codes: &ExitCodes| exit_code.is_some_and(|code| codes.values.contains(&code) == (codes.operator == ExitCodeOperator::In));
+        let code = |codes: &ExitCodes| {
+            exit_code.is_some_and(|code| {
+                codes.values.contains(&code) == (codes.operator == ExitCodeOperator::In)
+            })
+        };
         (self.roles.is_empty() || self.roles.contains(&role))
             && (self.on_reasons.is_empty() || self.on_reasons.iter().any(|wanted| wanted == reason))
             && self.on_exit_codes.as_ref().is_none_or(code)
     }
 }
 
-/// Waiting time between restarts: none before the first; while restarts lead to nothing it doubles from `initialSeconds` to `maxSeconds`, and once one led to a new step or
-/// a checkpoint there is none again. Each wait is between half of that and all of it, at random.
+/// Waiting time between restarts: none before the first; while restarts lead to nothing it doubles
+/// from `initialSeconds` to `maxSeconds`, and once one led to a new step or a checkpoint there is
+/// none again. Each wait is between half of that and all of it, at random.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.initialSeconds <= self.maxSeconds").message("initialSeconds must not exceed maxSeconds"))]
@@ -166,9 +192,15 @@ mod tests {
         use FailureAction::{FailJob, Restart, RestartAndIgnoreMaxRestarts};
         use FailureRole::{Coordinator, Inference, Trainer};
         let rules = [
-            rule(serde_json::json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3, 42]}, "roles": ["Trainer"]})),
-            rule(serde_json::json!({"action": "RestartAndIgnoreMaxRestarts", "onReasons": ["LearnerKilled", "OOMKilled"]})),
-            rule(serde_json::json!({"action": "Restart", "onExitCodes": {"operator": "NotIn", "values": [1]}, "roles": ["Trainer", "Inference"]})),
+            rule(
+                serde_json::json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3, 42]}, "roles": ["Trainer"]}),
+            ),
+            rule(
+                serde_json::json!({"action": "RestartAndIgnoreMaxRestarts", "onReasons": ["LearnerKilled", "OOMKilled"]}),
+            ),
+            rule(
+                serde_json::json!({"action": "Restart", "onExitCodes": {"operator": "NotIn", "values": [1]}, "roles": ["Trainer", "Inference"]}),
+            ),
         ];
         for (role, reason, code, expected) in [
             (Trainer, "LearnerExited", Some(42), Some((0, FailJob))),
@@ -180,10 +212,19 @@ mod tests {
             (Trainer, "LearnerExited", Some(2), Some((2, Restart))),
             (Trainer, "LearnerHung", None, None),
         ] {
-            assert_eq!(first_match(&rules, role, reason, code), expected, "{role:?} {reason} {code:?}");
+            assert_eq!(
+                first_match(&rules, role, reason, code),
+                expected,
+                "{role:?} {reason} {code:?}"
+            );
         }
         assert_eq!(
-            first_match(&[rule(serde_json::json!({"action": "FailJob"}))], Trainer, "LearnerHung", None),
+            first_match(
+                &[rule(serde_json::json!({"action": "FailJob"}))],
+                Trainer,
+                "LearnerHung",
+                None
+            ),
             Some((0, FailJob)),
             "no condition matches all"
         );

@@ -1,4 +1,5 @@
-//! Settings of `grpo`: from rewards to advantages, and from advantages to the loss. Field by field what the learner's `algorithm` computes.
+//! Settings of `grpo`: from rewards to advantages, and from advantages to the loss. Field by field
+//! what the learner's `algorithm` computes.
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go) ─ advantageNormalization ─▶ advantage
@@ -8,8 +9,12 @@
 mod behavior;
 mod normalization;
 
-pub use behavior::{BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight};
-pub use normalization::{NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec};
+pub use behavior::{
+    BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
+};
+pub use normalization::{
+    NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
+};
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -31,14 +36,16 @@ pub struct GrpoSpec {
     #[serde(default = "clip")]
     #[schemars(range(min = 0.0, max = 10.0))]
     pub clip_high: f64,
-    /// Dual clip (Ye et al., arXiv 1912.09729): a token's loss is at most cClip · |advantage|, however large its ratio. Absent: no bound.
+    /// Dual clip (Ye et al., arXiv 1912.09729): a token's loss is at most cClip · |advantage|,
+    /// however large its ratio. Absent: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1.0, max = 1000.0))]
     pub c_clip: Option<f64>,
     /// How the tokens' losses become one number. Default Token.
     #[serde(default)]
     pub loss_aggregation: LossAggregation,
-    /// A penalty on completions that come close to `rollout.maxNewTokens` (DAPO, arXiv 2503.14476). Absent: none.
+    /// A penalty on completions that come close to `rollout.maxNewTokens` (DAPO, arXiv 2503.14476).
+    /// Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlong_penalty: Option<OverlongPenalty>,
     /// The reward becomes (reward + bias) · scale within ± clip, before it is normalised.
@@ -50,11 +57,13 @@ pub struct GrpoSpec {
     /// A second normalisation, of the advantages over trainable tokens. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advantage_normalization: Option<NormalizationSpec>,
-    /// Weight of the KL divergence from the model before training, per token. 0 keeps no reference model. Default 0.
+    /// Weight of the KL divergence from the model before training, per token. 0 keeps no reference
+    /// model. Default 0.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub kl_coefficient: f64,
-    /// Estimator of that divergence (joschu.net/blog/kl-approx.html), within ± 10 a token. Default K1.
+    /// Estimator of that divergence (joschu.net/blog/kl-approx.html), within ± 10 a token. Default
+    /// K1.
     #[serde(default)]
     pub kl_estimator: KlEstimator,
     /// Where that divergence goes. Default Reward.
@@ -63,7 +72,8 @@ pub struct GrpoSpec {
     /// What the ratio is taken against. Default Recompute.
     #[serde(default)]
     pub proximal_logprobs: ProximalLogprobs,
-    /// The decoupled loss (arXiv 2505.24298): each token's loss is multiplied by exp(proximal − sampler's log-probability), within bounds. Absent: it is not.
+    /// The decoupled loss (arXiv 2505.24298): each token's loss is multiplied by exp(proximal −
+    /// sampler's log-probability), within bounds. Absent: it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior_weight: Option<BehaviorWeight>,
 }
@@ -98,14 +108,17 @@ impl Default for GrpoSpec {
 }
 
 /// How the tokens' losses of a minibatch become one number.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum LossAggregation {
     /// Mean over the trainable tokens: long completions weigh more (DAPO).
     #[default]
     Token,
     /// Mean over completions of the mean over their tokens (GRPO as published).
     Sequence,
-    /// Sum ÷ (completions · `rollout.maxNewTokens`): no completion's length changes its tokens' weight (Dr. GRPO, arXiv 2503.20783).
+    /// Sum ÷ (completions · `rollout.maxNewTokens`): no completion's length changes its tokens'
+    /// weight (Dr. GRPO, arXiv 2503.20783).
     Constant,
 }
 
@@ -155,7 +168,9 @@ impl Default for RewardShaping {
 }
 
 /// Estimator of a KL divergence from samples, with x = log-probability − the reference's.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum KlEstimator {
     /// x: unbiased, of either sign.
     #[default]
@@ -167,9 +182,12 @@ pub enum KlEstimator {
 }
 
 /// Where the divergence from the reference model goes.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum KlTerm {
-    /// Off each token's reward, of the sampler's log-probabilities: a token's advantage loses what it and the tokens after it diverge.
+    /// Off each token's reward, of the sampler's log-probabilities: a token's advantage loses what
+    /// it and the tokens after it diverge.
     #[default]
     Reward,
     /// Onto the loss, of the learner's log-probabilities, whose gradient it has.
@@ -177,9 +195,12 @@ pub enum KlTerm {
 }
 
 /// What the importance ratio is taken against.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum ProximalLogprobs {
-    /// The learner's own log-probabilities before the step's first update; with one minibatch they cost nothing, for the ratio is 1.
+    /// The learner's own log-probabilities before the step's first update; with one minibatch they
+    /// cost nothing, for the ratio is 1.
     #[default]
     Recompute,
     /// The sampler's log-probabilities (PPO without decoupling).

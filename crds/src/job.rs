@@ -15,7 +15,8 @@ use crate::status::RLJobStatus;
 const IDENTITY_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.startTime) || \
 (self.spec.model == oldSelf.spec.model && self.spec.storage == oldSelf.spec.storage && has(self.spec.algorithm.grpo) == has(oldSelf.spec.algorithm.grpo))";
 
-/// What pods were made from stays while there are any: it changes only between `Suspended` and the resume.
+/// What pods were made from stays while there are any: it changes only between `Suspended` and the
+/// resume.
 const FROZEN_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.startTime) || \
 (oldSelf.spec.suspend && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True')) || \
 (has(self.spec.volumes) == has(oldSelf.spec.volumes) && (!has(self.spec.volumes) || self.spec.volumes == oldSelf.spec.volumes) && \
@@ -29,7 +30,8 @@ has(self.spec.inference.extraArgs) == has(oldSelf.spec.inference.extraArgs) && \
 (!has(self.spec.inference.extraArgs) || self.spec.inference.extraArgs == oldSelf.spec.inference.extraArgs) && \
 has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(self.spec.inference.image) || self.spec.inference.image == oldSelf.spec.inference.image))";
 
-/// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a coordinator and trainers, run until the last step is done.
+/// Reinforcement-learning (or supervised) post-training of a language model: inference engines, a
+/// coordinator and trainers, run until the last step is done.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "rljob.dev",
@@ -70,11 +72,13 @@ has(self.spec.inference.image) == has(oldSelf.spec.inference.image) && (!has(sel
 #[x_kube(validation = Rule::new("!has(self.storage.s3) || !has(self.model.exportOf)").message("storage.s3 is no folder that engines could read a model from: put the export on a volume and name it by model.path"))]
 #[x_kube(validation = Rule::new("has(self.storage.s3) || !has(self.checkpoint.restoreFrom) || !self.checkpoint.restoreFrom.startsWith('s3://')").message("checkpoint.restoreFrom in a bucket needs storage.s3, which says how it is reached"))]
 pub struct RLJobSpec {
-    /// Stop the run at the end of its step, write a checkpoint and free every pod; false goes on at the same step. Default false.
+    /// Stop the run at the end of its step, write a checkpoint and free every pod; false goes on at
+    /// the same step. Default false.
     #[serde(default)]
     pub suspend: bool,
 
-    /// The controller that acts on this object; others leave it alone. Immutable. Default `rljob.dev/operator`.
+    /// The controller that acts on this object; others leave it alone. Immutable. Default
+    /// `rljob.dev/operator`.
     #[serde(default = "managed_by")]
     #[x_kube(validation = Rule::new("self == oldSelf").message("spec.managedBy is immutable"))]
     #[schemars(length(min = 1, max = 63))]
@@ -88,7 +92,8 @@ pub struct RLJobSpec {
     #[schemars(length(max = 16))]
     pub volumes: Vec<VolumeSpec>,
 
-    /// Where the run directory (`<namespace>/<name>`: journal, checkpoints, exports, metrics) is kept. `rljob run` uses its `--dir` instead, but for `s3` with `--use-bucket`.
+    /// Where the run directory (`<namespace>/<name>`: journal, checkpoints, exports, metrics) is
+    /// kept. `rljob run` uses its `--dir` instead, but for `s3` with `--use-bucket`.
     pub storage: StorageSpec,
 
     /// Training and evaluation data.
@@ -136,18 +141,21 @@ pub struct RLJobSpec {
     #[serde(default)]
     pub failure_policy: FailurePolicy,
 
-    /// Seconds that a suspended job may take to finish its step and write a checkpoint before its pods are removed. Default 300.
+    /// Seconds that a suspended job may take to finish its step and write a checkpoint before its
+    /// pods are removed. Default 300.
     #[serde(default = "drain_timeout_seconds")]
     #[schemars(range(min = 1, max = 86400))]
     pub drain_timeout_seconds: u32,
 
-    /// Seconds that the run may take from its start, or from its last resume, before it fails with reason DeadlineExceeded. Checkpoints stay. Default no limit.
+    /// Seconds that the run may take from its start, or from its last resume, before it fails with
+    /// reason DeadlineExceeded. Checkpoints stay. Default no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<u32>,
 
-    /// Seconds after the run's end in which its children (StatefulSets, Services, ConfigMap, Secret, policies) are kept; then they are removed. The RLJob and the
-    /// run directory stay. Default for as long as the RLJob.
+    /// Seconds after the run's end in which its children (StatefulSets, Services, ConfigMap,
+    /// Secret, policies) are kept; then they are removed. The RLJob and the run directory stay.
+    /// Default for as long as the RLJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -165,7 +173,9 @@ fn drain_timeout_seconds() -> u32 {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WeightSyncSpec {
-    /// `Disk`: the learner writes a Hugging Face folder to the run directory and engines read it. `Distributed`: learners broadcast to each engine in a group of its own (Gloo on CPU). Default Disk.
+    /// `Disk`: the learner writes a Hugging Face folder to the run directory and engines read it.
+    /// `Distributed`: learners broadcast to each engine in a group of its own (Gloo on CPU).
+    /// Default Disk.
     #[serde(default)]
     pub method: WeightSyncMethod,
     /// Steps between publications; at most `rollout.maxStaleness` + 1. Default 1.
@@ -185,7 +195,9 @@ impl Default for WeightSyncSpec {
 }
 
 /// How new weights reach the engines.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum WeightSyncMethod {
     /// Through the run directory.
     #[default]
@@ -206,21 +218,30 @@ pub struct CheckpointSpec {
     #[serde(default = "keep_last")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_last: u32,
-    /// Steps between exports of the model while training goes on, each a Hugging Face folder `exports/step-N` of the run directory that is complete once `complete.json`
-    /// is in it; the newest `keepLast` are kept. The last step's is `export`, whether this is set or not. Default none on the way.
+    /// Steps between exports of the model while training goes on, each a Hugging Face folder
+    /// `exports/step-N` of the run directory that is complete once `complete.json` is in it; the
+    /// newest `keepLast` are kept. The last step's is `export`, whether this is set or not. Default
+    /// none on the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub export_every_steps: Option<u32>,
-    /// A complete checkpoint of the same model: a run that has no checkpoint of its own starts from its weights and optimizer state after step N. Either the name of another
-    /// RLJob of the namespace on the same storage, whose newest checkpoint at that time is taken, once and for all; or a folder `step-N.attempt-K` as the pods see it, with
-    /// `storage.s3` also `s3://bucket/…/step-N.attempt-K` of a bucket on the same server. `rljob run` resolves a relative path against the job file. Default none.
+    /// A complete checkpoint of the same model: a run that has no checkpoint of its own starts from
+    /// its weights and optimizer state after step N. Either the name of another RLJob of the
+    /// namespace on the same storage, whose newest checkpoint at that time is taken, once and for
+    /// all; or a folder `step-N.attempt-K` as the pods see it, with `storage.s3` also
+    /// `s3://bucket/…/step-N.attempt-K` of a bucket on the same server. `rljob run` resolves a
+    /// relative path against the job file. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$|(^|/)step-[0-9]+\\.attempt-[0-9]+/?$"))]
+    #[schemars(
+        length(min = 1, max = 4096),
+        regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$|(^|/)step-[0-9]+\\.attempt-[0-9]+/?$")
+    )]
     pub restore_from: Option<String>,
 }
 
 impl CheckpointSpec {
-    /// The job whose newest checkpoint the run starts from, if `restoreFrom` names one and no folder.
+    /// The job whose newest checkpoint the run starts from, if `restoreFrom` names one and no
+    /// folder.
     pub fn restored_job(&self) -> Option<&str> {
         // The folder of a checkpoint has a dot in its name, that of no job has.
         self.restore_from.as_deref().filter(|from| !from.contains(['/', '.']))
@@ -237,6 +258,11 @@ fn keep_last() -> u32 {
 
 impl Default for CheckpointSpec {
     fn default() -> Self {
-        Self { every_steps: checkpoint_every_steps(), keep_last: keep_last(), export_every_steps: None, restore_from: None }
+        Self {
+            every_steps: checkpoint_every_steps(),
+            keep_last: keep_last(),
+            export_every_steps: None,
+            restore_from: None,
+        }
     }
 }

@@ -1,8 +1,11 @@
-//! The RLJob API: what a user writes, what the operator answers, and the run configuration that both hand to the job's processes.
+//! The RLJob API: what a user writes, what the operator answers, and the run configuration that
+//! both hand to the job's processes.
 //!
-//! Nothing here does IO. The crate depends on no other member of the workspace, on no client and on no tensor library, so that anything can read an RLJob.
+//! Nothing here does IO. The crate depends on no other member of the workspace, on no client and on
+//! no tensor library, so that anything can read an RLJob.
 //!
-//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`grpo`], [`reward`], [`rollout`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
+//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`grpo`], [`reward`],
+//! [`rollout`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
 
 pub mod job;
 

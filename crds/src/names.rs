@@ -19,7 +19,8 @@ pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`LABEL_NAME`] and [`LABEL_MANAGED_BY`].
 pub const APP: &str = "rljob";
-/// Annotation of a StatefulSet: its pod template as it was rendered when the spec was accepted. It is applied again as it is until the spec changes.
+/// Annotation of a StatefulSet: its pod template as it was rendered when the spec was accepted. It
+/// is applied again as it is until the spec changes.
 pub const ANNOTATION_TEMPLATE: &str = "rljob.dev/pod-template";
 /// Annotation of a ConfigMap: SHA-256 of its run configuration, so that an altered one is known.
 pub const ANNOTATION_DIGEST: &str = "rljob.dev/sha256";
@@ -146,11 +147,14 @@ pub const S3_ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 pub const S3_SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 /// Key of a bucket's Secret: proof of a role that was taken for a time; it may be missing.
 pub const S3_SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
-/// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h): starting it again changes nothing.
+/// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h):
+/// starting it again changes nothing.
 pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
-/// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h): starting it again changes nothing.
+/// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h):
+/// starting it again changes nothing.
 pub const EXIT_LEARNER_INPUT: i32 = 65;
-/// Exit code of a learner that ends because another one of its group is gone: hardly ever the first cause. `EX_UNAVAILABLE` of sysexits.h.
+/// Exit code of a learner that ends because another one of its group is gone: hardly ever the first
+/// cause. `EX_UNAVAILABLE` of sysexits.h.
 pub const EXIT_LEARNER_PEER: i32 = 69;
 
 /// File name of the run configuration.
@@ -165,16 +169,19 @@ pub const TOKEN_ENGINE_API: &str = "engine-api";
 /// Token for an engine's control routes.
 pub const TOKEN_ENGINE_ADMIN: &str = "engine-admin";
 
-/// Beside the tokens: both engine tokens as a configuration file of SGLang, which reads no key from a file of its own.
+/// Beside the tokens: both engine tokens as a configuration file of SGLang, which reads no key from
+/// a file of its own.
 pub const SGLANG_CONFIG_FILE: &str = "sglang.yaml";
 
 /// In the run directory: the journal.
 pub const JOURNAL_FILE: &str = "journal.sqlite";
 /// In the run directory: the folder of checkpoints, `step-N.attempt-K` each.
 pub const CHECKPOINTS_DIR: &str = "checkpoints";
-/// In the run directory: the exported Hugging Face folder; complete when [`EXPORT_COMPLETE_FILE`] is in it.
+/// In the run directory: the exported Hugging Face folder; complete when [`EXPORT_COMPLETE_FILE`]
+/// is in it.
 pub const EXPORT_DIR: &str = "export";
-/// In the run directory: the folder of exports made while training goes on, `step-N` each; complete as [`EXPORT_DIR`] is.
+/// In the run directory: the folder of exports made while training goes on, `step-N` each; complete
+/// as [`EXPORT_DIR`] is.
 pub const EXPORTS_DIR: &str = "exports";
 /// Written last into an exported folder.
 pub const EXPORT_COMPLETE_FILE: &str = "complete.json";

@@ -3,12 +3,14 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a completion is scored. Exactly one of the fields. A verifier that fails is tried again, then its sample is rejected: it is never scored 0.
+/// How a completion is scored. Exactly one of the fields. A verifier that fails is tried again,
+/// then its sample is rejected: it is never scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("[has(self.math), has(self.exactMatch), has(self.http), has(self.command)].filter(x, x).size() == 1").message("set exactly one of math, exactMatch, http and command"))]
 pub struct RewardSpec {
-    /// 1 if the completion's final answer equals the reference answer by value (`0.5` is `\frac{1}{2}`, `\{2, 1\}` is `1, 2`), else 0.
+    /// 1 if the completion's final answer equals the reference answer by value (`0.5` is
+    /// `\frac{1}{2}`, `\{2, 1\}` is `1, 2`), else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub math: Option<MathReward>,
     /// 1 if the completion equals the answer, leading and trailing white space aside, else 0.
@@ -17,7 +19,8 @@ pub struct RewardSpec {
     /// A server of the user's own: it gets one POST a completion and answers the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
-    /// A command of the user's own, long-lived: it reads one JSON line a completion and answers with one.
+    /// A command of the user's own, long-lived: it reads one JSON line a completion and answers
+    /// with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandReward>,
 }
@@ -26,7 +29,8 @@ pub struct RewardSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MathReward {
-    /// Where a completion's final answer is looked for: the first of these places that the completion has decides. Default Hashes, Boxed, Phrase, LastNumber.
+    /// Where a completion's final answer is looked for: the first of these places that the
+    /// completion has decides. Default Hashes, Boxed, Phrase, LastNumber.
     #[serde(default = "extract")]
     #[schemars(length(min = 1, max = 5))]
     pub extract: Vec<AnswerPlace>,
@@ -43,7 +47,9 @@ impl Default for MathReward {
 }
 
 /// A place of a completion's final answer.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+)]
 pub enum AnswerPlace {
     /// What follows the last `####` on its line.
     Hashes,
@@ -62,8 +68,9 @@ pub enum AnswerPlace {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExactMatchReward {}
 
-/// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text, "answer": text or null}`; the answer is
-/// `{"reward": number}`, perhaps with `"components": {name: number}`.
+/// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text,
+/// "answer": text or null}`; the answer is `{"reward": number}`, perhaps with `"components": {name:
+/// number}`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpReward {
@@ -84,13 +91,15 @@ pub struct HttpReward {
     pub concurrency: u32,
 }
 
-/// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text, "completion": text, "answer": text or null}` on standard input;
-/// the answer is a line `{"id": the same, "reward": number}` on standard output, perhaps with `"components": {name: number}`. Nothing else may stand there;
-/// standard error goes to the coordinator's log.
+/// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text,
+/// "completion": text, "answer": text or null}` on standard input; the answer is a line `{"id": the
+/// same, "reward": number}` on standard output, perhaps with `"components": {name: number}`.
+/// Nothing else may stand there; standard error goes to the coordinator's log.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandReward {
-    /// Program and arguments. It runs beside the coordinator, in its working directory, until the run ends; it is started again after a failure.
+    /// Program and arguments. It runs beside the coordinator, in its working directory, until the
+    /// run ends; it is started again after a failure.
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 4096)))]
     pub command: Vec<String>,
     /// Seconds that one try may take, the start of the program included. Default 15.

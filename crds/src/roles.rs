@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("self.engine == 'SGLang' || self.gpusPerReplica == 0").message("the embedded engine runs on CPUs: gpusPerReplica needs engine SGLang"))]
 #[x_kube(validation = Rule::new("self.engine == 'SGLang' || !has(self.extraArgs)").message("the embedded engine takes no extraArgs: they need engine SGLang"))]
 pub struct InferenceSpec {
-    /// The server that generates: `SGLang`, or `Embedded`, rljob's own small engine for CPUs. Default Embedded.
+    /// The server that generates: `SGLang`, or `Embedded`, rljob's own small engine for CPUs.
+    /// Default Embedded.
     #[serde(default)]
     pub engine: EngineKind,
     /// Container image. Default the operator's for Embedded, `lmsysorg/sglang:v0.5.12` for SGLang.
@@ -23,7 +24,8 @@ pub struct InferenceSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// GPUs of each engine, over which its model is split (tensor parallelism); 0 is a server on the CPU. Default 0.
+    /// GPUs of each engine, over which its model is split (tensor parallelism); 0 is a server on
+    /// the CPU. Default 0.
     #[serde(default)]
     #[schemars(range(min = 0, max = 8))]
     pub gpus_per_replica: i32,
@@ -31,7 +33,8 @@ pub struct InferenceSpec {
     #[serde(default = "gpu_resource_name")]
     #[schemars(length(min = 1, max = 253))]
     pub gpu_resource_name: String,
-    /// Further flags of the SGLang server, for example `--mem-fraction-static=0.8`. Those that the run sets itself are refused.
+    /// Further flags of the SGLang server, for example `--mem-fraction-static=0.8`. Those that the
+    /// run sets itself are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
     pub extra_args: Vec<String>,
@@ -55,7 +58,9 @@ impl Default for InferenceSpec {
 }
 
 /// The server that generates.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum EngineKind {
     /// rljob's own small engine, which speaks the part of SGLang's HTTP interface that a run needs.
     #[default]
@@ -91,7 +96,12 @@ pub struct TrainerSpec {
 
 impl Default for TrainerSpec {
     fn default() -> Self {
-        Self { image: None, replicas: one(), processes_per_replica: one(), resources: Resources::default() }
+        Self {
+            image: None,
+            replicas: one(),
+            processes_per_replica: one(),
+            resources: Resources::default(),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the operator (or `rljob run`) hands to every process of a job: the spec and where things are. No secret is in it.
+//! What the operator (or `rljob run`) hands to every process of a job: the spec and where things
+//! are. No secret is in it.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -16,21 +17,27 @@ pub struct RunConfig {
     pub name: String,
     /// UID of the RLJob.
     pub uid: String,
-    /// The run directory as the processes see it; where the run is kept in a bucket, scratch of the process's machine.
+    /// The run directory as the processes see it; where the run is kept in a bucket, scratch of the
+    /// process's machine.
     pub run_directory: PathBuf,
     /// The bucket in which the run is kept; none where the run directory is its home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<BucketConfig>,
-    /// The model folder as the processes see it: `spec.model.path`, or the export of another job, which may not be complete yet.
+    /// The model folder as the processes see it: `spec.model.path`, or the export of another job,
+    /// which may not be complete yet.
     pub model_directory: PathBuf,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
 }
 
 impl RunConfig {
-    /// Where checkpoints and exports are, as messages between processes name it: the run directory, or `s3://bucket/prefix`.
+    /// Where checkpoints and exports are, as messages between processes name it: the run directory,
+    /// or `s3://bucket/prefix`.
     pub fn home(&self) -> PathBuf {
-        self.bucket.as_ref().map_or_else(|| self.run_directory.clone(), |bucket| format!("s3://{}/{}", bucket.bucket, bucket.prefix).into())
+        self.bucket.as_ref().map_or_else(
+            || self.run_directory.clone(),
+            |bucket| format!("s3://{}/{}", bucket.bucket, bucket.prefix).into(),
+        )
     }
 }
 
@@ -54,7 +61,12 @@ pub struct BucketConfig {
 
 impl BucketConfig {
     /// The part of a bucket that a job has.
-    pub fn of(source: &S3Source, namespace: &str, name: &str, credentials: Option<PathBuf>) -> Self {
+    pub fn of(
+        source: &S3Source,
+        namespace: &str,
+        name: &str,
+        credentials: Option<PathBuf>,
+    ) -> Self {
         let prefix = source.prefix.as_ref().map_or_else(String::new, |prefix| format!("{prefix}/"));
         Self {
             bucket: source.bucket.clone(),

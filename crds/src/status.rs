@@ -1,4 +1,5 @@
-//! What the operator answers: conditions by the truth table of ARCHITECTURE.md, and numbers for people and tools.
+//! What the operator answers: conditions by the truth table of ARCHITECTURE.md, and numbers for
+//! people and tools.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
@@ -11,7 +12,8 @@ pub struct RLJobStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Succeeded is the summary of the run; Ready, Reconciling and Stalled are for GitOps tools; the rest name parts.
+    /// Succeeded is the summary of the run; Ready, Reconciling and Stalled are for GitOps tools;
+    /// the rest name parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -30,7 +32,8 @@ pub struct RLJobStatus {
     /// When the children were first created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// Since when pods are wanted without a break: the start or the last resume. `spec.activeDeadlineSeconds` counts from it.
+    /// Since when pods are wanted without a break: the start or the last resume.
+    /// `spec.activeDeadlineSeconds` counts from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_since: Option<Time>,
     /// When the drain that `spec.suspend` asked for is cut short.
@@ -42,7 +45,8 @@ pub struct RLJobStatus {
     /// The first cause of the newest failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
-    /// What happened to pods, the newest 16, oldest first: evictions, preemptions, lost nodes, hung engines. None of it counts against `failurePolicy.maxRestarts`.
+    /// What happened to pods, the newest 16, oldest first: evictions, preemptions, lost nodes, hung
+    /// engines. None of it counts against `failurePolicy.maxRestarts`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub incidents: Vec<Incident>,
@@ -162,7 +166,9 @@ pub struct EngineStatus {
 }
 
 /// What an engine is good for; those in trouble first.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+)]
 pub enum EngineStanding {
     /// Does not answer.
     Unreachable,

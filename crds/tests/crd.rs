@@ -1,15 +1,25 @@
-//! The committed `rljob.yaml` is what the types say, fits `kubectl apply`, and documents itself. `UPDATE=1 cargo test -p rljob-crds` writes it anew.
+//! The committed `rljob.yaml` is what the types say, fits `kubectl apply`, and documents itself.
+//! `UPDATE=1 cargo test -p rljob-crds` writes it anew.
 
 use std::path::Path;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use rljob_crds::crd;
 
-/// Bytes that all annotations of an object may have together; client-side apply keeps the whole object in one.
+/// Bytes that all annotations of an object may have together; client-side apply keeps the whole
+/// object in one.
 const ANNOTATIONS_LIMIT: usize = 262_144;
 
 fn root() -> JSONSchemaProps {
-    crd().spec.versions.into_iter().next().and_then(|version| version.schema?.open_api_v3_schema).unwrap_or_default()
+    crd()
+        .spec
+        .versions
+        .into_iter()
+        .next()
+        .and_then(|version| version.schema?.open_api_v3_schema)
+        .unwrap_or_default()
 }
 
 #[test]
@@ -19,7 +29,11 @@ fn the_committed_yaml_is_what_the_types_say() {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &yaml).unwrap();
     }
-    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), yaml, "run `UPDATE=1 cargo test -p rljob-crds` and review the difference");
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap_or_default(),
+        yaml,
+        "run `UPDATE=1 cargo test -p rljob-crds` and review the difference"
+    );
 }
 
 #[test]
@@ -37,17 +51,32 @@ fn an_unvisited_object_has_an_observed_generation_of_minus_one() {
 #[test]
 fn no_field_of_the_spec_reaches_into_another_namespace() {
     let spec = serde_json::to_string(&root().properties.unwrap()["spec"].properties).unwrap();
-    assert_eq!(spec.match_indices("amespace\":").collect::<Vec<_>>(), [], "a job names objects of its own namespace only");
+    assert_eq!(
+        spec.match_indices("amespace\":").collect::<Vec<_>>(),
+        [],
+        "a job names objects of its own namespace only"
+    );
 }
 
-/// The API server lets a part that is not changed break a new rule; the spec is changed whenever a part of it is.
+/// The API server lets a part that is not changed break a new rule; the spec is changed whenever a
+/// part of it is.
 #[test]
 fn no_rule_across_the_specs_fields_keeps_an_object_that_breaks_it_from_being_changed_elsewhere() {
-    let rules = root().properties.unwrap().remove("spec").unwrap().x_kubernetes_validations.unwrap();
+    let rules =
+        root().properties.unwrap().remove("spec").unwrap().x_kubernetes_validations.unwrap();
     assert!(rules.len() >= 8, "{rules:#?}");
     for rule in rules {
-        let holds = rule.rule.split(") || oldSelf.hasValue() && !(").next().unwrap().trim_start_matches('(').to_owned();
-        let expected = format!("({holds}) || oldSelf.hasValue() && !({})", holds.replace("self.", "oldSelf.value()."));
+        let holds = rule
+            .rule
+            .split(") || oldSelf.hasValue() && !(")
+            .next()
+            .unwrap()
+            .trim_start_matches('(')
+            .to_owned();
+        let expected = format!(
+            "({holds}) || oldSelf.hasValue() && !({})",
+            holds.replace("self.", "oldSelf.value().")
+        );
         assert_eq!((rule.rule, rule.optional_old_self), (expected, Some(true)));
     }
 }
@@ -70,7 +99,9 @@ fn walk(path: &str, schema: &JSONSchemaProps, missing: &mut Vec<String>) {
     }
     match &schema.items {
         Some(JSONSchemaPropsOrArray::Schema(items)) => walk(&format!("{path}[]"), items, missing),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter().for_each(|items| walk(&format!("{path}[]"), items, missing)),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => {
+            items.iter().for_each(|items| walk(&format!("{path}[]"), items, missing))
+        }
         None => {}
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {

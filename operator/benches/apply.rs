@@ -1,5 +1,6 @@
-//! From the creation of an RLJob to the last of its children, beside the time that one create takes at the same API server, in turn. The server is a real one
-//! without nodes; the operator is the binary.
+//! From the creation of an RLJob to the last of its children, beside the time that one create takes
+//! at the same API server, in turn. The server is a real one without nodes; the operator is the
+//! binary.
 //!
 //! The ratio is (time to the last child) ÷ (children × time of one create).
 
@@ -36,24 +37,39 @@ const AIM: f64 = 5.0;
 /// Bound of every wait.
 const LIMIT: Duration = Duration::from_secs(90);
 
-fn api<K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>>(client: &Client) -> Api<K> {
+fn api<K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>>(
+    client: &Client,
+) -> Api<K> {
     Api::default_namespaced(client.clone())
 }
 
 /// Kind and name of each new child of any job, as the API server tells of it.
 fn children<K>(client: &Client) -> futures::stream::BoxStream<'static, String>
 where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + 'static,
 {
     let labelled = watcher::Config::default().labels("rljob.dev/job");
     let seen = watcher(api::<PartialObjectMeta<K>>(client), labelled).touched_objects();
-    seen.map_ok(|object| format!("{}/{}", K::kind(&()), object.metadata.name.unwrap_or_default())).map(Result::unwrap).boxed()
+    seen.map_ok(|object| format!("{}/{}", K::kind(&()), object.metadata.name.unwrap_or_default()))
+        .map(Result::unwrap)
+        .boxed()
 }
 
 async fn measure(client: Client) {
     let jobs = api::<RLJob>(&client);
-    let kinds =
-        [children::<Secret>, children::<ConfigMap>, children::<NetworkPolicy>, children::<PodDisruptionBudget>, children::<Service>, children::<StatefulSet>];
+    let kinds = [
+        children::<Secret>,
+        children::<ConfigMap>,
+        children::<NetworkPolicy>,
+        children::<PodDisruptionBudget>,
+        children::<Service>,
+        children::<StatefulSet>,
+    ];
     let mut events = select_all(kinds.map(|children| children(&client)));
     let (mut applies, mut creates) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
@@ -63,7 +79,9 @@ async fn measure(client: Client) {
         let mut seen = BTreeSet::new();
         while seen.len() < CHILDREN {
             let next = tokio::time::timeout(LIMIT, events.next()).await;
-            let child = next.unwrap_or_else(|_| panic!("of {name} only {seen:?} within {} s", LIMIT.as_secs())).unwrap();
+            let child = next
+                .unwrap_or_else(|_| panic!("of {name} only {seen:?} within {} s", LIMIT.as_secs()))
+                .unwrap();
             seen.extend(child.contains(&name).then_some(child));
         }
         let apply = start.elapsed();
@@ -75,12 +93,19 @@ async fn measure(client: Client) {
         jobs.delete(&name, &DeleteParams::background()).await.unwrap();
     }
     let (apply, create) = (median(applies), median(creates));
-    let figures = format!("{CHILDREN} children within {:.1} ms; one create takes {:.1} ms", apply * 1e3, create * 1e3);
+    let figures = format!(
+        "{CHILDREN} children within {:.1} ms; one create takes {:.1} ms",
+        apply * 1e3,
+        create * 1e3
+    );
     row("apply-children", &figures, apply / (create * CHILDREN as f64), Aim::AtMost(AIM));
 }
 
 async fn time_of_a_create(client: &Client, round: usize) -> Duration {
-    let object: ConfigMap = serde_json::from_value(json!({"metadata": {"name": format!("alone-{round}")}, "data": {"key": "value"}})).unwrap();
+    let object: ConfigMap = serde_json::from_value(
+        json!({"metadata": {"name": format!("alone-{round}")}, "data": {"key": "value"}}),
+    )
+    .unwrap();
     let start = Instant::now();
     api(client).create(&PostParams::default(), &object).await.unwrap();
     start.elapsed()
@@ -91,7 +116,9 @@ fn main() {
     let kubectl = cluster.kubectl();
     let crd = files::workspace().join("crds/rljob.yaml");
     kubectl.run(&["apply", "--filename", &crd.display().to_string()]).unwrap();
-    kubectl.run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"]).unwrap();
+    kubectl
+        .run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])
+        .unwrap();
     let kubeconfig = cluster.kubeconfig();
     let arguments = [
         format!("KUBECONFIG={}", kubeconfig.display()),
@@ -104,7 +131,8 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let read = Kubeconfig::read_from(kubeconfig).unwrap();
-        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
+        let config =
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
         measure(Client::try_from(config).unwrap()).await;
     });
 }

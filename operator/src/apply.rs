@@ -1,4 +1,5 @@
-//! Applies what differs: server-side, one field manager, strict about unknown fields. Nothing is ever deleted here.
+//! Applies what differs: server-side, one field manager, strict about unknown fields. Nothing is
+//! ever deleted here.
 //!
 //! ```text
 //!  wanted ─▶ lives as wanted, or as an apply of the same left it? ── yes ─▶ nothing
@@ -6,8 +7,9 @@
 //!                ├─ it lives ──────▶ applied to that very object and version, or 409
 //!                └─ nothing there ─▶ made only if there is still nothing, or 409
 //! ```
-//! Tokens are never read, so that nobody can say whether their Secret lives: it is applied when this process has not done so yet, and with whatever else is applied but
-//! for what only takes pods away.
+//! Tokens are never read, so that nobody can say whether their Secret lives: it is applied when
+//! this process has not done so yet, and with whatever else is applied but for what only takes pods
+//! away.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +25,8 @@ use crate::children::{Child, ChildName, Kind};
 use crate::desired::pin;
 use crate::observe::Observed;
 
-/// No object ever has this resourceVersion: an apply that names it makes the object, and is refused where there is one.
+/// No object ever has this resourceVersion: an apply that names it makes the object, and is refused
+/// where there is one.
 const NOTHING_THERE: &str = "1";
 
 /// An object that could not be applied.
@@ -37,7 +40,8 @@ pub enum ApplyError {
         /// Its name.
         name: String,
     },
-    /// The API server will refuse it again: the object is not valid, or a policy or quota is against it.
+    /// The API server will refuse it again: the object is not valid, or a policy or quota is
+    /// against it.
     #[error("the API server refused {kind} {name}: {message}")]
     Rejected {
         /// Its kind.
@@ -124,21 +128,44 @@ impl Target<'_> {
     /// Applies what does not live as wanted, turn by turn. Gives how many requests that took.
     ///
     /// # Errors
-    /// The first object that cannot be applied; of those before it and beside it, each is applied if it can be.
-    pub async fn apply(&self, children: &[Child], observed: &Observed, secret_is_missed: bool) -> Result<usize, ApplyError> {
-        let mut due: Vec<&Child> = children.iter().filter(|child| child.name.0 != Kind::Secret && self.is_due(child, observed)).collect();
+    /// The first object that cannot be applied; of those before it and beside it, each is applied
+    /// if it can be.
+    pub async fn apply(
+        &self,
+        children: &[Child],
+        observed: &Observed,
+        secret_is_missed: bool,
+    ) -> Result<usize, ApplyError> {
+        let mut due: Vec<&Child> = children
+            .iter()
+            .filter(|child| child.name.0 != Kind::Secret && self.is_due(child, observed))
+            .collect();
         let anything_else = due.iter().any(|child| !wants_no_pods(child));
-        due.extend(children.iter().filter(|child| child.name.0 == Kind::Secret && (anything_else || secret_is_missed || self.is_due(child, observed))));
+        due.extend(children.iter().filter(|child| {
+            child.name.0 == Kind::Secret
+                && (anything_else || secret_is_missed || self.is_due(child, observed))
+        }));
         for turn in 0..=2 {
-            let outcomes = join_all(due.iter().filter(|child| child.turn() == turn).map(|child| self.apply_one(child, observed))).await;
+            let outcomes = join_all(
+                due.iter()
+                    .filter(|child| child.turn() == turn)
+                    .map(|child| self.apply_one(child, observed)),
+            )
+            .await;
             outcomes.into_iter().collect::<Result<(), ApplyError>>()?;
         }
         Ok(due.len())
     }
 
     fn is_due(&self, child: &Child, observed: &Observed) -> bool {
-        let (left, wanted) = (self.applied.left(self.uid, &child.name), Wanted::new(child.name.0, &child.object));
-        is_due(child.name.0, &wanted, observed.children.get(&child.name).map(AsRef::as_ref), left.as_ref())
+        let (left, wanted) =
+            (self.applied.left(self.uid, &child.name), Wanted::new(child.name.0, &child.object));
+        is_due(
+            child.name.0,
+            &wanted,
+            observed.children.get(&child.name).map(AsRef::as_ref),
+            left.as_ref(),
+        )
     }
 
     /// Applies a child to what lives of it, or else to nothing.
@@ -147,7 +174,10 @@ impl Target<'_> {
     /// See [`ApplyError`].
     pub async fn apply_one(&self, child: &Child, observed: &Observed) -> Result<(), ApplyError> {
         let (kind, name) = &child.name;
-        let live = observed.children.get(&child.name).map(|live| (live.uid.to_string(), live.version.to_string()));
+        let live = observed
+            .children
+            .get(&child.name)
+            .map(|live| (live.uid.to_string(), live.version.to_string()));
         let known = live.or_else(|| self.applied.identity(self.uid, &child.name));
         let api = kind.api(self.client, Some(self.namespace));
         let object = with_precondition(self.whole(child, &api).await?, *kind, known);
@@ -158,19 +188,22 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// The object with what is pinned, which is read where it lives. One that has changed since is not applied to: the version that is known says so.
+    /// The object with what is pinned, which is read where it lives. One that has changed since is
+    /// not applied to: the version that is known says so.
     async fn whole(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Value, ApplyError> {
         if !pin::has_marks(&child.object) {
             return Ok(child.object.clone());
         }
         let (kind, name) = &child.name;
         let live = api.get_opt(name).await.map_err(|error| self.failed(&child.name, error))?;
-        let whole = live.and_then(|live| pin::fill(child.object.clone(), &serde_json::to_value(live).unwrap_or_default()));
+        let whole = live.and_then(|live| {
+            pin::fill(child.object.clone(), &serde_json::to_value(live).unwrap_or_default())
+        });
         whole.ok_or_else(|| ApplyError::Conflict { kind: *kind, name: name.clone() })
     }
 
-    /// UID and resourceVersion of the Secret that lives, if one does, without reading it: those that an apply of this process left, or that one would leave which is not
-    /// carried out.
+    /// UID and resourceVersion of the Secret that lives, if one does, without reading it: those
+    /// that an apply of this process left, or that one would leave which is not carried out.
     ///
     /// # Errors
     /// See [`ApplyError`].
@@ -179,8 +212,14 @@ impl Target<'_> {
             return Ok(Some(identity));
         }
         let (kind, name) = &secret.name;
-        let parameters = PatchParams { dry_run: true, ..PatchParams::apply(MANAGED_BY).force().validation_strict() };
-        let answer = kind.api(self.client, Some(self.namespace)).patch(name, &parameters, &Patch::Apply(&secret.object)).await;
+        let parameters = PatchParams {
+            dry_run: true,
+            ..PatchParams::apply(MANAGED_BY).force().validation_strict()
+        };
+        let answer = kind
+            .api(self.client, Some(self.namespace))
+            .patch(name, &parameters, &Patch::Apply(&secret.object))
+            .await;
         let would_be = answer.map_err(|error| self.failed(&secret.name, error))?.metadata;
         // One that would be made has no version yet.
         Ok(would_be.uid.zip(would_be.resource_version.filter(|version| !version.is_empty())))
@@ -188,7 +227,8 @@ impl Target<'_> {
 
     fn remember(&self, child: &Child, made: &DynamicObject) {
         let kind = child.name.0;
-        let live = if kind == Kind::Secret { Live::new(kind, made) } else { self.cache.wrote(kind, made) };
+        let live =
+            if kind == Kind::Secret { Live::new(kind, made) } else { self.cache.wrote(kind, made) };
         let wanted = Wanted::new(kind, &child.object).digest;
         let identity = (kind == Kind::Secret).then(|| (live.uid.into(), live.version.into()));
         let left = Left { wanted, fingerprint: live.fingerprint, identity };
@@ -203,7 +243,9 @@ impl Target<'_> {
                 ApplyError::Conflict { kind, name }
             }
             // 400 and 422: not valid; 403: a policy or a quota.
-            kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => ApplyError::Rejected { kind, name, message: status.message },
+            kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => {
+                ApplyError::Rejected { kind, name, message: status.message }
+            }
             error => ApplyError::Failed { kind, name, source: Box::new(error) },
         }
     }
@@ -216,7 +258,9 @@ fn is_due(kind: Kind, wanted: &Wanted, live: Option<&Live>, left: Option<&Left>)
         None => kind != Kind::Secret || applied.is_none(),
         // Its successor is made when it is gone.
         Some(live) if live.terminating => false,
-        Some(live) => applied.is_none_or(|left| left.fingerprint != live.fingerprint) && !live.holds(wanted),
+        Some(live) => {
+            applied.is_none_or(|left| left.fingerprint != live.fingerprint) && !live.holds(wanted)
+        }
     }
 }
 
@@ -224,9 +268,12 @@ fn wants_no_pods(child: &Child) -> bool {
     child.object.pointer("/spec/replicas").and_then(Value::as_i64) == Some(0)
 }
 
-/// The object, to be applied to the one that is known and no other; to nothing, if none is known. Secrets are not known to a new process: their names hold the UID.
+/// The object, to be applied to the one that is known and no other; to nothing, if none is known.
+/// Secrets are not known to a new process: their names hold the UID.
 fn with_precondition(mut object: Value, kind: Kind, known: Option<(String, String)>) -> Value {
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return object };
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return object;
+    };
     match known {
         Some((uid, version)) => {
             metadata.insert("uid".to_owned(), uid.into());
@@ -246,7 +293,8 @@ mod tests {
     use serde_json::json;
 
     fn live(data: &Value, terminating: bool) -> Live {
-        let mut object = json!({"metadata": {"name": "c", "uid": "u-1", "resourceVersion": "7"}, "data": data});
+        let mut object =
+            json!({"metadata": {"name": "c", "uid": "u-1", "resourceVersion": "7"}, "data": data});
         if terminating {
             object["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z".into();
         }
@@ -259,18 +307,34 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_due_and_what_a_server_alters_is_due_once() {
-        let wants = |data: Value| Wanted::new(Kind::ConfigMap, &json!({"metadata": {"name": "c"}, "data": data}));
+        let wants = |data: Value| {
+            Wanted::new(Kind::ConfigMap, &json!({"metadata": {"name": "c"}, "data": data}))
+        };
         let (one, two) = (wants(json!({"a": "1"})), wants(json!({"a": "2"})));
-        let (as_wanted, altered) = (live(&json!({"a": "1", "of others": "x"}), false), live(&json!({"a": "one"}), false));
+        let (as_wanted, altered) =
+            (live(&json!({"a": "1", "of others": "x"}), false), live(&json!({"a": "one"}), false));
         let due = |wanted, live, left: Option<&Left>| is_due(Kind::ConfigMap, wanted, live, left);
         assert!(due(&one, None, None), "nothing is there");
         assert!(!due(&one, Some(&as_wanted), None), "it is there, as a new process finds it");
-        assert!(due(&two, Some(&as_wanted), Some(&left(&one, &as_wanted))), "something else is wanted");
+        assert!(
+            due(&two, Some(&as_wanted), Some(&left(&one, &as_wanted))),
+            "something else is wanted"
+        );
         assert!(due(&one, Some(&altered), None), "it differs");
-        assert!(!due(&one, Some(&altered), Some(&left(&one, &altered))), "an apply of the same left it so");
-        assert!(due(&one, Some(&altered), Some(&left(&one, &as_wanted))), "somebody has altered it since");
+        assert!(
+            !due(&one, Some(&altered), Some(&left(&one, &altered))),
+            "an apply of the same left it so"
+        );
+        assert!(
+            due(&one, Some(&altered), Some(&left(&one, &as_wanted))),
+            "somebody has altered it since"
+        );
         assert!(!due(&one, Some(&live(&json!({}), true)), None), "it is on its way out");
-        assert!(is_due(Kind::Secret, &one, None, None) && !is_due(Kind::Secret, &one, None, Some(&left(&one, &altered))), "a Secret is due once");
+        assert!(
+            is_due(Kind::Secret, &one, None, None)
+                && !is_due(Kind::Secret, &one, None, Some(&left(&one, &altered))),
+            "a Secret is due once"
+        );
     }
 
     #[test]
@@ -279,7 +343,10 @@ mod tests {
             let known = known.map(|(uid, version)| (uid.to_owned(), version.to_owned()));
             with_precondition(json!({"metadata": {"name": "c"}}), kind, known)["metadata"].take()
         };
-        assert_eq!(metadata(Kind::Service, Some(("u-1", "7"))), json!({"name": "c", "uid": "u-1", "resourceVersion": "7"}));
+        assert_eq!(
+            metadata(Kind::Service, Some(("u-1", "7"))),
+            json!({"name": "c", "uid": "u-1", "resourceVersion": "7"})
+        );
         assert_eq!(metadata(Kind::Service, None), json!({"name": "c", "resourceVersion": "1"}));
         assert_eq!(metadata(Kind::Secret, None), json!({"name": "c"}));
     }

@@ -1,4 +1,5 @@
-//! A job's children as the API server takes them: kind, name and JSON. The typed objects are built in [`crate::desired`]; from here on all kinds go the same way.
+//! A job's children as the API server takes them: kind, name and JSON. The typed objects are built
+//! in [`crate::desired`]; from here on all kinds go the same way.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -33,7 +34,13 @@ pub enum Kind {
 
 impl Kind {
     /// The kinds that are watched: all but Secrets.
-    pub const WATCHED: [Self; 5] = [Self::ConfigMap, Self::NetworkPolicy, Self::PodDisruptionBudget, Self::Service, Self::StatefulSet];
+    pub const WATCHED: [Self; 5] = [
+        Self::ConfigMap,
+        Self::NetworkPolicy,
+        Self::PodDisruptionBudget,
+        Self::Service,
+        Self::StatefulSet,
+    ];
 
     /// What the API server calls it.
     pub fn resource(self) -> ApiResource {
@@ -58,7 +65,10 @@ pub fn objects<K>(client: &Client, namespace: Option<&str>, resource: &ApiResour
 where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
 {
-    namespace.map_or_else(|| Api::all_with(client.clone(), resource), |namespace| Api::namespaced_with(client.clone(), namespace, resource))
+    namespace.map_or_else(
+        || Api::all_with(client.clone(), resource),
+        |namespace| Api::namespaced_with(client.clone(), namespace, resource),
+    )
 }
 
 impl std::fmt::Display for Kind {
@@ -81,10 +91,15 @@ pub struct Child {
 }
 
 impl Child {
-    /// In which turn it is applied: what pods mount and are guarded by, then the pods' owners, and the coordinator's at the very last. That it wants a pod says that all the
-    /// others were rendered from the same spec ([`crate::desired::pin`]).
+    /// In which turn it is applied: what pods mount and are guarded by, then the pods' owners, and
+    /// the coordinator's at the very last. That it wants a pod says that all the others were
+    /// rendered from the same spec ([`crate::desired::pin`]).
     pub fn turn(&self) -> usize {
-        let is_coordinators = || self.object.pointer("/metadata/labels").is_some_and(|labels| labels[LABEL_ROLE] == Role::Coordinator.as_str());
+        let is_coordinators = || {
+            self.object
+                .pointer("/metadata/labels")
+                .is_some_and(|labels| labels[LABEL_ROLE] == Role::Coordinator.as_str())
+        };
         match self.name.0 {
             Kind::StatefulSet if is_coordinators() => 2,
             Kind::StatefulSet => 1,
@@ -93,9 +108,17 @@ impl Child {
     }
 }
 
-/// Every child, in the order in which they are applied: what pods mount and are guarded by first, the pods' owners last.
+/// Every child, in the order in which they are applied: what pods mount and are guarded by first,
+/// the pods' owners last.
 pub fn children(resources: &Resources) -> Vec<Child> {
-    let Resources { config_map, secret, network_policy, disruption_budget, services, stateful_sets } = resources;
+    let Resources {
+        config_map,
+        secret,
+        network_policy,
+        disruption_budget,
+        services,
+        stateful_sets,
+    } = resources;
     let mut children = vec![
         child(Kind::Secret, secret),
         child(Kind::ConfigMap, config_map),
@@ -109,7 +132,10 @@ pub fn children(resources: &Resources) -> Vec<Child> {
 
 fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
     // Plain data with text keys; its serialization has no way to fail.
-    Child { name: (kind, object.name_any()), object: serde_json::to_value(object).unwrap_or_default() }
+    Child {
+        name: (kind, object.name_any()),
+        object: serde_json::to_value(object).unwrap_or_default(),
+    }
 }
 
 /// Names of the children that can be read: all but the Secret.
@@ -137,8 +163,15 @@ mod tests {
     fn all_that_is_made_but_the_secret_can_be_read() {
         let job = validated();
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-        let resources = build(&job, Wanted::Everything, &Settings { image: "rljob:7".to_owned() }, &tokens, &Pinned::default());
-        let mut made: Vec<ChildName> = children(&resources).into_iter().map(|child| child.name).collect();
+        let resources = build(
+            &job,
+            Wanted::Everything,
+            &Settings { image: "rljob:7".to_owned() },
+            &tokens,
+            &Pinned::default(),
+        );
+        let mut made: Vec<ChildName> =
+            children(&resources).into_iter().map(|child| child.name).collect();
         assert_eq!(made.remove(0).0, Kind::Secret);
         assert_eq!(made, readable(&job));
     }

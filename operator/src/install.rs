@@ -1,6 +1,8 @@
-//! The manifests that install the operator, `manifests/install.yaml`: what it may do is written here, and nothing else is.
+//! The manifests that install the operator, `manifests/install.yaml`: what it may do is written
+//! here, and nothing else is.
 //!
-//! It may delete only what it makes, at the end of `ttlSecondsAfterFinished`, and pods, which else go with their StatefulSet's size; it reads no Secret but its own key.
+//! It may delete only what it makes, at the end of `ttlSecondsAfterFinished`, and pods, which else
+//! go with their StatefulSet's size; it reads no Secret but its own key.
 
 use serde_json::{Value, json};
 
@@ -39,7 +41,9 @@ pub fn manifests(image: &str) -> Vec<Value> {
 /// # Errors
 /// If a manifest cannot be written as YAML.
 pub fn yaml(image: &str) -> Result<String, serde_yaml::Error> {
-    let mut text = String::from("# Installs the rljob operator. Written by `UPDATE=1 cargo test -p rljob-operator install`.\n");
+    let mut text = String::from(
+        "# Installs the rljob operator. Written by `UPDATE=1 cargo test -p rljob-operator install`.\n",
+    );
     for manifest in manifests(image) {
         text.push_str("---\n");
         text.push_str(&serde_yaml::to_string(&manifest)?);
@@ -48,7 +52,8 @@ pub fn yaml(image: &str) -> Result<String, serde_yaml::Error> {
 }
 
 fn metadata(namespaced: bool) -> Value {
-    let mut metadata = json!({ "name": OPERATOR_NAME, "labels": { "app.kubernetes.io/name": OPERATOR_NAME } });
+    let mut metadata =
+        json!({ "name": OPERATOR_NAME, "labels": { "app.kubernetes.io/name": OPERATOR_NAME } });
     if namespaced {
         metadata["namespace"] = OPERATOR_NAMESPACE.into();
     }
@@ -76,8 +81,8 @@ fn cluster_role() -> Value {
     ] })
 }
 
-/// In the operator's own namespace: reading one Secret by name, creating which is in the ClusterRole; and the Lease of its leader. What creates an object cannot be
-/// restricted to a name.
+/// In the operator's own namespace: reading one Secret by name, creating which is in the
+/// ClusterRole; and the Lease of its leader. What creates an object cannot be restricted to a name.
 fn own_role() -> Value {
     json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata(true), "rules": [
         { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [TOKEN_KEY_SECRET], "verbs": ["get"] },
@@ -152,13 +157,17 @@ mod tests {
 
     #[test]
     fn the_committed_manifests_are_what_the_code_says() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/install.yaml");
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/install.yaml");
         let yaml = yaml(DEFAULT_IMAGE).unwrap();
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &yaml).unwrap();
         }
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(committed, yaml, "run `UPDATE=1 cargo test -p rljob-operator install` and review the difference");
+        assert_eq!(
+            committed, yaml,
+            "run `UPDATE=1 cargo test -p rljob-operator install` and review the difference"
+        );
     }
 
     #[test]
@@ -167,11 +176,30 @@ mod tests {
         for rule in role["rules"].as_array().unwrap() {
             let verbs = rule["verbs"].as_array().unwrap();
             assert!(verbs.iter().all(|verb| verb != "deletecollection" && verb != "*"), "{rule}");
-            let made = ["statefulsets", "services", "networkpolicies", "poddisruptionbudgets", "configmaps", "secrets", "pods"];
-            let own = rule["resources"].as_array().unwrap().iter().all(|resource| made.iter().any(|made| resource == made));
+            let made = [
+                "statefulsets",
+                "services",
+                "networkpolicies",
+                "poddisruptionbudgets",
+                "configmaps",
+                "secrets",
+                "pods",
+            ];
+            let own = rule["resources"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|resource| made.iter().any(|made| resource == made));
             assert!(own || verbs.iter().all(|verb| verb != "delete"), "{rule}");
-            let secrets = rule["resources"].as_array().unwrap().iter().any(|resource| resource == "secrets");
-            assert!(!secrets || verbs.iter().all(|verb| verb == "create" || verb == "patch" || verb == "delete"), "{rule}");
+            let secrets =
+                rule["resources"].as_array().unwrap().iter().any(|resource| resource == "secrets");
+            assert!(
+                !secrets
+                    || verbs
+                        .iter()
+                        .all(|verb| verb == "create" || verb == "patch" || verb == "delete"),
+                "{rule}"
+            );
         }
     }
 }

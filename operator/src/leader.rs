@@ -1,13 +1,18 @@
-//! Leader election by a Lease, as Kubernetes's own controllers do it: of several operators one writes.
+//! Leader election by a Lease, as Kubernetes's own controllers do it: of several operators one
+//! writes.
 //!
 //! ```text
 //!  stand-by ── nobody holds it, or its holder has not renewed it for 15 s ─▶ leader ── not renewed for 10 s, or somebody else's ─▶ stand-by
 //! ```
-//! Every write of the Lease is a compare-and-set, so that of two that try one wins. Nobody's clock is read but one's own: a holder is late if the Lease has not changed
-//! for as long as it says, counted from when the change was seen. A leader counts from before its request; so it stops before another may start.
+//! Every write of the Lease is a compare-and-set, so that of two that try one wins. Nobody's clock
+//! is read but one's own: a holder is late if the Lease has not changed for as long as it says,
+//! counted from when the change was seen. A leader counts from before its request; so it stops
+//! before another may start.
 //!
-//! A Lease cannot stop a write that is under way: each carries the UID and version of what it is for. But no write begins when the time is up ([`Term`]), whatever
-//! task is behind: a process that was paused finds its term over before it has learned of its successor. Why this is not a library: docs/decisions/0008.
+//! A Lease cannot stop a write that is under way: each carries the UID and version of what it is
+//! for. But no write begins when the time is up ([`Term`]), whatever task is behind: a process that
+//! was paused finds its term over before it has learned of its successor. Why this is not a
+//! library: docs/decisions/0008.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +68,8 @@ impl Term {
     }
 
     fn set_end(&self, end: Instant) {
-        self.end.store(end.saturating_duration_since(self.start).as_millis() as u64, Ordering::Release);
+        self.end
+            .store(end.saturating_duration_since(self.start).as_millis() as u64, Ordering::Release);
     }
 
     fn end(&self) {
@@ -98,11 +104,21 @@ impl Elector {
         let host = std::env::var("HOSTNAME").unwrap_or_else(|_| OPERATOR_NAME.to_owned());
         let mut tail = [0; 4];
         tail.copy_from_slice(&token_key::random(4).context("failed to make a candidate's name")?);
-        Ok(Self { leases: Api::default_namespaced(client), identity: format!("{host}_{:08x}", u32::from_be_bytes(tail)), term, seen: None })
+        Ok(Self {
+            leases: Api::default_namespaced(client),
+            identity: format!("{host}_{:08x}", u32::from_be_bytes(tail)),
+            term,
+            seen: None,
+        })
     }
 
-    /// Leads whenever it can, until `stop`; `lead` is dropped at once when the Lease is lost, and is given time to end by itself on `stop`.
-    pub async fn run<F: Future<Output = ()>>(mut self, stop: CancellationToken, lead: impl Fn() -> F) {
+    /// Leads whenever it can, until `stop`; `lead` is dropped at once when the Lease is lost, and
+    /// is given time to end by itself on `stop`.
+    pub async fn run<F: Future<Output = ()>>(
+        mut self,
+        stop: CancellationToken,
+        lead: impl Fn() -> F,
+    ) {
         while stop.run_until_cancelled(self.win()).await.is_some() {
             tracing::info!(identity = self.identity, "leading");
             tokio::select! {
@@ -127,7 +143,8 @@ impl Elector {
     async fn keep(&mut self) {
         while self.term.lasts() {
             tokio::time::sleep(PERIOD).await;
-            // One that failed has until the end of the term; one that has found another holder has none.
+            // One that failed has until the end of the term; one that has found another holder has
+            // none.
             self.attempt().await;
         }
     }
@@ -149,7 +166,10 @@ impl Elector {
                 false
             }
             Err(_) => {
-                tracing::warn!("the API server has not answered about the lease for {} s", PATIENCE.as_secs());
+                tracing::warn!(
+                    "the API server has not answered about the lease for {} s",
+                    PATIENCE.as_secs()
+                );
                 false
             }
         }
@@ -157,18 +177,28 @@ impl Elector {
 
     async fn compare_and_set(&mut self, now: Instant) -> kube::Result<bool> {
         let lease = self.leases.get_opt(OPERATOR_NAME).await?;
-        let version = lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone()).unwrap_or_default();
+        let version = lease
+            .as_ref()
+            .and_then(|lease| lease.metadata.resource_version.clone())
+            .unwrap_or_default();
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != version) {
             self.seen = Some((version, now));
         }
-        let unchanged = self.seen.as_ref().map_or(Duration::ZERO, |(_, since)| now.duration_since(*since));
+        let unchanged =
+            self.seen.as_ref().map_or(Duration::ZERO, |(_, since)| now.duration_since(*since));
         let spec = lease.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
         let step = step(spec.as_ref(), &self.identity, unchanged);
         let answer = match (step, lease) {
             (Step::Wait, _) => return Ok(false),
             (Step::Create, _) | (_, None) => {
-                let metadata = ObjectMeta { name: Some(OPERATOR_NAME.to_owned()), ..ObjectMeta::default() };
-                self.leases.create(&PostParams::default(), &Lease { metadata, spec: Some(self.held(None)) }).await
+                let metadata =
+                    ObjectMeta { name: Some(OPERATOR_NAME.to_owned()), ..ObjectMeta::default() };
+                self.leases
+                    .create(
+                        &PostParams::default(),
+                        &Lease { metadata, spec: Some(self.held(None)) },
+                    )
+                    .await
             }
             (Step::Renew | Step::Take, Some(lease)) => {
                 let lease = Lease { spec: Some(self.held(spec.as_ref())), ..lease };
@@ -186,7 +216,8 @@ impl Elector {
     fn held(&self, old: Option<&LeaseSpec>) -> LeaseSpec {
         let now = Some(MicroTime(Timestamp::now()));
         let again = old.filter(|old| old.holder_identity.as_deref() == Some(&self.identity));
-        let transitions = old.and_then(|old| old.lease_transitions).unwrap_or(-1) + i32::from(again.is_none());
+        let transitions =
+            old.and_then(|old| old.lease_transitions).unwrap_or(-1) + i32::from(again.is_none());
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: Some(LEASE.as_secs() as i32),
@@ -201,7 +232,13 @@ impl Elector {
     async fn release(&self) {
         let released = async {
             let Some(mut lease) = self.leases.get_opt(OPERATOR_NAME).await? else { return Ok(()) };
-            let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&self.identity)) else { return Ok(()) };
+            let Some(spec) = lease
+                .spec
+                .as_mut()
+                .filter(|spec| spec.holder_identity.as_deref() == Some(&self.identity))
+            else {
+                return Ok(());
+            };
             spec.holder_identity = Some(String::new());
             self.leases.replace(OPERATOR_NAME, &PostParams::default(), &lease).await.map(drop)
         };
@@ -223,7 +260,10 @@ fn step(lease: Option<&LeaseSpec>, identity: &str, unchanged: Duration) -> Step 
         None | Some("") => Step::Take,
         Some(holder) if holder == identity => Step::Renew,
         Some(_) => {
-            let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).map_or(LEASE, Duration::from_secs);
+            let duration = spec
+                .lease_duration_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map_or(LEASE, Duration::from_secs);
             if unchanged >= duration { Step::Take } else { Step::Wait }
         }
     }
@@ -235,7 +275,11 @@ mod tests {
 
     #[test]
     fn a_lease_is_taken_from_nobody_or_from_a_holder_who_is_late() {
-        let lease = |holder: &str| LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: Some(15), ..LeaseSpec::default() };
+        let lease = |holder: &str| LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(15),
+            ..LeaseSpec::default()
+        };
         for (case, spec, unchanged, expected) in [
             ("there is none", None, 0, Step::Create),
             ("nobody has ever held it", Some(LeaseSpec::default()), 0, Step::Take),
@@ -244,7 +288,11 @@ mod tests {
             ("another's, renewed", Some(lease("you")), 14, Step::Wait),
             ("another's, who is late", Some(lease("you")), 15, Step::Take),
         ] {
-            assert_eq!(step(spec.as_ref(), "me", Duration::from_secs(unchanged)), expected, "{case}");
+            assert_eq!(
+                step(spec.as_ref(), "me", Duration::from_secs(unchanged)),
+                expected,
+                "{case}"
+            );
         }
     }
 

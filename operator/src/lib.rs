@@ -5,13 +5,15 @@
 //!  client      pure         pure       pure       pure        client
 //! ```
 //!
-//! The four pure steps know no client, no clock and no randomness: time is a parameter. [`decide`] knows roles and facts, not pods, so that `rljob run` ([`local`])
-//! feeds it local processes as the controller feeds it cluster objects.
+//! The four pure steps know no client, no clock and no randomness: time is a parameter. [`decide`]
+//! knows roles and facts, not pods, so that `rljob run` ([`local`]) feeds it local processes as the
+//! controller feeds it cluster objects.
 //!
 //! Beside them, [`pods`] plans what the states of single pods ask for, and [`tend`] does it.
 //!
-//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges [`cache`], [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`],
-//! [`leader`], [`requests`] and [`server`].
+//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges
+//! [`cache`], [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`], [`leader`],
+//! [`requests`] and [`server`].
 
 pub mod validate;
 

@@ -1,5 +1,6 @@
-//! What the operator counts and measures, for `/metrics`. Labels are bounded: verbs, steps, condition types, reasons from a list that cannot grow without end; never names.
-//! Which job it is that is late, `kubectl get rljobs` shows: here stands the worst.
+//! What the operator counts and measures, for `/metrics`. Labels are bounded: verbs, steps,
+//! condition types, reasons from a list that cannot grow without end; never names. Which job it is
+//! that is late, `kubectl get rljobs` shows: here stands the worst.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::reflector::Store;
 use prometheus::core::Collector;
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
-use prometheus::{Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
+};
 use rljob_crds::RLJob;
 use rljob_crds::names::{CONDITION_READY, CONDITION_SUCCEEDED, REASON_RESTARTING, REASON_STARTING};
 use rljob_crds::status::RLJobStatus;
@@ -21,7 +25,8 @@ use crate::status;
 /// Buckets of a pass's duration, in seconds.
 const PASS_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 /// Buckets of the time from a failure to resumed training, in seconds.
-const RECOVERY_BUCKETS: [f64; 11] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0];
+const RECOVERY_BUCKETS: [f64; 11] =
+    [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 /// Reasons that are told apart; those after are `Other`.
 const REASONS: usize = 32;
 
@@ -50,36 +55,88 @@ impl Metrics {
     /// A name that is registered twice or is not valid.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let pass = HistogramOpts::new("rljob_reconcile_duration_seconds", "Seconds that a pass took.").buckets(PASS_BUCKETS.to_vec());
-        let recovery = HistogramOpts::new("rljob_recovery_seconds", "Seconds from a failure of learners to resumed training, as the statuses tell.");
+        let pass =
+            HistogramOpts::new("rljob_reconcile_duration_seconds", "Seconds that a pass took.")
+                .buckets(PASS_BUCKETS.to_vec());
+        let recovery = HistogramOpts::new(
+            "rljob_recovery_seconds",
+            "Seconds from a failure of learners to resumed training, as the statuses tell.",
+        );
         let recovery = recovery.buckets(RECOVERY_BUCKETS.to_vec());
         Ok(Self {
             duration: register(&registry, Histogram::with_opts(pass)?)?,
-            errors: register(&registry, counters("rljob_reconcile_errors_total", "Passes that failed, by the step that failed.", "variant")?)?,
-            status_writes: register(&registry, IntCounter::new("rljob_status_writes_total", "Statuses written.")?)?,
+            errors: register(
+                &registry,
+                counters(
+                    "rljob_reconcile_errors_total",
+                    "Passes that failed, by the step that failed.",
+                    "variant",
+                )?,
+            )?,
+            status_writes: register(
+                &registry,
+                IntCounter::new("rljob_status_writes_total", "Statuses written.")?,
+            )?,
             requests: register(
                 &registry,
-                counters("rljob_api_requests_total", "Requests to the API server, by verb, without those about the lease.", "verb")?,
+                counters(
+                    "rljob_api_requests_total",
+                    "Requests to the API server, by verb, without those about the lease.",
+                    "verb",
+                )?,
             )?,
-            leader: register(&registry, IntGauge::new("rljob_leader", "1 if this operator leads, 0 if it stands by.")?)?,
-            jobs: register(&registry, gauges("rljob_jobs", "RLJobs by state, the reason of condition Succeeded.", &["state"])?)?,
-            conditions: register(&registry, gauges("rljob_job_conditions", "RLJobs by the status of each condition.", &["type", "status"])?)?,
+            leader: register(
+                &registry,
+                IntGauge::new("rljob_leader", "1 if this operator leads, 0 if it stands by.")?,
+            )?,
+            jobs: register(
+                &registry,
+                gauges(
+                    "rljob_jobs",
+                    "RLJobs by state, the reason of condition Succeeded.",
+                    &["state"],
+                )?,
+            )?,
+            conditions: register(
+                &registry,
+                gauges(
+                    "rljob_job_conditions",
+                    "RLJobs by the status of each condition.",
+                    &["type", "status"],
+                )?,
+            )?,
             restarts: register(
                 &registry,
-                counters("rljob_restarts_total", "Restarts of learners, by the failure's reason; those that do not count are `PodLost`.", "reason")?,
+                counters(
+                    "rljob_restarts_total",
+                    "Restarts of learners, by the failure's reason; those that do not count are `PodLost`.",
+                    "reason",
+                )?,
             )?,
             incidents: register(
                 &registry,
-                IntCounterVec::new(Opts::new("rljob_incidents_total", "Incidents of pods, as statuses tell them, by reason and role."), &["reason", "role"])?,
+                IntCounterVec::new(
+                    Opts::new(
+                        "rljob_incidents_total",
+                        "Incidents of pods, as statuses tell them, by reason and role.",
+                    ),
+                    &["reason", "role"],
+                )?,
             )?,
             recovery: register(&registry, Histogram::with_opts(recovery)?)?,
             weight_lag: register(
                 &registry,
-                IntGauge::new("rljob_weight_version_lag_steps_max", "Steps by which the engine that is furthest behind is behind its trainers.")?,
+                IntGauge::new(
+                    "rljob_weight_version_lag_steps_max",
+                    "Steps by which the engine that is furthest behind is behind its trainers.",
+                )?,
             )?,
             checkpoint_age: register(
                 &registry,
-                Gauge::new("rljob_checkpoint_age_seconds_max", "Seconds since the newest checkpoint of the running job whose is oldest, or since its start.")?,
+                Gauge::new(
+                    "rljob_checkpoint_age_seconds_max",
+                    "Seconds since the newest checkpoint of the running job whose is oldest, or since its start.",
+                )?,
             )?,
             registry,
         })
@@ -130,11 +187,24 @@ impl Metrics {
     ///
     /// # Errors
     /// If it cannot be encoded.
-    pub fn text(&self, leads: bool, jobs: Option<&Store<RLJob>>, reports: &[CoordinatorStatus], now: Timestamp) -> prometheus::Result<Vec<u8>> {
+    pub fn text(
+        &self,
+        leads: bool,
+        jobs: Option<&Store<RLJob>>,
+        reports: &[CoordinatorStatus],
+        now: Timestamp,
+    ) -> prometheus::Result<Vec<u8>> {
         self.leader.set(i64::from(leads));
-        let statuses: Vec<RLJobStatus> = jobs.map(Store::state).unwrap_or_default().iter().map(|job| job.status.clone().unwrap_or_default()).collect();
+        let statuses: Vec<RLJobStatus> = jobs
+            .map(Store::state)
+            .unwrap_or_default()
+            .iter()
+            .map(|job| job.status.clone().unwrap_or_default())
+            .collect();
         self.count_jobs(&statuses);
-        self.checkpoint_age.set(statuses.iter().filter_map(|status| checkpoint_age(status, now)).fold(0.0, f64::max));
+        self.checkpoint_age.set(
+            statuses.iter().filter_map(|status| checkpoint_age(status, now)).fold(0.0, f64::max),
+        );
         self.weight_lag.set(reports.iter().filter_map(weight_lag).max().unwrap_or(0));
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -142,12 +212,16 @@ impl Metrics {
     }
 
     fn count_jobs(&self, statuses: &[RLJobStatus]) {
-        let (mut states, mut conditions) = (BTreeMap::<String, i64>::new(), BTreeMap::<(String, String), i64>::new());
+        let (mut states, mut conditions) =
+            (BTreeMap::<String, i64>::new(), BTreeMap::<(String, String), i64>::new());
         for status in statuses {
-            let state = condition(status, CONDITION_SUCCEEDED).map_or(REASON_STARTING, |condition| condition.reason.as_str());
+            let state = condition(status, CONDITION_SUCCEEDED)
+                .map_or(REASON_STARTING, |condition| condition.reason.as_str());
             *states.entry(state.to_owned()).or_default() += 1;
             for condition in &status.conditions {
-                *conditions.entry((condition.type_.clone(), condition.status.clone())).or_default() += 1;
+                *conditions
+                    .entry((condition.type_.clone(), condition.status.clone()))
+                    .or_default() += 1;
             }
         }
         self.jobs.reset();
@@ -161,7 +235,10 @@ impl Metrics {
     }
 }
 
-fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
+fn register<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> prometheus::Result<C> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
 }
@@ -185,21 +262,32 @@ fn role(pod: &str) -> &'static str {
 
 /// Seconds since the run was last ready, if it was restarting and is ready again.
 fn recovery(old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) -> Option<f64> {
-    let before = condition(old, CONDITION_READY).filter(|ready| ready.status == "False" && ready.reason == REASON_RESTARTING)?;
-    condition(new, CONDITION_READY).filter(|ready| ready.status == "True" && new.completion_time.is_none())?;
+    let before = condition(old, CONDITION_READY)
+        .filter(|ready| ready.status == "False" && ready.reason == REASON_RESTARTING)?;
+    condition(new, CONDITION_READY)
+        .filter(|ready| ready.status == "True" && new.completion_time.is_none())?;
     Some(now.duration_since(before.last_transition_time.0).as_secs_f64())
 }
 
 /// Of a job that trains.
 fn checkpoint_age(status: &RLJobStatus, now: Timestamp) -> Option<f64> {
-    let since = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.time.as_ref()).or(status.active_since.as_ref())?;
+    let since = status
+        .checkpoint
+        .as_ref()
+        .and_then(|checkpoint| checkpoint.time.as_ref())
+        .or(status.active_since.as_ref())?;
     let trains = status.completion_time.is_none() && status.active_since.is_some();
     trains.then(|| now.duration_since(since.0).as_secs_f64().max(0.0))
 }
 
 /// Of a run that makes steps: its steps less those of the oldest weights that an engine holds.
 fn weight_lag(report: &CoordinatorStatus) -> Option<i64> {
-    let oldest = report.engines.iter().filter_map(|engine| engine.version).map(|version| version.step).min()?;
+    let oldest = report
+        .engines
+        .iter()
+        .filter_map(|engine| engine.version)
+        .map(|version| version.step)
+        .min()?;
     (report.phase == Phase::Running).then(|| i64::from(report.step) - i64::from(oldest))
 }
 
@@ -220,8 +308,15 @@ mod tests {
             last_transition_time: Time(at(0)),
             observed_generation: None,
         });
-        let last_failure = (restarts > 0).then(|| Failure { reason: "LearnerKilled".to_owned(), ..Failure::default() });
-        RLJobStatus { conditions: conditions.into(), attempt, restarts, last_failure, ..RLJobStatus::default() }
+        let last_failure = (restarts > 0)
+            .then(|| Failure { reason: "LearnerKilled".to_owned(), ..Failure::default() });
+        RLJobStatus {
+            conditions: conditions.into(),
+            attempt,
+            restarts,
+            last_failure,
+            ..RLJobStatus::default()
+        }
     }
 
     fn samples(metrics: &Metrics, wanted: &str) -> Vec<String> {
@@ -237,26 +332,52 @@ mod tests {
         metrics.status_written(&restarting, &status("True", "Running", 2, 1), at(7));
         assert_eq!(
             samples(&metrics, "rljob_restarts_total"),
-            [r#"rljob_restarts_total{reason="LearnerKilled"} 1"#, r#"rljob_restarts_total{reason="PodLost"} 1"#]
+            [
+                r#"rljob_restarts_total{reason="LearnerKilled"} 1"#,
+                r#"rljob_restarts_total{reason="PodLost"} 1"#
+            ]
         );
-        assert_eq!(samples(&metrics, "rljob_recovery_seconds_sum"), ["rljob_recovery_seconds_sum 7"]);
-        assert_eq!(samples(&metrics, "rljob_recovery_seconds_count"), ["rljob_recovery_seconds_count 1"]);
+        assert_eq!(
+            samples(&metrics, "rljob_recovery_seconds_sum"),
+            ["rljob_recovery_seconds_sum 7"]
+        );
+        assert_eq!(
+            samples(&metrics, "rljob_recovery_seconds_count"),
+            ["rljob_recovery_seconds_count 1"]
+        );
     }
 
     #[test]
     fn an_incident_is_counted_once_and_again_when_more_is_known() {
         let metrics = Metrics::new().unwrap();
         let with = |incidents: &[(&str, &str)]| {
-            let incident =
-                |(reason, pod): &(&str, &str)| Incident { reason: (*reason).to_owned(), pod: (*pod).to_owned(), uid: (*pod).to_owned(), ..Incident::default() };
-            RLJobStatus { incidents: incidents.iter().map(incident).collect(), ..RLJobStatus::default() }
+            let incident = |(reason, pod): &(&str, &str)| Incident {
+                reason: (*reason).to_owned(),
+                pod: (*pod).to_owned(),
+                uid: (*pod).to_owned(),
+                ..Incident::default()
+            };
+            RLJobStatus {
+                incidents: incidents.iter().map(incident).collect(),
+                ..RLJobStatus::default()
+            }
         };
-        let (first, then) = (with(&[("NodeNotReady", "a-b-trainer-0")]), with(&[("PodLost", "a-b-trainer-0"), ("Evicted", "a-b-inference-12")]));
+        let (first, then) = (
+            with(&[("NodeNotReady", "a-b-trainer-0")]),
+            with(&[("PodLost", "a-b-trainer-0"), ("Evicted", "a-b-inference-12")]),
+        );
         metrics.status_written(&RLJobStatus::default(), &first, at(0));
         metrics.status_written(&first, &then, at(1));
         metrics.status_written(&then, &then, at(2));
-        let expected = ["Evicted\",role=\"inference", "NodeNotReady\",role=\"trainer", "PodLost\",role=\"trainer"];
-        assert_eq!(samples(&metrics, "rljob_incidents_total"), expected.map(|labels| format!("rljob_incidents_total{{reason=\"{labels}\"}} 1")));
+        let expected = [
+            "Evicted\",role=\"inference",
+            "NodeNotReady\",role=\"trainer",
+            "PodLost\",role=\"trainer",
+        ];
+        assert_eq!(
+            samples(&metrics, "rljob_incidents_total"),
+            expected.map(|labels| format!("rljob_incidents_total{{reason=\"{labels}\"}} 1"))
+        );
     }
 
     #[test]
@@ -264,25 +385,47 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         for number in 0..100 {
             let mut new = status("True", "Running", 1, 1);
-            new.last_failure = Some(Failure { reason: format!("Reason{number}"), ..Failure::default() });
+            new.last_failure =
+                Some(Failure { reason: format!("Reason{number}"), ..Failure::default() });
             metrics.status_written(&RLJobStatus::default(), &new, at(0));
         }
         let reasons = samples(&metrics, "rljob_restarts_total");
         assert_eq!(reasons.len(), REASONS + 1, "{reasons:?}");
-        assert!(reasons.contains(&r#"rljob_restarts_total{reason="Other"} 68"#.to_owned()), "{reasons:?}");
+        assert!(
+            reasons.contains(&r#"rljob_restarts_total{reason="Other"} 68"#.to_owned()),
+            "{reasons:?}"
+        );
     }
 
     #[test]
     fn the_worst_checkpoint_and_the_oldest_weights_stand_for_all() {
         let version = |text: &str| Some(text.parse().unwrap());
-        let engine = |version| EngineState { name: "e".to_owned(), state: EngineCondition::Ready, version, silent_seconds: None };
-        let running = CoordinatorStatus { engines: vec![engine(version("step-6.attempt-0")), engine(version("step-4.attempt-0")), engine(None)], ..report() };
+        let engine = |version| EngineState {
+            name: "e".to_owned(),
+            state: EngineCondition::Ready,
+            version,
+            silent_seconds: None,
+        };
+        let running = CoordinatorStatus {
+            engines: vec![
+                engine(version("step-6.attempt-0")),
+                engine(version("step-4.attempt-0")),
+                engine(None),
+            ],
+            ..report()
+        };
         assert_eq!(weight_lag(&running), Some(3));
         assert_eq!(weight_lag(&CoordinatorStatus { phase: Phase::Restarting, ..running }), None);
         let trains = RLJobStatus { active_since: Some(Time(at(0))), ..RLJobStatus::default() };
         assert_eq!(checkpoint_age(&trains, at(5)), Some(5.0));
         let saved = CheckpointStatus { time: Some(Time(at(4))), ..CheckpointStatus::default() };
-        assert_eq!(checkpoint_age(&RLJobStatus { checkpoint: Some(saved), ..trains.clone() }, at(5)), Some(1.0));
-        assert_eq!(checkpoint_age(&RLJobStatus { completion_time: Some(Time(at(4))), ..trains }, at(5)), None);
+        assert_eq!(
+            checkpoint_age(&RLJobStatus { checkpoint: Some(saved), ..trains.clone() }, at(5)),
+            Some(1.0)
+        );
+        assert_eq!(
+            checkpoint_age(&RLJobStatus { completion_time: Some(Time(at(4))), ..trains }, at(5)),
+            None
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Talks to coordinators, outside of reconcile: one task a job tells it what is wanted and asks how it is, so that a slow coordinator delays nobody else's job.
+//! Talks to coordinators, outside of reconcile: one task a job tells it what is wanted and asks how
+//! it is, so that a slow coordinator delays nobody else's job.
 //!
 //! ```text
 //!  reconcile ── order (newest wins) ─▶ task ── PUT /v1/desired, GET /v1/status ─▶ coordinator
@@ -25,7 +26,8 @@ use crate::pods::HUNG_SECONDS;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest time that an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A change of nothing but progress triggers a pass this often: what status writes at most once a minute.
+/// A change of nothing but progress triggers a pass this often: what status writes at most once a
+/// minute.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
 /// Triggers that wait for the controller; one that finds no room is given again a second later.
 const TRIGGERS: usize = 1024;
@@ -75,9 +77,14 @@ impl Pollers {
     /// If the HTTP client cannot be made.
     pub fn new() -> reqwest::Result<(Self, mpsc::Receiver<ObjectRef<RLJob>>)> {
         let (trigger, triggers) = mpsc::channel(TRIGGERS);
-        // Pods are reached directly, whatever proxy the environment names.
-        // A connection that is kept holds 20 KiB of buffers: a fifth of all that a running job would take.
-        let http = reqwest::Client::builder().timeout(TIMEOUT).pool_max_idle_per_host(0).no_proxy().redirect(reqwest::redirect::Policy::none()).build()?;
+        // Pods are reached directly, whatever proxy the environment names. A connection that is
+        // kept holds 20 KiB of buffers: a fifth of all that a running job would take.
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .pool_max_idle_per_host(0)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
         Ok((Self { http, tasks: Mutex::default(), trigger }, triggers))
     }
 
@@ -95,7 +102,10 @@ impl Pollers {
         let (sender, receiver) = watch::channel(order);
         let latest = Arc::new(Mutex::new(None));
         let task = poll(self.http.clone(), receiver, latest.clone(), self.trigger.clone(), job);
-        tasks.insert(uid.to_owned(), Poller { order: sender, latest, _task: AbortOnDropHandle::new(tokio::spawn(task)) });
+        tasks.insert(
+            uid.to_owned(),
+            Poller { order: sender, latest, _task: AbortOnDropHandle::new(tokio::spawn(task)) },
+        );
     }
 
     /// Says nothing more to the job's coordinator.
@@ -110,7 +120,10 @@ impl Pollers {
 
     /// What every coordinator said last.
     pub fn reports(&self) -> Vec<CoordinatorStatus> {
-        lock(&self.tasks).values().filter_map(|poller| lock(&poller.latest).as_ref()?.status.clone()).collect()
+        lock(&self.tasks)
+            .values()
+            .filter_map(|poller| lock(&poller.latest).as_ref()?.status.clone())
+            .collect()
     }
 
     /// What the coordinator of that pod UID said last.
@@ -123,7 +136,9 @@ impl Pollers {
     /// Whether the coordinator of that pod UID has been asked, and has answered or failed to.
     pub fn has_asked(&self, uid: &str, identity: &str) -> bool {
         let tasks = lock(&self.tasks);
-        tasks.get(uid).is_some_and(|poller| lock(&poller.latest).as_ref().is_some_and(|report| report.identity == identity))
+        tasks.get(uid).is_some_and(|poller| {
+            lock(&poller.latest).as_ref().is_some_and(|report| report.identity == identity)
+        })
     }
 }
 
@@ -150,14 +165,16 @@ async fn poll(
                 tracing::debug!(%job, %error, "the coordinator did not answer");
                 // One that was restarted in its pod knows nothing until it is told.
                 told = None;
-                let is_first = lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
+                let is_first =
+                    lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
                 if is_first && trigger.try_send(job.clone()).is_ok() {
                     *lock(&latest) = Some(Report { identity: order.identity, status: None });
                 }
                 continue;
             }
         };
-        let essence = Essence::of(&status, triggered.as_ref().map(|(_, essence, _)| &essence.weighted));
+        let essence =
+            Essence::of(&status, triggered.as_ref().map(|(_, essence, _)| &essence.weighted));
         *lock(&latest) = Some(Report { identity: order.identity.clone(), status: Some(status) });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
             *identity != order.identity
@@ -172,11 +189,19 @@ async fn poll(
 }
 
 /// Tells what is wanted if the coordinator does not know it, then asks for its status.
-async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) -> reqwest::Result<CoordinatorStatus> {
+async fn ask(
+    http: &reqwest::Client,
+    order: &Order,
+    told: &mut Option<Order>,
+) -> reqwest::Result<CoordinatorStatus> {
     if told.as_ref() != Some(order) {
-        let request = http.put(format!("{}/v1/desired", order.url)).bearer_auth(&order.token).json(&order.desired);
+        let request = http
+            .put(format!("{}/v1/desired", order.url))
+            .bearer_auth(&order.token)
+            .json(&order.desired);
         let answer = request.send().await?;
-        // One that acts under a higher epoch refuses; its status says which, so that the next one is higher still.
+        // One that acts under a higher epoch refuses; its status says which, so that the next one
+        // is higher still.
         if answer.status() != reqwest::StatusCode::CONFLICT {
             answer.error_for_status()?;
             *told = Some(order.clone());
@@ -185,7 +210,9 @@ async fn ask(http: &reqwest::Client, order: &Order, told: &mut Option<Order>) ->
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
     let status: CoordinatorStatus = request.send().await?.error_for_status()?.json().await?;
     // A restarted container of the same pod has forgotten what it was told.
-    if status.epoch != Some(order.desired.epoch) || status.generation != Some(order.desired.generation) {
+    if status.epoch != Some(order.desired.epoch)
+        || status.generation != Some(order.desired.generation)
+    {
         *told = None;
     }
     Ok(status)
@@ -203,9 +230,21 @@ struct Essence {
 impl Essence {
     fn of(status: &CoordinatorStatus, before: Option<&BTreeSet<String>>) -> Self {
         let synced = status.engines.iter().any(|engine| engine.state == EngineCondition::Ready);
-        let in_update = |engine: &EngineState| engine.state == EngineCondition::Syncing && before.is_some_and(|before| before.contains(&engine.name));
-        let weighted = status.engines.iter().filter(|engine| engine.version.is_some() || in_update(engine)).map(|engine| engine.name.clone()).collect();
-        let hung = status.engines.iter().filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)).count();
+        let in_update = |engine: &EngineState| {
+            engine.state == EngineCondition::Syncing
+                && before.is_some_and(|before| before.contains(&engine.name))
+        };
+        let weighted = status
+            .engines
+            .iter()
+            .filter(|engine| engine.version.is_some() || in_update(engine))
+            .map(|engine| engine.name.clone())
+            .collect();
+        let hung = status
+            .engines
+            .iter()
+            .filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS))
+            .count();
         let state = format!(
             "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {}",
             status.epoch,

@@ -1,4 +1,5 @@
-//! What every request to the API server passes through: it is counted, and a write is refused when the operator's term as leader is over, whichever task it comes from.
+//! What every request to the API server passes through: it is counted, and a write is refused when
+//! the operator's term as leader is over, whichever task it comes from.
 
 use axum::http::{Method, Request};
 use kube::client::{Body, ClientBuilder};
@@ -33,7 +34,9 @@ pub fn client(config: Config, term: Term, counter: IntCounterVec) -> kube::Resul
 /// The verb, as in a rule of RBAC; lists are told from single objects by nobody.
 fn verb<B>(request: &Request<B>) -> &'static str {
     match *request.method() {
-        Method::GET if request.uri().query().is_some_and(|query| query.contains("watch=true")) => "watch",
+        Method::GET if request.uri().query().is_some_and(|query| query.contains("watch=true")) => {
+            "watch"
+        }
         Method::GET => "get",
         Method::POST => "create",
         Method::PUT => "update",
@@ -49,8 +52,16 @@ mod tests {
 
     #[test]
     fn a_request_is_counted_under_its_verb() {
-        let verbs = [("GET", "/api?watch=true"), ("GET", "/api?limit=1"), ("POST", "/"), ("PUT", "/"), ("PATCH", "/"), ("DELETE", "/"), ("HEAD", "/")]
-            .map(|(method, uri)| verb(&Request::builder().method(method).uri(uri).body(()).unwrap()));
+        let verbs = [
+            ("GET", "/api?watch=true"),
+            ("GET", "/api?limit=1"),
+            ("POST", "/"),
+            ("PUT", "/"),
+            ("PATCH", "/"),
+            ("DELETE", "/"),
+            ("HEAD", "/"),
+        ]
+        .map(|(method, uri)| verb(&Request::builder().method(method).uri(uri).body(()).unwrap()));
         assert_eq!(verbs, ["watch", "get", "create", "update", "patch", "delete", "other"]);
     }
 }

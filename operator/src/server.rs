@@ -68,14 +68,21 @@ impl Drop for Leads {
 /// # Errors
 /// If the address cannot be listened on, or the listener fails.
 pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> std::io::Result<()> {
-    let router = Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(readyz)).route("/metrics", get(metrics_text)).with_state(app);
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_text))
+        .with_state(app);
     let listener = tokio::net::TcpListener::bind(address).await?;
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
 /// A leader is ready once every RLJob has been seen; a stand-by is ready to take over.
 async fn readyz(State(app): State<App>) -> (StatusCode, &'static str) {
-    match app.work().map(|work| work.jobs.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok())) {
+    match app
+        .work()
+        .map(|work| work.jobs.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok()))
+    {
         Some(false) => (StatusCode::SERVICE_UNAVAILABLE, "the RLJobs have not been listed yet"),
         Some(true) | None => (StatusCode::OK, "ok"),
     }
@@ -84,6 +91,14 @@ async fn readyz(State(app): State<App>) -> (StatusCode, &'static str) {
 async fn metrics_text(State(app): State<App>) -> (StatusCode, Vec<u8>) {
     let work = app.work();
     let reports = work.as_ref().map(|work| work.context.pollers.reports()).unwrap_or_default();
-    let text = app.metrics.text(app.term.lasts(), work.as_ref().map(|work| &work.jobs), &reports, Timestamp::now());
-    text.map_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string().into_bytes()), |text| (StatusCode::OK, text))
+    let text = app.metrics.text(
+        app.term.lasts(),
+        work.as_ref().map(|work| &work.jobs),
+        &reports,
+        Timestamp::now(),
+    );
+    text.map_or_else(
+        |error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string().into_bytes()),
+        |text| (StatusCode::OK, text),
+    )
 }

@@ -1,4 +1,5 @@
-//! How SGLang 0.5.12 is started, in a pod as on a laptop (docs/decisions/0007). Pure: where it runs is a parameter.
+//! How SGLang 0.5.12 is started, in a pod as on a laptop (docs/decisions/0007). Pure: where it runs
+//! is a parameter.
 
 use std::path::Path;
 
@@ -29,8 +30,14 @@ pub const OWN_FLAGS: [&str; 16] = [
     "--admin-api-key",
 ];
 
-/// The server's flags but for `--port`, which follows. `config_file` holds the keys, as [`config_text`] gives them.
-pub fn arguments(spec: &RLJobSpec, model_directory: &Path, host: &str, config_file: &str) -> Vec<String> {
+/// The server's flags but for `--port`, which follows. `config_file` holds the keys, as
+/// [`config_text`] gives them.
+pub fn arguments(
+    spec: &RLJobSpec,
+    model_directory: &Path,
+    host: &str,
+    config_file: &str,
+) -> Vec<String> {
     let load_format = if spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" };
     let dtype = if spec.training.precision == Precision::BF16 { "bfloat16" } else { "float32" };
     let mut arguments = vec![
@@ -97,14 +104,21 @@ mod tests {
         spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
         let all = arguments(&spec, Path::new("/m"), "::", "/keys.yaml");
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
-        assert_eq!(all[8..11], ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]);
+        assert_eq!(
+            all[8..11],
+            ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
+        );
     }
 
     #[test]
     fn flags_of_the_run_are_known_in_every_spelling() {
-        for (argument, own) in
-            [("--tp-size", Some("--tp-size")), ("--api_key=x", Some("--api-key")), ("--tp-sizes=2", None), ("2", None), ("--context-length=9", None)]
-        {
+        for (argument, own) in [
+            ("--tp-size", Some("--tp-size")),
+            ("--api_key=x", Some("--api-key")),
+            ("--tp-sizes=2", None),
+            ("2", None),
+            ("--context-length=9", None),
+        ] {
             assert_eq!(own_flag(argument), own, "{argument}");
         }
     }
@@ -112,6 +126,9 @@ mod tests {
     #[test]
     fn the_configuration_file_is_yaml() {
         let value: serde_yaml::Value = serde_yaml::from_str(&config_text("a1", "b:2")).unwrap();
-        assert_eq!((value["api-key"].as_str(), value["admin-api-key"].as_str()), (Some("a1"), Some("b:2")));
+        assert_eq!(
+            (value["api-key"].as_str(), value["admin-api-key"].as_str()),
+            (Some("a1"), Some("b:2"))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Does to pods what was planned for them. Each request names the pod's UID and version: one that is another pod by now, or has changed, is left to the next pass.
+//! Does to pods what was planned for them. Each request names the pod's UID and version: one that
+//! is another pod by now, or has changed, is left to the next pass.
 
 use futures::future::{join, join_all};
 use jiff::Timestamp;
@@ -14,7 +15,12 @@ use crate::pods::{GateChange, Plan, Removal};
 ///
 /// # Errors
 /// Any request that fails, but for a pod that is gone or has changed.
-pub async fn tend(client: &Client, namespace: &str, plan: &Plan, now: Timestamp) -> kube::Result<()> {
+pub async fn tend(
+    client: &Client,
+    namespace: &str,
+    plan: &Plan,
+    now: Timestamp,
+) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let removals = join_all(plan.removals.iter().map(|removal| remove(&pods, removal)));
     let gates = join_all(plan.gates.iter().map(|change| set_gate(&pods, change, now)));
@@ -25,8 +31,13 @@ pub async fn tend(client: &Client, namespace: &str, plan: &Plan, now: Timestamp)
 
 async fn remove(pods: &Api<Pod>, removal: &Removal) -> kube::Result<()> {
     let Removal { name, uid, resource_version, because } = removal;
-    let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: resource_version.clone() };
-    let parameters = DeleteParams { grace_period_seconds: Some(because.grace_seconds()), preconditions: Some(preconditions), ..DeleteParams::default() };
+    let preconditions =
+        Preconditions { uid: Some(uid.clone()), resource_version: resource_version.clone() };
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(because.grace_seconds()),
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
     tracing::info!(pod = name, uid, ?because, "removing a pod");
     unless_changed(pods.delete(name, &parameters).await)
 }
@@ -37,7 +48,8 @@ async fn set_gate(pods: &Api<Pod>, change: &GateChange, now: Timestamp) -> kube:
     let status = if gate.open { "True" } else { "False" };
     let condition = json!({ "type": GATE_WEIGHTS_SYNCED, "status": status, "reason": reason, "message": gate.message, "lastTransitionTime": now.round(jiff::Unit::Second).unwrap_or(now) });
     let patch = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
-    let parameters = PatchParams { field_manager: Some(MANAGED_BY.to_owned()), ..PatchParams::default() };
+    let parameters =
+        PatchParams { field_manager: Some(MANAGED_BY.to_owned()), ..PatchParams::default() };
     unless_changed(pods.patch_status(name, &parameters, &Patch::Strategic(patch)).await)
 }
 

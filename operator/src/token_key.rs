@@ -1,6 +1,8 @@
-//! The operator's key, which every job's tokens are derived from: a file, or a Secret of the operator's own namespace that it makes when it starts for the first time.
+//! The operator's key, which every job's tokens are derived from: a file, or a Secret of the
+//! operator's own namespace that it makes when it starts for the first time.
 //!
-//! The Secret is the default since it needs no step by hand and the least rights: creating, which the operator may do anyway, and reading this one by name.
+//! The Secret is the default since it needs no step by hand and the least rights: creating, which
+//! the operator may do anyway, and reading this one by name.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,7 +26,8 @@ const ENTRY: &str = "key";
 /// # Errors
 /// If the file cannot be read or holds fewer than 32 bytes.
 pub fn from_file(path: &Path) -> anyhow::Result<TokenKey> {
-    let bytes = std::fs::read(path).with_context(|| format!("failed to read the token key {}", path.display()))?;
+    let bytes = std::fs::read(path)
+        .with_context(|| format!("failed to read the token key {}", path.display()))?;
     TokenKey::new(bytes).with_context(|| format!("the token key {} is not usable", path.display()))
 }
 
@@ -34,14 +37,21 @@ pub fn from_file(path: &Path) -> anyhow::Result<TokenKey> {
 /// Requests that fail, or a Secret that holds no key.
 pub async fn from_secret(client: &Client, namespace: &str) -> anyhow::Result<TokenKey> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let secret = match secrets.get_opt(TOKEN_KEY_SECRET).await.context("failed to read the token key's Secret")? {
+    let secret = match secrets
+        .get_opt(TOKEN_KEY_SECRET)
+        .await
+        .context("failed to read the token key's Secret")?
+    {
         Some(secret) => secret,
         None => create(&secrets).await?,
     };
     let Some(ByteString(bytes)) = secret.data.and_then(|mut data| data.remove(ENTRY)) else {
-        bail!("Secret {namespace}/{TOKEN_KEY_SECRET} has no entry `{ENTRY}`; remove it and a new key is made (running jobs then get new tokens)");
+        bail!(
+            "Secret {namespace}/{TOKEN_KEY_SECRET} has no entry `{ENTRY}`; remove it and a new key is made (running jobs then get new tokens)"
+        );
     };
-    TokenKey::new(bytes).with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is not usable"))
+    TokenKey::new(bytes)
+        .with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is not usable"))
 }
 
 /// Random bytes of the operating system.
@@ -64,7 +74,9 @@ async fn create(secrets: &Api<Secret>) -> anyhow::Result<Secret> {
     };
     match secrets.create(&PostParams::default(), &secret).await {
         // Another operator was faster: its key holds.
-        Err(kube::Error::Api(status)) if status.code == 409 => secrets.get(TOKEN_KEY_SECRET).await.context("failed to read the token key's Secret"),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            secrets.get(TOKEN_KEY_SECRET).await.context("failed to read the token key's Secret")
+        }
         result => result.context("failed to create the token key's Secret"),
     }
 }

@@ -1,4 +1,5 @@
-//! Requests to the API server as JSON, with the administrator's certificate: what a test does many times a second, where a kubectl each would be slow.
+//! Requests to the API server as JSON, with the administrator's certificate: what a test does many
+//! times a second, where a kubectl each would be slow.
 
 use std::fs;
 use std::path::Path;
@@ -25,13 +26,23 @@ pub struct Api {
 impl Api {
     /// For the user of a kubeconfig that [`crate::pki`] wrote.
     pub fn new(kubeconfig: &Path) -> Result<Self> {
-        let config: Value = serde_json::from_slice(&fs::read(kubeconfig)?).with_context(|| format!("{} is not JSON", kubeconfig.display()))?;
+        let config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)
+            .with_context(|| format!("{} is not JSON", kubeconfig.display()))?;
         let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
-        let read = |value: &Value| fs::read(value.as_str().unwrap_or_default()).with_context(|| format!("cannot read {value}"));
+        let read = |value: &Value| {
+            fs::read(value.as_str().unwrap_or_default())
+                .with_context(|| format!("cannot read {value}"))
+        };
         let authority = Certificate::from_pem(&read(&cluster["certificate-authority"])?)?;
-        let identity = Identity::from_pem(&[read(&user["client-key"])?, read(&user["client-certificate"])?].concat())?;
+        let identity = Identity::from_pem(
+            &[read(&user["client-key"])?, read(&user["client-certificate"])?].concat(),
+        )?;
         let plain = Client::builder().add_root_certificate(authority.clone()).no_proxy().build()?;
-        let http = Client::builder().add_root_certificate(authority).identity(identity).no_proxy().build()?;
+        let http = Client::builder()
+            .add_root_certificate(authority)
+            .identity(identity)
+            .no_proxy()
+            .build()?;
         Ok(Self { http, plain, server: cluster["server"].as_str().unwrap_or_default().to_owned() })
     }
 
@@ -60,17 +71,28 @@ impl Api {
         self.send(Method::DELETE, path, "application/json", Some(options))
     }
 
-    fn send(&self, method: Method, path: &str, content_type: &str, body: Option<&Value>) -> Result<Value> {
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
         let line = format!("{method} {path}");
         let (code, bytes) = runtime().block_on(async {
-            let mut request = self.http.request(method, format!("{}{path}", self.server)).timeout(LIMIT).header("content-type", content_type);
+            let mut request = self
+                .http
+                .request(method, format!("{}{path}", self.server))
+                .timeout(LIMIT)
+                .header("content-type", content_type);
             if let Some(body) = body {
                 request = request.body(body.to_string());
             }
             let answer = request.send().await.with_context(|| line.clone())?;
             anyhow::Ok((answer.status(), answer.bytes().await?))
         })?;
-        let answer: Value = serde_json::from_slice(&bytes).with_context(|| format!("{line}: {code} {}", String::from_utf8_lossy(&bytes)))?;
+        let answer: Value = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{line}: {code} {}", String::from_utf8_lossy(&bytes)))?;
         if !code.is_success() {
             bail!("{line}: {code}: {}", answer["message"].as_str().unwrap_or_default());
         }
@@ -101,5 +123,11 @@ impl Api {
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     #[expect(clippy::expect_used, reason = "without threads no test runs")]
-    RUNTIME.get_or_init(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("no threads for the tests' runtime"))
+    RUNTIME.get_or_init(|| {
+        Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("no threads for the tests' runtime")
+    })
 }

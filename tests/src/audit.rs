@@ -1,4 +1,5 @@
-//! What a user asked of the API server, and by which right it was answered: the API server's own audit log.
+//! What a user asked of the API server, and by which right it was answered: the API server's own
+//! audit log.
 
 use std::fs;
 use std::path::Path;
@@ -33,14 +34,21 @@ pub(crate) fn arguments(state: &Path, user: &str) -> Result<[String; 2]> {
     let rules = json!([{"level": "Metadata", "users": [user]}, {"level": "None"}]);
     let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules});
     fs::write(state.join(POLICY), policy.to_string()).context("cannot write the audit policy")?;
-    Ok([format!("--audit-policy-file={}", state.join(POLICY).display()), format!("--audit-log-path={}", state.join(LOG).display())])
+    Ok([
+        format!("--audit-policy-file={}", state.join(POLICY).display()),
+        format!("--audit-log-path={}", state.join(LOG).display()),
+    ])
 }
 
 /// Everything in the log so far, each request once for every stage that it went through.
 pub(crate) fn read(state: &Path) -> Result<Vec<Asked>> {
     let text = fs::read_to_string(state.join(LOG)).context("the API server keeps no audit log")?;
     // The last line may be on its way.
-    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(|event: Value| asked(&event)).collect())
+    Ok(text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .map(|event: Value| asked(&event))
+        .collect())
 }
 
 fn asked(event: &Value) -> Asked {
@@ -49,7 +57,11 @@ fn asked(event: &Value) -> Asked {
     let (resource, subresource) = (text(&object["resource"]), text(&object["subresource"]));
     Asked {
         group: text(&object["apiGroup"]),
-        resource: if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") },
+        resource: if subresource.is_empty() {
+            resource
+        } else {
+            format!("{resource}/{subresource}")
+        },
         verb: text(&event["verb"]),
         namespace: text(&object["namespace"]),
         name: text(&object["name"]),

@@ -1,4 +1,5 @@
-//! What benchmarks share: rounds in turn with a peer, medians, and the line that `make bench` prints for each row of its table.
+//! What benchmarks share: rounds in turn with a peer, medians, and the line that `make bench`
+//! prints for each row of its table.
 //!
 //! ```text
 //!  bench NAME RATIO AIM holds|short
@@ -47,8 +48,13 @@ fn verdict(name: &str, ratio: f64, aim: Aim) -> String {
     format!("bench {name} {ratio} {aim:.2} {}", if holds { "holds" } else { "short" })
 }
 
-/// Runs `ours` and `theirs` in turn, `rounds` times each after one round that does not count; the medians of what they answer.
-pub fn in_turn(rounds: usize, mut ours: impl FnMut() -> f64, mut theirs: impl FnMut() -> f64) -> (f64, f64) {
+/// Runs `ours` and `theirs` in turn, `rounds` times each after one round that does not count; the
+/// medians of what they answer.
+pub fn in_turn(
+    rounds: usize,
+    mut ours: impl FnMut() -> f64,
+    mut theirs: impl FnMut() -> f64,
+) -> (f64, f64) {
     let (ours, theirs) = (0..=rounds).map(|_| (ours(), theirs())).skip(1).unzip();
     (median(ours), median(theirs))
 }
@@ -65,13 +71,15 @@ fn load_average() -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// A Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else that of the SGLang environment in the cache.
+/// A Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else that of the SGLang
+/// environment in the cache.
 pub fn python() -> Option<PathBuf> {
     let cached = || Some(crate::files::cache().ok()?.join("sglang-0.5.12/venv/bin/python"));
     std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
 }
 
-/// A peer in a process of its own, which answers each line with a number. It ends when it is dropped.
+/// A peer in a process of its own, which answers each line with a number. It ends when it is
+/// dropped.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
@@ -81,7 +89,11 @@ pub struct Peer {
 impl Peer {
     /// Starts it.
     pub fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
         let answers = BufReader::new(child.stdout.take().context("no pipe from the peer")?);
         Ok(Self { child, answers })
     }
@@ -110,13 +122,20 @@ mod tests {
     fn a_row_says_whether_its_aim_holds() {
         assert_eq!(verdict("speed", 1.234, Aim::AtLeast(1.5)), "bench speed 1.23 1.50 short");
         assert_eq!(verdict("speed", 1.5, Aim::AtLeast(1.5)), "bench speed 1.50 1.50 holds");
-        assert_eq!(verdict("difference", 0.000_12, Aim::AtMost(1.0)), "bench difference 1.2e-4 1.00 holds");
-        assert_eq!(verdict("difference", f64::NAN, Aim::AtMost(1.0)), "bench difference NaN 1.00 short");
+        assert_eq!(
+            verdict("difference", 0.000_12, Aim::AtMost(1.0)),
+            "bench difference 1.2e-4 1.00 holds"
+        );
+        assert_eq!(
+            verdict("difference", f64::NAN, Aim::AtMost(1.0)),
+            "bench difference NaN 1.00 short"
+        );
     }
 
     #[test]
     fn the_first_round_does_not_count() {
-        let (mut ours, mut theirs) = ([100.0, 1.0, 2.0, 9.0].into_iter(), [0.0, 5.0, 7.0, 6.0].into_iter());
+        let (mut ours, mut theirs) =
+            ([100.0, 1.0, 2.0, 9.0].into_iter(), [0.0, 5.0, 7.0, 6.0].into_iter());
         assert_eq!(in_turn(3, || ours.next().unwrap(), || theirs.next().unwrap()), (2.0, 6.0));
         assert!(median(Vec::new()).is_nan());
     }

@@ -1,4 +1,5 @@
-//! A Kubernetes cluster: etcd, API server, controller manager, scheduler, and as many nodes as wanted.
+//! A Kubernetes cluster: etcd, API server, controller manager, scheduler, and as many nodes as
+//! wanted.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -20,7 +21,8 @@ use crate::proc::{self, PodProcess};
 use crate::process::wait_until;
 use crate::{files, image};
 
-/// Address of the Service `kubernetes`. It is an address of the enclosure itself, so that pods reach the API server without kube-proxy.
+/// Address of the Service `kubernetes`. It is an address of the enclosure itself, so that pods
+/// reach the API server without kube-proxy.
 pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// Address of the cluster's DNS server.
 pub const DNS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -47,16 +49,19 @@ impl Drop for StoppedNode {
 }
 
 impl Cluster {
-    /// Starts a control plane and `nodes` nodes, `node-1` and so on, and waits until they are ready.
+    /// Starts a control plane and `nodes` nodes, `node-1` and so on, and waits until they are
+    /// ready.
     pub fn start(nodes: u8) -> Result<Self> {
         Self::start_with(nodes, |_| Ok(Vec::new()))
     }
 
-    /// A control plane that writes down what this user asks of it ([`Self::asked`]), and that is as strict about owner references as OpenShift's: who sets one that blocks its
-    /// owner's deletion needs a right to the owner's finalizers.
+    /// A control plane that writes down what this user asks of it ([`Self::asked`]), and that is as
+    /// strict about owner references as OpenShift's: who sets one that blocks its owner's deletion
+    /// needs a right to the owner's finalizers.
     pub fn start_strict(user: &str) -> Result<Self> {
         Self::start_with(0, |state| {
-            let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned();
+            let strict =
+                "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned();
             Ok(audit::arguments(state, user)?.into_iter().chain([strict]).collect())
         })
     }
@@ -64,12 +69,14 @@ impl Cluster {
     fn start_with(nodes: u8, more: impl Fn(&Path) -> Result<Vec<String>>) -> Result<Self> {
         let enclosure = Enclosure::open()?;
         let authority = Authority::create(&enclosure.state.join("pki"))?;
-        let kubeconfig = authority.kubeconfig("admin", "/O=system:masters/CN=admin", enclosure.address)?;
+        let kubeconfig =
+            authority.kubeconfig("admin", "/O=system:masters/CN=admin", enclosure.address)?;
         let mut cluster = Self { enclosure, authority, nodes: Vec::new(), kubeconfig };
         let more = more(&cluster.enclosure.state)?;
         match cluster.bring_up(nodes, more) {
             Ok(()) => Ok(cluster),
-            Err(error) => Err(error.context(format!("the test cluster did not start\n{}", cluster.enclosure.logs()))),
+            Err(error) => Err(error
+                .context(format!("the test cluster did not start\n{}", cluster.enclosure.logs()))),
         }
     }
 
@@ -113,7 +120,8 @@ impl Cluster {
         self.nodes.iter().try_for_each(|node| node.import(&self.enclosure, image))
     }
 
-    /// Kills the oldest process of the cluster whose command line matches this extended regular expression with signal 9, whatever pod it is in.
+    /// Kills the oldest process of the cluster whose command line matches this extended regular
+    /// expression with signal 9, whatever pod it is in.
     pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
         self.enclosure.kill_oldest(command_line)
     }
@@ -123,12 +131,14 @@ impl Cluster {
         self.enclosure.pod_processes(node)
     }
 
-    /// The oldest process outside of pods whose command line contains these words: one of the cluster's own programs.
+    /// The oldest process outside of pods whose command line contains these words: one of the
+    /// cluster's own programs.
     pub fn own_process(&self, words: &str) -> Result<Pid> {
         self.enclosure.own_process(words)
     }
 
-    /// Takes a node away as a cut of its power does: everything in its pods is gone, and its kubelet says nothing until the guard is dropped.
+    /// Takes a node away as a cut of its power does: everything in its pods is gone, and its
+    /// kubelet says nothing until the guard is dropped.
     pub fn stop_node(&self, node: &str) -> Result<StoppedNode> {
         let kubelet = self.own_process(&format!("--hostname-override={node} "))?;
         kill_process(kubelet, Signal::STOP)?;
@@ -140,14 +150,21 @@ impl Cluster {
     }
 
     /// Starts a program beside the cluster, in its network. It ends when it is dropped.
-    pub fn start_program(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Program> {
+    pub fn start_program(
+        &self,
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+    ) -> Result<Program> {
         self.enclosure.start_guarded(name, program, arguments)
     }
 
-    /// A new folder that every node sees at the same path; any user may write to it. It goes with the cluster.
+    /// A new folder that every node sees at the same path; any user may write to it. It goes with
+    /// the cluster.
     pub fn shared_folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.enclosure.state.join("shared").join(name);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
         Ok(folder)
     }
@@ -159,9 +176,13 @@ impl Cluster {
         self.start_store()?;
         self.start_api_server(more)?;
         let kubectl = self.kubectl();
-        wait_until("the API server", START_LIMIT, || Ok(kubectl.run(&["get", "--raw", "/readyz"])? == "ok"))?;
+        wait_until("the API server", START_LIMIT, || {
+            Ok(kubectl.run(&["get", "--raw", "/readyz"])? == "ok")
+        })?;
         self.start_controllers()?;
-        wait_until("the default service account", START_LIMIT, || Ok(!kubectl.run(&["get", "serviceaccount", "default"])?.is_empty()))?;
+        wait_until("the default service account", START_LIMIT, || {
+            Ok(!kubectl.run(&["get", "serviceaccount", "default"])?.is_empty())
+        })?;
         if nodes == 0 {
             return Ok(());
         }
@@ -172,9 +193,14 @@ impl Cluster {
             node.import(&self.enclosure, &pause)?;
             self.nodes.push(node);
         }
-        let ready = |kubectl: &Kubectl| Ok(kubectl.run(&["get", "nodes", "--output=name"])?.lines().count() == usize::from(nodes));
+        let ready = |kubectl: &Kubectl| {
+            Ok(kubectl.run(&["get", "nodes", "--output=name"])?.lines().count()
+                == usize::from(nodes))
+        };
         wait_until("every node to register", START_LIMIT, || ready(&kubectl))?;
-        kubectl.run(&["wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s"]).map(drop)
+        kubectl
+            .run(&["wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s"])
+            .map(drop)
     }
 
     fn start_store(&mut self) -> Result<()> {
@@ -191,9 +217,16 @@ impl Cluster {
     }
 
     fn start_api_server(&mut self, more: Vec<String>) -> Result<()> {
-        let names = format!("IP:{API_ADDRESS},IP:{},IP:127.0.0.1,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local", self.enclosure.address);
+        let names = format!(
+            "IP:{API_ADDRESS},IP:{},IP:127.0.0.1,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local",
+            self.enclosure.address
+        );
         let server = self.authority.issue("apiserver", "/CN=kube-apiserver", &names)?;
-        let client = self.authority.issue("apiserver-to-kubelet", "/O=system:masters/CN=kube-apiserver", "DNS:kube-apiserver")?;
+        let client = self.authority.issue(
+            "apiserver-to-kubelet",
+            "/O=system:masters/CN=kube-apiserver",
+            "DNS:kube-apiserver",
+        )?;
         let signing = self.authority.signing_key();
         let arguments = [
             "--etcd-servers=http://127.0.0.1:2379".into(),
@@ -221,12 +254,24 @@ impl Cluster {
     fn start_controllers(&mut self) -> Result<()> {
         let common = |kubeconfig: PathBuf| {
             // The defaults of 20 and 50 requests a second would make many pods trickle in.
-            let limits = ["--kube-api-qps=500".into(), "--kube-api-burst=1000".into(), "--leader-elect=false".into(), "--bind-address=127.0.0.1".into()];
+            let limits = [
+                "--kube-api-qps=500".into(),
+                "--kube-api-burst=1000".into(),
+                "--leader-elect=false".into(),
+                "--bind-address=127.0.0.1".into(),
+            ];
             [format!("--kubeconfig={}", kubeconfig.display())].into_iter().chain(limits)
         };
-        let kubeconfig = self.authority.kubeconfig("controller-manager", "/CN=system:kube-controller-manager", API_ADDRESS)?;
+        let kubeconfig = self.authority.kubeconfig(
+            "controller-manager",
+            "/CN=system:kube-controller-manager",
+            API_ADDRESS,
+        )?;
         let own = [
-            format!("--service-account-private-key-file={}", self.authority.signing_key().display()),
+            format!(
+                "--service-account-private-key-file={}",
+                self.authority.signing_key().display()
+            ),
             format!("--root-ca-file={}", self.authority.certificate().display()),
             "--use-service-account-credentials".into(),
             "--allocate-node-cidrs".into(),
@@ -236,18 +281,34 @@ impl Cluster {
             "--node-monitor-grace-period=20s".into(),
         ];
         let arguments: Vec<String> = common(kubeconfig).chain(own).collect();
-        self.enclosure.start("kube-controller-manager", &files::kubernetes("kube-controller-manager")?, &arguments)?;
-        let kubeconfig = self.authority.kubeconfig("scheduler", "/CN=system:kube-scheduler", API_ADDRESS)?;
+        self.enclosure.start(
+            "kube-controller-manager",
+            &files::kubernetes("kube-controller-manager")?,
+            &arguments,
+        )?;
+        let kubeconfig =
+            self.authority.kubeconfig("scheduler", "/CN=system:kube-scheduler", API_ADDRESS)?;
         let arguments: Vec<String> = common(kubeconfig).collect();
         self.enclosure.start("kube-scheduler", &files::kubernetes("kube-scheduler")?, &arguments)
     }
 
     /// DNS runs beside the nodes; pods reach it through their gateway.
     fn start_dns(&mut self) -> Result<()> {
-        let kubeconfig = self.authority.kubeconfig("dns", "/O=system:masters/CN=dns", API_ADDRESS)?;
+        let kubeconfig =
+            self.authority.kubeconfig("dns", "/O=system:masters/CN=dns", API_ADDRESS)?;
         let path = self.enclosure.state.join("Corefile");
-        let zone = format!("kubernetes cluster.local {{\n  kubeconfig {}\n  ttl 30\n }}", kubeconfig.display());
-        fs::write(&path, format!(".:53 {{\n bind {DNS_ADDRESS}\n errors\n cache 30\n {zone}\n}}\n"))?;
-        self.enclosure.start("coredns", &files::kubernetes("coredns")?, &["-conf".into(), path.display().to_string()])
+        let zone = format!(
+            "kubernetes cluster.local {{\n  kubeconfig {}\n  ttl 30\n }}",
+            kubeconfig.display()
+        );
+        fs::write(
+            &path,
+            format!(".:53 {{\n bind {DNS_ADDRESS}\n errors\n cache 30\n {zone}\n}}\n"),
+        )?;
+        self.enclosure.start(
+            "coredns",
+            &files::kubernetes("coredns")?,
+            &["-conf".into(), path.display().to_string()],
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! The room a cluster runs in (kube/enclosure.sh): process, mount and network namespaces that end with the test.
+//! The room a cluster runs in (kube/enclosure.sh): process, mount and network namespaces that end
+//! with the test.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -40,22 +41,30 @@ pub struct Enclosure {
 impl Enclosure {
     /// Opens a room. Needs root: namespaces, mounts and cgroups are made.
     pub fn open() -> Result<Self> {
-        ensure!(rustix::process::geteuid().is_root(), "a test cluster needs root; `make e2e` uses sudo where needed");
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "a test cluster needs root; `make e2e` uses sudo where needed"
+        );
         let number = (process::id() * 8 + OPENED.fetch_add(1, Ordering::Relaxed)) & 0x3fff;
         let name = format!("rljob-t{number}");
         let state = std::env::temp_dir().join(&name);
         let _ = fs::remove_dir_all(&state);
-        fs::create_dir_all(state.join("logs")).with_context(|| format!("cannot create {}", state.display()))?;
+        fs::create_dir_all(state.join("logs"))
+            .with_context(|| format!("cannot create {}", state.display()))?;
         if std::env::var_os("RLJOB_TEST_KEEP").is_some() {
             File::create(state.join("keep"))?;
         }
         let log = File::create(state.join("logs/enclosure.log"))?;
         let mut command = Command::new(files::workspace().join("tests/kube/enclosure.sh"));
         command.arg(&state).arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-        let mut keeper = command.process_group(0).spawn().context("cannot start tests/kube/enclosure.sh")?;
+        let mut keeper =
+            command.process_group(0).spawn().context("cannot start tests/kube/enclosure.sh")?;
         let mut line = String::new();
-        BufReader::new(keeper.stdout.take().context("no pipe to the enclosure")?).read_line(&mut line)?;
-        let init = line.trim().parse().with_context(|| format!("the enclosure did not open: {}", tail(&state.join("logs/enclosure.log"))))?;
+        BufReader::new(keeper.stdout.take().context("no pipe to the enclosure")?)
+            .read_line(&mut line)?;
+        let init = line.trim().parse().with_context(|| {
+            format!("the enclosure did not open: {}", tail(&state.join("logs/enclosure.log")))
+        })?;
         let address = connect(&name, init, number)?;
         Ok(Self { keeper, init, started: Vec::new(), name, state, address })
     }
@@ -67,19 +76,31 @@ impl Enclosure {
         Ok(())
     }
 
-    /// Starts a program that ends when it is dropped, or with the room; it writes to `logs/NAME.log`.
-    pub fn start_guarded(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Program> {
+    /// Starts a program that ends when it is dropped, or with the room; it writes to
+    /// `logs/NAME.log`.
+    pub fn start_guarded(
+        &self,
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+    ) -> Result<Program> {
         Ok(Program { child: self.spawn(name, program, arguments)?, log: self.log(name) })
     }
 
     fn spawn(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Child> {
         let log = File::create(self.log(name))?;
         let mut command = self.enter(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0);
         command.spawn().with_context(|| format!("cannot start {name}"))
     }
 
-    /// Kills the oldest process of the room whose command line matches this extended regular expression, as a crash would.
+    /// Kills the oldest process of the room whose command line matches this extended regular
+    /// expression, as a crash would.
     pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
         let id = self.run("pgrep", &["--oldest", "--full", command_line])?;
         self.run("kill", &["-KILL", id.trim()]).map(drop)
@@ -90,9 +111,11 @@ impl Enclosure {
         proc::in_pods(&format!("/{}/{node}", self.name))
     }
 
-    /// The oldest process of the room itself, not of its pods, whose command line contains these words.
+    /// The oldest process of the room itself, not of its pods, whose command line contains these
+    /// words.
     pub fn own_process(&self, words: &str) -> Result<Pid> {
-        proc::in_network(self.init, words).with_context(|| format!("no program of the cluster is {words}"))
+        proc::in_network(self.init, words)
+            .with_context(|| format!("no program of the cluster is {words}"))
     }
 
     /// Runs a program to its end in the room.
@@ -108,7 +131,9 @@ impl Enclosure {
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(TcpListener::bind(address)?)
         };
-        let listener = std::thread::spawn(listen).join().map_err(|_| anyhow::anyhow!("the thread that listens at {address} ended"))?;
+        let listener = std::thread::spawn(listen)
+            .join()
+            .map_err(|_| anyhow::anyhow!("the thread that listens at {address} ended"))?;
         listener.with_context(|| format!("cannot listen at {address} in the room {}", self.name))
     }
 
@@ -120,13 +145,20 @@ impl Enclosure {
     /// The last lines of every log, for a failure that is the cluster's own.
     pub fn logs(&self) -> String {
         let entries = fs::read_dir(self.state.join("logs")).into_iter().flatten().flatten();
-        entries.map(|entry| format!("── {}\n{}\n", entry.path().display(), tail(&entry.path()))).collect::<Vec<_>>().concat()
+        entries
+            .map(|entry| format!("── {}\n{}\n", entry.path().display(), tail(&entry.path())))
+            .collect::<Vec<_>>()
+            .concat()
     }
 
     fn enter(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--target", &self.init.to_string(), "--pid", "--mount", "--net", "--"]).arg(program);
-        command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+            .args(["--target", &self.init.to_string(), "--pid", "--mount", "--net", "--"])
+            .arg(program);
+        command
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         command
     }
 }
@@ -138,7 +170,9 @@ impl Drop for Enclosure {
             let _ = child.wait();
         }
         let keeper = &mut self.keeper;
-        if let Err(error) = wait_until("the enclosure to close", Duration::from_secs(60), || Ok(keeper.try_wait()?.is_some())) {
+        if let Err(error) = wait_until("the enclosure to close", Duration::from_secs(60), || {
+            Ok(keeper.try_wait()?.is_some())
+        }) {
             eprintln!("{error:#}");
         }
     }
@@ -152,7 +186,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Number of its newest process, as seen from outside the room: the program itself, not what brought it in.
+    /// Number of its newest process, as seen from outside the room: the program itself, not what
+    /// brought it in.
     pub fn process(&self) -> Result<u32> {
         let group = self.child.id().to_string();
         let newest = run(Command::new("pgrep").args(["--newest", "--pgroup", &group]))?;
@@ -167,7 +202,9 @@ impl Program {
 
     /// What it has said so far.
     pub fn words(&self) -> String {
-        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
     }
 }
 
@@ -181,7 +218,8 @@ impl Drop for Program {
     }
 }
 
-/// Lays a cable from this machine into the room: a pair of interfaces with a network of four addresses, from the range for benchmarks (RFC 2544).
+/// Lays a cable from this machine into the room: a pair of interfaces with a network of four
+/// addresses, from the range for benchmarks (RFC 2544).
 fn connect(name: &str, init: u32, number: u32) -> Result<Ipv4Addr> {
     let network = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number * 4;
     let (outside, inside) = (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2));
@@ -190,7 +228,9 @@ fn connect(name: &str, init: u32, number: u32) -> Result<Ipv4Addr> {
     ip(&["link", "add", name, "type", "veth", "peer", "name", "test", "netns", &pid])?;
     ip(&["addr", "add", &format!("{outside}/30"), "dev", name])?;
     ip(&["link", "set", name, "up"])?;
-    let within = |arguments: &[&str]| run(Command::new("nsenter").args(["--target", &pid, "--net", "--", "ip"]).args(arguments));
+    let within = |arguments: &[&str]| {
+        run(Command::new("nsenter").args(["--target", &pid, "--net", "--", "ip"]).args(arguments))
+    };
     within(&["addr", "add", &format!("{inside}/30"), "dev", "test"])?;
     within(&["link", "set", "test", "up"])?;
     Ok(inside)

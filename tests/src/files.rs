@@ -14,11 +14,15 @@ pub fn workspace() -> PathBuf {
 pub fn binary(name: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("cannot find the running program")?;
     // target/PROFILE/deps/integration-HASH, or target/PROFILE/rljob-test-cluster
-    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
-    found.with_context(|| format!("{name} is not built beside {}: run `cargo build --workspace`", own.display()))
+    let found =
+        own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.with_context(|| {
+        format!("{name} is not built beside {}: run `cargo build --workspace`", own.display())
+    })
 }
 
-/// A program of Kubernetes: from `KUBEBUILDER_ASSETS` where that has it, else from the cache that tests/kube/build.sh fills.
+/// A program of Kubernetes: from `KUBEBUILDER_ASSETS` where that has it, else from the cache that
+/// tests/kube/build.sh fills.
 pub fn kubernetes(program: &str) -> Result<PathBuf> {
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let folders = [assets, Some(cache()?.join("kube-1.37.0"))];
@@ -34,11 +38,17 @@ pub fn kubernetes(program: &str) -> Result<PathBuf> {
 /// The S3 server, from the cache that tests/s3/build.sh fills.
 pub fn s3_server() -> Result<PathBuf> {
     let path = cache()?.join("versitygw-1.8.0/versitygw");
-    if path.is_file() { Ok(path) } else { bail!("{} is not there: run `make setup`", path.display()) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        bail!("{} is not there: run `make setup`", path.display())
+    }
 }
 
 /// The project's folder in the user's cache.
 pub fn cache() -> Result<PathBuf> {
-    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cache")));
+    let base = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| env::home_dir().map(|home| home.join(".cache")));
     Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("rljob"))
 }

@@ -1,5 +1,6 @@
-//! An OCI image of a folder, as an archive that containerd imports. No registry and no container tool is needed:
-//! an image is one uncompressed tar and three JSON documents that name each other by SHA-256 (OCI image-spec v1.0.2, image-layout.md).
+//! An OCI image of a folder, as an archive that containerd imports. No registry and no container
+//! tool is needed: an image is one uncompressed tar and three JSON documents that name each other
+//! by SHA-256 (OCI image-spec v1.0.2, image-layout.md).
 
 use std::fs::{self, File};
 use std::io;
@@ -27,21 +28,35 @@ pub fn pause(folder: &Path) -> Result<Image> {
     let root = folder.join("pause");
     fs::create_dir_all(&root)?;
     fs::copy(files::kubernetes("pause")?, root.join("pause")).context("cannot copy pause")?;
-    build("rljob.local/pause:test", &root, &json!({"Entrypoint": ["/pause"], "User": "65532:65532"}), folder)
+    build(
+        "rljob.local/pause:test",
+        &root,
+        &json!({"Entrypoint": ["/pause"], "User": "65532:65532"}),
+        folder,
+    )
 }
 
-/// Makes an image of the files under `root`. `config` is the image's `config` object: entry point, user, environment.
+/// Makes an image of the files under `root`. `config` is the image's `config` object: entry point,
+/// user, environment.
 pub fn build(reference: &str, root: &Path, config: &Value, output: &Path) -> Result<Image> {
     let layout = tempfile::tempdir_in(output)?;
     let blobs = layout.path().join("blobs/sha256");
     fs::create_dir_all(&blobs)?;
     let layer = layout.path().join("layer");
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "--file"])
-        .arg(&layer)
-        .arg("--directory")
-        .arg(root)
-        .arg(".");
+    tar.args([
+        "--create",
+        "--sort=name",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mtime=@0",
+        "--file",
+    ])
+    .arg(&layer)
+    .arg("--directory")
+    .arg(root)
+    .arg(".");
     run(&mut tar)?;
     let layer = store(&blobs, &layer, "application/vnd.oci.image.layer.v1.tar")?;
     let config = json!({"architecture": "amd64", "os": "linux", "config": config, "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}});
@@ -49,11 +64,19 @@ pub fn build(reference: &str, root: &Path, config: &Value, output: &Path) -> Res
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer]});
     let mut manifest = store_json(&blobs, &manifest, "application/vnd.oci.image.manifest.v1+json")?;
     manifest["annotations"] = json!({"org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference});
-    fs::write(layout.path().join("index.json"), json!({"schemaVersion": 2, "manifests": [manifest]}).to_string())?;
+    fs::write(
+        layout.path().join("index.json"),
+        json!({"schemaVersion": 2, "manifests": [manifest]}).to_string(),
+    )?;
     fs::write(layout.path().join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
 
     let archive = output.join(format!("{}.tar", reference.replace(['/', ':'], "_")));
-    run(Command::new("tar").args(["--create", "--file"]).arg(&archive).arg("--directory").arg(layout.path()).args(["oci-layout", "index.json", "blobs"]))?;
+    run(Command::new("tar")
+        .args(["--create", "--file"])
+        .arg(&archive)
+        .arg("--directory")
+        .arg(layout.path())
+        .args(["oci-layout", "index.json", "blobs"]))?;
     Ok(Image { reference: reference.to_owned(), archive })
 }
 
@@ -66,7 +89,8 @@ fn store_json(blobs: &Path, document: &Value, media_type: &str) -> Result<Value>
 /// Moves a file to its place among the blobs and returns its descriptor.
 fn store(blobs: &Path, path: &Path, media_type: &str) -> Result<Value> {
     let mut hash = Sha256::new();
-    let size = io::copy(&mut File::open(path)?, &mut hash).with_context(|| format!("cannot read {}", path.display()))?;
+    let size = io::copy(&mut File::open(path)?, &mut hash)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let digest = format!("{:x}", hash.finalize());
     fs::rename(path, blobs.join(&digest))?;
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size}))

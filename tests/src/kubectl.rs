@@ -57,6 +57,7 @@ impl Kubectl {
         let mut all = vec!["get", "--output=json"];
         all.extend_from_slice(arguments);
         let text = self.run(&all)?;
-        serde_json::from_str(&text).with_context(|| format!("kubectl get {} did not print JSON", arguments.join(" ")))
+        serde_json::from_str(&text)
+            .with_context(|| format!("kubectl get {} did not print JSON", arguments.join(" ")))
     }
 }

@@ -1,4 +1,5 @@
-//! The harness of the integration tests: a real Kubernetes on this machine, made for one test run and gone with it.
+//! The harness of the integration tests: a real Kubernetes on this machine, made for one test run
+//! and gone with it.
 //!
 //! ```text
 //!  Cluster ─┬─ Enclosure      namespaces of its own; whatever happens, nothing is left behind
@@ -13,7 +14,8 @@
 //!  chaos                      jobs under faults, from a seed (`make chaos`)
 //! ```
 //!
-//! But for `chaos`, it must not know what it tests: only tests name RLJobs. It stands in for nothing either: every program is the real one.
+//! But for `chaos`, it must not know what it tests: only tests name RLJobs. It stands in for
+//! nothing either: every program is the real one.
 
 pub mod api;
 pub mod audit;

@@ -1,6 +1,8 @@
-//! A link to a server of this machine that fails as a test tells it: requests answered with 503, answers cut off in the middle, bytes that dribble.
+//! A link to a server of this machine that fails as a test tells it: requests answered with 503,
+//! answers cut off in the middle, bytes that dribble.
 //!
-//! It knows no more of HTTP than that a connection's first bytes are a request, so it closes each connection that it has failed. Gone with the value.
+//! It knows no more of HTTP than that a connection's first bytes are a request, so it closes each
+//! connection that it has failed. Gone with the value.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// An overloaded server's words.
-const SLOW_DOWN: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const SLOW_DOWN: &[u8] =
+    b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +55,18 @@ impl Link {
     /// The same with a near end that listens already, as in a cluster's network.
     pub fn from(listener: TcpListener, target: u16) -> Result<Self> {
         let near = listener.local_addr()?;
-        let shared = Arc::new(Shared { target, faults: Mutex::default(), struck: AtomicUsize::new(0), stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            target,
+            faults: Mutex::default(),
+            struck: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
         let accepting = Arc::clone(&shared);
-        Ok(Self { near, shared, accepts: Some(std::thread::spawn(move || accept(&listener, &accepting))) })
+        Ok(Self {
+            near,
+            shared,
+            accepts: Some(std::thread::spawn(move || accept(&listener, &accepting))),
+        })
     }
 
     /// The URL of the near end.

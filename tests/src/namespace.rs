@@ -25,7 +25,8 @@ impl Namespace {
         Ok(Self { kubectl: cluster.kubectl().in_namespace(&name), name })
     }
 
-    /// Everything a person needs to see why a test failed: objects, events and the pods' last words. Secrets are left out.
+    /// Everything a person needs to see why a test failed: objects, events and the pods' last
+    /// words. Secrets are left out.
     pub fn report(&self) -> String {
         report(&self.kubectl)
     }

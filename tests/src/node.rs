@@ -1,7 +1,8 @@
 //! A node: containerd and kubelet of its own, with a bridge for its pods.
 //!
-//! Several kubelets on one machine must share nothing that they think is theirs: each has its own address, cgroup subtree, folders and bridge.
-//! With one cgroup tree, each would kill the other's pods as strangers.
+//! Several kubelets on one machine must share nothing that they think is theirs: each has its own
+//! address, cgroup subtree, folders and bridge. With one cgroup tree, each would kill the other's
+//! pods as strangers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,8 @@ impl Node {
         let name = format!("node-{number}");
         let folder = enclosure.state.join(&name);
         for part in ["cni", "pods", "plugins"] {
-            fs::create_dir_all(folder.join(part)).with_context(|| format!("cannot create the folders of {name}"))?;
+            fs::create_dir_all(folder.join(part))
+                .with_context(|| format!("cannot create the folders of {name}"))?;
         }
         let address = format!("10.100.0.{number}");
         enclosure.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
@@ -45,12 +47,25 @@ impl Node {
         fs::write(folder.join("cni/10-bridge.conflist"), network(&folder, number).to_string())?;
         fs::write(folder.join("containerd.toml"), containerd(&folder, &node.socket))?;
         let configuration = folder.join("containerd.toml").display().to_string();
-        enclosure.start(&format!("{}-containerd", node.name), Path::new("containerd"), &["--config".into(), configuration])?;
-        wait_until("containerd", Duration::from_secs(60), || Ok(!node.ctr(&["version"])?.is_empty()))?;
+        enclosure.start(
+            &format!("{}-containerd", node.name),
+            Path::new("containerd"),
+            &["--config".into(), configuration],
+        )?;
+        wait_until("containerd", Duration::from_secs(60), || {
+            Ok(!node.ctr(&["version"])?.is_empty())
+        })?;
 
         fs::write(folder.join("resolv.conf"), "")?;
-        fs::write(folder.join("kubelet.json"), kubelet(&folder, authority, &node.socket, &cgroup, &address).to_string())?;
-        let kubeconfig = authority.kubeconfig(&node.name, &format!("/O=system:nodes/CN=system:node:{}", node.name), API_ADDRESS)?;
+        fs::write(
+            folder.join("kubelet.json"),
+            kubelet(&folder, authority, &node.socket, &cgroup, &address).to_string(),
+        )?;
+        let kubeconfig = authority.kubeconfig(
+            &node.name,
+            &format!("/O=system:nodes/CN=system:node:{}", node.name),
+            API_ADDRESS,
+        )?;
         let arguments = [
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--config={}", folder.join("kubelet.json").display()),
@@ -58,7 +73,11 @@ impl Node {
             format!("--node-ip={address}"),
             format!("--root-dir={}", folder.join("kubelet").display()),
         ];
-        enclosure.start(&format!("{}-kubelet", node.name), &files::kubernetes("kubelet")?, &arguments)?;
+        enclosure.start(
+            &format!("{}-kubelet", node.name),
+            &files::kubernetes("kubelet")?,
+            &arguments,
+        )?;
         Ok(node)
     }
 
@@ -66,8 +85,12 @@ impl Node {
     pub fn import(&self, enclosure: &Enclosure, image: &Image) -> Result<()> {
         let socket = self.socket.display().to_string();
         let archive = image.archive.display().to_string();
-        let arguments = ["--address", &socket, "--namespace", "k8s.io", "images", "import", &archive];
-        enclosure.run("ctr", &arguments).map(drop).with_context(|| format!("cannot give {} to {}", image.reference, self.name))
+        let arguments =
+            ["--address", &socket, "--namespace", "k8s.io", "images", "import", &archive];
+        enclosure
+            .run("ctr", &arguments)
+            .map(drop)
+            .with_context(|| format!("cannot give {} to {}", image.reference, self.name))
     }
 
     fn ctr(&self, arguments: &[&str]) -> Result<String> {
@@ -79,9 +102,12 @@ impl Node {
 fn create_cgroups(path: &str) -> Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
-        return fs::create_dir_all(root.join(path)).with_context(|| format!("cannot create cgroup {path}"));
+        return fs::create_dir_all(root.join(path))
+            .with_context(|| format!("cannot create cgroup {path}"));
     }
-    for controller in fs::read_dir(root).context("no cgroups are mounted at /sys/fs/cgroup")?.flatten() {
+    for controller in
+        fs::read_dir(root).context("no cgroups are mounted at /sys/fs/cgroup")?.flatten()
+    {
         if !controller.path().join("cgroup.procs").exists() {
             continue;
         }
@@ -89,10 +115,14 @@ fn create_cgroups(path: &str) -> Result<()> {
         for part in Path::new(path) {
             let parent = cgroup.clone();
             cgroup.push(part);
-            fs::create_dir_all(&cgroup).with_context(|| format!("cannot create cgroup {}", cgroup.display()))?;
+            fs::create_dir_all(&cgroup)
+                .with_context(|| format!("cannot create cgroup {}", cgroup.display()))?;
             // A new cpuset of v1 is empty, and no process may enter an empty one.
-            for file in ["cpuset.cpus", "cpuset.mems"].iter().filter(|file| parent.join(file).exists()) {
-                fs::copy(parent.join(file), cgroup.join(file)).with_context(|| format!("cannot set {file} of {}", cgroup.display()))?;
+            for file in
+                ["cpuset.cpus", "cpuset.mems"].iter().filter(|file| parent.join(file).exists())
+            {
+                fs::copy(parent.join(file), cgroup.join(file))
+                    .with_context(|| format!("cannot set {file} of {}", cgroup.display()))?;
             }
         }
     }
@@ -108,7 +138,8 @@ fn network(folder: &Path, number: u8) -> serde_json::Value {
 
 fn containerd(folder: &Path, socket: &Path) -> String {
     let (folder, socket) = (folder.display(), socket.display());
-    // restrict_oom_score_adj: where CAP_SYS_RESOURCE is missing, runc dies at "can't get final child's PID" without it.
+    // restrict_oom_score_adj: where CAP_SYS_RESOURCE is missing, runc dies at "can't get final
+    // child's PID" without it.
     format!(
         r#"version = 2
 root = "{folder}/containerd"
@@ -126,7 +157,13 @@ state = "{folder}/containerd-state"
     )
 }
 
-fn kubelet(folder: &Path, authority: &Authority, socket: &Path, cgroup: &str, address: &str) -> serde_json::Value {
+fn kubelet(
+    folder: &Path,
+    authority: &Authority,
+    socket: &Path,
+    cgroup: &str,
+    address: &str,
+) -> serde_json::Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -138,10 +175,12 @@ fn kubelet(folder: &Path, authority: &Authority, socket: &Path, cgroup: &str, ad
         "failCgroupV1": false, // kubelet refuses cgroup v1 unless told
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
-        // A full disk of the machine is no reason to evict pods, nor to remove images that no registry could give back.
+        // A full disk of the machine is no reason to evict pods, nor to remove images that no
+        // registry could give back.
         "evictionHard": {"memory.available": "1Mi"},
         "imageGCHighThresholdPercent": 100,
-        // A test crashes a container more often than a user sees in a month; it does not wait for the minutes that kubelet would add.
+        // A test crashes a container more often than a user sees in a month; it does not wait for
+        // the minutes that kubelet would add.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "nodeLeaseDurationSeconds": 20, // a heartbeat each 5 s
         "address": address,

@@ -1,5 +1,6 @@
-//! Network partitions: a pod that is reached by nobody and reaches nobody, or that one address does not reach. The bridge of the nodes enforces no NetworkPolicy, so
-//! iptables does it, in the pod's own network namespace. Healed with the value.
+//! Network partitions: a pod that is reached by nobody and reaches nobody, or that one address does
+//! not reach. The bridge of the nodes enforces no NetworkPolicy, so iptables does it, in the pod's
+//! own network namespace. Healed with the value.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -34,7 +35,10 @@ impl Partition {
 
     fn start(pid: Pid, rules: [&[&str]; 2]) -> Result<Self> {
         let network = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))?;
-        let partition = Self { network, rules: rules.map(|rule| rule.iter().map(ToString::to_string).collect()) };
+        let partition = Self {
+            network,
+            rules: rules.map(|rule| rule.iter().map(ToString::to_string).collect()),
+        };
         partition.change("-I")?;
         Ok(partition)
     }
@@ -42,7 +46,11 @@ impl Partition {
     fn change(&self, what: &str) -> Result<()> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.network.as_raw_fd());
         for rule in &self.rules {
-            run(Command::new("nsenter").arg(format!("--net={path}")).args(["iptables", "--wait", what]).args(rule).args(["-j", "DROP"]))?;
+            run(Command::new("nsenter")
+                .arg(format!("--net={path}"))
+                .args(["iptables", "--wait", what])
+                .args(rule)
+                .args(["-j", "DROP"]))?;
         }
         Ok(())
     }

@@ -28,13 +28,21 @@ pub struct Identity {
 impl Authority {
     /// Makes one; also a key that signs service account tokens.
     pub fn create(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         // openssl's own configuration would mark every certificate as an authority.
         fs::write(folder.join("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
         let authority = Self { folder: folder.to_path_buf() };
-        authority.request("ca", "/CN=rljob-test-ca", &["basicConstraints=critical,CA:TRUE"], false)?;
+        authority.request(
+            "ca",
+            "/CN=rljob-test-ca",
+            &["basicConstraints=critical,CA:TRUE"],
+            false,
+        )?;
         let signing = authority.signing_key();
-        run(Command::new("openssl").args(["ecparam", "-genkey", "-noout", "-name", "prime256v1", "-out"]).arg(signing))?;
+        run(Command::new("openssl")
+            .args(["ecparam", "-genkey", "-noout", "-name", "prime256v1", "-out"])
+            .arg(signing))?;
         Ok(authority)
     }
 
@@ -48,10 +56,20 @@ impl Authority {
         self.folder.join("service-accounts.key")
     }
 
-    /// Issues a certificate. `subject` is `/O=group/CN=user`; `names` are alternative names, `IP:…` or `DNS:…`.
+    /// Issues a certificate. `subject` is `/O=group/CN=user`; `names` are alternative names, `IP:…`
+    /// or `DNS:…`.
     pub fn issue(&self, name: &str, subject: &str, names: &str) -> Result<Identity> {
         let alternative = format!("subjectAltName={names}");
-        self.request(name, subject, &[&alternative, "extendedKeyUsage=serverAuth,clientAuth", "basicConstraints=critical,CA:FALSE"], true)
+        self.request(
+            name,
+            subject,
+            &[
+                &alternative,
+                "extendedKeyUsage=serverAuth,clientAuth",
+                "basicConstraints=critical,CA:FALSE",
+            ],
+            true,
+        )
     }
 
     /// Writes a kubeconfig for a new identity and returns its path.
@@ -70,14 +88,39 @@ impl Authority {
         Ok(path)
     }
 
-    fn request(&self, name: &str, subject: &str, extensions: &[&str], signed: bool) -> Result<Identity> {
-        let identity = Identity { certificate: self.folder.join(format!("{name}.crt")), key: self.folder.join(format!("{name}.key")) };
+    fn request(
+        &self,
+        name: &str,
+        subject: &str,
+        extensions: &[&str],
+        signed: bool,
+    ) -> Result<Identity> {
+        let identity = Identity {
+            certificate: self.folder.join(format!("{name}.crt")),
+            key: self.folder.join(format!("{name}.key")),
+        };
         let mut command = Command::new("openssl");
-        command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30", "-subj", subject]);
+        command.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "30",
+            "-subj",
+            subject,
+        ]);
         command.arg("-config").arg(self.folder.join("openssl.cnf"));
         command.arg("-out").arg(&identity.certificate).arg("-keyout").arg(&identity.key);
         if signed {
-            command.arg("-CA").arg(self.certificate()).arg("-CAkey").arg(self.folder.join("ca.key"));
+            command
+                .arg("-CA")
+                .arg(self.certificate())
+                .arg("-CAkey")
+                .arg(self.folder.join("ca.key"));
         }
         for extension in extensions {
             command.args(["-addext", extension]);

@@ -12,25 +12,34 @@ pub struct PodProcess {
     pub pid: Pid,
     /// Its arguments, with a space between them.
     pub command_line: String,
-    /// When it started, in clock ticks since the machine did. Numbers say nothing of it: they start over.
+    /// When it started, in clock ticks since the machine did. Numbers say nothing of it: they start
+    /// over.
     pub started: u64,
 }
 
 /// Processes whose cgroup's path contains this.
 pub(crate) fn in_pods(cgroup: &str) -> Vec<PodProcess> {
     let found = all().filter(|pid| read(*pid, "cgroup").contains(cgroup));
-    found.map(|pid| PodProcess { pid, command_line: command_line(pid), started: started(pid) }).filter(|process| !process.command_line.is_empty()).collect()
+    found
+        .map(|pid| PodProcess { pid, command_line: command_line(pid), started: started(pid) })
+        .filter(|process| !process.command_line.is_empty())
+        .collect()
 }
 
 /// The oldest process whose command line contains these words, in the network of process `init`.
 pub(crate) fn in_network(init: u32, words: &str) -> Option<Pid> {
     let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let room = network(init)?;
-    let here = |pid: &Pid| network(pid.as_raw_nonzero().get().unsigned_abs()).as_ref() == Some(&room);
-    all().filter(|pid| command_line(*pid).contains(words) && here(pid)).filter(|pid| !command_line(*pid).starts_with("nsenter")).min_by_key(|pid| started(*pid))
+    let here =
+        |pid: &Pid| network(pid.as_raw_nonzero().get().unsigned_abs()).as_ref() == Some(&room);
+    all()
+        .filter(|pid| command_line(*pid).contains(words) && here(pid))
+        .filter(|pid| !command_line(*pid).starts_with("nsenter"))
+        .min_by_key(|pid| started(*pid))
 }
 
-/// Lets a stopped process go on. An `nsenter` that started it stopped with it, and would not see its end.
+/// Lets a stopped process go on. An `nsenter` that started it stopped with it, and would not see
+/// its end.
 pub fn resume(pid: Pid) {
     let parent = stat(pid, 4).and_then(|parent| Pid::from_raw(parent.parse().ok()?));
     let entered = parent.filter(|parent| read(*parent, "comm").trim() == "nsenter");
@@ -49,7 +58,8 @@ fn started(pid: Pid) -> u64 {
     stat(pid, 22).and_then(|ticks| ticks.parse().ok()).unwrap_or_default()
 }
 
-/// A field of proc_pid_stat(5), by its number there, from the third on: the second may hold anything.
+/// A field of proc_pid_stat(5), by its number there, from the third on: the second may hold
+/// anything.
 fn stat(pid: Pid, field: usize) -> Option<String> {
     let text = read(pid, "stat");
     let (_, rest) = text.rsplit_once(") ")?;

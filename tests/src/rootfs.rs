@@ -1,5 +1,5 @@
-//! The folder that the project's image is made of: our binaries, the libraries they load, and the few files that Linux programs expect.
-//! The Containerfile makes the same for users.
+//! The folder that the project's image is made of: our binaries, the libraries they load, and the
+//! few files that Linux programs expect. The Containerfile makes the same for users.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -17,13 +17,19 @@ use crate::image::{self, Image};
 use crate::process::run;
 
 /// The binaries of the image; each pod names the one it wants.
-pub const BINARIES: [&str; 5] = ["rljob-operator", "rljob-coordinator", "rljob-supervisor", "rljob-learner", "rljob-engine"];
+pub const BINARIES: [&str; 5] =
+    ["rljob-operator", "rljob-coordinator", "rljob-supervisor", "rljob-learner", "rljob-engine"];
 
 /// Makes the project's image under the name `reference`, in the folder `output`.
 pub fn image(reference: &str, output: &Path) -> Result<Image> {
     let root = tempfile::tempdir_in(output)?;
     assemble(root.path(), &BINARIES)?;
-    image::build(reference, root.path(), &json!({"Env": ["PATH=/usr/local/bin"], "User": "65532:65532"}), output)
+    image::build(
+        reference,
+        root.path(),
+        &json!({"Env": ["PATH=/usr/local/bin"], "User": "65532:65532"}),
+        output,
+    )
 }
 
 /// Lays the image's files out under `root`.
@@ -42,7 +48,8 @@ fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
 /// The files that Linux programs expect, under `root`.
 pub(crate) fn skeleton(root: &Path) -> Result<()> {
     for folder in ["usr/local/bin", "usr/local/lib", "etc/ssl/certs", "tmp"] {
-        fs::create_dir_all(root.join(folder)).with_context(|| format!("cannot create {folder} in the image's folder"))?;
+        fs::create_dir_all(root.join(folder))
+            .with_context(|| format!("cannot create {folder} in the image's folder"))?;
     }
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
     // Debian's layout: the loader is asked for as /lib64/…, libraries as /lib/…
@@ -50,7 +57,10 @@ pub(crate) fn skeleton(root: &Path) -> Result<()> {
         fs::create_dir_all(root.join(target))?;
         symlink(target, root.join(link))?;
     }
-    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\nrljob:x:65532:65532:rljob:/tmp:/sbin/nologin\n")?;
+    fs::write(
+        root.join("etc/passwd"),
+        "root:x:0:0:root:/:/sbin/nologin\nrljob:x:65532:65532:rljob:/tmp:/sbin/nologin\n",
+    )?;
     fs::write(root.join("etc/group"), "root:x:0:\nrljob:x:65532:\n")?;
     fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
     let certificates = Path::new("/etc/ssl/certs/ca-certificates.crt");
@@ -62,23 +72,39 @@ pub(crate) fn skeleton(root: &Path) -> Result<()> {
 
 /// What the loader loads for a binary, the loader itself included.
 fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
-    // Cargo names libtorch's folder to what it runs; what is started by hand finds it as the build did.
-    let libtorch = env::var_os("LIBTORCH").map_or_else(|| files::workspace().join(".libtorch"), PathBuf::from).join("lib");
-    let folders = [env::var_os("LD_LIBRARY_PATH"), Some(libtorch.into_os_string())].into_iter().flatten().collect::<Vec<_>>().join(OsStr::new(":"));
+    // Cargo names libtorch's folder to what it runs; what is started by hand finds it as the build
+    // did.
+    let libtorch = env::var_os("LIBTORCH")
+        .map_or_else(|| files::workspace().join(".libtorch"), PathBuf::from)
+        .join("lib");
+    let folders = [env::var_os("LD_LIBRARY_PATH"), Some(libtorch.into_os_string())]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(OsStr::new(":"));
     let text = run(Command::new("ldd").arg(binary).env("LD_LIBRARY_PATH", folders))?;
     ensure!(!text.contains("not found"), "{} lacks libraries:\n{text}", binary.display());
     // "libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x…)" or "/lib64/ld-linux-x86-64.so.2 (0x…)"
-    let words = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    let words =
+        text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     Ok(words.map(PathBuf::from).collect())
 }
 
-/// System libraries keep their place; others go to /usr/local/lib, where the run path of our binaries looks for libtorch.
+/// System libraries keep their place; others go to /usr/local/lib, where the run path of our
+/// binaries looks for libtorch.
 pub(crate) fn copy_library(root: &Path, library: &Path) -> Result<()> {
-    let is_system = ["/lib", "/usr/lib"].iter().any(|folder| library.starts_with(folder)) || library.starts_with("/lib64");
+    let is_system = ["/lib", "/usr/lib"].iter().any(|folder| library.starts_with(folder))
+        || library.starts_with("/lib64");
     let name = library.file_name().with_context(|| format!("{} has no name", library.display()))?;
-    let target = if is_system { root.join(library.strip_prefix("/")?) } else { root.join("usr/local/lib").join(name) };
+    let target = if is_system {
+        root.join(library.strip_prefix("/")?)
+    } else {
+        root.join("usr/local/lib").join(name)
+    };
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::copy(library, &target).map(drop).with_context(|| format!("cannot copy {} into the image's folder", library.display()))
+    fs::copy(library, &target)
+        .map(drop)
+        .with_context(|| format!("cannot copy {} into the image's folder", library.display()))
 }

@@ -1,4 +1,5 @@
-//! A bucket on a real S3 server (versitygw), whose objects are files that a test may look at and alter. Gone with the value.
+//! A bucket on a real S3 server (versitygw), whose objects are files that a test may look at and
+//! alter. Gone with the value.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -56,13 +57,22 @@ impl S3 {
             undo_completions(&kept)?;
         }
         forget_unmade(&attributes, &self.objects())?;
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.path().join("log"))?;
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"))?;
         // Its life ends with that of the thread that starts it, however that ends.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
             .arg(s3_server()?)
-            .args(["--port", &format!("127.0.0.1:{}", self.port), "--keep-alive", "posix", "--sidecar"])
+            .args([
+                "--port",
+                &format!("127.0.0.1:{}", self.port),
+                "--keep-alive",
+                "posix",
+                "--sidecar",
+            ])
             .arg(self.folder.path().join("attributes"))
             .arg(self.folder.path().join("data"))
             .envs([("ROOT_ACCESS_KEY", ACCESS_KEY), ("ROOT_SECRET_KEY", SECRET_KEY)])
@@ -71,8 +81,10 @@ impl S3 {
             .stderr(log);
         self.server = Some(command.spawn().context("cannot start the S3 server")?);
         let port = self.port;
-        wait_until("the S3 server to listen", LIMIT, || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()))
-            .with_context(|| fs::read_to_string(self.folder.path().join("log")).unwrap_or_default())
+        wait_until("the S3 server to listen", LIMIT, || {
+            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())
+        })
+        .with_context(|| fs::read_to_string(self.folder.path().join("log")).unwrap_or_default())
     }
 
     /// Kills the server in whatever it is doing; objects stay.
@@ -84,9 +96,11 @@ impl S3 {
         Ok(())
     }
 
-    /// Leaves what a kill leaves of an object on its way: until the next start the server refuses to make it, although it is not there.
+    /// Leaves what a kill leaves of an object on its way: until the next start the server refuses
+    /// to make it, although it is not there.
     pub fn half_make(&self, key: &str) -> Result<()> {
-        let attributes = self.folder.path().join("attributes").join(BUCKET).join(key).join(ATTRIBUTES);
+        let attributes =
+            self.folder.path().join("attributes").join(BUCKET).join(key).join(ATTRIBUTES);
         fs::create_dir_all(&attributes)?;
         Ok(fs::write(attributes.join("etag"), "0")?)
     }
@@ -112,7 +126,10 @@ impl S3 {
         let mut folders = vec![self.objects()];
         while let Some(folder) = folders.pop() {
             for path in entries(&folder) {
-                let key = path.strip_prefix(self.objects()).map(|key| key.display().to_string()).unwrap_or_default();
+                let key = path
+                    .strip_prefix(self.objects())
+                    .map(|key| key.display().to_string())
+                    .unwrap_or_default();
                 if path.is_dir() {
                     folders.push(path);
                 } else if key.starts_with(prefix) && !key.starts_with(".sgwtmp") {
@@ -141,7 +158,8 @@ impl Drop for S3 {
     }
 }
 
-/// Removes what the server keeps of objects that it was killed before it had made: with attributes beside the objects it would refuse to make them ever after.
+/// Removes what the server keeps of objects that it was killed before it had made: with attributes
+/// beside the objects it would refuse to make them ever after.
 fn forget_unmade(attributes: &Path, objects: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(attributes) else { return Ok(()) };
     for entry in entries {
@@ -156,7 +174,8 @@ fn forget_unmade(attributes: &Path, objects: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives uploads that the server was killed in completing their id back: by it they are completed or aborted, and the server itself never looks for the other name.
+/// Gives uploads that the server was killed in completing their id back: by it they are completed
+/// or aborted, and the server itself never looks for the other name.
 fn undo_completions(bucket: &Path) -> Result<()> {
     for upload in uploads(bucket) {
         let name = upload.file_name().unwrap_or_default().to_string_lossy();

@@ -12,19 +12,27 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Every sample by its name with labels, as in `rljob_jobs{state="Running"}`.
 pub fn metrics(address: SocketAddr) -> Result<BTreeMap<String, f64>> {
     let answer = get(address, "/metrics")?;
-    let samples = answer.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+    let samples = answer
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.rsplit_once(' '));
     Ok(samples.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
 }
 
 /// The body of a page that is there.
 pub fn get(address: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("nothing listens on {address}"))?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)
+        .with_context(|| format!("nothing listens on {address}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     // Version 1.0: the answer ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no whole answer")?;
-    ensure!(head.split(' ').nth(1) == Some("200"), "GET {path} of {address}: {}", head.lines().next().unwrap_or_default());
+    ensure!(
+        head.split(' ').nth(1) == Some("200"),
+        "GET {path} of {address}: {}",
+        head.lines().next().unwrap_or_default()
+    );
     Ok(body.to_owned())
 }

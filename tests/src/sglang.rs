@@ -1,10 +1,12 @@
-//! An image that runs the SGLang of `tests/sglang/setup.sh`, as a user's own image for CPUs would: its Python is in the image, its packages are on a volume.
+//! An image that runs the SGLang of `tests/sglang/setup.sh`, as a user's own image for CPUs would:
+//! its Python is in the image, its packages are on a volume.
 //!
 //! ```text
 //!  image:  /usr/local/bin/python3, lscpu · their libraries · Python's standard library · environment of a machine without a GPU
 //!  volume: ENVIRONMENT ─▶ /opt/sglang (venv/lib/python3.N/site-packages, 2.6 GB)
 //! ```
-//! It must not change what the operator renders: flags, keys, ports and probes are those of any SGLang pod.
+//! It must not change what the operator renders: flags, keys, ports and probes are those of any
+//! SGLang pod.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,26 +28,36 @@ pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, --mem-
 pub const MOUNT: &str = "/opt/sglang";
 /// What SGLang counts the processor's cores with.
 const LSCPU: &str = "/usr/bin/lscpu";
-/// What an image needs not: packages, which are on the volume, Python's own tests, and what extensions are linked with.
-const LEFT_OUT: [&str; 6] = ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
+/// What an image needs not: packages, which are on the volume, Python's own tests, and what
+/// extensions are linked with.
+const LEFT_OUT: [&str; 6] =
+    ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
 
 /// The environment in the cache, if `make setup` could lay it out.
 pub fn environment() -> Option<PathBuf> {
-    files::cache().ok().map(|cache| cache.join("sglang-0.5.12")).filter(|folder| folder.join("serve.sh").exists())
+    files::cache()
+        .ok()
+        .map(|cache| cache.join("sglang-0.5.12"))
+        .filter(|folder| folder.join("serve.sh").exists())
 }
 
 /// Makes the image in the folder `output`.
 pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     let python = environment.join("venv/bin/python");
-    let asked = "import sysconfig; print(sysconfig.get_path('stdlib'), sysconfig.get_path('purelib'))";
+    let asked =
+        "import sysconfig; print(sysconfig.get_path('stdlib'), sysconfig.get_path('purelib'))";
     let paths = run(Command::new(&python).args(["-c", asked]))?;
-    let (standard, packages) = paths.trim().split_once(' ').with_context(|| format!("{} names no folders: {paths:?}", python.display()))?;
+    let (standard, packages) = paths
+        .trim()
+        .split_once(' ')
+        .with_context(|| format!("{} names no folders: {paths:?}", python.display()))?;
     let root = tempfile::tempdir_in(output)?;
     rootfs::skeleton(root.path())?;
     // An image that is made for root knows no name of the user that pods have.
     fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\n")?;
     for (name, program) in [("python3", python.as_path()), ("lscpu", Path::new(LSCPU))] {
-        fs::copy(program, root.path().join("usr/local/bin").join(name)).with_context(|| format!("cannot copy {}", program.display()))?;
+        fs::copy(program, root.path().join("usr/local/bin").join(name))
+            .with_context(|| format!("cannot copy {}", program.display()))?;
     }
     let standard = Path::new(standard);
     compile(&python, &copy_standard_library(standard, root.path())?)?;
@@ -53,7 +65,9 @@ pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     for folder in [standard.join("lib-dynload"), PathBuf::from(packages)] {
         loading.extend(extensions(&folder)?);
     }
-    loaded_by(&loading, environment)?.iter().try_for_each(|library| rootfs::copy_library(root.path(), library))?;
+    loaded_by(&loading, environment)?
+        .iter()
+        .try_for_each(|library| rootfs::copy_library(root.path(), library))?;
     let packages = Path::new(MOUNT).join(Path::new(packages).strip_prefix(environment)?);
     let environment = [
         "PATH=/usr/local/bin",
@@ -75,13 +89,26 @@ fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
     fs::create_dir_all(&target)?;
     let exclude = LEFT_OUT.map(|name| format!("--exclude={name}"));
     let archive = target.with_extension("tar");
-    run(Command::new("tar").args(exclude).arg("--create").arg("--file").arg(&archive).arg("--directory").arg(library).arg("."))?;
-    run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&target))?;
+    run(Command::new("tar")
+        .args(exclude)
+        .arg("--create")
+        .arg("--file")
+        .arg(&archive)
+        .arg("--directory")
+        .arg(library)
+        .arg("."))?;
+    run(Command::new("tar")
+        .arg("--extract")
+        .arg("--file")
+        .arg(&archive)
+        .arg("--directory")
+        .arg(&target))?;
     fs::remove_file(archive).context("cannot remove an archive")?;
     Ok(target)
 }
 
-/// A pod cannot keep what it compiles. Files in an image lose their times, by which Python would see that they are compiled.
+/// A pod cannot keep what it compiles. Files in an image lose their times, by which Python would
+/// see that they are compiled.
 fn compile(python: &Path, folder: &Path) -> Result<()> {
     let arguments = ["-m", "compileall", "-q", "--invalidation-mode=unchecked-hash"];
     run(Command::new(python).args(arguments).arg(folder)).map(drop)
@@ -93,11 +120,15 @@ fn extensions(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.lines().map(PathBuf::from).collect())
 }
 
-/// Libraries that the loader finds for these outside of the environment. What it does not find is a GPU's.
+/// Libraries that the loader finds for these outside of the environment. What it does not find is a
+/// GPU's.
 fn loaded_by(paths: &[PathBuf], environment: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd").args(paths).output().context("cannot start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     // A line that ends with a colon names the file that the next ones are about.
-    let found = text.lines().filter(|line| !line.ends_with(':')).filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    let found = text
+        .lines()
+        .filter(|line| !line.ends_with(':'))
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     Ok(found.map(PathBuf::from).filter(|library| !library.starts_with(environment)).collect())
 }

@@ -1,4 +1,5 @@
-//! The weight that corrects for sampling with other log-probabilities than the learner's, and its bounds.
+//! The weight that corrects for sampling with other log-probabilities than the learner's, and its
+//! bounds.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,8 @@ pub struct BehaviorWeight {
     /// What is held against the bounds. Default Ratio.
     #[serde(default)]
     pub metric: BehaviorMetric,
-    /// How a completion's tokens make one metric, for level Sequence; of Ratio the logarithms are aggregated. Default Mean.
+    /// How a completion's tokens make one metric, for level Sequence; of Ratio the logarithms are
+    /// aggregated. Default Mean.
     #[serde(default)]
     pub aggregation: BehaviorAggregation,
     /// Upper bound. Default 5.
@@ -49,7 +51,9 @@ impl Default for BehaviorWeight {
 }
 
 /// What the bounds are held against.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum BehaviorLevel {
     /// Each token.
     #[default]
@@ -59,7 +63,9 @@ pub enum BehaviorLevel {
 }
 
 /// What happens beyond the bounds.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum BehaviorAction {
     /// No loss; the denominator stays.
     #[default]
@@ -69,7 +75,9 @@ pub enum BehaviorAction {
 }
 
 /// What is held against the bounds, with d = proximal − sampler's log-probability.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum BehaviorMetric {
     /// eᵈ, the weight.
     #[default]
@@ -83,7 +91,9 @@ pub enum BehaviorMetric {
 }
 
 /// How a completion's tokens make one metric.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum BehaviorAggregation {
     /// Their mean.
     #[default]

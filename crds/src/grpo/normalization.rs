@@ -50,7 +50,9 @@ impl Default for NormalizationSpec {
 }
 
 /// Whose mean is taken off.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum NormalizationMean {
     /// The samples of the same prompt.
     #[default]
@@ -62,7 +64,9 @@ pub enum NormalizationMean {
 }
 
 /// What the difference from the mean is divided by.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum NormalizationScale {
     /// The standard deviation + epsilon.
     #[default]
@@ -72,7 +76,9 @@ pub enum NormalizationScale {
 }
 
 /// Whose standard deviation.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(
+    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
+)]
 pub enum NormalizationLevel {
     /// The samples of the same prompt.
     #[default]

@@ -1,4 +1,5 @@
-//! The coordinators of all jobs, played by one HTTP server: each is told apart by its token, which no two jobs share. A run makes steps until it is told to end.
+//! The coordinators of all jobs, played by one HTTP server: each is told apart by its token, which
+//! no two jobs share. A run makes steps until it is told to end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,28 +25,47 @@ struct Runs {
 
 /// Serves for ever.
 pub async fn serve() {
-    let routes = Router::new()
-        .route("/v1/desired", put(take))
-        .route("/v1/status", get(status))
-        .route("/end", post(|State(runs): State<Runs>| async move { *runs.ended.lock().unwrap() = true }));
+    let routes =
+        Router::new().route("/v1/desired", put(take)).route("/v1/status", get(status)).route(
+            "/end",
+            post(|State(runs): State<Runs>| async move { *runs.ended.lock().unwrap() = true }),
+        );
     let listener = tokio::net::TcpListener::bind(("0.0.0.0", COORDINATOR_PORT)).await.unwrap();
     axum::serve(listener, routes.with_state(Runs::default())).await.unwrap();
 }
 
 fn token(headers: &HeaderMap) -> String {
-    headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+    headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+        .to_owned()
 }
 
 async fn take(State(runs): State<Runs>, headers: HeaderMap, Json(desired): Json<Desired>) {
     runs.desired.lock().unwrap().insert(token(&headers), desired);
 }
 
-async fn status(State(runs): State<Runs>, headers: HeaderMap) -> Result<Json<CoordinatorStatus>, StatusCode> {
-    let desired = runs.desired.lock().unwrap().get(&token(&headers)).cloned().ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+async fn status(
+    State(runs): State<Runs>,
+    headers: HeaderMap,
+) -> Result<Json<CoordinatorStatus>, StatusCode> {
+    let desired = runs
+        .desired
+        .lock()
+        .unwrap()
+        .get(&token(&headers))
+        .cloned()
+        .ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
     let ended = *runs.ended.lock().unwrap();
     let step = if ended { STEPS.1 } else { STEPS.0 };
     let version = Version { step: STEPS.0, attempt: 0 };
-    let engine = |name: String| serde_json::from_value(json!({"name": name, "state": EngineCondition::Ready, "version": version})).unwrap();
+    let engine = |name: String| {
+        serde_json::from_value(
+            json!({"name": name, "state": EngineCondition::Ready, "version": version}),
+        )
+        .unwrap()
+    };
     Ok(Json(CoordinatorStatus {
         epoch: Some(desired.epoch),
         generation: Some(desired.generation),
@@ -58,7 +78,11 @@ async fn status(State(runs): State<Runs>, headers: HeaderMap) -> Result<Json<Coo
         metrics: None,
         evaluation: None,
         supervisors: vec![],
-        engines: desired.engines.into_iter().map(|engine_endpoint| engine(engine_endpoint.name)).collect(),
+        engines: desired
+            .engines
+            .into_iter()
+            .map(|engine_endpoint| engine(engine_endpoint.name))
+            .collect(),
         checkpoint: None,
     }))
 }

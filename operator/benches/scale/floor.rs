@@ -1,4 +1,5 @@
-//! The floor: a plain StatefulSet for each job, of as many pods as an RLJob has, made by this program; Kubernetes' own controller does the rest.
+//! The floor: a plain StatefulSet for each job, of as many pods as an RLJob has, made by this
+//! program; Kubernetes' own controller does the rest.
 
 use std::time::Instant;
 
@@ -30,12 +31,22 @@ fn set(name: &str) -> StatefulSet {
 /// Prints the time until all pods exist.
 pub async fn measure(jobs: usize) {
     let stage = Stage::start("app").await;
-    let (sets, start): (Api<StatefulSet>, _) = (Api::default_namespaced(stage.client.clone()), Instant::now());
+    let (sets, start): (Api<StatefulSet>, _) =
+        (Api::default_namespaced(stage.client.clone()), Instant::now());
     let create = async {
-        each_job(jobs, async |name| drop(sets.create(&PostParams::default(), &set(&name)).await.unwrap())).await;
+        each_job(jobs, async |name| {
+            drop(sets.create(&PostParams::default(), &set(&name)).await.unwrap())
+        })
+        .await;
         start.elapsed().as_secs_f64()
     };
     let pods = [ApiResource::erase::<Pod>(&())];
-    let (created, seconds) = tokio::join!(create, stage.wait_for("all pods", &pods, jobs * PODS, start));
-    note("scale-floor", &format!("{jobs} plain StatefulSets of {PODS} pods were made within {created:.1} s and had all of their pods after {seconds:.1} s"));
+    let (created, seconds) =
+        tokio::join!(create, stage.wait_for("all pods", &pods, jobs * PODS, start));
+    note(
+        "scale-floor",
+        &format!(
+            "{jobs} plain StatefulSets of {PODS} pods were made within {created:.1} s and had all of their pods after {seconds:.1} s"
+        ),
+    );
 }

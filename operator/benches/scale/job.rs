@@ -3,7 +3,8 @@
 use rljob_crds::RLJob;
 use serde_json::json;
 
-/// A Secret, a ConfigMap, a NetworkPolicy, a PodDisruptionBudget, and a Service and a StatefulSet of each role.
+/// A Secret, a ConfigMap, a NetworkPolicy, a PodDisruptionBudget, and a Service and a StatefulSet
+/// of each role.
 pub const CHILDREN: usize = 10;
 
 /// One of that name.

@@ -1,6 +1,8 @@
-//! The peer: Kubeflow Trainer and JobSet with their webhooks, as they are released (tests/kubeflow/build.sh), and TrainJobs of two nodes.
+//! The peer: Kubeflow Trainer and JobSet with their webhooks, as they are released
+//! (tests/kubeflow/build.sh), and TrainJobs of two nodes.
 //!
-//! They write their webhooks' certificates into Secrets, and expect to find them in a folder: this program is their kubelet and lays them there.
+//! They write their webhooks' certificates into Secrets, and expect to find them in a folder: this
+//! program is their kubelet and lays them there.
 
 use std::fs;
 use std::path::Path;
@@ -25,9 +27,9 @@ use super::stage::{Stage, Usage, each_job, until};
 const NODES: usize = 2;
 /// Time for what is under way.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Both programs look for their certificates in `k8s-webhook-server/serving-certs` of /tmp: each gets a /tmp of its own.
-const START: &str =
-    r#"cp --recursive "$1" "$2" && sed --in-place "s#$1#/tmp/pki#g" "$2/pki/admin.kubeconfig" && mount --bind "$2" /tmp && shift 2 && exec "$@""#;
+/// Both programs look for their certificates in `k8s-webhook-server/serving-certs` of /tmp: each
+/// gets a /tmp of its own.
+const START: &str = r#"cp --recursive "$1" "$2" && sed --in-place "s#$1#/tmp/pki#g" "$2/pki/admin.kubeconfig" && mount --bind "$2" /tmp && shift 2 && exec "$@""#;
 
 /// One of the peer's programs, with what its webhooks need: a Secret, and a Service at an address.
 struct Part {
@@ -65,7 +67,14 @@ impl Part {
     async fn start(&self, stage: &Stage, folder: &Path) -> Program {
         let (cluster, kubectl) = (&stage.cluster, stage.cluster.kubectl());
         let Self { name, namespace, service, secret, address, port, .. } = self;
-        kubectl.run(&["apply", "--server-side", "--filename", &folder.join(format!("{name}.yaml")).display().to_string()]).unwrap();
+        kubectl
+            .run(&[
+                "apply",
+                "--server-side",
+                "--filename",
+                &folder.join(format!("{name}.yaml")).display().to_string(),
+            ])
+            .unwrap();
         kubectl.run(&["create", "namespace", namespace]).unwrap();
         cluster.run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"]).unwrap();
         let objects = [
@@ -77,7 +86,8 @@ impl Part {
         }
         let home = cluster.shared_folder(name).unwrap();
         let pki = cluster.kubeconfig().parent().unwrap().display().to_string();
-        let mut arguments: Vec<String> = ["--mount", "bash", "-c", START, "bash", &pki].map(ToOwned::to_owned).into();
+        let mut arguments: Vec<String> =
+            ["--mount", "bash", "-c", START, "bash", &pki].map(ToOwned::to_owned).into();
         arguments.push(home.display().to_string());
         arguments.push(folder.join(name).display().to_string());
         arguments.push("--kubeconfig=/tmp/pki/admin.kubeconfig".to_owned());
@@ -119,17 +129,36 @@ impl Part {
 fn install_webhooks(cluster: &Cluster) {
     let kubectl = cluster.kubectl();
     let jobset = |verb: &str| {
-        let (jobsets, pods) = (format!("/{verb}-jobset-x-k8s-io-v1alpha2-jobset"), format!("/{verb}--v1-pod"));
+        let (jobsets, pods) =
+            (format!("/{verb}-jobset-x-k8s-io-v1alpha2-jobset"), format!("/{verb}--v1-pod"));
         let operations = if verb == "mutate" { "CREATE" } else { "CREATE UPDATE" };
-        let kind = if verb == "mutate" { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" };
-        let name = if verb == "mutate" { "jobset-mutating-webhook-configuration" } else { "jobset-validating-webhook-configuration" };
-        JOBSET.webhooks(kind, name, &[("jobset.x-k8s.io/jobsets", operations, &jobsets), ("pods", "CREATE", &pods)])
+        let kind = if verb == "mutate" {
+            "MutatingWebhookConfiguration"
+        } else {
+            "ValidatingWebhookConfiguration"
+        };
+        let name = if verb == "mutate" {
+            "jobset-mutating-webhook-configuration"
+        } else {
+            "jobset-validating-webhook-configuration"
+        };
+        JOBSET.webhooks(
+            kind,
+            name,
+            &[("jobset.x-k8s.io/jobsets", operations, &jobsets), ("pods", "CREATE", &pods)],
+        )
     };
     let path = |kind: &str| format!("/validate-trainer-kubeflow-org-v1alpha1-{kind}");
     let (jobs, runtimes) = (path("trainjob"), path("clustertrainingruntime"));
-    let trainer =
-        [("trainer.kubeflow.org/trainjobs", "CREATE UPDATE", jobs.as_str()), ("trainer.kubeflow.org/clustertrainingruntimes", "CREATE UPDATE", &runtimes)];
-    let trainer = TRAINER.webhooks("ValidatingWebhookConfiguration", "validator.trainer.kubeflow.org", &trainer);
+    let trainer = [
+        ("trainer.kubeflow.org/trainjobs", "CREATE UPDATE", jobs.as_str()),
+        ("trainer.kubeflow.org/clustertrainingruntimes", "CREATE UPDATE", &runtimes),
+    ];
+    let trainer = TRAINER.webhooks(
+        "ValidatingWebhookConfiguration",
+        "validator.trainer.kubeflow.org",
+        &trainer,
+    );
     for webhooks in [jobset("mutate"), jobset("validate"), trainer] {
         kubectl.apply(&webhooks).unwrap();
     }
@@ -157,15 +186,25 @@ fn resource(group: &str, version: &str, kind: &str) -> ApiResource {
 
 /// Creates all TrainJobs. Gives the seconds until all JobSets and Jobs exist.
 async fn create(stage: &Stage, jobs: usize) -> f64 {
-    let train_jobs: Api<DynamicObject> = Api::default_namespaced_with(stage.client.clone(), &resource("trainer.kubeflow.org", "v1alpha1", "TrainJob"));
+    let train_jobs: Api<DynamicObject> = Api::default_namespaced_with(
+        stage.client.clone(),
+        &resource("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
+    );
     let start = Instant::now();
     let create = each_job(jobs, async |name| {
-        let spec = json!({"runtimeRef": {"name": "torch-distributed"}, "trainer": {"numNodes": NODES}});
+        let spec =
+            json!({"runtimeRef": {"name": "torch-distributed"}, "trainer": {"numNodes": NODES}});
         let job = json!({"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name}, "spec": spec});
-        drop(train_jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap());
+        drop(
+            train_jobs
+                .create(&PostParams::default(), &serde_json::from_value(job).unwrap())
+                .await
+                .unwrap(),
+        );
     });
     let kinds = [resource("jobset.x-k8s.io", "v1alpha2", "JobSet"), ApiResource::erase::<Job>(&())];
-    let ((), seconds) = tokio::join!(create, stage.wait_for("all JobSets and Jobs", &kinds, jobs * 2, start));
+    let ((), seconds) =
+        tokio::join!(create, stage.wait_for("all JobSets and Jobs", &kinds, jobs * 2, start));
     stage.wait_for("all pods", &[ApiResource::erase::<Pod>(&())], jobs * NODES, start).await;
     seconds
 }
@@ -174,7 +213,12 @@ async fn create(stage: &Stage, jobs: usize) -> f64 {
 pub async fn measure(jobs: usize, ours: &Seen) {
     let folder = match run(&mut Command::new(files::workspace().join("tests/kubeflow/build.sh"))) {
         Ok(folder) => folder,
-        Err(error) => return skipped("scale-kubeflow", &format!("Kubeflow Trainer cannot be built: {error:#}")),
+        Err(error) => {
+            return skipped(
+                "scale-kubeflow",
+                &format!("Kubeflow Trainer cannot be built: {error:#}"),
+            );
+        }
     };
     let folder = Path::new(folder.trim());
     let stage = Stage::start("jobset.sigs.k8s.io/jobset-name").await;
@@ -193,6 +237,16 @@ pub async fn measure(jobs: usize, ours: &Seen) {
         cpu[0], cpu[1], memory[0], memory[1]
     );
     note("scale-kubeflow", &figures);
-    row("scale-kubeflow-time", "of our time to all children to their time to all JobSets and Jobs", ours.seconds / seconds, Aim::AtMost(0.5));
-    row("scale-kubeflow-memory", "of our resident memory to theirs", ours.usage.memory_mib / memory.iter().sum::<f64>(), Aim::AtMost(0.34));
+    row(
+        "scale-kubeflow-time",
+        "of our time to all children to their time to all JobSets and Jobs",
+        ours.seconds / seconds,
+        Aim::AtMost(0.5),
+    );
+    row(
+        "scale-kubeflow-memory",
+        "of our resident memory to theirs",
+        ours.usage.memory_mib / memory.iter().sum::<f64>(),
+        Aim::AtMost(0.34),
+    );
 }

@@ -1,6 +1,7 @@
-//! A thousand jobs on one operator: the time until all of their objects exist, its memory and CPU, what it writes and asks when nothing changes, and what a job costs
-//! in all ([`rljobs`]). Beside it, on control planes of their own that are started alike: as many plain StatefulSets ([`floor`]), and TrainJobs on Kubeflow Trainer
-//! with JobSet ([`kubeflow`]).
+//! A thousand jobs on one operator: the time until all of their objects exist, its memory and CPU,
+//! what it writes and asks when nothing changes, and what a job costs in all ([`rljobs`]). Beside
+//! it, on control planes of their own that are started alike: as many plain StatefulSets
+//! ([`floor`]), and TrainJobs on Kubeflow Trainer with JobSet ([`kubeflow`]).
 //!
 //! `RLJOB_SCALE_JOBS` sets another number of jobs, for a quick look.
 

@@ -1,5 +1,6 @@
-//! RLJobs on one operator. Their pods are made by the StatefulSet controller, and all of their coordinators are played by one HTTP server ([`super::coordinators`]),
-//! each at its pod's own address.
+//! RLJobs on one operator. Their pods are made by the StatefulSet controller, and all of their
+//! coordinators are played by one HTTP server ([`super::coordinators`]), each at its pod's own
+//! address.
 //!
 //! ```text
 //!  create all jobs ─▶ all children ─▶ all Running ─▶ a minute of rest ─▶ every job touched ─▶ all Succeeded
@@ -72,13 +73,18 @@ impl Operator {
     }
 
     fn read(&self) -> Reading {
-        Reading { at: Instant::now(), samples: scrape::metrics(self.metrics).unwrap(), usage: Usage::of(&self.program) }
+        Reading {
+            at: Instant::now(),
+            samples: scrape::metrics(self.metrics).unwrap(),
+            usage: Usage::of(&self.program),
+        }
     }
 }
 
 /// The cores that were taken from one reading to the next.
 fn cores(first: &Reading, second: &Reading) -> f64 {
-    (second.usage.cpu_seconds - first.usage.cpu_seconds) / second.at.duration_since(first.at).as_secs_f64()
+    (second.usage.cpu_seconds - first.usage.cpu_seconds)
+        / second.at.duration_since(first.at).as_secs_f64()
 }
 
 impl Reading {
@@ -87,7 +93,10 @@ impl Reading {
     }
 
     fn requests(&self, verbs: &[&str]) -> f64 {
-        verbs.iter().map(|verb| self.sample(&format!("rljob_api_requests_total{{verb=\"{verb}\"}}"))).sum()
+        verbs
+            .iter()
+            .map(|verb| self.sample(&format!("rljob_api_requests_total{{verb=\"{verb}\"}}")))
+            .sum()
     }
 
     fn writes(&self) -> f64 {
@@ -118,8 +127,16 @@ impl Bench {
     async fn start(jobs: usize) -> Self {
         let stage = Stage::start("rljob.dev/job").await;
         let (cluster, kubectl) = (&stage.cluster, stage.cluster.kubectl());
-        kubectl.run(&["apply", "--filename", &files::workspace().join("crds/rljob.yaml").display().to_string()]).unwrap();
-        kubectl.run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"]).unwrap();
+        kubectl
+            .run(&[
+                "apply",
+                "--filename",
+                &files::workspace().join("crds/rljob.yaml").display().to_string(),
+            ])
+            .unwrap();
+        kubectl
+            .run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])
+            .unwrap();
         let operator = Operator::start(cluster);
         until("the operator", async || scrape::get(operator.metrics, "/readyz").is_ok()).await;
         let (rljobs, before) = (Api::default_namespaced(stage.client.clone()), operator.read());
@@ -131,19 +148,25 @@ impl Bench {
         let (kinds, jobs) = (kinds(), self.jobs);
         let others = self.stage.count(&kinds).await;
         let create = async {
-            each_job(jobs, async |name| drop(self.rljobs.create(&PostParams::default(), &job(&name)).await.unwrap())).await;
+            each_job(jobs, async |name| {
+                drop(self.rljobs.create(&PostParams::default(), &job(&name)).await.unwrap())
+            })
+            .await;
             self.start.elapsed().as_secs_f64()
         };
         let all = self.stage.wait_for("all children", &kinds, others + jobs * CHILDREN, self.start);
         let (created, seconds) = tokio::join!(create, all);
         let cpu = self.operator.read().usage.cpu_seconds - self.before.usage.cpu_seconds;
-        let figures =
-            format!("s until {jobs} jobs had their {} children, the jobs themselves {created:.1} s; {cpu:.1} s of the operator's CPU", jobs * CHILDREN);
+        let figures = format!(
+            "s until {jobs} jobs had their {} children, the jobs themselves {created:.1} s; {cpu:.1} s of the operator's CPU",
+            jobs * CHILDREN
+        );
         row("scale-children", &figures, seconds, Aim::AtMost(25.0));
         seconds
     }
 
-    /// All jobs run and nothing happens. Gives the cores that asking the coordinators takes, and what the operator takes at all.
+    /// All jobs run and nothing happens. Gives the cores that asking the coordinators takes, and
+    /// what the operator takes at all.
     async fn rest(&self) -> (f64, Usage) {
         until("every job to run", async || self.operator.read().jobs("Running") >= self.jobs).await;
         let running = self.start.elapsed().as_secs_f64();
@@ -153,31 +176,62 @@ impl Bench {
         let second = self.operator.read();
         let cores = cores(&first, &second);
         let memory = second.usage.memory_mib;
-        row("scale-memory", &format!("MiB resident; every job ran after {running:.1} s"), memory, Aim::AtMost(64.0));
-        let figures =
-            format!("writes in a minute in which nothing changes; asking {} coordinators every second takes {:.1} % of a core", self.jobs, cores * 100.0);
+        row(
+            "scale-memory",
+            &format!("MiB resident; every job ran after {running:.1} s"),
+            memory,
+            Aim::AtMost(64.0),
+        );
+        let figures = format!(
+            "writes in a minute in which nothing changes; asking {} coordinators every second takes {:.1} % of a core",
+            self.jobs,
+            cores * 100.0
+        );
         row("scale-writes", &figures, second.writes() - first.writes(), Aim::AtMost(0.0));
         (cores, first.usage)
     }
 
-    /// Every job is touched a few times, in nothing that matters; `before` are the cores that other things took until now.
+    /// Every job is touched a few times, in nothing that matters; `before` are the cores that other
+    /// things took until now.
     async fn touch(&self, before: f64) {
         let first = self.operator.read();
         for time in 1..=TOUCHES {
-            let patch = json!({"metadata": {"annotations": {"example.com/touched": time.to_string()}}});
-            each_job(self.jobs, async |name| drop(self.rljobs.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap())).await;
-            until("a pass of each", async || self.operator.read().passes() >= first.passes() + (time * self.jobs) as f64).await;
+            let patch =
+                json!({"metadata": {"annotations": {"example.com/touched": time.to_string()}}});
+            each_job(self.jobs, async |name| {
+                drop(
+                    self.rljobs
+                        .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+                        .await
+                        .unwrap(),
+                )
+            })
+            .await;
+            until("a pass of each", async || {
+                self.operator.read().passes() >= first.passes() + (time * self.jobs) as f64
+            })
+            .await;
         }
         let second = self.operator.read();
         tokio::time::sleep(REST).await;
-        // What other things take varies by more than what is measured: the mean of before and after.
+        // What other things take varies by more than what is measured: the mean of before and
+        // after.
         let others = f64::midpoint(before, cores(&second, &self.operator.read()));
         let passes = second.passes() - first.passes();
-        let seconds = second.usage.cpu_seconds - first.usage.cpu_seconds - others * second.at.duration_since(first.at).as_secs_f64();
-        let figures = format!("ms of CPU in each of {passes} passes with nothing to do, their events included");
+        let seconds = second.usage.cpu_seconds
+            - first.usage.cpu_seconds
+            - others * second.at.duration_since(first.at).as_secs_f64();
+        let figures = format!(
+            "ms of CPU in each of {passes} passes with nothing to do, their events included"
+        );
         row("scale-idle-cpu", &figures, seconds.max(0.0) * 1000.0 / passes, Aim::AtMost(1.0));
         let calls = |reading: &Reading| reading.writes() + reading.requests(&["get"]);
-        row("scale-idle-calls", "API calls in each of them", (calls(&second) - calls(&first)) / passes, Aim::AtMost(0.0));
+        row(
+            "scale-idle-calls",
+            "API calls in each of them",
+            (calls(&second) - calls(&first)) / passes,
+            Aim::AtMost(0.0),
+        );
     }
 
     /// All jobs succeed.
@@ -186,12 +240,16 @@ impl Bench {
         let request = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'POST /end HTTP/1.0\\r\\nHost: all\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3";
         self.stage.cluster.run("bash", &["-c", request]).unwrap();
         let minutes = (self.start.elapsed().as_secs_f64() / 60.0).floor();
-        until("every job to succeed", async || self.operator.read().jobs("Completed") >= self.jobs).await;
+        until("every job to succeed", async || self.operator.read().jobs("Completed") >= self.jobs)
+            .await;
         tokio::time::sleep(SETTLE).await;
         let (done, jobs) = (self.operator.read(), self.jobs as f64);
         let of = |verbs: &[&str]| (done.requests(verbs) - self.before.requests(verbs)) / jobs;
-        let verbs: Vec<String> = ["create", "update", "patch", "delete", "get"].map(|verb| format!("{:.1} {verb}", of(&[verb]))).into();
-        // What a job still costs when it has succeeded: its pods are taken away, and counted once more. Its success is one status and one event.
+        let verbs: Vec<String> = ["create", "update", "patch", "delete", "get"]
+            .map(|verb| format!("{:.1} {verb}", of(&[verb])))
+            .into();
+        // What a job still costs when it has succeeded: its pods are taken away, and counted once
+        // more. Its success is one status and one event.
         let afterwards = (done.writes() - before_end.writes()) / jobs - 2.0;
         let figures = format!(
             "API writes of a job from create to Succeeded after {minutes} minutes, and {afterwards:.1} afterwards (in all {}); {CHILDREN} children, 1 engine; {:.1} MiB resident",
@@ -206,9 +264,17 @@ impl Bench {
 /// Measures, and gives what peers are compared with.
 pub async fn measure(jobs: usize) -> Seen {
     let bench = Bench::start(jobs).await;
-    bench.stage.cluster.run("ip", &["route", "add", "local", "10.244.0.0/16", "dev", "lo"]).unwrap();
+    bench
+        .stage
+        .cluster
+        .run("ip", &["route", "add", "local", "10.244.0.0/16", "dev", "lo"])
+        .unwrap();
     let own = std::env::current_exe().unwrap();
-    let _coordinators = bench.stage.cluster.start_program("coordinators", &own, &["coordinators".to_owned()]).unwrap();
+    let _coordinators = bench
+        .stage
+        .cluster
+        .start_program("coordinators", &own, &["coordinators".to_owned()])
+        .unwrap();
     let seconds = bench.create().await;
     let (cores, usage) = bench.rest().await;
     bench.touch(cores).await;

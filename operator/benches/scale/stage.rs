@@ -1,5 +1,5 @@
-//! A control plane of its own for each of those that are measured. Its one node has no kubelet: this program binds pods to it, says that they run and that they ended, and
-//! counts what is there.
+//! A control plane of its own for each of those that are measured. Its one node has no kubelet:
+//! this program binds pods to it, says that they run and that they ended, and counts what is there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -43,26 +43,46 @@ impl Stage {
         // There is nothing to schedule on, and a scheduler that tries takes time from everybody.
         cluster.kill_oldest("kube-scheduler").unwrap();
         let read = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
-        let client = Client::try_from(Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap()).unwrap();
+        let client = Client::try_from(
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap(),
+        )
+        .unwrap();
         let nodes: Api<Node> = Api::all(client.clone());
-        nodes.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap()).await.unwrap();
+        nodes
+            .create(
+                &PostParams::default(),
+                &serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap(),
+            )
+            .await
+            .unwrap();
         let node = AbortOnDropHandle::new(tokio::spawn(keep_ready(nodes)));
-        let pods = AbortOnDropHandle::new(tokio::spawn(run_pods(Api::default_namespaced(client.clone()), label.to_owned())));
+        let pods = AbortOnDropHandle::new(tokio::spawn(run_pods(
+            Api::default_namespaced(client.clone()),
+            label.to_owned(),
+        )));
         Self { _node: node, _pods: pods, cluster, client }
     }
 
     /// Objects of these kinds, whoever made them.
     pub async fn count(&self, kinds: &[ApiResource]) -> usize {
         let counts = kinds.iter().map(|kind| async move {
-            let objects: Api<DynamicObject> = Api::default_namespaced_with(self.client.clone(), kind);
+            let objects: Api<DynamicObject> =
+                Api::default_namespaced_with(self.client.clone(), kind);
             let first = objects.list_metadata(&ListParams::default().limit(1)).await.unwrap();
-            first.items.len() + usize::try_from(first.metadata.remaining_item_count.unwrap_or(0)).unwrap()
+            first.items.len()
+                + usize::try_from(first.metadata.remaining_item_count.unwrap_or(0)).unwrap()
         });
         futures::future::join_all(counts).await.into_iter().sum()
     }
 
     /// Waits until there are this many objects of these kinds; seconds since `start`.
-    pub async fn wait_for(&self, what: &str, kinds: &[ApiResource], count: usize, start: Instant) -> f64 {
+    pub async fn wait_for(
+        &self,
+        what: &str,
+        kinds: &[ApiResource],
+        count: usize,
+        start: Instant,
+    ) -> f64 {
         until(what, async || self.count(kinds).await >= count).await;
         start.elapsed().as_secs_f64()
     }
@@ -73,18 +93,30 @@ async fn keep_ready(nodes: Api<Node>) {
     loop {
         let ready = json!({"type": "Ready", "status": "True", "reason": "Staged", "lastHeartbeatTime": jiff::Timestamp::now().to_string()});
         // One that is lost is made good by the next.
-        let _ = nodes.patch_status(NODE, &PatchParams::default(), &Patch::Strategic(json!({"status": {"conditions": [ready]}}))).await;
+        let _ = nodes
+            .patch_status(
+                NODE,
+                &PatchParams::default(),
+                &Patch::Strategic(json!({"status": {"conditions": [ready]}})),
+            )
+            .await;
         tokio::time::sleep(HEARTBEAT).await;
     }
 }
 
-/// Plays scheduler and kubelet: says of every new pod that it runs, at an address of its own, and ends those that are to go.
+/// Plays scheduler and kubelet: says of every new pod that it runs, at an address of its own, and
+/// ends those that are to go.
 async fn run_pods(pods: Api<Pod>, label: String) {
     let (seen, pods) = (&AtomicUsize::new(0), &pods);
-    let seen_pods = watcher(pods.clone(), watcher::Config::default().labels(&label)).default_backoff().applied_objects();
+    let seen_pods = watcher(pods.clone(), watcher::Config::default().labels(&label))
+        .default_backoff()
+        .applied_objects();
     // A watch that fails is started again.
     let due = seen_pods.filter_map(async |pod| {
-        pod.ok().filter(|pod| pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) || pod.metadata.deletion_timestamp.is_some())
+        pod.ok().filter(|pod| {
+            pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none())
+                || pod.metadata.deletion_timestamp.is_some()
+        })
     });
     // A pod that is gone again needs nothing.
     let run = async |pod: Pod| {
@@ -94,11 +126,12 @@ async fn run_pods(pods: Api<Pod>, label: String) {
             return;
         }
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": NODE}});
-        let _: Result<serde_json::Value, _> = pods.create_subresource("binding", &name, &PostParams::default(), &binding).await;
+        let _: Result<serde_json::Value, _> =
+            pods.create_subresource("binding", &name, &PostParams::default(), &binding).await;
         let number = seen.fetch_add(1, Ordering::Relaxed);
         let now = jiff::Timestamp::now().to_string();
-        let conditions =
-            ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(|type_| json!({"type": type_, "status": "True", "lastTransitionTime": now}));
+        let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"]
+            .map(|type_| json!({"type": type_, "status": "True", "lastTransitionTime": now}));
         let address = format!("10.244.{}.{}", number / 250, number % 250 + 1);
         let status = json!({"status": {"phase": "Running", "startTime": now, "podIP": address, "conditions": conditions}});
         let _ = pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await;
@@ -117,7 +150,9 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// Does something to every job, some at a time.
 pub async fn each_job<F: Future<Output = ()>>(jobs: usize, act: impl Fn(String) -> F) {
-    stream::iter(0..jobs).for_each_concurrent(REQUESTS, |number| act(format!("job-{number:04}"))).await;
+    stream::iter(0..jobs)
+        .for_each_concurrent(REQUESTS, |number| act(format!("job-{number:04}")))
+        .await;
 }
 
 /// What a process has taken.
@@ -132,9 +167,23 @@ impl Usage {
         let process = program.process().unwrap();
         let file = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap();
         let stat = file("stat");
-        // After the name, in clock ticks of a hundredth of a second: user and system time are fields 14 and 15.
-        let ticks: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
-        let resident = file("status").lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok()).unwrap();
+        // After the name, in clock ticks of a hundredth of a second: user and system time are
+        // fields 14 and 15.
+        let ticks: u64 = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .map(|field| field.parse::<u64>().unwrap())
+            .sum();
+        let resident = file("status")
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok()
+            })
+            .unwrap();
         Self { cpu_seconds: ticks as f64 / 100.0, memory_mib: resident / 1024.0 }
     }
 }

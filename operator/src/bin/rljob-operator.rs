@@ -1,4 +1,5 @@
-//! The operator's process: reads its key, serves metrics and health, and runs the controller, at once or whenever it is the leader; ends all on SIGTERM.
+//! The operator's process: reads its key, serves metrics and health, and runs the controller, at
+//! once or whenever it is the leader; ends all on SIGTERM.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,7 +29,8 @@ use rljob_operator::token_key;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A pass is many small allocations of JSON: with this one it takes a third less CPU, and what a burst of new jobs took is given back (docs/results.md).
+/// A pass is many small allocations of JSON: with this one it takes a third less CPU, and what a
+/// burst of new jobs took is given back (docs/results.md).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -42,13 +44,15 @@ struct Arguments {
     /// Image of every role that names none: the operator's own.
     #[arg(long, env = "RLJOB_IMAGE", default_value = DEFAULT_IMAGE)]
     image: String,
-    /// File with the key that tokens are derived from, at least 32 bytes. Default: a Secret of the operator's namespace, made when there is none.
+    /// File with the key that tokens are derived from, at least 32 bytes. Default: a Secret of the
+    /// operator's namespace, made when there is none.
     #[arg(long)]
     token_key_file: Option<PathBuf>,
     /// Look after the RLJobs of this namespace only. Default: all.
     #[arg(long)]
     namespace: Option<String>,
-    /// Work only while holding the Lease `rljob-operator` of the operator's namespace, so that several replicas may run. Default: work.
+    /// Work only while holding the Lease `rljob-operator` of the operator's namespace, so that
+    /// several replicas may run. Default: work.
     #[arg(long)]
     leader_elect: bool,
     /// Address of /metrics, /healthz and /readyz.
@@ -58,7 +62,8 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
     match Box::pin(run(Arguments::parse())).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -70,9 +75,12 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = Config::infer().await.context("failed to find an API server: neither a pod's service account nor a kubeconfig works")?;
+    let config = Config::infer().await.context(
+        "failed to find an API server: neither a pod's service account nor a kubeconfig works",
+    )?;
     // Elections, and the key that is made once for all operators, come before there is a leader.
-    let plain = Client::try_from(config.clone()).context("failed to make a client of the API server")?;
+    let plain =
+        Client::try_from(config.clone()).context("failed to make a client of the API server")?;
     check_crd(&plain, arguments.namespace.as_deref()).await?;
     let token_key = match &arguments.token_key_file {
         Some(path) => token_key::from_file(path)?,
@@ -80,11 +88,19 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let metrics = Metrics::new().context("failed to register metrics")?;
     let term = if arguments.leader_elect { Term::none() } else { Term::endless() };
-    let client = requests::client(config, term.clone(), metrics.requests()).context("failed to make a client of the API server")?;
+    let client = requests::client(config, term.clone(), metrics.requests())
+        .context("failed to make a client of the API server")?;
     let app = App::new(metrics.clone(), term.clone());
     let stop = stop_on_signal()?;
     let server = server::serve(arguments.listen, app.clone(), stop.clone());
-    let leader = Leader { client, namespace: arguments.namespace, image: arguments.image, token_key, metrics, app };
+    let leader = Leader {
+        client,
+        namespace: arguments.namespace,
+        image: arguments.image,
+        token_key,
+        metrics,
+        app,
+    };
     let work = async {
         if arguments.leader_elect {
             Elector::new(plain, term)?.run(stop.clone(), || leader.lead(&stop)).await;
@@ -105,7 +121,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             worked
         }
     );
-    served.with_context(|| format!("failed to serve metrics and health on {}", arguments.listen))?;
+    served
+        .with_context(|| format!("failed to serve metrics and health on {}", arguments.listen))?;
     worked
 }
 
@@ -132,7 +149,10 @@ impl Leader {
             cache: Arc::default(),
             applied: Applied::default(),
             written: controller::Written::default(),
-            reporter: Reporter { controller: MANAGED_BY.to_owned(), instance: std::env::var("HOSTNAME").ok() },
+            reporter: Reporter {
+                controller: MANAGED_BY.to_owned(),
+                instance: std::env::var("HOSTNAME").ok(),
+            },
             client: self.client.clone(),
             settings: Settings { image: self.image.clone() },
             token_key: self.token_key.clone(),
@@ -156,10 +176,15 @@ impl Leader {
 
 /// Says how to install the CRD, instead of failing in every watch.
 async fn check_crd(client: &Client, namespace: Option<&str>) -> anyhow::Result<()> {
-    let jobs: Api<RLJob> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
+    let jobs: Api<RLJob> = namespace.map_or_else(
+        || Api::all(client.clone()),
+        |namespace| Api::namespaced(client.clone(), namespace),
+    );
     match jobs.list_metadata(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => bail!("the CRD is not installed: run `rljob crd | kubectl apply -f -`"),
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            bail!("the CRD is not installed: run `rljob crd | kubectl apply -f -`")
+        }
         Err(error) => Err(error).context("failed to list RLJobs"),
     }
 }

@@ -41,7 +41,9 @@ async fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => local::run(arguments).await,
         Command::Status(arguments) => cli::status(&arguments).await.and_then(|text| print(&text)),
-        Command::Logs(arguments) => cli::logs(&arguments, &mut std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Logs(arguments) => {
+            cli::logs(&arguments, &mut std::io::stdout().lock()).map(|()| ExitCode::SUCCESS)
+        }
         Command::Report(arguments) => cli::report(&arguments).and_then(|text| print(&text)),
         Command::Validate(arguments) => cli::validate(&arguments).and_then(|text| print(&text)),
         Command::Render(arguments) => cli::render(&arguments).and_then(|text| print(&text)),

@@ -1,11 +1,14 @@
-//! A child as it lives, in the little that passes need of it: who it is, whose it is, what it pins, and enough to tell whether it still is as wanted.
+//! A child as it lives, in the little that passes need of it: who it is, whose it is, what it pins,
+//! and enough to tell whether it still is as wanted.
 //!
 //! ```text
 //!  object ─ without status and bookkeeping ─┬─▶ fingerprint     what an apply left is known again by it
 //!                                           └─▶ leaves          what is wanted must be among them
 //! ```
-//! A leaf is a digest of a value and its path: eight bytes, however long the texts are. Templates and run configurations have one for their mark ([`crate::desired::pin`]).
-//! A template is compared with the annotation beside it when it is read, so that one word says whether somebody has altered it.
+//! A leaf is a digest of a value and its path: eight bytes, however long the texts are. Templates
+//! and run configurations have one for their mark ([`crate::desired::pin`]). A template is compared
+//! with the annotation beside it when it is read, so that one word says whether somebody has
+//! altered it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -45,7 +48,12 @@ pub fn number(version: Option<&str>) -> u64 {
 
 /// UID of the controlling owner.
 pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
-    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+    metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
+        .map(|owner| owner.uid.as_str())
 }
 
 impl Live {
@@ -84,7 +92,12 @@ pub struct Wanted {
 impl Wanted {
     /// Of an object that is to exist. It is the same whether it has texts or marks of them.
     pub fn new(kind: Kind, object: &Value) -> Self {
-        let leaves = Leaves::of(&shortened(kind, without_bookkeeping(object.clone()), |_| true, pin::marked));
+        let leaves = Leaves::of(&shortened(
+            kind,
+            without_bookkeeping(object.clone()),
+            |_| true,
+            pin::marked,
+        ));
         Self { digest: digest(&leaves), leaves }
     }
 }
@@ -96,14 +109,18 @@ fn live_set(object: &DynamicObject, whole: &Value) -> LiveSet {
         replicas: count("/spec/replicas").unwrap_or(1),
         settled: number("/status/observedGeneration") >= object.metadata.generation,
         existing: count("/status/replicas").unwrap_or(0),
-        template: pin::template_text(whole).filter(|text| pin::is_template(text)).map(|text| pin::mark(text).into()),
+        template: pin::template_text(whole)
+            .filter(|text| pin::is_template(text))
+            .map(|text| pin::mark(text).into()),
     }
 }
 
 fn run_config(whole: &Value) -> Option<Arc<str>> {
     let mark = pin::mark(pin::run_config_text(whole)?);
     // Operators of before wrote no digest.
-    let said = whole.pointer("/metadata/annotations").and_then(|annotations| annotations.get(ANNOTATION_DIGEST));
+    let said = whole
+        .pointer("/metadata/annotations")
+        .and_then(|annotations| annotations.get(ANNOTATION_DIGEST));
     said.is_none_or(|said| *said == pin::digest(&mark)).then(|| mark.into())
 }
 
@@ -112,14 +129,21 @@ fn without_bookkeeping(mut whole: Value) -> Value {
     if let Some(fields) = whole.as_object_mut() {
         fields.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind" | "status"));
         if let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.retain(|field, _| matches!(field.as_str(), "labels" | "annotations" | "ownerReferences"));
+            metadata.retain(|field, _| {
+                matches!(field.as_str(), "labels" | "annotations" | "ownerReferences")
+            });
         }
     }
     whole
 }
 
 /// The same with marks in place of what is large.
-fn shortened(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> bool, mark: impl Fn(&str) -> String) -> Value {
+fn shortened(
+    kind: Kind,
+    mut whole: Value,
+    is_as_annotated: impl Fn(&Value) -> bool,
+    mark: impl Fn(&str) -> String,
+) -> Value {
     let shorten = |text: Option<&mut Value>| {
         if let Some(text) = text {
             *text = text.as_str().map_or(Value::Null, |text| mark(text).into());
@@ -131,9 +155,15 @@ fn shortened(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> b
             if let Some(spec) = whole.get_mut("spec").and_then(Value::as_object_mut) {
                 spec.insert("template".to_owned(), json!({ "asAnnotated": intact }));
             }
-            shorten(whole.pointer_mut("/metadata/annotations").and_then(|annotations| annotations.get_mut(ANNOTATION_TEMPLATE)));
+            shorten(
+                whole
+                    .pointer_mut("/metadata/annotations")
+                    .and_then(|annotations| annotations.get_mut(ANNOTATION_TEMPLATE)),
+            );
         }
-        Kind::ConfigMap => shorten(whole.pointer_mut("/data").and_then(|data| data.get_mut(RUN_CONFIG_FILE))),
+        Kind::ConfigMap => {
+            shorten(whole.pointer_mut("/data").and_then(|data| data.get_mut(RUN_CONFIG_FILE)))
+        }
         Kind::Secret | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Service => {}
     }
     whole
@@ -142,7 +172,11 @@ fn shortened(kind: Kind, mut whole: Value, is_as_annotated: impl Fn(&Value) -> b
 /// Whether a StatefulSet's template has all that its annotation says.
 fn is_as_annotated(whole: &Value) -> bool {
     let annotated = pin::template_text(whole).and_then(|text| serde_json::from_str(text).ok());
-    annotated.is_some_and(|annotated: Value| whole.pointer("/spec/template").is_some_and(|template| Leaves::of(template).contain(&Leaves::of(&annotated))))
+    annotated.is_some_and(|annotated: Value| {
+        whole
+            .pointer("/spec/template")
+            .is_some_and(|template| Leaves::of(template).contain(&Leaves::of(&annotated)))
+    })
 }
 
 fn digest<T: Hash + ?Sized>(value: &T) -> u64 {
@@ -151,7 +185,8 @@ fn digest<T: Hash + ?Sized>(value: &T) -> u64 {
     hasher.finish()
 }
 
-/// Digests of every leaf of a value with its path, in order. What is empty has none: it may as well be absent. That a list has items, and how many, are leaves too.
+/// Digests of every leaf of a value with its path, in order. What is empty has none: it may as well
+/// be absent. That a list has items, and how many, are leaves too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Leaves {
     found: Box<[u64]>,
@@ -167,7 +202,8 @@ impl Leaves {
         Self { found: found.into(), lists: lists.into() }
     }
 
-    /// Whether all of those are among these: objects may have more fields, lists may not have more items.
+    /// Whether all of those are among these: objects may have more fields, lists may not have more
+    /// items.
     fn contain(&self, wanted: &Self) -> bool {
         let has = |leaf| self.found.binary_search(leaf).is_ok();
         wanted.found.iter().all(has) && !wanted.lists.iter().any(has)
@@ -177,11 +213,16 @@ impl Leaves {
 fn collect(value: &Value, path: u64, found: &mut Vec<u64>, lists: &mut Vec<u64>) {
     match value {
         Value::Null => {}
-        Value::Object(fields) => fields.iter().for_each(|(key, value)| collect(value, digest(&(path, key)), found, lists)),
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(key, value)| collect(value, digest(&(path, key)), found, lists)),
         Value::Array(items) if items.is_empty() => lists.push(digest(&(path, "items"))),
         Value::Array(items) => {
             found.extend([digest(&(path, "items")), digest(&(path, "length", items.len()))]);
-            items.iter().enumerate().for_each(|(index, value)| collect(value, digest(&(path, index)), found, lists));
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| collect(value, digest(&(path, index)), found, lists));
         }
         value => found.push(digest(&(path, value))),
     }

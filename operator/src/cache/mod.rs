@@ -1,4 +1,5 @@
-//! What lives, as far as watches and the answers to own writes tell: children by name, pods by job. A pass reads from here and asks the API server nothing.
+//! What lives, as far as watches and the answers to own writes tell: children by name, pods by job.
+//! A pass reads from here and asks the API server nothing.
 //!
 //! ```text
 //!  watches ([`watch`]) ──▶ Table<Live> a kind ─┐
@@ -6,8 +7,9 @@
 //!  answers to own writes ──────────────────────┘
 //! ```
 //!
-//! Nothing here goes back in time ([`table`]), so that a pass never acts on a state that is older than what the operator itself has written. It holds only what bears the
-//! label of a job: that an object is not here does not prove that its name is free.
+//! Nothing here goes back in time ([`table`]), so that a pass never acts on a state that is older
+//! than what the operator itself has written. It holds only what bears the label of a job: that an
+//! object is not here does not prove that its name is free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,7 +52,10 @@ struct Tables {
 impl Default for Cache {
     fn default() -> Self {
         let children = Kind::WATCHED.into_iter().map(|kind| (kind, Table::default())).collect();
-        Self { tables: Mutex::new(Tables { children, ..Tables::default() }), listed: signal::Sender::new(false) }
+        Self {
+            tables: Mutex::new(Tables { children, ..Tables::default() }),
+            listed: signal::Sender::new(false),
+        }
     }
 }
 
@@ -70,7 +75,11 @@ impl Cache {
     pub fn pods(&self, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
         let tables = self.lock();
         let names = tables.pods_of.get(&(namespace.to_owned(), job.to_owned()));
-        names.into_iter().flatten().filter_map(|pod| tables.pods.get(&(namespace.to_owned(), pod.clone())).cloned()).collect()
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(|pod| tables.pods.get(&(namespace.to_owned(), pod.clone())).cloned())
+            .collect()
     }
 
     /// What the API server answered to a write of a child.
@@ -78,12 +87,17 @@ impl Cache {
         let live = Live::new(kind, object);
         if let Some(table) = self.lock().children.get_mut(&kind) {
             // If the watch was faster, it knows better.
-            let _ = table.put(name_of(object), number(object.metadata.resource_version.as_deref()), live.clone());
+            let _ = table.put(
+                name_of(object),
+                number(object.metadata.resource_version.as_deref()),
+                live.clone(),
+            );
         }
         live
     }
 
-    /// The API server has removed a child as it was at this version: no pass is to remove it again before the watch says so. One that others hold on to, the watch brings back.
+    /// The API server has removed a child as it was at this version: no pass is to remove it again
+    /// before the watch says so. One that others hold on to, the watch brings back.
     pub fn removed(&self, kind: Kind, namespace: &str, name: &str, version: &str) {
         if let Some(table) = self.lock().children.get_mut(&kind) {
             table.remove(&(namespace.to_owned(), name.to_owned()), number(Some(version)));
@@ -111,8 +125,11 @@ impl Cache {
             Event::InitDone => {
                 let gone = table.end_list();
                 self.announce(&tables);
-                // Whose they were is not kept: names of children begin with the job's, and a pass for a job that does not exist is none.
-                gone.into_iter().flat_map(|((namespace, name), _)| jobs_by_name(&namespace, &name)).collect()
+                // Whose they were is not kept: names of children begin with the job's, and a pass
+                // for a job that does not exist is none.
+                gone.into_iter()
+                    .flat_map(|((namespace, name), _)| jobs_by_name(&namespace, &name))
+                    .collect()
             }
         }
     }
@@ -170,7 +187,9 @@ impl Tables {
     }
 
     fn remove_pod(&mut self, pod: &Pod) {
-        if let Some(old) = self.pods.remove(&name_of(pod), number(pod.metadata.resource_version.as_deref())) {
+        if let Some(old) =
+            self.pods.remove(&name_of(pod), number(pod.metadata.resource_version.as_deref()))
+        {
             self.unlink(&old);
         }
     }
@@ -194,12 +213,16 @@ fn name_of<K: ResourceExt>(object: &K) -> Name {
 
 /// The job that owns an object, or whose label it bears.
 fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
-    let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == RLJob::kind(&()));
+    let owner = object
+        .owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true) && owner.kind == RLJob::kind(&()));
     let name = owner.map(|owner| &owner.name).or_else(|| object.labels().get(LABEL_JOB))?;
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }
 
-/// Every job that could have a child of that name: the name itself, or what stands before one of its hyphens.
+/// Every job that could have a child of that name: the name itself, or what stands before one of
+/// its hyphens.
 fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
     let ends = name.match_indices('-').map(|(end, _)| end).chain([name.len()]);
     ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
@@ -225,11 +248,17 @@ mod tests {
     #[test]
     fn pods_are_found_by_the_label_that_they_bear_now() {
         let cache = Cache::default();
-        assert_eq!(cache.see_pod(Event::Apply(pod("p-0", "p", "1"))), [ObjectRef::new("p").within("lab")]);
+        assert_eq!(
+            cache.see_pod(Event::Apply(pod("p-0", "p", "1"))),
+            [ObjectRef::new("p").within("lab")]
+        );
         cache.see_pod(Event::Apply(pod("p-1", "p", "2")));
         assert_eq!(names(&cache, "p"), ["p-0", "p-1"]);
         cache.see_pod(Event::Apply(pod("p-0", "q", "3")));
-        assert_eq!((names(&cache, "p"), names(&cache, "q")), (vec!["p-1".to_owned()], vec!["p-0".to_owned()]));
+        assert_eq!(
+            (names(&cache, "p"), names(&cache, "q")),
+            (vec!["p-1".to_owned()], vec!["p-0".to_owned()])
+        );
         cache.see_pod(Event::Delete(pod("p-1", "p", "4")));
         assert!(names(&cache, "p").is_empty());
         assert_eq!(cache.pods("lab", "q")[0].spec.node_name.as_deref(), Some("node-1"));
@@ -268,6 +297,9 @@ mod tests {
         let cache = Cache::default();
         assert_eq!(cache.see_child(Kind::ConfigMap, Event::Apply(object)), [job("a-b")]);
         cache.see_child(Kind::ConfigMap, Event::Init);
-        assert_eq!(cache.see_child(Kind::ConfigMap, Event::InitDone), [job("a"), job("a-b"), job("a-b-run")]);
+        assert_eq!(
+            cache.see_child(Kind::ConfigMap, Event::InitDone),
+            [job("a"), job("a-b"), job("a-b-run")]
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A pod in what passes look at. There are more pods than anything else, and a whole one takes three times as much.
+//! A pod in what passes look at. There are more pods than anything else, and a whole one takes
+//! three times as much.
 
 use k8s_openapi::api::core::v1::{PodReadinessGate, PodStatus};
 use kube::api::Object;
@@ -25,7 +26,10 @@ pub(super) fn slim(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod.metadata.annotations = None;
     pod.metadata.generate_name = None;
-    pod.metadata.labels.iter_mut().for_each(|labels| labels.retain(|label, _| label == LABEL_JOB || label == LABEL_ROLE));
+    pod.metadata
+        .labels
+        .iter_mut()
+        .for_each(|labels| labels.retain(|label, _| label == LABEL_JOB || label == LABEL_ROLE));
     if let Some(status) = &mut pod.status {
         status.host_ip = None;
         status.host_ips = None;

@@ -1,6 +1,8 @@
-//! Objects of one kind by name, the newest version of each that is known: from the watch, from lists, and from the answers to one's own writes.
+//! Objects of one kind by name, the newest version of each that is known: from the watch, from
+//! lists, and from the answers to one's own writes.
 //!
-//! A version never goes back: what a slow watch or an old list says of an object that was written since is passed over (KEP-5504: versions of one resource compare).
+//! A version never goes back: what a slow watch or an old list says of an object that was written
+//! since is passed over (KEP-5504: versions of one resource compare).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -54,11 +56,15 @@ impl<V> Table<V> {
         self.listing = Some(HashSet::new());
     }
 
-    /// The list is complete: what neither it nor a write since its beginning has named, is gone. What was written since is later than the list and stays.
+    /// The list is complete: what neither it nor a write since its beginning has named, is gone.
+    /// What was written since is later than the list and stays.
     pub fn end_list(&mut self) -> Vec<(Name, Arc<V>)> {
         self.listed = true;
         let Some(named) = self.listing.take() else { return Vec::new() };
-        self.objects.extract_if(|name, _| !named.contains(name)).map(|(name, (_, old))| (name, old)).collect()
+        self.objects
+            .extract_if(|name, _| !named.contains(name))
+            .map(|(name, (_, old))| (name, old))
+            .collect()
     }
 }
 
@@ -101,6 +107,9 @@ mod tests {
         assert!(!table.listed);
         assert_eq!(table.end_list(), [(name("gone"), Arc::new("gone"))]);
         assert!(table.listed);
-        assert_eq!((get(&table, "kept"), get(&table, "made")), (Some("kept"), Some("made after the list was read")));
+        assert_eq!(
+            (get(&table, "kept"), get(&table, "made")),
+            (Some("kept"), Some("made after the list was read"))
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The watches that fill the cache, and the jobs that their news concern.
 //!
-//! Lists are read in pages and as of now, not from what a server happens to have cached: a start can then not be deceived by an old list.
+//! Lists are read in pages and as of now, not from what a server happens to have cached: a start
+//! can then not be deceived by an old list.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,11 +25,17 @@ use crate::children::{Kind, objects};
 const PAGE: u32 = 100;
 
 /// Keeps the cache while it is polled, and gives every job whose children or pods changed.
-pub fn changes(cache: &Arc<Cache>, client: &Client, namespace: Option<&str>) -> SelectAll<BoxStream<'static, ObjectRef<RLJob>>> {
+pub fn changes(
+    cache: &Arc<Cache>,
+    client: &Client,
+    namespace: Option<&str>,
+) -> SelectAll<BoxStream<'static, ObjectRef<RLJob>>> {
     let mut all = SelectAll::new();
     for kind in Kind::WATCHED {
         let cache = cache.clone();
-        all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| cache.see_child(kind, event)));
+        all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| {
+            cache.see_child(kind, event)
+        }));
     }
     let pods: Api<Pod> = objects(client, namespace, &ApiResource::erase::<v1::Pod>(&()));
     let cache = cache.clone();
@@ -36,7 +43,11 @@ pub fn changes(cache: &Arc<Cache>, client: &Client, namespace: Option<&str>) -> 
     all
 }
 
-fn jobs<K>(api: Api<K>, kind: String, see: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static) -> BoxStream<'static, ObjectRef<RLJob>>
+fn jobs<K>(
+    api: Api<K>,
+    kind: String,
+    see: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static,
+) -> BoxStream<'static, ObjectRef<RLJob>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {

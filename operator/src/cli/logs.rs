@@ -1,4 +1,5 @@
-//! `rljob logs`: what the processes of a run wrote, each line with its process. (In a cluster: `kubectl logs -l rljob.dev/job=NAME`.)
+//! `rljob logs`: what the processes of a run wrote, each line with its process. (In a cluster:
+//! `kubectl logs -l rljob.dev/job=NAME`.)
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -47,7 +48,13 @@ pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
         let several = files.len() > 1;
         for (name, path) in files {
             let offset = offsets.entry(name.clone()).or_insert(0);
-            let read = print(&path, if several { &name } else { "" }, *offset, arguments.tail.filter(|_| first), out);
+            let read = print(
+                &path,
+                if several { &name } else { "" },
+                *offset,
+                arguments.tail.filter(|_| first),
+                out,
+            );
             *offset = read.with_context(|| format!("failed to print {}", path.display()))?;
         }
         first = false;
@@ -61,20 +68,36 @@ pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
 /// The logs by process; of one, if it is named.
 fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let folder = directory.join(LOGS_DIR);
-    let entries = fs::read_dir(&folder).with_context(|| format!("{} is no run directory: failed to list {}", directory.display(), folder.display()))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|extension| extension == "log"));
-    let mut all: Vec<(String, PathBuf)> = paths.filter_map(|path| Some((path.file_stem()?.to_string_lossy().into_owned(), path))).collect();
+    let entries = fs::read_dir(&folder).with_context(|| {
+        format!("{} is no run directory: failed to list {}", directory.display(), folder.display())
+    })?;
+    let paths = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let mut all: Vec<(String, PathBuf)> = paths
+        .filter_map(|path| Some((path.file_stem()?.to_string_lossy().into_owned(), path)))
+        .collect();
     all.sort();
     let names: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
     all.retain(|(name, _)| process.is_none_or(|process| process == name));
     match process {
-        Some(process) if all.is_empty() => bail!("no process `{process}` has a log in {}; there are {}", folder.display(), names.join(", ")),
+        Some(process) if all.is_empty() => bail!(
+            "no process `{process}` has a log in {}; there are {}",
+            folder.display(),
+            names.join(", ")
+        ),
         _ => Ok(all),
     }
 }
 
 /// Prints the complete lines from `offset` on; gives where they end.
-fn print(path: &Path, name: &str, offset: u64, tail: Option<usize>, out: &mut impl Write) -> io::Result<u64> {
+fn print(
+    path: &Path,
+    name: &str,
+    offset: u64,
+    tail: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let mut offset = match tail {
         Some(lines) => start_of_last(&mut file, lines)?,
@@ -86,7 +109,10 @@ fn print(path: &Path, name: &str, offset: u64, tail: Option<usize>, out: &mut im
         Read::by_ref(&mut file).take(CHUNK).read_to_end(&mut bytes)?;
         let full = bytes.len() as u64 == CHUNK;
         // A line longer than a chunk is printed in parts.
-        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(if full { bytes.len() } else { 0 }, |end| end + 1);
+        let end = bytes
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(if full { bytes.len() } else { 0 }, |end| end + 1);
         for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {
             if !name.is_empty() {
                 write!(out, "{name} | ")?;
@@ -132,14 +158,28 @@ mod tests {
         let directory = run_directory(runs.path());
         fs::write(directory.log("trainer-0"), "three\n").unwrap();
         let print = |process: Option<&str>, tail| {
-            let arguments = LogsArgs { dir: directory.path().to_owned(), process: process.map(ToOwned::to_owned), follow: false, tail };
+            let arguments = LogsArgs {
+                dir: directory.path().to_owned(),
+                process: process.map(ToOwned::to_owned),
+                follow: false,
+                tail,
+            };
             let mut out = Vec::new();
-            logs(&arguments, &mut out).map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+            logs(&arguments, &mut out)
+                .map(|()| String::from_utf8(out).unwrap())
+                .map_err(|error| error.to_string())
         };
-        assert_eq!(print(None, None).unwrap(), "coordinator | one\ncoordinator | two\ntrainer-0 | three\n");
+        assert_eq!(
+            print(None, None).unwrap(),
+            "coordinator | one\ncoordinator | two\ntrainer-0 | three\n"
+        );
         assert_eq!(print(Some("coordinator"), None).unwrap(), "one\ntwo\n");
         assert_eq!(print(None, Some(1)).unwrap(), "coordinator | two\ntrainer-0 | three\n");
         let unknown = print(Some("engine"), None).unwrap_err();
-        assert!(unknown.starts_with("no process `engine` has a log in ") && unknown.ends_with("; there are coordinator, trainer-0"), "{unknown}");
+        assert!(
+            unknown.starts_with("no process `engine` has a log in ")
+                && unknown.ends_with("; there are coordinator, trainer-0"),
+            "{unknown}"
+        );
     }
 }

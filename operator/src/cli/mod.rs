@@ -35,11 +35,21 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
     for file in &arguments.files {
         match read_jobs(file) {
-            Ok(jobs) => valid.extend(jobs.iter().map(|job| format!("{}: rljob {} is valid", file.display(), job.metadata.name.as_deref().unwrap_or_default()))),
+            Ok(jobs) => valid.extend(jobs.iter().map(|job| {
+                format!(
+                    "{}: rljob {} is valid",
+                    file.display(),
+                    job.metadata.name.as_deref().unwrap_or_default()
+                )
+            })),
             Err(error) => problems.push(format!("{error:#}")),
         }
     }
-    if problems.is_empty() { Ok(valid.join("\n")) } else { Err(anyhow::anyhow!(problems.join("\n"))) }
+    if problems.is_empty() {
+        Ok(valid.join("\n"))
+    } else {
+        Err(anyhow::anyhow!(problems.join("\n")))
+    }
 }
 
 /// The CRD as YAML.
@@ -52,9 +62,19 @@ pub fn crd() -> anyhow::Result<String> {
 
 /// The jobs of a file; `-` is standard input. Problems are a line each.
 fn read_jobs(file: &Path) -> anyhow::Result<Vec<RLJob>> {
-    let text = if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) };
+    let text = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
     let text = text.with_context(|| format!("failed to read {}", file.display()))?;
-    let lines = |problems: &[Problem]| problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect::<Vec<_>>().join("\n");
+    let lines = |problems: &[Problem]| {
+        problems
+            .iter()
+            .map(|problem| format!("{}: {problem}", file.display()))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
     parse_jobs(&text).map_err(|invalid| anyhow::anyhow!(lines(&invalid.problems)))
 }
 
@@ -71,9 +91,15 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             path
         };
-        let (good, bad, missing) = (file("good", MINIMAL), file("bad", &MINIMAL.replace("steps: 10", "steps: 0")), folder.path().join("missing"));
-        let validate =
-            |files: &[&PathBuf]| validate(&ValidateArgs { files: files.iter().map(|&path| path.clone()).collect() }).map_err(|error| error.to_string());
+        let (good, bad, missing) = (
+            file("good", MINIMAL),
+            file("bad", &MINIMAL.replace("steps: 10", "steps: 0")),
+            folder.path().join("missing"),
+        );
+        let validate = |files: &[&PathBuf]| {
+            validate(&ValidateArgs { files: files.iter().map(|&path| path.clone()).collect() })
+                .map_err(|error| error.to_string())
+        };
         assert_eq!(validate(&[&good]), Ok(format!("{}: rljob sums is valid", good.display())));
         let problems = [
             format!("failed to read {}: No such file or directory (os error 2)", missing.display()),

@@ -1,4 +1,5 @@
-//! `rljob render`: the objects that the operator would make of a job, as YAML. Tokens are shown as placeholders.
+//! `rljob render`: the objects that the operator would make of a job, as YAML. Tokens are shown as
+//! placeholders.
 
 use std::path::PathBuf;
 
@@ -33,15 +34,27 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     for mut job in super::read_jobs(&arguments.file)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
         let job: ValidatedJob = validate(&job)?;
-        let resources =
-            build(&job, if job.spec.suspend { Wanted::Nothing } else { Wanted::Everything }, &settings, &Tokens::placeholders(), &Pinned::default());
+        let resources = build(
+            &job,
+            if job.spec.suspend { Wanted::Nothing } else { Wanted::Everything },
+            &settings,
+            &Tokens::placeholders(),
+            &Pinned::default(),
+        );
         append_all(&mut text, &resources)?;
     }
     Ok(text)
 }
 
 fn append_all(text: &mut String, resources: &Resources) -> anyhow::Result<()> {
-    let Resources { config_map, secret, network_policy, disruption_budget, services, stateful_sets } = resources;
+    let Resources {
+        config_map,
+        secret,
+        network_policy,
+        disruption_budget,
+        services,
+        stateful_sets,
+    } = resources;
     append(text, secret)?;
     append(text, config_map)?;
     append(text, network_policy)?;

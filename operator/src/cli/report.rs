@@ -20,10 +20,12 @@ pub struct ReportArgs {
 pub fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
     let write = |directory: &PathBuf| {
         let run = Run::read(directory)?;
-        let path = reports::write(directory, &reports::gather(directory, &run.config, run.outcome())?)?;
+        let path =
+            reports::write(directory, &reports::gather(directory, &run.config, run.outcome())?)?;
         Ok(path.display().to_string())
     };
-    let paths = inspect::find(&arguments.dir)?.iter().map(write).collect::<anyhow::Result<Vec<_>>>()?;
+    let paths =
+        inspect::find(&arguments.dir)?.iter().map(write).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(paths.join("\n"))
 }
 

@@ -40,7 +40,10 @@ struct Row {
 pub async fn status(arguments: &StatusArgs) -> anyhow::Result<String> {
     let rows = match &arguments.cluster {
         Some(name) => of_cluster(name, arguments.namespace.as_deref()).await?,
-        None => inspect::find(&arguments.dir)?.iter().map(|directory| Run::read(directory).map(|run| of_run(&run))).collect::<anyhow::Result<_>>()?,
+        None => inspect::find(&arguments.dir)?
+            .iter()
+            .map(|directory| Run::read(directory).map(|run| of_run(&run)))
+            .collect::<anyhow::Result<_>>()?,
     };
     Ok(table(&rows))
 }
@@ -62,9 +65,17 @@ fn of_run(run: &Run) -> Row {
 
 async fn of_cluster(name: &str, namespace: Option<&str>) -> anyhow::Result<Vec<Row>> {
     let client = Client::try_default().await.context("failed to find a cluster: set KUBECONFIG, or leave --cluster out to see this machine's runs")?;
-    let api: Api<RLJob> = namespace.map_or_else(|| Api::default_namespaced(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
+    let api: Api<RLJob> = namespace.map_or_else(
+        || Api::default_namespaced(client.clone()),
+        |namespace| Api::namespaced(client.clone(), namespace),
+    );
     let jobs = match name {
-        "" => api.list(&kube::api::ListParams::default()).await.context("failed to list the RLJobs")?.items,
+        "" => {
+            api.list(&kube::api::ListParams::default())
+                .await
+                .context("failed to list the RLJobs")?
+                .items
+        }
         name => vec![api.get(name).await.with_context(|| format!("failed to get RLJob {name}"))?],
     };
     Ok(jobs.iter().map(of_job).collect())
@@ -77,7 +88,11 @@ fn of_job(job: &RLJob) -> Row {
     Row {
         name: format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()),
         status: summary.map_or_else(|| "Unknown".to_owned(), |summary| summary.reason.clone()),
-        steps: format!("{}/{}", progress.map_or(0, |progress| progress.step), job.spec.training.steps),
+        steps: format!(
+            "{}/{}",
+            progress.map_or(0, |progress| progress.step),
+            job.spec.training.steps
+        ),
         reward: progress.and_then(|progress| progress.reward),
         message: summary.map(|summary| summary.message.clone()).unwrap_or_default(),
     }
@@ -87,10 +102,18 @@ fn table(rows: &[Row]) -> String {
     let head = ["NAME", "STATUS", "STEP", "REWARD", "MESSAGE"].map(ToOwned::to_owned);
     let cells = rows.iter().map(|row| {
         let reward = row.reward.map_or_else(|| "-".to_owned(), |reward| format!("{reward:.3}"));
-        [row.name.clone(), row.status.clone(), row.steps.clone(), reward, lines::one_line(&row.message)]
+        [
+            row.name.clone(),
+            row.status.clone(),
+            row.steps.clone(),
+            reward,
+            lines::one_line(&row.message),
+        ]
     });
     let all: Vec<[String; 5]> = std::iter::once(head).chain(cells).collect();
-    let width = |column: usize| all.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
+    let width = |column: usize| {
+        all.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
+    };
     let widths: Vec<usize> = (0..4).map(width).collect();
     let line = |[name, status, steps, reward, message]: &[String; 5]| {
         let [a, b, c, d] = widths[..] else { return String::new() };
@@ -109,7 +132,10 @@ mod tests {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
         let of = |dir: PathBuf| StatusArgs { dir, cluster: None, namespace: None };
-        let expected = format!("NAME      STATUS   STEP  REWARD  MESSAGE\nlab/sums  Running  7/10  0.500   {}", directory.path().display());
+        let expected = format!(
+            "NAME      STATUS   STEP  REWARD  MESSAGE\nlab/sums  Running  7/10  0.500   {}",
+            directory.path().display()
+        );
         assert_eq!(status(&of(runs.path().to_owned())).await.unwrap(), expected);
         assert_eq!(status(&of(directory.path().to_owned())).await.unwrap(), expected);
     }
@@ -117,11 +143,13 @@ mod tests {
     #[test]
     fn a_job_of_a_cluster_shows_what_its_conditions_say() {
         let mut job = crate::validate::test_support::minimal();
-        let condition =
-            serde_json::json!({"type": "Succeeded", "status": "False", "reason": "Failed", "message": "out of\nmemory", "lastTransitionTime": null});
+        let condition = serde_json::json!({"type": "Succeeded", "status": "False", "reason": "Failed", "message": "out of\nmemory", "lastTransitionTime": null});
         let text = serde_json::json!({"conditions": [condition], "progress": {"step": 3, "totalSteps": 10, "reward": 0.25}});
         let text = text.to_string().replace("null", "\"2026-01-01T00:00:00Z\"");
         job.status = Some(serde_json::from_str(&text).unwrap());
-        assert_eq!(table(&[of_job(&job)]), "NAME      STATUS  STEP  REWARD  MESSAGE\nlab/sums  Failed  3/10  0.250   out of | memory");
+        assert_eq!(
+            table(&[of_job(&job)]),
+            "NAME      STATUS  STEP  REWARD  MESSAGE\nlab/sums  Failed  3/10  0.250   out of | memory"
+        );
     }
 }

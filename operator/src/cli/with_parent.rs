@@ -1,4 +1,5 @@
-//! Runs a program that is not rljob's own, so that nothing of it outlives `rljob run`: whatever it starts, and however `rljob run` ends.
+//! Runs a program that is not rljob's own, so that nothing of it outlives `rljob run`: whatever it
+//! starts, and however `rljob run` ends.
 //!
 //! ```text
 //!  rljob run ── pipe ──▶ rljob with-parent ──▶ rljob with-parent --exec ─(becomes)▶ the program ──▶ its children, theirs …
@@ -6,7 +7,8 @@
 //!                          └ the pipe is closed, or the program has ended: kills all that are left, new sessions included
 //! ```
 //!
-//! If it is killed itself by SIGKILL, the program goes with it, but not what that has started in sessions of its own.
+//! If it is killed itself by SIGKILL, the program goes with it, but not what that has started in
+//! sessions of its own.
 
 use std::convert::Infallible;
 use std::fs;
@@ -17,7 +19,10 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper, set_parent_process_death_signal, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +44,8 @@ pub struct WithParentArgs {
     pub command: Vec<String>,
 }
 
-/// Runs the program to its end, and passes SIGTERM on to it; the exit code is its own. Must be awaited on the main thread, to which the program's life is tied.
+/// Runs the program to its end, and passes SIGTERM on to it; the exit code is its own. Must be
+/// awaited on the main thread, to which the program's life is tied.
 ///
 /// # Errors
 /// The program cannot be started, or standard input is no pipe.
@@ -49,7 +55,8 @@ pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode>
     }
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let lifeline = stdin().as_fd().try_clone_to_owned().and_then(pipe::Receiver::from_owned_fd);
-    let mut lifeline = lifeline.context("standard input is to be a pipe that is closed when the program is to end")?;
+    let mut lifeline = lifeline
+        .context("standard input is to be a pipe that is closed when the program is to end")?;
     set_child_subreaper(Some(getpid())).context("failed to become the parent of orphans")?;
     let program = start(&arguments.command)?;
     let mut ended = reaper();
@@ -77,17 +84,22 @@ pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode>
 fn start(command: &[String]) -> anyhow::Result<Pid> {
     let own = std::env::current_exe().context("failed to find this program's own file")?;
     let mut stage = Command::new(own);
-    stage.args(["with-parent", "--exec", &getpid().as_raw_nonzero().to_string(), "--"]).args(command).stdin(Stdio::null());
+    stage
+        .args(["with-parent", "--exec", &getpid().as_raw_nonzero().to_string(), "--"])
+        .args(command)
+        .stdin(Stdio::null());
     let child = stage.spawn().context("failed to start the program's process")?;
     Ok(Pid::from_child(&child))
 }
 
 fn become_program(command: &[String], parent: i32) -> anyhow::Result<Infallible> {
     // The order outlives exec.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("failed to ask for a signal at the parent's end")?;
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .context("failed to ask for a signal at the parent's end")?;
     anyhow::ensure!(getppid() == Pid::from_raw(parent), "the parent ended during start");
     let (program, words) = command.split_first().context("no program is named")?;
-    Err(Command::new(program).args(words).exec()).with_context(|| format!("failed to start {program}"))
+    Err(Command::new(program).args(words).exec())
+        .with_context(|| format!("failed to start {program}"))
 }
 
 /// Waits for every child, own or adopted; the channel closes when there is none left.
@@ -108,21 +120,32 @@ fn reaper() -> mpsc::Receiver<(Pid, WaitStatus)> {
 /// Kills every child. Theirs become this process's then.
 fn kill_children() {
     let own = getpid().as_raw_nonzero().to_string();
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_child = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| parent_of(&stat) == Some(&own));
+    let pids = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| parent_of(&stat) == Some(&own))
+    };
     for pid in pids.filter(is_child).filter_map(Pid::from_raw) {
         // One that has just ended needs no signal.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Reads `/proc/PID/stat`: `pid (name) state parent …`, where the name may hold anything, parentheses included.
+/// Reads `/proc/PID/stat`: `pid (name) state parent …`, where the name may hold anything,
+/// parentheses included.
 fn parent_of(stat: &str) -> Option<&str> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)
 }
 
 fn exit_code(status: WaitStatus) -> i32 {
-    status.exit_status().or_else(|| status.terminating_signal().map(|signal| SIGNALLED + signal)).unwrap_or(SIGNALLED)
+    status
+        .exit_status()
+        .or_else(|| status.terminating_signal().map(|signal| SIGNALLED + signal))
+        .unwrap_or(SIGNALLED)
 }
 
 #[cfg(test)]

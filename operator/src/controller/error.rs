@@ -1,4 +1,5 @@
-//! Why a pass failed, by the step that failed: a metric's label, and what the wait before the next one rests on.
+//! Why a pass failed, by the step that failed: a metric's label, and what the wait before the next
+//! one rests on.
 
 use crate::apply::ApplyError;
 use crate::remove::RemoveError;
@@ -38,7 +39,9 @@ impl From<ApplyError> for ReconcileError {
 impl From<RemoveError> for ReconcileError {
     fn from(error: RemoveError) -> Self {
         match error {
-            RemoveError::Conflict(..) | RemoveError::Secret(ApplyError::Conflict { .. }) => Self::Conflict(error.to_string()),
+            RemoveError::Conflict(..) | RemoveError::Secret(ApplyError::Conflict { .. }) => {
+                Self::Conflict(error.to_string())
+            }
             error => Self::Remove(error),
         }
     }

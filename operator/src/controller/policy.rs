@@ -1,5 +1,7 @@
-//! What is remembered from one pass to the next: which version of the job the last one wrote and when, how often one failed in a row, so that it is tried later and later, and
-//! what the API server refused, so that the next pass records it. All are only hints; a new operator finds them again.
+//! What is remembered from one pass to the next: which version of the job the last one wrote and
+//! when, how often one failed in a row, so that it is tried later and later, and what the API
+//! server refused, so that the next pass records it. All are only hints; a new operator finds them
+//! again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +25,10 @@ pub struct Written(Mutex<HashMap<String, (u64, Timestamp)>>);
 impl Written {
     /// Remembers the version that a write of the status made.
     pub(super) fn note(&self, uid: &str, version: Option<&str>, now: Timestamp) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), (number(version), now));
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(uid.to_owned(), (number(version), now));
     }
 
     /// When the status was written last.
@@ -33,7 +38,11 @@ impl Written {
 
     /// Whether an object is older than the last write: a pass over it would decide on what is past.
     pub(super) fn is_newer(&self, uid: &str, version: Option<&str>) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).is_some_and(|(written, _)| *written > number(version))
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)
+            .is_some_and(|(written, _)| *written > number(version))
     }
 
     /// Forgets jobs that are gone.
@@ -74,16 +83,24 @@ pub struct Rejections(Mutex<HashMap<String, (String, Timestamp)>>);
 impl Rejections {
     /// What was refused in the last pass.
     pub(super) fn of(&self, uid: &str) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).map(|(message, _)| message.clone())
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)
+            .map(|(message, _)| message.clone())
     }
 
-    /// Remembers what was refused in this pass, or that nothing was. Says whether that is news, which the next pass has to record.
+    /// Remembers what was refused in this pass, or that nothing was. Says whether that is news,
+    /// which the next pass has to record.
     ///
-    /// Other words for a refusal that goes on are news once a minute: those of a webhook may differ each time, and every write of the status causes a pass.
+    /// Other words for a refusal that goes on are news once a minute: those of a webhook may differ
+    /// each time, and every write of the status causes a pass.
     pub(super) fn replace(&self, uid: &str, rejection: Option<&str>, now: Timestamp) -> bool {
         let mut rejections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(message) = rejection else { return rejections.remove(uid).is_some() };
-        let settled = rejections.get(uid).is_some_and(|(before, since)| before == message || now.duration_since(*since) < SAME_REFUSAL);
+        let settled = rejections.get(uid).is_some_and(|(before, since)| {
+            before == message || now.duration_since(*since) < SAME_REFUSAL
+        });
         if !settled {
             rejections.insert(uid.to_owned(), (message.to_owned(), now));
         }

@@ -1,4 +1,5 @@
-//! What causes passes: the watch of RLJobs, their children's and pods' changes, and news of coordinators; and what is forgotten of jobs that are gone.
+//! What causes passes: the watch of RLJobs, their children's and pods' changes, and news of
+//! coordinators; and what is forgotten of jobs that are gone.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,41 +33,72 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The controller, not running yet, and the store of all jobs that it keeps.
 pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Store<RLJob>) {
-    let jobs: Api<DeserializeGuard<RLJob>> = namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace));
+    let jobs: Api<DeserializeGuard<RLJob>> = namespace.map_or_else(
+        || Api::all(client.clone()),
+        |namespace| Api::namespaced(client.clone(), namespace),
+    );
     let (store, writer) = reflector::store();
     let slim = |job: &mut RLJob| {
         job.metadata.managed_fields = None;
         job.annotations_mut().remove(LAST_APPLIED);
     };
     let known = store.clone();
-    let jobs = watcher(jobs, watcher::Config::default().page_size(PAGE)).default_backoff().try_filter_map(move |event| ready(Ok(readable(event, &known))));
+    let jobs = watcher(jobs, watcher::Config::default().page_size(PAGE))
+        .default_backoff()
+        .try_filter_map(move |event| ready(Ok(readable(event, &known))));
     let jobs = jobs.modify(slim).reflect(writer).applied_objects();
-    let controller = Controller::for_stream(jobs, store.clone()).with_config(Config::default().concurrency(CONCURRENCY));
+    let controller = Controller::for_stream(jobs, store.clone())
+        .with_config(Config::default().concurrency(CONCURRENCY));
     (controller, store)
 }
 
-/// The event of an object that can be read. One that a newer CRD admitted may have fields that this operator knows nothing of: it is left as it is and holds up no other;
-/// if it could be read before, it counts as gone.
-fn readable(event: watcher::Event<DeserializeGuard<RLJob>>, known: &Store<RLJob>) -> Option<watcher::Event<RLJob>> {
+/// The event of an object that can be read. One that a newer CRD admitted may have fields that this
+/// operator knows nothing of: it is left as it is and holds up no other; if it could be read
+/// before, it counts as gone.
+fn readable(
+    event: watcher::Event<DeserializeGuard<RLJob>>,
+    known: &Store<RLJob>,
+) -> Option<watcher::Event<RLJob>> {
     let gone = |InvalidObject { error, metadata }: InvalidObject| {
-        let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
-        tracing::warn!(namespace, name, error, "this RLJob cannot be read and is left alone: its CRD is of another version than this operator");
-        known.get(&ObjectRef::new(&name).within(&namespace)).map(|job| Event::Delete((*job).clone()))
+        let (namespace, name) =
+            (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        tracing::warn!(
+            namespace,
+            name,
+            error,
+            "this RLJob cannot be read and is left alone: its CRD is of another version than this operator"
+        );
+        known
+            .get(&ObjectRef::new(&name).within(&namespace))
+            .map(|job| Event::Delete((*job).clone()))
     };
     match event {
         Event::Apply(DeserializeGuard(job)) => job.map_or_else(gone, |job| Some(Event::Apply(job))),
-        Event::Delete(DeserializeGuard(job)) => job.map_or_else(gone, |job| Some(Event::Delete(job))),
+        Event::Delete(DeserializeGuard(job)) => {
+            job.map_or_else(gone, |job| Some(Event::Delete(job)))
+        }
         // What a listing does not name is forgotten at its end.
-        Event::InitApply(DeserializeGuard(job)) => job.map_or_else(|invalid| gone(invalid).and(None), |job| Some(Event::InitApply(job))),
+        Event::InitApply(DeserializeGuard(job)) => {
+            job.map_or_else(|invalid| gone(invalid).and(None), |job| Some(Event::InitApply(job)))
+        }
         Event::Init => Some(Event::Init),
         Event::InitDone => Some(Event::InitDone),
     }
 }
 
 /// Runs the controller until `stop`; passes in progress are finished.
-pub async fn run(controller: Controller<RLJob>, context: Arc<Context>, triggers: mpsc::Receiver<ObjectRef<RLJob>>, stop: CancellationToken) {
+pub async fn run(
+    controller: Controller<RLJob>,
+    context: Arc<Context>,
+    triggers: mpsc::Receiver<ObjectRef<RLJob>>,
+    stop: CancellationToken,
+) {
     // Ends with the controller, also if that is dropped.
-    let _housekeeping = AbortOnDropHandle::new(tokio::spawn(keep_house(controller.store(), context.clone(), stop.clone())));
+    let _housekeeping = AbortOnDropHandle::new(tokio::spawn(keep_house(
+        controller.store(),
+        context.clone(),
+        stop.clone(),
+    )));
     controller
         .reconcile_on(triggers)
         .reconcile_on(changes(&context.cache, &context.client, context.namespace.as_deref()))

@@ -5,7 +5,8 @@ use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 use super::Facts;
 use crate::validate::ValidatedJob;
 
-/// A fencing number and who holds it. Recorded before the coordinator is told, so that no two coordinators ever act under one number.
+/// A fencing number and who holds it. Recorded before the coordinator is told, so that no two
+/// coordinators ever act under one number.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Epoch {
     /// The number; 0 before the first coordinator.
@@ -14,19 +15,23 @@ pub struct Epoch {
     pub holder: Option<String>,
 }
 
-/// The epoch to record: one more than the recorded one if the coordinator is a new one, or acts under a higher one than is recorded: then the record was lost. A
-/// restarted container of the same pod keeps its epoch.
+/// The epoch to record: one more than the recorded one if the coordinator is a new one, or acts
+/// under a higher one than is recorded: then the record was lost. A restarted container of the same
+/// pod keeps its epoch.
 pub fn assign_epoch(recorded: &Epoch, identity: Option<&str>, acts_under: Option<u64>) -> Epoch {
     let highest = recorded.number.max(acts_under.unwrap_or_default());
     match identity {
-        Some(identity) if recorded.holder.as_deref() != Some(identity) || highest > recorded.number => {
+        Some(identity)
+            if recorded.holder.as_deref() != Some(identity) || highest > recorded.number =>
+        {
             Epoch { number: highest + 1, holder: Some(identity.to_owned()) }
         }
         _ => recorded.clone(),
     }
 }
 
-/// What the coordinator is to be told: a level, to be told again whenever it differs from what its status echoes.
+/// What the coordinator is to be told: a level, to be told again whenever it differs from what its
+/// status echoes.
 ///
 /// None while no existing coordinator holds the recorded epoch: then record [`assign_epoch`] first.
 pub fn desired_for_coordinator(job: &ValidatedJob, facts: &Facts) -> Option<Desired> {
@@ -76,7 +81,11 @@ mod tests {
             (held(1, "pod-a"), Some("pod-a"), Some(4), held(5, "pod-a")),
             (Epoch::default(), Some("pod-a"), Some(4), held(5, "pod-a")),
         ] {
-            assert_eq!(assign_epoch(&recorded, identity, acts_under), expected, "{recorded:?} {identity:?} {acts_under:?}");
+            assert_eq!(
+                assign_epoch(&recorded, identity, acts_under),
+                expected,
+                "{recorded:?} {identity:?} {acts_under:?}"
+            );
         }
     }
 
@@ -98,8 +107,18 @@ mod tests {
             generation: 4,
             mode: Mode::Drain,
             engines: facts.engines.clone(),
-            checkpoint: CheckpointPolicy { every_steps: 20, keep_last: 3, export_every_steps: Some(5) },
-            restart: RestartPolicy { max_restarts: 3, backoff_initial_seconds: 1, backoff_max_seconds: 300, hang_timeout_seconds: 1800, rules: vec![] },
+            checkpoint: CheckpointPolicy {
+                every_steps: 20,
+                keep_last: 3,
+                export_every_steps: Some(5),
+            },
+            restart: RestartPolicy {
+                max_restarts: 3,
+                backoff_initial_seconds: 1,
+                backoff_max_seconds: 300,
+                hang_timeout_seconds: 1800,
+                rules: vec![],
+            },
         };
         let mut job = validated();
         job.spec.checkpoint.export_every_steps = Some(5);

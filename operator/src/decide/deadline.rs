@@ -1,4 +1,5 @@
-//! A run that takes longer than `spec.activeDeadlineSeconds` since its start or last resume has failed. A run that ended in time has not: the earlier policies see it.
+//! A run that takes longer than `spec.activeDeadlineSeconds` since its start or last resume has
+//! failed. A run that ended in time has not: the earlier policies see it.
 
 use jiff::{SignedDuration, Timestamp};
 use rljob_crds::names::REASON_DEADLINE_EXCEEDED;
@@ -10,7 +11,11 @@ pub(super) fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Optio
     deadline(job, &facts.recorded).filter(|deadline| now >= *deadline)?;
     let seconds = job.spec.active_deadline_seconds.unwrap_or_default();
     let message = format!("the run took longer than spec.activeDeadlineSeconds = {seconds}");
-    Some(Decision::Finish(Outcome { succeeded: false, reason: REASON_DEADLINE_EXCEEDED.to_owned(), message }))
+    Some(Decision::Finish(Outcome {
+        succeeded: false,
+        reason: REASON_DEADLINE_EXCEEDED.to_owned(),
+        message,
+    }))
 }
 
 /// When the run fails, unless it ends or is suspended before.
@@ -42,13 +47,19 @@ mod tests {
         job.spec.active_deadline_seconds = Some(60);
         assert_eq!(decide(&job, &facts, at(59)), None);
         let message = "the run took longer than spec.activeDeadlineSeconds = 60".to_owned();
-        let failed = Decision::Finish(Outcome { succeeded: false, reason: "DeadlineExceeded".to_owned(), message });
+        let failed = Decision::Finish(Outcome {
+            succeeded: false,
+            reason: "DeadlineExceeded".to_owned(),
+            message,
+        });
         assert_eq!(decide::decide(&job, &facts, at(60)), failed);
         facts.suspend = true;
         assert!(matches!(decide::decide(&job, &facts, at(60)), Decision::Drain { .. }));
         facts.suspend = false;
         facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
-        assert!(matches!(decide::decide(&job, &facts, at(60)), Decision::Finish(outcome) if outcome.succeeded));
+        assert!(
+            matches!(decide::decide(&job, &facts, at(60)), Decision::Finish(outcome) if outcome.succeeded)
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The run directory belongs to another run: no restart mends that, and nothing of the other run is touched.
+//! The run directory belongs to another run: no restart mends that, and nothing of the other run is
+//! touched.
 
 use rljob_crds::names::REASON_RUN_DIRECTORY_IN_USE;
 
@@ -6,7 +7,11 @@ use super::{Decision, Facts, Outcome};
 
 pub(super) fn decide(facts: &Facts) -> Option<Decision> {
     let message = facts.directory_in_use.clone()?;
-    Some(Decision::Finish(Outcome { succeeded: false, reason: REASON_RUN_DIRECTORY_IN_USE.to_owned(), message }))
+    Some(Decision::Finish(Outcome {
+        succeeded: false,
+        reason: REASON_RUN_DIRECTORY_IN_USE.to_owned(),
+        message,
+    }))
 }
 
 #[cfg(test)]
@@ -19,7 +24,11 @@ mod tests {
         let mut facts = facts();
         assert_eq!(decide(&facts), None);
         facts.directory_in_use = Some("it belongs to lab/other".to_owned());
-        let outcome = Outcome { succeeded: false, reason: "RunDirectoryInUse".to_owned(), message: "it belongs to lab/other".to_owned() };
+        let outcome = Outcome {
+            succeeded: false,
+            reason: "RunDirectoryInUse".to_owned(),
+            message: "it belongs to lab/other".to_owned(),
+        };
         assert_eq!(decide(&facts), Some(Decision::Finish(outcome)));
     }
 }

@@ -4,8 +4,10 @@
 //!  finished ─▶ directory ─▶ suspended ─▶ failed ─▶ succeeded ─▶ rules ─▶ deadline ─▶ starting ─▶ running      the first policy that answers, decides
 //! ```
 //!
-//! What is true is what was recorded in status, what exists, and what the coordinator reports; no edge is remembered, so a pass that was missed changes nothing.
-//! Restarts of learners are the coordinator's: it restarts them within the budget that [`desired_for_coordinator`] hands it, and says `Failed` when it is spent.
+//! What is true is what was recorded in status, what exists, and what the coordinator reports; no
+//! edge is remembered, so a pass that was missed changes nothing. Restarts of learners are the
+//! coordinator's: it restarts them within the budget that [`desired_for_coordinator`] hands it, and
+//! says `Failed` when it is spent.
 
 use jiff::Timestamp;
 use rljob_crds::status::{Failure, Incident};
@@ -35,21 +37,26 @@ pub use rules::Exit;
 pub struct Facts {
     /// `spec.suspend`; in local runs, whether Ctrl-C was pressed.
     pub suspend: bool,
-    /// Generation of the desired state that the newest `suspend` belongs to; a `Drained` counts only if the coordinator reports it for this generation.
+    /// Generation of the desired state that the newest `suspend` belongs to; a `Drained` counts
+    /// only if the coordinator reports it for this generation.
     pub generation: i64,
     /// What was recorded in status by earlier passes.
     pub recorded: Recorded,
-    /// The newest status of the coordinator, if it has answered. One that acts under another epoch than the recorded one is not listened to.
+    /// The newest status of the coordinator, if it has answered. One that acts under another epoch
+    /// than the recorded one is not listened to.
     pub coordinator: Option<CoordinatorStatus>,
-    /// Identity of the coordinator that exists now: the pod's UID, or the process's number and start. None while there is none.
+    /// Identity of the coordinator that exists now: the pod's UID, or the process's number and
+    /// start. None while there is none.
     pub coordinator_identity: Option<String>,
     /// What the coordinator said when it found that the run directory belongs to another run.
     pub directory_in_use: Option<String>,
-    /// Why something that is wanted cannot be placed, in one line; it may become possible by itself.
+    /// Why something that is wanted cannot be placed, in one line; it may become possible by
+    /// itself.
     pub blocked: Option<String>,
     /// What is happening to parts of the run from outside. For people: nothing is decided by it.
     pub incidents: Vec<Incident>,
-    /// The newest end of a process that nobody asked for, as the machine it ran on tells it. For people too.
+    /// The newest end of a process that nobody asked for, as the machine it ran on tells it. For
+    /// people too.
     pub exit: Option<Failure>,
     /// How containers ended that failed by themselves, by role and name; of each its newest end.
     pub exits: Vec<Exit>,
@@ -92,7 +99,8 @@ pub struct Roles {
 /// Pods, or processes, of one role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RoleCounts {
-    /// What the children of this role are set to now; 0 before they are created and after they are released.
+    /// What the children of this role are set to now; 0 before they are created and after they are
+    /// released.
     pub wanted: i32,
     /// Pods that exist, terminating ones included.
     pub existing: i32,
@@ -151,7 +159,8 @@ pub enum Wanted {
     WithoutGpus,
     /// Every role.
     Everything,
-    /// Every role, with so many engines: some are to leave as soon as the coordinator has heard of it.
+    /// Every role, with so many engines: some are to leave as soon as the coordinator has heard of
+    /// it.
     EverythingWith {
         /// Engines.
         engines: i32,
@@ -159,8 +168,9 @@ pub enum Wanted {
 }
 
 impl Decision {
-    /// What is to exist. GPUs are asked for when a coordinator has reported for the first time: the run directory, which the operator cannot read, may be that of a
-    /// finished run whose job was made anew.
+    /// What is to exist. GPUs are asked for when a coordinator has reported for the first time: the
+    /// run directory, which the operator cannot read, may be that of a finished run whose job was
+    /// made anew.
     pub fn wanted(&self, job: &ValidatedJob, facts: &Facts) -> Wanted {
         let engines = scaling::engines(job, facts);
         match self.keeps_running() {
@@ -215,10 +225,18 @@ mod tests {
         assert_eq!(start.wanted(&job, &new), Wanted::WithoutGpus);
         assert_eq!(Decision::Finished(outcome()).wanted(&job, &new), Wanted::Nothing);
         new.recorded.reported = true;
-        assert_eq!(start.wanted(&job, &new), Wanted::Everything, "a coordinator that is away takes nothing back");
+        assert_eq!(
+            start.wanted(&job, &new),
+            Wanted::Everything,
+            "a coordinator that is away takes nothing back"
+        );
         let (mut job, running) = (job, facts());
         job.spec.inference.replicas = 1;
-        assert_eq!(Decision::Run.wanted(&job, &running), Wanted::Everything, "the coordinator has heard of it");
+        assert_eq!(
+            Decision::Run.wanted(&job, &running),
+            Wanted::Everything,
+            "the coordinator has heard of it"
+        );
         let unheard = super::Facts { generation: 5, ..running };
         assert_eq!(Decision::Run.wanted(&job, &unheard), Wanted::EverythingWith { engines: 2 });
     }
@@ -235,7 +253,11 @@ pub(crate) mod test_support {
     }
 
     pub fn outcome() -> Outcome {
-        Outcome { succeeded: true, reason: "Completed".to_owned(), message: "10 steps are done and the model is exported".to_owned() }
+        Outcome {
+            succeeded: true,
+            reason: "Completed".to_owned(),
+            message: "10 steps are done and the model is exported".to_owned(),
+        }
     }
 
     pub fn report() -> CoordinatorStatus {
@@ -258,11 +280,19 @@ pub(crate) mod test_support {
 
     pub fn facts() -> Facts {
         let all = |count| RoleCounts { wanted: count, existing: count, ready: count };
-        let engine = |index| EngineEndpoint { name: format!("sums-inference-{index}"), url: format!("http://sums-inference-{index}.sums-inference.lab:30000") };
+        let engine = |index| EngineEndpoint {
+            name: format!("sums-inference-{index}"),
+            url: format!("http://sums-inference-{index}.sums-inference.lab:30000"),
+        };
         Facts {
             suspend: false,
             generation: 4,
-            recorded: Recorded { started: true, reported: true, epoch: Epoch { number: 3, holder: Some("pod-c".to_owned()) }, ..Recorded::default() },
+            recorded: Recorded {
+                started: true,
+                reported: true,
+                epoch: Epoch { number: 3, holder: Some("pod-c".to_owned()) },
+                ..Recorded::default()
+            },
             coordinator: Some(report()),
             coordinator_identity: Some("pod-c".to_owned()),
             directory_in_use: None,

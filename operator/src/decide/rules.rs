@@ -1,4 +1,5 @@
-//! A container failed in a way on which `failurePolicy.rules` fail the job. Learners are judged by the coordinator, by the same rules.
+//! A container failed in a way on which `failurePolicy.rules` fail the job. Learners are judged by
+//! the coordinator, by the same rules.
 
 use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
 use rljob_crds::names::REASON_FAILED;
@@ -6,7 +7,8 @@ use rljob_crds::names::REASON_FAILED;
 use super::{Decision, Facts, Outcome};
 use crate::validate::ValidatedJob;
 
-/// The end of a container, as its kubelet reports it, or of a process of a local run. One that was told to end is not among them.
+/// The end of a container, as its kubelet reports it, or of a process of a local run. One that was
+/// told to end is not among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The role.
@@ -57,14 +59,23 @@ mod tests {
             json!({"action": "Restart", "onExitCodes": {"operator": "In", "values": [3]}}),
             json!({"action": "FailJob", "onReasons": ["OOMKilled", "Error"], "roles": ["Inference", "Coordinator"]}),
         ];
-        job.spec.failure_policy.rules = rules.map(|rule| serde_json::from_value(rule).unwrap()).to_vec();
+        job.spec.failure_policy.rules =
+            rules.map(|rule| serde_json::from_value(rule).unwrap()).to_vec();
         let message = "sums-inference-1 ended with exit code 137 (OOMKilled), on which failurePolicy.rules[1] fails the job: out of memory";
-        let fails = Decision::Finish(Outcome { succeeded: false, reason: "Failed".to_owned(), message: message.to_owned() });
+        let fails = Decision::Finish(Outcome {
+            succeeded: false,
+            reason: "Failed".to_owned(),
+            message: message.to_owned(),
+        });
         for (case, exits, expected) in [
             ("nothing failed", vec![], None),
             ("an earlier rule takes it", vec![coordinator()], None),
             ("a later container fails the job", vec![coordinator(), engine()], Some(fails)),
-            ("no rule matches", vec![exit(FailureRole::Trainer, "sums-trainer-0", 1, "Error")], None),
+            (
+                "no rule matches",
+                vec![exit(FailureRole::Trainer, "sums-trainer-0", 1, "Error")],
+                None,
+            ),
         ] {
             assert_eq!(decide(&job, &super::super::Facts { exits, ..facts() }), expected, "{case}");
         }

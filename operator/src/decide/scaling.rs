@@ -1,9 +1,11 @@
-//! How many engines are wanted. One that is to leave leaves the coordinator's list first, so that nothing is sent to an engine that is being stopped.
+//! How many engines are wanted. One that is to leave leaves the coordinator's list first, so that
+//! nothing is sent to an engine that is being stopped.
 
 use super::Facts;
 use crate::validate::ValidatedJob;
 
-/// The number that the spec asks for, or while the coordinator has not heard of it, at least the number there is. The list it is told is that of the spec.
+/// The number that the spec asks for, or while the coordinator has not heard of it, at least the
+/// number there is. The list it is told is that of the spec.
 pub(super) fn engines(job: &ValidatedJob, facts: &Facts) -> i32 {
     let asked = job.spec.inference.replicas;
     let heard = facts.report().is_none_or(|report| report.generation == Some(facts.generation));

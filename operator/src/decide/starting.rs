@@ -8,8 +8,12 @@ pub(super) fn decide(facts: &Facts) -> Option<Decision> {
     match facts.report().map(|report| report.phase) {
         Some(Phase::Running) => None,
         Some(Phase::Restarting) => Some(Decision::Start(Wait::Restarting)),
-        // Draining and Drained without suspension: the run was resumed and the coordinator is about to hear of it.
-        None | Some(Phase::Starting | Phase::Draining | Phase::Drained | Phase::Finished | Phase::Failed) => Some(Decision::Start(Wait::Starting)),
+        // Draining and Drained without suspension: the run was resumed and the coordinator is about
+        // to hear of it.
+        None
+        | Some(
+            Phase::Starting | Phase::Draining | Phase::Drained | Phase::Finished | Phase::Failed,
+        ) => Some(Decision::Start(Wait::Starting)),
     }
 }
 
@@ -28,7 +32,9 @@ mod tests {
             (Some(Phase::Running), None),
         ] {
             let mut facts = facts();
-            facts.coordinator = phase.and_then(|phase| Some(rljob_protocol::status::CoordinatorStatus { phase, ..facts.coordinator? }));
+            facts.coordinator = phase.and_then(|phase| {
+                Some(rljob_protocol::status::CoordinatorStatus { phase, ..facts.coordinator? })
+            });
             assert_eq!(decide(&facts), expected, "{phase:?}");
         }
     }

@@ -8,7 +8,11 @@ use rljob_crds::names::REASON_COMPLETED;
 pub(super) fn decide(facts: &Facts) -> Option<Decision> {
     let report = facts.report().filter(|report| report.phase == Phase::Finished)?;
     let message = format!("{} steps are done and the model is exported", report.step);
-    Some(Decision::Finish(Outcome { succeeded: true, reason: REASON_COMPLETED.to_owned(), message }))
+    Some(Decision::Finish(Outcome {
+        succeeded: true,
+        reason: REASON_COMPLETED.to_owned(),
+        message,
+    }))
 }
 
 #[cfg(test)]
@@ -22,7 +26,14 @@ mod tests {
         assert_eq!(decide(&facts), None);
         facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
         let message = "7 steps are done and the model is exported".to_owned();
-        assert_eq!(decide(&facts), Some(Decision::Finish(Outcome { succeeded: true, reason: "Completed".to_owned(), message })));
+        assert_eq!(
+            decide(&facts),
+            Some(Decision::Finish(Outcome {
+                succeeded: true,
+                reason: "Completed".to_owned(),
+                message
+            }))
+        );
         facts.recorded.epoch.number = 4;
         assert_eq!(decide(&facts), None, "an older coordinator is not listened to");
     }

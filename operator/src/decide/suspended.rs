@@ -1,4 +1,5 @@
-//! A suspended job drains, until its coordinator says that a checkpoint holds everything or the drain is overdue; then it is released; then it is suspended.
+//! A suspended job drains, until its coordinator says that a checkpoint holds everything or the
+//! drain is overdue; then it is released; then it is suspended.
 //!
 //! A run that ends while it drains has ended: the later policies see it.
 
@@ -10,7 +11,8 @@ use crate::validate::ValidatedJob;
 
 pub(super) fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Option<Decision> {
     let report = facts.report();
-    let ended = report.is_some_and(|report| matches!(report.phase, Phase::Finished | Phase::Failed));
+    let ended =
+        report.is_some_and(|report| matches!(report.phase, Phase::Finished | Phase::Failed));
     if !facts.suspend || ended {
         return None;
     }
@@ -18,8 +20,13 @@ pub(super) fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Optio
     if roles.iter().all(|role| role.wanted == 0 && role.existing == 0) {
         return Some(Decision::Suspended);
     }
-    let deadline = facts.recorded.drain_deadline.unwrap_or_else(|| now.saturating_add(timeout(job)).unwrap_or(Timestamp::MAX));
-    let drained = report.is_some_and(|report| report.phase == Phase::Drained && report.generation == Some(facts.generation));
+    let deadline = facts
+        .recorded
+        .drain_deadline
+        .unwrap_or_else(|| now.saturating_add(timeout(job)).unwrap_or(Timestamp::MAX));
+    let drained = report.is_some_and(|report| {
+        report.phase == Phase::Drained && report.generation == Some(facts.generation)
+    });
     let released = facts.roles.coordinator.wanted == 0;
     if drained || released || !facts.recorded.started || now >= deadline {
         return Some(Decision::Release);
@@ -56,8 +63,16 @@ mod tests {
             ("not suspended", when(|f| f.suspend = false), None),
             ("just suspended", when(|_| {}), drain.clone()),
             ("draining", when(|f| phase(f, Phase::Draining)), drain.clone()),
-            ("the deadline does not move", when(|f| f.recorded.drain_deadline = Some(at(150))), Some(Decision::Drain { deadline: at(150) })),
-            ("overdue", when(|f| f.recorded.drain_deadline = Some(at(100))), Some(Decision::Release)),
+            (
+                "the deadline does not move",
+                when(|f| f.recorded.drain_deadline = Some(at(150))),
+                Some(Decision::Drain { deadline: at(150) }),
+            ),
+            (
+                "overdue",
+                when(|f| f.recorded.drain_deadline = Some(at(100))),
+                Some(Decision::Release),
+            ),
             ("coordinator silent", when(|f| f.coordinator = None), drain.clone()),
             ("drained", when(|f| phase(f, Phase::Drained)), Some(Decision::Release)),
             (
@@ -76,7 +91,11 @@ mod tests {
                 }),
                 drain,
             ),
-            ("pods are going", when(|f| f.roles.coordinator = RoleCounts { wanted: 0, existing: 1, ready: 1 }), Some(Decision::Release)),
+            (
+                "pods are going",
+                when(|f| f.roles.coordinator = RoleCounts { wanted: 0, existing: 1, ready: 1 }),
+                Some(Decision::Release),
+            ),
             ("never started", when(|f| f.recorded.started = false), Some(Decision::Release)),
             ("nothing is left", when(|f| f.roles = Roles::default()), Some(Decision::Suspended)),
             ("finished meanwhile", when(|f| phase(f, Phase::Finished)), None),

@@ -1,4 +1,5 @@
-//! The engines' PodDisruptionBudget: a drain takes one at a time. Trainers have none: they form one group, which any drain stops.
+//! The engines' PodDisruptionBudget: a drain takes one at a time. Trainers have none: they form one
+//! group, which any drain stops.
 
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -69,7 +69,8 @@ pub fn config_map_name(job: &ValidatedJob) -> String {
     format!("{}-run", job.name)
 }
 
-/// Name of the Secret with the tokens. It holds a part of the UID: the operator may not read Secrets, so that it could not tell somebody else's of the same name.
+/// Name of the Secret with the tokens. It holds a part of the UID: the operator may not read
+/// Secrets, so that it could not tell somebody else's of the same name.
 pub fn secret_name(job: &ValidatedJob) -> String {
     match job.uid.split('-').next() {
         Some(part) if !part.is_empty() => format!("{}-tokens-{part}", job.name),
@@ -85,7 +86,11 @@ pub fn pod_host(namespace: &str, pod: &str, service: &str) -> String {
 /// Base URL of the coordinator as pods see it.
 pub fn coordinator_url(job: &ValidatedJob) -> String {
     let name = role_name(job, Role::Coordinator);
-    format!("http://{}:{}", pod_host(&job.namespace, &format!("{name}-0"), &name), names::COORDINATOR_PORT)
+    format!(
+        "http://{}:{}",
+        pod_host(&job.namespace, &format!("{name}-0"), &name),
+        names::COORDINATOR_PORT
+    )
 }
 
 /// Run directory of a job of this namespace, as pods see it.
@@ -105,7 +110,11 @@ pub fn role_selector(job: &ValidatedJob, role: Role) -> LabelSelector {
 
 /// The same as text.
 pub fn role_selector_text(job: &ValidatedJob, role: Role) -> String {
-    role_labels(job, role).iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+    role_labels(job, role)
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// Metadata of a child; `role` is none for what belongs to all roles.
@@ -128,7 +137,10 @@ pub fn all_labels(job: &ValidatedJob, role: Option<Role>) -> BTreeMap<String, St
         (names::LABEL_MANAGED_BY, "rljob-operator"),
     ]);
     if let Some(role) = role {
-        all.append(&mut labels(&[(names::LABEL_ROLE, role.as_str()), (names::LABEL_COMPONENT, role.as_str())]));
+        all.append(&mut labels(&[
+            (names::LABEL_ROLE, role.as_str()),
+            (names::LABEL_COMPONENT, role.as_str()),
+        ]));
     }
     all
 }

@@ -1,4 +1,5 @@
-//! A validated job → every object it needs. Pure and total: names cannot fail, nothing is looked up.
+//! A validated job → every object it needs. Pure and total: names cannot fail, nothing is looked
+//! up.
 //!
 //! ```text
 //!  ConfigMap run.json ─┐
@@ -7,8 +8,9 @@
 //!  run directories ────┘                    StatefulSet <job>-trainer ────── headless Service     NetworkPolicy around all
 //! ```
 //!
-//! A template that pods were made from is *pinned*: until the job is resumed, it stays as it was rendered ([`pin`]), whatever this version of the operator would render. An
-//! upgrade of the operator therefore changes no pod.
+//! A template that pods were made from is *pinned*: until the job is resumed, it stays as it was
+//! rendered ([`pin`]), whatever this version of the operator would render. An upgrade of the
+//! operator therefore changes no pod.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -61,7 +63,13 @@ pub struct Resources {
 }
 
 /// Builds every object. The StatefulSets want the pods of the roles that are `wanted`.
-pub fn build(job: &ValidatedJob, wanted: Wanted, settings: &Settings, tokens: &Tokens, pinned: &Pinned) -> Resources {
+pub fn build(
+    job: &ValidatedJob,
+    wanted: Wanted,
+    settings: &Settings,
+    tokens: &Tokens,
+    pinned: &Pinned,
+) -> Resources {
     let stateful_set = |role| stateful_set::build_stateful_set(job, role, wanted, settings, pinned);
     Resources {
         config_map: config_map::build_config_map(job, pinned),

@@ -1,15 +1,17 @@
 //! What pods were made from, kept until none is wanted.
 //!
-//! Templates are rendered at the start and at a resume, when the coordinator's StatefulSet, which is applied last, goes from no pod to one. Before and after, suspended and
-//! finished jobs included, each is kept as it was, in an annotation of its StatefulSet, and the run configuration in the ConfigMap, which carries its digest: one that
-//! somebody has altered pins nothing.
+//! Templates are rendered at the start and at a resume, when the coordinator's StatefulSet, which
+//! is applied last, goes from no pod to one. Before and after, suspended and finished jobs
+//! included, each is kept as it was, in an annotation of its StatefulSet, and the run configuration
+//! in the ConfigMap, which carries its digest: one that somebody has altered pins nothing.
 //!
 //! ```text
 //!  rendered now ─ same digest as what is pinned? ── yes ─▶ the text
 //!                         │ no
 //!                         └─▶ the mark `sha256:…` in its place ─ only if the object has to be applied ─▶ filled in from what lives
 //! ```
-//! Passes therefore hold digests and no texts, however large a fleet is and however old its templates.
+//! Passes therefore hold digests and no texts, however large a fleet is and however old its
+//! templates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,19 +45,26 @@ pub struct LiveSet {
     pub settled: bool,
     /// Pods that its controller counts.
     pub existing: i32,
-    /// The mark of the template as it was rendered, from the annotation; none if that is no template.
+    /// The mark of the template as it was rendered, from the annotation; none if that is no
+    /// template.
     pub template: Option<Arc<str>>,
 }
 
 impl Pinned {
     /// What the live objects pin: nothing while a start or a resume is under way.
-    pub fn from_live(run_config: Option<&Arc<str>>, sets: &BTreeMap<Role, LiveSet>, wanted: Wanted) -> Self {
-        // One that was cut short has given pods to some roles: those and the rest are rendered from the same spec.
+    pub fn from_live(
+        run_config: Option<&Arc<str>>,
+        sets: &BTreeMap<Role, LiveSet>,
+        wanted: Wanted,
+    ) -> Self {
+        // One that was cut short has given pods to some roles: those and the rest are rendered from
+        // the same spec.
         let is_under_way = sets.get(&Role::Coordinator).is_none_or(|set| set.replicas == 0);
         if wanted != Wanted::Nothing && is_under_way {
             return Self::default();
         }
-        let templates = sets.iter().filter_map(|(role, set)| Some((*role, set.template.clone()?))).collect();
+        let templates =
+            sets.iter().filter_map(|(role, set)| Some((*role, set.template.clone()?))).collect();
         Self { run_config: run_config.cloned(), templates }
     }
 }

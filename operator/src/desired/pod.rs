@@ -1,8 +1,9 @@
 //! A role's pod template: one container under the restricted pod security standard.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, PodReadinessGate, PodSecurityContext, PodSpec,
-    PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction, Toleration,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
+    ObjectFieldSelector, PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
+    ResourceRequirements, SeccompProfile, SecurityContext, TCPSocketAction, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::data::InitialWeights;
 use rljob_crds::names::{
-    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN,
-    TOKEN_ENGINE_API, TOKENS_MOUNT,
+    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, RUN_CONFIG_FILE,
+    SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
 };
 use rljob_crds::roles::{EngineKind, Resources};
 
@@ -21,23 +22,41 @@ use crate::validate::ValidatedJob;
 
 /// User and group of every process: `nonroot` of distroless images.
 const USER: i64 = 65532;
-/// Seconds for which a pod waits for its node to come back: the node's controller has waited for 40 to 50 before it says that it is away.
+/// Seconds for which a pod waits for its node to come back: the node's controller has waited for 40
+/// to 50 before it says that it is away.
 const NODE_AWAY_SECONDS: i64 = 5;
-/// How long a trainer pod that is told to end may go on: to the end of its step, and for as long as a checkpoint takes. One without learners ends at once.
+/// How long a trainer pod that is told to end may go on: to the end of its step, and for as long as
+/// a checkpoint takes. One without learners ends at once.
 const TRAINER_GRACE_SECONDS: i64 = 120;
 /// Where the image holds the programs.
 const PROGRAMS: &str = "/usr/local/bin";
 
-pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings) -> PodTemplateSpec {
+pub(super) fn build_template(
+    job: &ValidatedJob,
+    role: Role,
+    settings: &Settings,
+) -> PodTemplateSpec {
     let (volumes, volume_mounts) = volumes::volumes(job, role);
     let (image, resources) = of_role(job, role);
     let container = Container {
         name: role.as_str().to_owned(),
-        image: Some(image.unwrap_or(if is_sglang(job, role) { sglang::DEFAULT_IMAGE } else { &settings.image }).to_owned()),
+        image: Some(
+            image
+                .unwrap_or(if is_sglang(job, role) {
+                    sglang::DEFAULT_IMAGE
+                } else {
+                    &settings.image
+                })
+                .to_owned(),
+        ),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(command(job, role)),
         env: Some(environment(job, role)),
-        ports: Some(vec![ContainerPort { name: Some("http".to_owned()), container_port: i32::from(role.port()), ..ContainerPort::default() }]),
+        ports: Some(vec![ContainerPort {
+            name: Some("http".to_owned()),
+            container_port: i32::from(role.port()),
+            ..ContainerPort::default()
+        }]),
         resources: requirements(resources, gpus(job, role)),
         volume_mounts: Some(volume_mounts),
         security_context: Some(container_security()),
@@ -45,16 +64,24 @@ pub(super) fn build_template(job: &ValidatedJob, role: Role, settings: &Settings
         ..with_probes(role)
     };
     PodTemplateSpec {
-        metadata: Some(ObjectMeta { labels: Some(meta::all_labels(job, Some(role))), ..ObjectMeta::default() }),
+        metadata: Some(ObjectMeta {
+            labels: Some(meta::all_labels(job, Some(role))),
+            ..ObjectMeta::default()
+        }),
         spec: Some(PodSpec {
             containers: vec![container],
             volumes: Some(volumes),
             security_context: Some(pod_security()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            termination_grace_period_seconds: Some(if role == Role::Trainer { TRAINER_GRACE_SECONDS + 5 } else { 30 }),
+            termination_grace_period_seconds: Some(if role == Role::Trainer {
+                TRAINER_GRACE_SECONDS + 5
+            } else {
+                30
+            }),
             tolerations: Some(brief_tolerations()),
-            readiness_gates: (role == Role::Inference).then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
+            readiness_gates: (role == Role::Inference)
+                .then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
             ..PodSpec::default()
         }),
     }
@@ -77,7 +104,8 @@ fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
 /// Name and number of the GPUs of a role's container.
 fn gpus(job: &ValidatedJob, role: Role) -> Option<(String, i32)> {
     let inference = &job.spec.inference;
-    (role == Role::Inference && inference.gpus_per_replica > 0).then(|| (inference.gpu_resource_name.clone(), inference.gpus_per_replica))
+    (role == Role::Inference && inference.gpus_per_replica > 0)
+        .then(|| (inference.gpu_resource_name.clone(), inference.gpus_per_replica))
 }
 
 fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
@@ -88,13 +116,17 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Inference => engine_arguments(job),
         Role::Coordinator => {
             let mut arguments = config_arguments();
-            arguments.extend([format!("--listen=0.0.0.0:{COORDINATOR_PORT}"), "--address=$(POD_IP)".to_owned()]);
+            arguments.extend([
+                format!("--listen=0.0.0.0:{COORDINATOR_PORT}"),
+                "--address=$(POD_IP)".to_owned(),
+            ]);
             arguments
         }
         Role::Trainer => {
             let mut arguments = config_arguments();
             arguments.push(format!("--coordinator={}", meta::coordinator_url(job)));
-            // The address travels in every report, so that no rank waits for a host name of a new pod to be published.
+            // The address travels in every report, so that no rank waits for a host name of a new
+            // pod to be published.
             arguments.extend(["--name=$(POD_NAME)", "--address=$(POD_IP)"].map(ToOwned::to_owned));
             arguments.push(format!("--health-port={SUPERVISOR_PORT}"));
             arguments.push(format!("--grace-seconds={TRAINER_GRACE_SECONDS}"));
@@ -111,7 +143,12 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
 
 fn sglang_command(job: &ValidatedJob) -> Vec<String> {
     let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
-    let flags = sglang::arguments(&job.spec, &run_config(job).model_directory, "0.0.0.0", &format!("{TOKENS_MOUNT}/{SGLANG_CONFIG_FILE}"));
+    let flags = sglang::arguments(
+        &job.spec,
+        &run_config(job).model_directory,
+        "0.0.0.0",
+        &format!("{TOKENS_MOUNT}/{SGLANG_CONFIG_FILE}"),
+    );
     program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]).collect()
 }
 
@@ -148,18 +185,30 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     let field = |name: &str, path: &str| EnvVar {
         name: name.to_owned(),
         value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector { field_path: path.to_owned(), ..ObjectFieldSelector::default() }),
+            field_ref: Some(ObjectFieldSelector {
+                field_path: path.to_owned(),
+                ..ObjectFieldSelector::default()
+            }),
             ..EnvVarSource::default()
         }),
         ..EnvVar::default()
     };
-    let value = |name: &str, value: &str| EnvVar { name: name.to_owned(), value: Some(value.to_owned()), ..EnvVar::default() };
-    let mut environment = vec![field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP"), value("HOME", "/tmp")];
+    let value = |name: &str, value: &str| EnvVar {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        ..EnvVar::default()
+    };
+    let mut environment = vec![
+        field("POD_NAME", "metadata.name"),
+        field("POD_IP", "status.podIP"),
+        value("HOME", "/tmp"),
+    ];
     if role != Role::Coordinator {
         environment.push(value("OMP_WAIT_POLICY", "PASSIVE"));
     }
     if is_sglang(job, role) {
-        // torch.compile names its cache after the user, who has no name in an image that is made for root.
+        // torch.compile names its cache after the user, who has no name in an image that is made
+        // for root.
         environment.push(value("USER", "rljob"));
     }
     if role == Role::Trainer && job.spec.trainer.processes_per_replica > 1 {
@@ -168,32 +217,59 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
     environment
 }
 
-fn requirements(resources: &Resources, gpus: Option<(String, i32)>) -> Option<ResourceRequirements> {
-    let amounts = |amounts: &std::collections::BTreeMap<_, _>| if amounts.is_empty() { None } else { Some(amounts.clone()) };
+fn requirements(
+    resources: &Resources,
+    gpus: Option<(String, i32)>,
+) -> Option<ResourceRequirements> {
+    let amounts = |amounts: &std::collections::BTreeMap<_, _>| {
+        if amounts.is_empty() { None } else { Some(amounts.clone()) }
+    };
     let mut limits = resources.limits.clone();
     // An extended resource is requested by its limit.
     limits.extend(gpus.map(|(name, count)| (name, Quantity(count.to_string()))));
     let (requests, limits) = (amounts(&resources.requests), amounts(&limits));
-    (requests.is_some() || limits.is_some()).then(|| ResourceRequirements { requests, limits, ..ResourceRequirements::default() })
+    (requests.is_some() || limits.is_some()).then(|| ResourceRequirements {
+        requests,
+        limits,
+        ..ResourceRequirements::default()
+    })
 }
 
-/// An engine is healthy for as long as its port answers: its coordinator judges it, and a probe must not kill a server that pauses for weights. The start may take
-/// an hour: 100 GB of weights at 50 MB/s and kernels that are compiled, or the export of another job that is not complete yet.
+/// An engine is healthy for as long as its port answers: its coordinator judges it, and a probe
+/// must not kill a server that pauses for weights. The start may take an hour: 100 GB of weights at
+/// 50 MB/s and kernels that are compiled, or the export of another job that is not complete yet.
 fn with_probes(role: Role) -> Container {
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
-        http_get: Some(HTTPGetAction { path: Some(path.to_owned()), port: port(), ..HTTPGetAction::default() }),
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: port(),
+            ..HTTPGetAction::default()
+        }),
         period_seconds: Some(period),
         timeout_seconds: Some(5),
         failure_threshold: Some(failures),
         ..Probe::default()
     };
-    // A process that hangs fails three in a row within 3 · 5 s + 4 s; one that is busy answers at least one of them. It does not hear SIGTERM either: it gets no grace.
-    let alive = Probe { timeout_seconds: Some(4), termination_grace_period_seconds: Some(1), ..get("/healthz", 5, 3) };
-    let connect =
-        Probe { tcp_socket: Some(TCPSocketAction { port: port(), host: None }), period_seconds: Some(5), timeout_seconds: Some(5), ..Probe::default() };
+    // A process that hangs fails three in a row within 3 · 5 s + 4 s; one that is busy answers at
+    // least one of them. It does not hear SIGTERM either: it gets no grace.
+    let alive = Probe {
+        timeout_seconds: Some(4),
+        termination_grace_period_seconds: Some(1),
+        ..get("/healthz", 5, 3)
+    };
+    let connect = Probe {
+        tcp_socket: Some(TCPSocketAction { port: port(), host: None }),
+        period_seconds: Some(5),
+        timeout_seconds: Some(5),
+        ..Probe::default()
+    };
     match role {
-        Role::Inference => Container { startup_probe: Some(get("/health", 2, 1800)), readiness_probe: Some(connect), ..Container::default() },
+        Role::Inference => Container {
+            startup_probe: Some(get("/health", 2, 1800)),
+            readiness_probe: Some(connect),
+            ..Container::default()
+        },
         Role::Coordinator | Role::Trainer => Container {
             startup_probe: Some(get("/healthz", 1, 120)),
             readiness_probe: Some(get("/healthz", 5, 3)),
@@ -203,8 +279,9 @@ fn with_probes(role: Role) -> Container {
     }
 }
 
-/// A node that does not answer, or says that it is not ready, keeps the pod so long. Where a template names none, Kubernetes waits for 300 s, in which a group of learners
-/// that lost one of its pods makes no step.
+/// A node that does not answer, or says that it is not ready, keeps the pod so long. Where a
+/// template names none, Kubernetes waits for 300 s, in which a group of learners that lost one of
+/// its pods makes no step.
 pub(crate) fn brief_tolerations() -> Vec<Toleration> {
     let briefly = |taint: &str| Toleration {
         key: Some(taint.to_owned()),
@@ -224,7 +301,10 @@ pub(crate) fn pod_security() -> PodSecurityContext {
         run_as_group: Some(USER),
         fs_group: Some(USER),
         fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            localhost_profile: None,
+        }),
         ..PodSecurityContext::default()
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use rljob_crds::names::{SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_crds::names::{
+    SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR,
+};
 use rljob_crds::roles::EngineKind;
 
 use super::{Role, Tokens, meta};
@@ -13,12 +15,28 @@ use crate::validate::ValidatedJob;
 
 pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
     let Tokens { operator, learner, engine_api, engine_admin } = tokens;
-    let tokens = [(TOKEN_OPERATOR, operator), (TOKEN_LEARNER, learner), (TOKEN_ENGINE_API, engine_api), (TOKEN_ENGINE_ADMIN, engine_admin)];
-    let mut data: BTreeMap<String, ByteString> = tokens.into_iter().map(|(name, token)| (name.to_owned(), ByteString(token.clone().into_bytes()))).collect();
+    let tokens = [
+        (TOKEN_OPERATOR, operator),
+        (TOKEN_LEARNER, learner),
+        (TOKEN_ENGINE_API, engine_api),
+        (TOKEN_ENGINE_ADMIN, engine_admin),
+    ];
+    let mut data: BTreeMap<String, ByteString> = tokens
+        .into_iter()
+        .map(|(name, token)| (name.to_owned(), ByteString(token.clone().into_bytes())))
+        .collect();
     if job.spec.inference.engine == EngineKind::SGLang {
-        data.insert(SGLANG_CONFIG_FILE.to_owned(), ByteString(sglang::config_text(engine_api, engine_admin).into_bytes()));
+        data.insert(
+            SGLANG_CONFIG_FILE.to_owned(),
+            ByteString(sglang::config_text(engine_api, engine_admin).into_bytes()),
+        );
     }
-    Secret { metadata: meta::child(job, meta::secret_name(job), None), type_: Some("Opaque".to_owned()), data: Some(data), ..Secret::default() }
+    Secret {
+        metadata: meta::child(job, meta::secret_name(job), None),
+        type_: Some("Opaque".to_owned()),
+        data: Some(data),
+        ..Secret::default()
+    }
 }
 
 /// Names of the tokens that a role's pods see.

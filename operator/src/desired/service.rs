@@ -1,4 +1,5 @@
-//! A role's headless Service: stable host names, published before pods are ready, since processes wait for each other by themselves.
+//! A role's headless Service: stable host names, published before pods are ready, since processes
+//! wait for each other by themselves.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,4 +1,5 @@
-//! A role's StatefulSet. Pods start together (Parallel) and are never replaced because a template changed (OnDelete).
+//! A role's StatefulSet. Pods start together (Parallel) and are never replaced because a template
+//! changed (OnDelete).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,13 @@ use super::{Pinned, Role, Settings, meta, pin, pod};
 use crate::decide::Wanted;
 use crate::validate::ValidatedJob;
 
-pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, wanted: Wanted, settings: &Settings, pinned: &Pinned) -> StatefulSet {
+pub(super) fn build_stateful_set(
+    job: &ValidatedJob,
+    role: Role,
+    wanted: Wanted,
+    settings: &Settings,
+    pinned: &Pinned,
+) -> StatefulSet {
     let template = pod::build_template(job, role, settings);
     let text = pin::unless_pinned(pin::text(&template), pinned.templates.get(&role));
     let template = if pin::is_mark(&text) { PodTemplateSpec::default() } else { template };
@@ -24,7 +31,10 @@ pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, wanted: Wanted,
             selector: meta::role_selector(job, role),
             service_name: Some(name),
             pod_management_policy: Some("Parallel".to_owned()),
-            update_strategy: Some(StatefulSetUpdateStrategy { type_: Some("OnDelete".to_owned()), rolling_update: None }),
+            update_strategy: Some(StatefulSetUpdateStrategy {
+                type_: Some("OnDelete".to_owned()),
+                rolling_update: None,
+            }),
             revision_history_limit: Some(2),
             template,
             ..StatefulSetSpec::default()
@@ -36,7 +46,11 @@ pub(super) fn build_stateful_set(job: &ValidatedJob, role: Role, wanted: Wanted,
 fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
     match role {
         _ if wanted == Wanted::Nothing => 0,
-        Role::Inference if wanted == Wanted::WithoutGpus && job.spec.inference.gpus_per_replica > 0 => 0,
+        Role::Inference
+            if wanted == Wanted::WithoutGpus && job.spec.inference.gpus_per_replica > 0 =>
+        {
+            0
+        }
         Role::Inference => match wanted {
             Wanted::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,

@@ -16,12 +16,25 @@ fn settings() -> Settings {
 
 fn built(wanted: Wanted, pinned: &Pinned) -> Resources {
     let job = validated();
-    build(&job, wanted, &settings(), &Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid), pinned)
+    build(
+        &job,
+        wanted,
+        &settings(),
+        &Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid),
+        pinned,
+    )
 }
 
 #[test]
 fn the_children_of_a_minimal_job() {
-    let Resources { config_map, secret, network_policy, disruption_budget, services, mut stateful_sets } = built(Wanted::Everything, &Pinned::default());
+    let Resources {
+        config_map,
+        secret,
+        network_policy,
+        disruption_budget,
+        services,
+        mut stateful_sets,
+    } = built(Wanted::Everything, &Pinned::default());
     // The annotation holds the template below once more.
     for set in &mut stateful_sets {
         set.metadata.annotations = None;
@@ -50,7 +63,9 @@ fn before_gpus_may_be_asked_for_only_their_engines_are_missing() {
         job.spec.inference.engine = EngineKind::SGLang;
         job.spec.inference.gpus_per_replica = gpus;
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-        build(&job, Wanted::WithoutGpus, &settings(), &tokens, &Pinned::default()).stateful_sets.map(|set| set.spec.unwrap().replicas.unwrap())
+        build(&job, Wanted::WithoutGpus, &settings(), &tokens, &Pinned::default())
+            .stateful_sets
+            .map(|set| set.spec.unwrap().replicas.unwrap())
     };
     assert_eq!((replicas(0), replicas(2)), ([2, 1, 1], [0, 1, 1]));
 }
@@ -66,17 +81,36 @@ fn a_model_of_another_job_is_its_export() {
 fn pinned_by(resources: &Resources, wanted: Wanted) -> Pinned {
     let live = |set: &StatefulSet| LiveSet {
         replicas: set.spec.as_ref().unwrap().replicas.unwrap(),
-        template: set.metadata.annotations.as_ref().unwrap().get(ANNOTATION_TEMPLATE).map(|text| pin::mark(text).into()),
+        template: set
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()
+            .get(ANNOTATION_TEMPLATE)
+            .map(|text| pin::mark(text).into()),
         ..LiveSet::default()
     };
-    let run_config = resources.config_map.data.as_ref().unwrap().get(RUN_CONFIG_FILE).map(|text| pin::mark(text).into());
-    Pinned::from_live(run_config.as_ref(), &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(), wanted)
+    let run_config = resources
+        .config_map
+        .data
+        .as_ref()
+        .unwrap()
+        .get(RUN_CONFIG_FILE)
+        .map(|text| pin::mark(text).into());
+    Pinned::from_live(
+        run_config.as_ref(),
+        &Role::ALL.into_iter().zip(resources.stateful_sets.iter().map(live)).collect(),
+        wanted,
+    )
 }
 
 /// What is applied: texts that are kept are filled in from what lives.
 fn applied(resources: &Resources, live: &Resources) -> Vec<Value> {
     let objects = |resources| children(resources).into_iter().map(|child| child.object);
-    objects(resources).zip(objects(live)).map(|(wanted, live)| pin::fill(wanted, &live).unwrap()).collect()
+    objects(resources)
+        .zip(objects(live))
+        .map(|(wanted, live)| pin::fill(wanted, &live).unwrap())
+        .collect()
 }
 
 #[test]
@@ -85,7 +119,8 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
     job.spec.training.seed = 99;
     let newer = Settings { image: "registry.example/rljob:8".to_owned() };
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    let (running, suspended) = (built(Wanted::Everything, &Pinned::default()), built(Wanted::Nothing, &Pinned::default()));
+    let (running, suspended) =
+        (built(Wanted::Everything, &Pinned::default()), built(Wanted::Nothing, &Pinned::default()));
     let mut cut_short = running.clone();
     let coordinators = cut_short.stateful_sets[1].spec.as_mut().unwrap();
     coordinators.replicas = Some(0);
@@ -99,9 +134,14 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
     ] {
         let rendered = build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted));
         assert_eq!(applied(&rendered, live), applied(expected, live), "{case}");
-        let marks: Vec<bool> = children(&rendered).iter().map(|child| pin::has_marks(&child.object)).collect();
+        let marks: Vec<bool> =
+            children(&rendered).iter().map(|child| pin::has_marks(&child.object)).collect();
         let kept = expected != &anew;
-        assert_eq!(marks, [false, kept, false, false, false, false, false, kept, kept, kept], "{case}");
+        assert_eq!(
+            marks,
+            [false, kept, false, false, false, false, false, kept, kept, kept],
+            "{case}"
+        );
     }
 }
 
@@ -130,18 +170,25 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
     }))
     .unwrap();
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    let Resources { config_map, stateful_sets, .. } = build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
-    let config: serde_json::Value = serde_json::from_str(&config_map.data.unwrap()["run.json"]).unwrap();
+    let Resources { config_map, stateful_sets, .. } =
+        build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
+    let config: serde_json::Value =
+        serde_json::from_str(&config_map.data.unwrap()["run.json"]).unwrap();
     let keys = "/rljob/s3";
-    let bucket =
-        serde_json::json!({"bucket": "runs", "prefix": "team-a/lab/sums", "endpoint": "https://s3.example", "region": "us-east-1", "credentials": keys});
+    let bucket = serde_json::json!({"bucket": "runs", "prefix": "team-a/lab/sums", "endpoint": "https://s3.example", "region": "us-east-1", "credentials": keys});
     assert_eq!(config["bucket"], bucket);
     for (set, role) in stateful_sets.into_iter().zip(Role::ALL) {
         let pod = set.spec.unwrap().template.spec.unwrap();
         let volume = |name: &str| pod.volumes.iter().flatten().find(|volume| volume.name == name);
         assert!(volume("rljob-storage").unwrap().empty_dir.is_some(), "{role:?}");
-        let secret = volume("rljob-s3").and_then(|volume| volume.secret.as_ref()?.secret_name.as_deref());
-        let mount = pod.containers[0].volume_mounts.iter().flatten().find(|mount| mount.name == "rljob-s3").map(|mount| mount.mount_path.as_str());
+        let secret =
+            volume("rljob-s3").and_then(|volume| volume.secret.as_ref()?.secret_name.as_deref());
+        let mount = pod.containers[0]
+            .volume_mounts
+            .iter()
+            .flatten()
+            .find(|mount| mount.name == "rljob-s3")
+            .map(|mount| mount.mount_path.as_str());
         let expected = (role != Role::Inference).then_some(("bucket-keys", keys));
         assert_eq!(secret.zip(mount), expected, "{role:?}");
     }
@@ -154,9 +201,13 @@ fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
     job.spec.inference.gpus_per_replica = 2;
     job.spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    let Resources { secret, stateful_sets, .. } = build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
+    let Resources { secret, stateful_sets, .. } =
+        build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
     let config = &secret.data.unwrap()["sglang.yaml"].0;
-    assert_eq!(String::from_utf8_lossy(config), format!("api-key: \"{}\"\nadmin-api-key: \"{}\"\n", tokens.engine_api, tokens.engine_admin));
+    assert_eq!(
+        String::from_utf8_lossy(config),
+        format!("api-key: \"{}\"\nadmin-api-key: \"{}\"\n", tokens.engine_api, tokens.engine_admin)
+    );
     let pod = stateful_sets[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();
     insta::assert_yaml_snapshot!("sglang_container", pod.containers[0]);
     let text = serde_json::to_string(&stateful_sets).unwrap();

@@ -1,6 +1,7 @@
 //! A job's tokens: derived, not stored, so that the operator need never read a Secret.
 //!
-//! `token = HMAC-SHA256(operator's key, "rljob token 1" 0 UID 0 role)`, as hexadecimal digits. Another job, another role or another key gives another token.
+//! `token = HMAC-SHA256(operator's key, "rljob token 1" 0 UID 0 role)`, as hexadecimal digits.
+//! Another job, another role or another key gives another token.
 
 use std::fmt;
 
@@ -59,7 +60,12 @@ impl Tokens {
     /// Derives the tokens of the job with that UID.
     pub fn derive(key: &TokenKey, uid: &str) -> Self {
         let token = |role: &str| derive(key, uid, role);
-        Self { operator: token(TOKEN_OPERATOR), learner: token(TOKEN_LEARNER), engine_api: token(TOKEN_ENGINE_API), engine_admin: token(TOKEN_ENGINE_ADMIN) }
+        Self {
+            operator: token(TOKEN_OPERATOR),
+            learner: token(TOKEN_LEARNER),
+            engine_api: token(TOKEN_ENGINE_API),
+            engine_admin: token(TOKEN_ENGINE_ADMIN),
+        }
     }
 
     /// Stand-ins for the tokens, for `rljob render`: it shows the shape of a Secret and no secret.
@@ -70,7 +76,8 @@ impl Tokens {
 }
 
 fn derive(key: &TokenKey, uid: &str, role: &str) -> String {
-    // HMAC takes keys of any length: the error cannot happen, and an empty token would be refused by everyone.
+    // HMAC takes keys of any length: the error cannot happen, and an empty token would be refused
+    // by everyone.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key.0) else { return String::new() };
     for part in ["rljob token 1", "\0", uid, "\0", role] {
         mac.update(part.as_bytes());
@@ -87,8 +94,10 @@ mod tests {
         let key = |byte| TokenKey::new(vec![byte; 32]).unwrap();
         let tokens = Tokens::derive(&key(1), "uid-a");
         assert_eq!(tokens, Tokens::derive(&key(1), "uid-a"));
-        let others = [&tokens, &Tokens::derive(&key(2), "uid-a"), &Tokens::derive(&key(1), "uid-b")]
-            .map(|t| [&t.operator, &t.learner, &t.engine_api, &t.engine_admin].map(Clone::clone));
+        let others =
+            [&tokens, &Tokens::derive(&key(2), "uid-a"), &Tokens::derive(&key(1), "uid-b")].map(
+                |t| [&t.operator, &t.learner, &t.engine_api, &t.engine_admin].map(Clone::clone),
+            );
         let distinct: std::collections::BTreeSet<String> = others.into_iter().flatten().collect();
         assert_eq!(distinct.len(), 12);
         assert!(distinct.iter().all(|token| token.len() == 64));
@@ -96,14 +105,21 @@ mod tests {
 
     #[test]
     fn a_token_is_the_hmac_that_other_tools_compute() {
-        // printf 'rljob token 1\0uid\0operator' | openssl dgst -sha256 -mac HMAC -macopt hexkey:$(printf '07%.0s' $(seq 32))
+        // printf 'rljob token 1\0uid\0operator' | openssl dgst -sha256 -mac HMAC -macopt
+        // hexkey:$(printf '07%.0s' $(seq 32))
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), "uid");
-        assert_eq!(tokens.operator, "9ad1f50173080b6dcda4804d909b3877b9d61252246d058da7d08d5bcbb8a918");
+        assert_eq!(
+            tokens.operator,
+            "9ad1f50173080b6dcda4804d909b3877b9d61252246d058da7d08d5bcbb8a918"
+        );
     }
 
     #[test]
     fn a_short_key_is_refused_and_nothing_secret_is_printed() {
         assert_eq!(TokenKey::new(vec![0; 31]).unwrap_err(), ShortKey(31));
-        assert_eq!(format!("{:?}", Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), "uid")), "Tokens(…)");
+        assert_eq!(
+            format!("{:?}", Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), "uid")),
+            "Tokens(…)"
+        );
     }
 }

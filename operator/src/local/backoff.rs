@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Losses in a row after which a run fails: a process that never lives for [`STEADY`] will not live the next time either.
+/// Losses in a row after which a run fails: a process that never lives for [`STEADY`] will not live
+/// the next time either.
 pub const MAX_LOSSES: u32 = 6;
 
 /// A process that lived so long has started well: its earlier losses are forgotten.
@@ -16,7 +17,8 @@ const LONGEST: Duration = Duration::from_secs(8);
 pub struct Losses(u32);
 
 impl Losses {
-    /// Counts a loss after the process lived for `lived`. Returns how long to wait before it is started again; none if it was lost too often.
+    /// Counts a loss after the process lived for `lived`. Returns how long to wait before it is
+    /// started again; none if it was lost too often.
     pub fn count(&mut self, lived: Duration) -> Option<Duration> {
         self.0 = if lived >= STEADY { 1 } else { self.0 + 1 };
         let wait = FIRST.saturating_mul(1 << (self.0 - 1).min(16)).min(LONGEST);
@@ -31,7 +33,9 @@ mod tests {
     #[test]
     fn the_wait_doubles_until_the_process_is_given_up() {
         let mut losses = Losses::default();
-        let waits: Vec<Option<u128>> = (0..MAX_LOSSES).map(|_| losses.count(Duration::from_secs(1)).map(|wait| wait.as_millis())).collect();
+        let waits: Vec<Option<u128>> = (0..MAX_LOSSES)
+            .map(|_| losses.count(Duration::from_secs(1)).map(|wait| wait.as_millis()))
+            .collect();
         assert_eq!(waits, [Some(250), Some(500), Some(1000), Some(2000), Some(4000), None]);
     }
 

@@ -1,4 +1,5 @@
-//! The coordinator's two routes that whoever wants a run uses: `PUT /v1/desired` and `GET /v1/status`.
+//! The coordinator's two routes that whoever wants a run uses: `PUT /v1/desired` and `GET
+//! /v1/status`.
 
 use std::time::Duration;
 
@@ -40,7 +41,11 @@ impl Coordinator {
     /// # Errors
     /// It does not answer, or refuses.
     pub async fn put_desired(&self, desired: &Desired) -> reqwest::Result<()> {
-        let request = self.http.put(format!("{}/v1/desired", self.url)).bearer_auth(&self.token).json(desired);
+        let request = self
+            .http
+            .put(format!("{}/v1/desired", self.url))
+            .bearer_auth(&self.token)
+            .json(desired);
         request.send().await?.error_for_status().map(drop)
     }
 }

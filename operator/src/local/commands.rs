@@ -1,4 +1,5 @@
-//! The command line of every process of a local run. Pure: ports, paths, GPUs and the job are parameters.
+//! The command line of every process of a local run. Pure: ports, paths, GPUs and the job are
+//! parameters.
 
 use std::ffi::{OsStr, OsString};
 
@@ -38,7 +39,8 @@ pub struct Recipe {
     pub environment: Vec<(&'static str, String)>,
     /// Whether it is given a free port, another one at every start, as a last `--port`.
     pub takes_port: bool,
-    /// Whether it ends, with all that it started, when its standard input is closed: then this process keeps the other end of that pipe.
+    /// Whether it ends, with all that it started, when its standard input is closed: then this
+    /// process keeps the other end of that pipe.
     pub holds_lifeline: bool,
 }
 
@@ -52,14 +54,21 @@ pub struct Machine {
 }
 
 /// Every process of the run, in the order in which they are started.
-pub fn recipes(config: &RunConfig, directory: &RunDirectory, machine: &Machine, coordinator_port: u16) -> Vec<Recipe> {
+pub fn recipes(
+    config: &RunConfig,
+    directory: &RunDirectory,
+    machine: &Machine,
+    coordinator_port: u16,
+) -> Vec<Recipe> {
     let spec = &config.spec;
     let mut recipes = vec![coordinator(directory, coordinator_port)];
     recipes.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine {
         EngineKind::Embedded => embedded(config, directory, index),
         EngineKind::SGLang => sglang(config, directory, machine, index),
     }));
-    recipes.extend((0..spec.trainer.replicas).map(|index| supervisor(directory, coordinator_port, index)));
+    recipes.extend(
+        (0..spec.trainer.replicas).map(|index| supervisor(directory, coordinator_port, index)),
+    );
     recipes
 }
 
@@ -85,7 +94,15 @@ fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
     push(&mut arguments, "--address", "127.0.0.1");
     // Less than a session waits for its processes.
     push(&mut arguments, "--grace-seconds", "8");
-    Recipe { name, role: Role::Trainer, program: "rljob-supervisor", arguments, environment: vec![], takes_port: false, holds_lifeline: false }
+    Recipe {
+        name,
+        role: Role::Trainer,
+        program: "rljob-supervisor",
+        arguments,
+        environment: vec![],
+        takes_port: false,
+        holds_lifeline: false,
+    }
 }
 
 fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe {
@@ -93,8 +110,16 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
     let mut arguments = Vec::new();
     push(&mut arguments, "--model-path", &config.model_directory);
     push(&mut arguments, "--host", "127.0.0.1");
-    push(&mut arguments, "--load-format", if config.spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" });
-    push(&mut arguments, "--dtype", if training.precision == Precision::BF16 { "bfloat16" } else { "float32" });
+    push(
+        &mut arguments,
+        "--load-format",
+        if config.spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" },
+    );
+    push(
+        &mut arguments,
+        "--dtype",
+        if training.precision == Precision::BF16 { "bfloat16" } else { "float32" },
+    );
     push(&mut arguments, "--random-seed", training.seed.to_string());
     push(&mut arguments, "--api-key-file", directory.token(TOKEN_ENGINE_API));
     push(&mut arguments, "--admin-api-key-file", directory.token(TOKEN_ENGINE_ADMIN));
@@ -107,15 +132,40 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
 /// The user's server, under this program, which makes it end with the run.
 fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index: i32) -> Recipe {
     let keys = directory.token(SGLANG_CONFIG_FILE);
-    let flags = sglang::arguments(&config.spec, &config.model_directory, "127.0.0.1", &keys.to_string_lossy());
-    let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(machine.engine_command.iter().cloned()).chain(flags);
+    let flags = sglang::arguments(
+        &config.spec,
+        &config.model_directory,
+        "127.0.0.1",
+        &keys.to_string_lossy(),
+    );
+    let words = ["with-parent", "--"]
+        .map(ToOwned::to_owned)
+        .into_iter()
+        .chain(machine.engine_command.iter().cloned())
+        .chain(flags);
     let visible = gpus::share(&machine.gpus, config.spec.inference.gpus_per_replica, index);
     let environment = vec![("CUDA_VISIBLE_DEVICES", visible)];
-    Recipe { holds_lifeline: true, ..engine(index, "rljob", words.map(OsString::from).collect(), environment) }
+    Recipe {
+        holds_lifeline: true,
+        ..engine(index, "rljob", words.map(OsString::from).collect(), environment)
+    }
 }
 
-fn engine(index: i32, program: &'static str, arguments: Vec<OsString>, environment: Vec<(&'static str, String)>) -> Recipe {
-    Recipe { name: format!("inference-{index}"), role: Role::Inference, program, arguments, environment, takes_port: true, holds_lifeline: false }
+fn engine(
+    index: i32,
+    program: &'static str,
+    arguments: Vec<OsString>,
+    environment: Vec<(&'static str, String)>,
+) -> Recipe {
+    Recipe {
+        name: format!("inference-{index}"),
+        role: Role::Inference,
+        program,
+        arguments,
+        environment,
+        takes_port: true,
+        holds_lifeline: false,
+    }
 }
 
 fn common(directory: &RunDirectory) -> Vec<OsString> {
@@ -143,18 +193,40 @@ mod tests {
         let secrets = directory.draw_tokens().unwrap();
         let mut job = validated();
         job.spec.inference.engine = EngineKind::SGLang;
-        let machine = Machine { engine_command: ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned).to_vec(), gpus: vec![] };
+        let machine = Machine {
+            engine_command: ["python3", "-m", "sglang.launch_server"]
+                .map(ToOwned::to_owned)
+                .to_vec(),
+            gpus: vec![],
+        };
         let all = recipes(&run_config(&job), &directory, &machine, 1234);
         let names: Vec<&str> = all.iter().map(|recipe| recipe.name.as_str()).collect();
         assert_eq!(names, ["coordinator", "inference-0", "inference-1", "trainer-0"]);
         let engine = &all[1];
         assert_eq!((engine.program, engine.takes_port), ("rljob", true));
-        assert_eq!(engine.arguments[..6], ["with-parent", "--", "python3", "-m", "sglang.launch_server", "--model-path=/models/tiny"]);
+        assert_eq!(
+            engine.arguments[..6],
+            [
+                "with-parent",
+                "--",
+                "python3",
+                "-m",
+                "sglang.launch_server",
+                "--model-path=/models/tiny"
+            ]
+        );
         let config = directory.token(SGLANG_CONFIG_FILE);
-        assert_eq!(engine.arguments[engine.arguments.len() - 2..], [OsString::from("--config"), config.clone().into()]);
+        assert_eq!(
+            engine.arguments[engine.arguments.len() - 2..],
+            [OsString::from("--config"), config.clone().into()]
+        );
         let api_key = std::fs::read_to_string(directory.token(TOKEN_ENGINE_API)).unwrap();
         assert!(std::fs::read_to_string(config).unwrap().contains(&api_key));
-        let words: String = all.iter().flat_map(|recipe| &recipe.arguments).map(|word| word.to_string_lossy()).collect();
+        let words: String = all
+            .iter()
+            .flat_map(|recipe| &recipe.arguments)
+            .map(|word| word.to_string_lossy())
+            .collect();
         assert!(!words.contains(&api_key) && !words.contains(&secrets));
     }
 }

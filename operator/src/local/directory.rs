@@ -1,4 +1,5 @@
-//! The run directory of one job, `RUNS/<namespace>/<name>`: its lock, tokens, run configuration, and the state that in a cluster stands in the RLJob's status.
+//! The run directory of one job, `RUNS/<namespace>/<name>`: its lock, tokens, run configuration,
+//! and the state that in a cluster stands in the RLJob's status.
 //!
 //! ```text
 //!  RUNS/<namespace>/<name>/
@@ -16,7 +17,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
-use rljob_crds::names::{RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_crds::names::{
+    RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER,
+    TOKEN_OPERATOR,
+};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +53,9 @@ pub enum DirectoryError {
     #[error("another `rljob run` is using {0}; wait for it, stop it, or choose another --dir")]
     Locked(PathBuf),
     /// It holds something else.
-    #[error("{directory} holds a run with another {what}; give the job another name, choose another --dir, or remove that folder")]
+    #[error(
+        "{directory} holds a run with another {what}; give the job another name, choose another --dir, or remove that folder"
+    )]
     Other {
         /// The run directory.
         directory: PathBuf,
@@ -93,7 +99,12 @@ impl RunDirectory {
             fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
         }
         let file = path.join(LOCK_FILE);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&file).map_err(failed("open", &file))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&file)
+            .map_err(failed("open", &file))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Locked(path.to_owned())),
@@ -164,10 +175,16 @@ impl RunDirectory {
     /// [`DirectoryError::Io`].
     pub fn draw_tokens(&self) -> Result<String, DirectoryError> {
         let folder = self.tokens();
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed("make", &folder))?;
-        fs::set_permissions(&folder, Permissions::from_mode(0o700)).map_err(failed("protect", &folder))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .map_err(failed("make", &folder))?;
+        fs::set_permissions(&folder, Permissions::from_mode(0o700))
+            .map_err(failed("protect", &folder))?;
         self.draw_token(TOKEN_LEARNER)?;
-        let (api, admin) = (self.draw_token(TOKEN_ENGINE_API)?, self.draw_token(TOKEN_ENGINE_ADMIN)?);
+        let (api, admin) =
+            (self.draw_token(TOKEN_ENGINE_API)?, self.draw_token(TOKEN_ENGINE_ADMIN)?);
         self.write_secret(SGLANG_CONFIG_FILE, &sglang::config_text(&api, &admin))?;
         self.draw_token(TOKEN_OPERATOR)
     }
@@ -178,7 +195,14 @@ impl RunDirectory {
     /// [`DirectoryError::Io`].
     pub fn draw_uid(&self) -> Result<String, DirectoryError> {
         let hex = random_hex().map_err(failed("draw a UID for", &self.path))?;
-        Ok(format!("{}-{}-4{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32]))
+        Ok(format!(
+            "{}-{}-4{}-8{}-{}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[13..16],
+            &hex[17..20],
+            &hex[20..32]
+        ))
     }
 
     fn draw_token(&self, name: &str) -> Result<String, DirectoryError> {
@@ -192,7 +216,12 @@ impl RunDirectory {
         let path = self.token(name);
         let partial = path.with_extension("partial");
         let write = || {
-            let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&partial)?;
+            let mut file = OpenOptions::new()
+                .create(true)
+                .write(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&partial)?;
             file.write_all(text.as_bytes())?;
             fs::rename(&partial, &path)
         };
@@ -202,13 +231,16 @@ impl RunDirectory {
     fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<Option<T>, DirectoryError> {
         let path = self.path.join(name);
         match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| DirectoryError::Malformed { path, message: error.to_string() }),
+            Ok(text) => serde_json::from_str(&text)
+                .map(Some)
+                .map_err(|error| DirectoryError::Malformed { path, message: error.to_string() }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &path)(error)),
         }
     }
 
-    /// Writes beside the file and renames, so that a reader sees the old or the new, and nothing else after a crash.
+    /// Writes beside the file and renames, so that a reader sees the old or the new, and nothing
+    /// else after a crash.
     fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), DirectoryError> {
         let path = self.path.join(name);
         let partial = self.path.join(format!("{name}.partial"));
@@ -246,7 +278,13 @@ mod tests {
         let path = runs.path().join("default/sums");
         let first = RunDirectory::open(&path).unwrap();
         let refused = RunDirectory::open(&path).unwrap_err().to_string();
-        assert_eq!(refused, format!("another `rljob run` is using {}; wait for it, stop it, or choose another --dir", path.display()));
+        assert_eq!(
+            refused,
+            format!(
+                "another `rljob run` is using {}; wait for it, stop it, or choose another --dir",
+                path.display()
+            )
+        );
         drop(first);
         assert!(RunDirectory::open(&path).is_ok());
     }
@@ -260,7 +298,10 @@ mod tests {
         assert_eq!(operator.len(), 64);
         assert_ne!(fs::read_to_string(directory.token(TOKEN_LEARNER)).unwrap(), operator);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&directory.tokens()), mode(&directory.token(TOKEN_OPERATOR))), (0o700, 0o600));
+        assert_eq!(
+            (mode(&directory.tokens()), mode(&directory.token(TOKEN_OPERATOR))),
+            (0o700, 0o600)
+        );
         assert_ne!(directory.draw_tokens().unwrap(), operator);
     }
 

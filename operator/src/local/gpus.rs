@@ -7,10 +7,21 @@ use crate::validate::ValidatedJob;
 /// Names of the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` takes them.
 pub fn available() -> Vec<String> {
     if let Some(visible) = std::env::var_os("CUDA_VISIBLE_DEVICES") {
-        return visible.to_string_lossy().split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "-1").map(ToOwned::to_owned).collect();
+        return visible
+            .to_string_lossy()
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty() && *name != "-1")
+            .map(ToOwned::to_owned)
+            .collect();
     }
-    let names = fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut numbers: Vec<u32> = names.filter_map(|name| name.strip_prefix("nvidia")?.parse().ok()).collect();
+    let names = fs::read_dir("/dev")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut numbers: Vec<u32> =
+        names.filter_map(|name| name.strip_prefix("nvidia")?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers.iter().map(ToString::to_string).collect()
 }
@@ -50,6 +61,9 @@ mod tests {
     #[test]
     fn every_engine_has_gpus_of_its_own() {
         let gpus = ["4", "5", "6", "7"].map(ToOwned::to_owned);
-        assert_eq!([share(&gpus, 2, 0), share(&gpus, 2, 1), share(&gpus, 0, 1)], ["4,5", "6,7", ""]);
+        assert_eq!(
+            [share(&gpus, 2, 0), share(&gpus, 2, 1), share(&gpus, 0, 1)],
+            ["4,5", "6,7", ""]
+        );
     }
 }

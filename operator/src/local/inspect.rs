@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use rljob_crds::RunConfig;
-use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING, RUN_CONFIG_FILE};
+use rljob_crds::names::{
+    EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING,
+    RUN_CONFIG_FILE,
+};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use rustix::fs::{FlockOperation, flock};
 
@@ -38,7 +41,11 @@ impl Run {
     /// A file is missing or not what it should be.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
         let file = |name: &str| directory.join(name);
-        let state = if file(STATE_FILE).exists() { read_json(&file(STATE_FILE))? } else { State::default() };
+        let state = if file(STATE_FILE).exists() {
+            read_json(&file(STATE_FILE))?
+        } else {
+            State::default()
+        };
         Ok(Self {
             directory: directory.to_owned(),
             config: read_json(&file(RUN_CONFIG_FILE))?,
@@ -78,11 +85,22 @@ pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if is_run(&path.to_owned()) {
         return Ok(vec![path.to_owned()]);
     }
-    let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
-    let mut found: Vec<PathBuf> = folders(path).iter().flat_map(|namespace| folders(namespace)).filter(is_run).collect();
+    let folders = |path: &Path| {
+        fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect::<Vec<_>>()
+    };
+    let mut found: Vec<PathBuf> =
+        folders(path).iter().flat_map(|namespace| folders(namespace)).filter(is_run).collect();
     found.sort();
     if found.is_empty() {
-        bail!("{} is no run directory and holds none: there is neither {RUN_CONFIG_FILE} nor <namespace>/<name>/{RUN_CONFIG_FILE} in it", path.display());
+        bail!(
+            "{} is no run directory and holds none: there is neither {RUN_CONFIG_FILE} nor <namespace>/<name>/{RUN_CONFIG_FILE} in it",
+            path.display()
+        );
     }
     Ok(found)
 }
@@ -104,7 +122,8 @@ pub fn is_locked(lock: &Path) -> io::Result<bool> {
 }
 
 fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> anyhow::Result<T> {
-    let text = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
 }
 
@@ -121,7 +140,11 @@ pub(crate) mod test_support {
         directory.write_run_config(&run_config(&validated())).unwrap();
         let line = |value: serde_json::Value| format!("{value}\n");
         let metrics = super::StepMetrics { step: 7, reward: Some(0.5), ..Default::default() };
-        std::fs::write(directory.path().join(super::METRICS_FILE), line(serde_json::to_value(metrics).unwrap())).unwrap();
+        std::fs::write(
+            directory.path().join(super::METRICS_FILE),
+            line(serde_json::to_value(metrics).unwrap()),
+        )
+        .unwrap();
         std::fs::write(directory.log("coordinator"), "one\ntwo\n").unwrap();
         directory
     }
@@ -138,19 +161,26 @@ mod tests {
         assert_eq!(find(runs.path()).unwrap(), [directory.path()]);
         let status = || Run::read(&runs.path().join("lab/sums")).unwrap().status();
         assert_eq!(status(), "Running");
-        directory.record(&State { failure: Some("out of memory".to_owned()), ..State::default() }).unwrap();
+        directory
+            .record(&State { failure: Some("out of memory".to_owned()), ..State::default() })
+            .unwrap();
         assert_eq!(status(), "Running", "it was started again");
         drop(directory);
         assert_eq!(status(), "Failed");
         let run = Run::read(&runs.path().join("lab/sums")).unwrap();
-        assert_eq!((run.outcome(), run.metrics.unwrap().step), (Outcome::Failed("out of memory".to_owned()), 7));
+        assert_eq!(
+            (run.outcome(), run.metrics.unwrap().step),
+            (Outcome::Failed("out of memory".to_owned()), 7)
+        );
     }
 
     #[test]
     fn a_folder_without_a_run_says_what_was_looked_for() {
         let folder = tempfile::tempdir().unwrap();
-        let message =
-            format!("{} is no run directory and holds none: there is neither run.json nor <namespace>/<name>/run.json in it", folder.path().display());
+        let message = format!(
+            "{} is no run directory and holds none: there is neither run.json nor <namespace>/<name>/run.json in it",
+            folder.path().display()
+        );
         assert_eq!(find(folder.path()).unwrap_err().to_string(), message);
     }
 }

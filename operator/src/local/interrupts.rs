@@ -17,7 +17,10 @@ impl Interrupts {
     /// # Errors
     /// The signals cannot be listened to.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
     }
 
     /// The next request. May be dropped while it waits.

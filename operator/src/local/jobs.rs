@@ -1,4 +1,5 @@
-//! A job file → jobs that can run here: `--set` applied, validated, relative paths made absolute. Pure but for [`missing_files`].
+//! A job file → jobs that can run here: `--set` applied, validated, relative paths made absolute.
+//! Pure but for [`missing_files`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -64,12 +65,22 @@ pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
     parse(file, &text, sets, absolute.parent().unwrap_or(&absolute))
 }
 
-/// The jobs of a text; `file` names it in errors, `folder` (absolute) is what relative paths start from.
-fn parse(file: &Path, text: &str, sets: &[Set], folder: &Path) -> Result<Vec<ValidatedJob>, JobsError> {
+/// The jobs of a text; `file` names it in errors, `folder` (absolute) is what relative paths start
+/// from.
+fn parse(
+    file: &Path,
+    text: &str,
+    sets: &[Set],
+    folder: &Path,
+) -> Result<Vec<ValidatedJob>, JobsError> {
     let edited = edit(text, sets).map_err(|error| error.at(file))?;
     let invalid = |error: InvalidSpec| {
-        // Lines of an edited text are not the file's; without them, several jobs may have one problem.
-        let problems = error.problems.into_iter().map(|problem| crate::validate::Problem { line: problem.line.filter(|_| sets.is_empty()), ..problem });
+        // Lines of an edited text are not the file's; without them, several jobs may have one
+        // problem.
+        let problems = error.problems.into_iter().map(|problem| crate::validate::Problem {
+            line: problem.line.filter(|_| sets.is_empty()),
+            ..problem
+        });
         let mut problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
         let mut seen = BTreeSet::new();
         problems.retain(|problem| seen.insert(problem.clone()));
@@ -79,7 +90,10 @@ fn parse(file: &Path, text: &str, sets: &[Set], folder: &Path) -> Result<Vec<Val
     for job in parse_jobs(&edited).map_err(invalid)? {
         let job = resolved(validate(&job).map_err(invalid)?, folder);
         if jobs.iter().any(|other| (&other.namespace, &other.name) == (&job.namespace, &job.name)) {
-            return Err(JobsError::Twice { path: file.to_owned(), name: format!("{}/{}", job.namespace, job.name) });
+            return Err(JobsError::Twice {
+                path: file.to_owned(),
+                name: format!("{}/{}", job.namespace, job.name),
+            });
         }
         jobs.push(job);
     }
@@ -112,7 +126,11 @@ fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
     let mut documents = documents.collect::<Result<Vec<Value>, _>>().map_err(EditError::Yaml)?;
     documents.retain(|document| !document.is_null());
     apply_all(&mut documents, sets).map_err(EditError::Set)?;
-    let texts = documents.iter().map(serde_yaml::to_string).collect::<Result<Vec<String>, _>>().map_err(EditError::Yaml)?;
+    let texts = documents
+        .iter()
+        .map(serde_yaml::to_string)
+        .collect::<Result<Vec<String>, _>>()
+        .map_err(EditError::Yaml)?;
     Ok(texts.join("---\n"))
 }
 
@@ -120,8 +138,21 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let dataset = &mut job.spec.dataset;
     let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
     let is_folder = job.spec.checkpoint.restored_job().is_none();
-    let checkpoint = job.spec.checkpoint.restore_from.iter_mut().filter(|path| is_folder && !path.starts_with("s3://"));
-    for path in job.spec.model.path.iter_mut().chain([&mut dataset.train.path]).chain(evaluation).chain(checkpoint) {
+    let checkpoint = job
+        .spec
+        .checkpoint
+        .restore_from
+        .iter_mut()
+        .filter(|path| is_folder && !path.starts_with("s3://"));
+    for path in job
+        .spec
+        .model
+        .path
+        .iter_mut()
+        .chain([&mut dataset.train.path])
+        .chain(evaluation)
+        .chain(checkpoint)
+    {
         *path = normal(&folder.join(&*path)).to_string_lossy().into_owned();
     }
     job
@@ -151,26 +182,43 @@ pub fn run_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
 pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
     let export = |name: &String| runs.join(&job.namespace).join(name).join(EXPORT_DIR);
     let model = &job.spec.model;
-    model.path.as_ref().map(PathBuf::from).or_else(|| model.export_of.as_ref().map(export)).unwrap_or_default()
+    model
+        .path
+        .as_ref()
+        .map(PathBuf::from)
+        .or_else(|| model.export_of.as_ref().map(export))
+        .unwrap_or_default()
 }
 
 /// Jobs that cannot be run with their bucket, or without it.
 pub fn misplaced(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> {
-    let problem = |job: &ValidatedJob| match (use_bucket, &job.spec.storage.s3, &job.spec.checkpoint.restore_from) {
+    let problem = |job: &ValidatedJob| match (
+        use_bucket,
+        &job.spec.storage.s3,
+        &job.spec.checkpoint.restore_from,
+    ) {
         (true, None, _) => Some(format!("{}: --use-bucket needs spec.storage.s3", job.name)),
-        (false, _, Some(path)) if path.starts_with("s3://") => Some(format!("{}: spec.checkpoint.restoreFrom: {path} needs --use-bucket", job.name)),
+        (false, _, Some(path)) if path.starts_with("s3://") => {
+            Some(format!("{}: spec.checkpoint.restoreFrom: {path} needs --use-bucket", job.name))
+        }
         _ => None,
     };
     jobs.iter().filter_map(problem).collect()
 }
 
-/// What the jobs read and is not there, asked before any process is started. The export of an earlier job of the file is still to come; a job that has exported
-/// its model reads nothing any more.
+/// What the jobs read and is not there, asked before any process is started. The export of an
+/// earlier job of the file is still to come; a job that has exported its model reads nothing any
+/// more.
 pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
-    let exported = |job: &&ValidatedJob| run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file();
+    let exported = |job: &&ValidatedJob| {
+        run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
+    };
     let mut missing = Vec::new();
     for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !exported(job)) {
-        let problems = missing_model(runs, job, &jobs[..index]).into_iter().chain(missing_data(job)).chain(missing_checkpoint(runs, job, &jobs[..index]));
+        let problems = missing_model(runs, job, &jobs[..index])
+            .into_iter()
+            .chain(missing_data(job))
+            .chain(missing_checkpoint(runs, job, &jobs[..index]));
         missing.extend(problems.map(|problem| format!("{}: {problem}", job.name)));
     }
     missing
@@ -180,9 +228,14 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
     let model = model_directory(runs, job);
     match &job.spec.model.export_of {
         Some(name) if is_earlier(job, name, earlier) => None,
-        Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file())
-            .then(|| format!("spec.model.exportOf: `{name}` has no complete export in {}; run that job first", model.display())),
-        None => (!model.join("config.json").is_file()).then(|| format!("spec.model.path: {} has no config.json", model.display())),
+        Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file()).then(|| {
+            format!(
+                "spec.model.exportOf: `{name}` has no complete export in {}; run that job first",
+                model.display()
+            )
+        }),
+        None => (!model.join("config.json").is_file())
+            .then(|| format!("spec.model.path: {} has no config.json", model.display())),
     }
 }
 
@@ -194,20 +247,36 @@ fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool 
 fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     if let Some(name) = job.spec.checkpoint.restored_job() {
         let folder = runs.join(&job.namespace).join(name).join(CHECKPOINTS_DIR);
-        let complete = || std::fs::read_dir(&folder).into_iter().flatten().flatten().any(|entry| entry.path().join(MANIFEST_FILE).is_file());
+        let complete = || {
+            std::fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|entry| entry.path().join(MANIFEST_FILE).is_file())
+        };
         // What is in a bucket, the coordinator sees.
-        let is_there = job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
+        let is_there =
+            job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
         return (!is_there).then(|| format!("spec.checkpoint.restoreFrom: `{name}` has no complete checkpoint in {}; run that job first", folder.display()));
     }
-    let path = job.spec.checkpoint.restore_from.as_ref().filter(|path| !path.starts_with("s3://"))?;
-    (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| format!("spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"))
+    let path =
+        job.spec.checkpoint.restore_from.as_ref().filter(|path| !path.starts_with("s3://"))?;
+    (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| {
+        format!(
+            "spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"
+        )
+    })
 }
 
 fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let dataset = &job.spec.dataset;
-    let evaluation = dataset.evaluation.as_ref().map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
+    let evaluation = dataset
+        .evaluation
+        .as_ref()
+        .map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
     let read = [("spec.dataset.train.path", &dataset.train.path)].into_iter().chain(evaluation);
-    read.filter(|(_, path)| !Path::new(path).exists()).map(|(field, path)| format!("{field}: there is nothing at {path}"))
+    read.filter(|(_, path)| !Path::new(path).exists())
+        .map(|(field, path)| format!("{field}: there is nothing at {path}"))
 }
 
 #[cfg(test)]
@@ -217,51 +286,90 @@ mod tests {
 
     fn read(text: &str, sets: &[&str]) -> Result<Vec<ValidatedJob>, String> {
         let sets: Vec<Set> = sets.iter().map(|set| set.parse().unwrap()).collect();
-        parse(Path::new("dir/jobs.yaml"), text, &sets, Path::new("/home/a/dir")).map_err(|error| error.to_string())
+        parse(Path::new("dir/jobs.yaml"), text, &sets, Path::new("/home/a/dir"))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn relative_paths_start_at_the_job_files_folder() {
-        let job = read(MINIMAL, &["spec.model.path=./tiny", "spec.dataset.train.path=../data/train.jsonl"]).unwrap().remove(0);
+        let job = read(
+            MINIMAL,
+            &["spec.model.path=./tiny", "spec.dataset.train.path=../data/train.jsonl"],
+        )
+        .unwrap()
+        .remove(0);
         assert_eq!(job.spec.model.path.as_deref(), Some("/home/a/dir/tiny"));
         assert_eq!(job.spec.dataset.train.path, "/home/a/data/train.jsonl");
-        assert_eq!(read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(), Some("/models/tiny"));
+        assert_eq!(
+            read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(),
+            Some("/models/tiny")
+        );
     }
 
     #[test]
     fn a_set_of_an_unknown_field_is_refused_by_validation() {
         let twice = format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more"));
         let refused = read(&twice, &["spec.training.stepz=3"]).unwrap_err();
-        assert!(refused.starts_with("dir/jobs.yaml: spec.training.stepz: unknown field"), "{refused}");
+        assert!(
+            refused.starts_with("dir/jobs.yaml: spec.training.stepz: unknown field"),
+            "{refused}"
+        );
         assert_eq!(refused.lines().count(), 1, "a problem of both jobs is one line");
     }
 
     #[test]
     fn two_jobs_of_one_name_are_refused() {
         let twice = format!("{MINIMAL}---{MINIMAL}");
-        assert_eq!(read(&twice, &[]).unwrap_err(), "dir/jobs.yaml has two jobs with the name `lab/sums`");
-        let renamed = read(&format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more")), &["more:spec.training.steps=3"]).unwrap();
-        assert_eq!(renamed.iter().map(|job| (job.name.as_str(), job.spec.training.steps)).collect::<Vec<_>>(), [("sums", 10), ("more", 3)]);
+        assert_eq!(
+            read(&twice, &[]).unwrap_err(),
+            "dir/jobs.yaml has two jobs with the name `lab/sums`"
+        );
+        let renamed = read(
+            &format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more")),
+            &["more:spec.training.steps=3"],
+        )
+        .unwrap();
+        assert_eq!(
+            renamed
+                .iter()
+                .map(|job| (job.name.as_str(), job.spec.training.steps))
+                .collect::<Vec<_>>(),
+            [("sums", 10), ("more", 3)]
+        );
     }
 
     #[test]
     fn what_the_jobs_read_must_be_there() {
         let runs = tempfile::tempdir().unwrap();
-        let first = read(MINIMAL, &["spec.dataset.train.path=/dev/../Cargo.none"]).unwrap().remove(0);
+        let first =
+            read(MINIMAL, &["spec.dataset.train.path=/dev/../Cargo.none"]).unwrap().remove(0);
         let missing = |jobs: &[ValidatedJob]| missing_files(runs.path(), jobs);
         let data = "sums: spec.dataset.train.path: there is nothing at /Cargo.none".to_owned();
-        assert_eq!(missing(std::slice::from_ref(&first)), ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]);
+        assert_eq!(
+            missing(std::slice::from_ref(&first)),
+            ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]
+        );
 
         let mut second = ValidatedJob { name: "more".to_owned(), ..first.clone() };
         second.spec.model.path = None;
         second.spec.model.export_of = Some("sums".to_owned());
         let folder = runs.path().join("lab/sums/export");
-        let needed = format!("more: spec.model.exportOf: `sums` has no complete export in {}; run that job first", folder.display());
+        let needed = format!(
+            "more: spec.model.exportOf: `sums` has no complete export in {}; run that job first",
+            folder.display()
+        );
         assert_eq!(missing(std::slice::from_ref(&second))[0], needed);
-        assert!(!missing(&[first.clone(), second.clone()]).contains(&needed), "an earlier job of the file makes it");
+        assert!(
+            !missing(&[first.clone(), second.clone()]).contains(&needed),
+            "an earlier job of the file makes it"
+        );
 
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
-        assert_eq!(missing(&[first, second]), ["more: spec.dataset.train.path: there is nothing at /Cargo.none"], "the first has finished");
+        assert_eq!(
+            missing(&[first, second]),
+            ["more: spec.dataset.train.path: there is nothing at /Cargo.none"],
+            "the first has finished"
+        );
     }
 }

@@ -6,7 +6,8 @@ use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMe
 
 use super::RunArgs;
 
-/// One line a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed. What the algorithm does not have is left out.
+/// One line a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed. What
+/// the algorithm does not have is left out.
 pub fn step(metrics: &StepMetrics, total_steps: u32) -> String {
     let mut line = counter("step", metrics.step, total_steps);
     if let Some(reward) = metrics.reward {
@@ -48,8 +49,15 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     let Some(status) = status else { return "waiting for the coordinator".to_owned() };
     match status.phase {
         Phase::Starting => "starting".to_owned(),
-        Phase::Running => status.metrics.as_ref().and_then(|metrics| metrics.reward).map_or("running".to_owned(), |reward| format!("reward {reward:.3}")),
-        Phase::Restarting => format!("restarting the learners (attempt {}, {} counted)", status.attempt, status.restarts),
+        Phase::Running => status
+            .metrics
+            .as_ref()
+            .and_then(|metrics| metrics.reward)
+            .map_or("running".to_owned(), |reward| format!("reward {reward:.3}")),
+        Phase::Restarting => format!(
+            "restarting the learners (attempt {}, {} counted)",
+            status.attempt, status.restarts
+        ),
         Phase::Draining => "draining".to_owned(),
         Phase::Drained => "drained".to_owned(),
         Phase::Finished => "finished".to_owned(),
@@ -57,8 +65,14 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     }
 }
 
-/// The last line of a job that ended or was stopped, for example `sums: 30 steps, reward 0.41 -> 0.95, accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
-pub fn summary(name: &str, metrics: &[StepMetrics], evaluations: &[EvaluationMetrics], seconds: f64) -> String {
+/// The last line of a job that ended or was stopped, for example `sums: 30 steps, reward 0.41 ->
+/// 0.95, accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
+pub fn summary(
+    name: &str,
+    metrics: &[StepMetrics],
+    evaluations: &[EvaluationMetrics],
+    seconds: f64,
+) -> String {
     let steps = metrics.last().map_or(0, |last| last.step);
     let mut line = format!("{name}: {steps} steps");
     let rewards: Vec<f64> = metrics.iter().filter_map(|metrics| metrics.reward).collect();
@@ -71,7 +85,9 @@ pub fn summary(name: &str, metrics: &[StepMetrics], evaluations: &[EvaluationMet
         }
     }
     if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
-        if let (Some(sampled), Some(greedy)) = (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy)) {
+        if let (Some(sampled), Some(greedy)) =
+            (first.sampled.zip(last.sampled), first.greedy.zip(last.greedy))
+        {
             push_change(&mut line, "accuracy", sampled.0, sampled.1);
             let _ = write!(line, " (greedy {:.3} -> {:.3})", greedy.0, greedy.1);
         }
@@ -85,7 +101,8 @@ pub fn summary(name: &str, metrics: &[StepMetrics], evaluations: &[EvaluationMet
 
 /// A text in one line of at most 600 characters.
 pub fn one_line(text: &str) -> String {
-    let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
+    let line =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
     match line.char_indices().nth(600) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
@@ -110,7 +127,11 @@ pub fn command(args: &RunArgs) -> String {
 
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 fn counter(what: &str, step: u32, total: u32) -> String {
@@ -128,7 +149,11 @@ fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
 
 /// Four decimals, or an exponent where they would show nothing.
 fn significant(value: f64) -> String {
-    if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) { format!("{value:.4}") } else { format!("{value:.1e}") }
+    if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.1e}")
+    }
 }
 
 #[cfg(test)]
@@ -154,16 +179,39 @@ mod tests {
     fn a_step_is_one_line_with_what_the_algorithm_has() {
         let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  mismatch 1.2e-7/3.4e-6  1234 tok/s";
         assert_eq!(step(&grpo(), 30), line);
-        let sft = StepMetrics { step: 300, loss: 1.25, entropy: 0.5, tokens_per_second: 9.0, skipped: 1, ..StepMetrics::default() };
-        assert_eq!(step(&sft, 300), "step 300/300  loss   1.2500  entropy 0.500  9 tok/s  1 updates skipped: loss or gradient not finite");
+        let sft = StepMetrics {
+            step: 300,
+            loss: 1.25,
+            entropy: 0.5,
+            tokens_per_second: 9.0,
+            skipped: 1,
+            ..StepMetrics::default()
+        };
+        assert_eq!(
+            step(&sft, 300),
+            "step 300/300  loss   1.2500  entropy 0.500  9 tok/s  1 updates skipped: loss or gradient not finite"
+        );
     }
 
     #[test]
     fn an_evaluation_is_one_line() {
-        let metrics = EvaluationMetrics { step: 0, prompts: 256, sampled: Some(0.375), greedy: Some(0.9), seconds: 1.25, ..Default::default() };
-        assert_eq!(evaluation(&metrics, 30), "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)");
+        let metrics = EvaluationMetrics {
+            step: 0,
+            prompts: 256,
+            sampled: Some(0.375),
+            greedy: Some(0.9),
+            seconds: 1.25,
+            ..Default::default()
+        };
+        assert_eq!(
+            evaluation(&metrics, 30),
+            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  (256 prompts, 1.2 s)"
+        );
         let both = EvaluationMetrics { loss: Some(2.5), ..metrics.clone() };
-        assert_eq!(evaluation(&both, 30), "eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)");
+        assert_eq!(
+            evaluation(&both, 30),
+            "eval  0/30  accuracy 0.375 sampled  0.900 greedy  loss 2.5000  (256 prompts, 1.2 s)"
+        );
         let loss = EvaluationMetrics { sampled: None, greedy: None, ..both };
         assert_eq!(evaluation(&loss, 30), "eval  0/30  loss 2.5000  (256 prompts, 1.2 s)");
     }
@@ -171,12 +219,20 @@ mod tests {
     #[test]
     fn the_summary_goes_from_first_to_last() {
         let metrics = [grpo(), StepMetrics { step: 30, reward: Some(0.95), ..grpo() }];
-        let evaluations =
-            [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics { step, sampled: Some(sampled), greedy: Some(0.5), ..Default::default() });
+        let evaluations = [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics {
+            step,
+            sampled: Some(sampled),
+            greedy: Some(0.5),
+            ..Default::default()
+        });
         let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy 0.500 -> 0.500), 84 s";
         assert_eq!(summary("sums", &metrics, &evaluations, 84.2), expected);
-        let losses = [2.75, 0.5].map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
-        assert_eq!(summary("sums", &[], &losses, 1.0), "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s");
+        let losses = [2.75, 0.5]
+            .map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
+        assert_eq!(
+            summary("sums", &[], &losses, 1.0),
+            "sums: 0 steps, validation loss 2.750 -> 0.500, 1 s"
+        );
         assert_eq!(summary("sums", &[], &[], 0.0), "sums: 0 steps, 0 s");
     }
 
@@ -188,9 +244,17 @@ mod tests {
 
     #[test]
     fn the_command_to_go_on_can_be_pasted() {
-        let set = vec!["spec.training.steps=3".to_owned(), "a:spec.dataset.train.prompt={{x}} it's".to_owned()];
-        let args =
-            RunArgs { file: "job.yaml".into(), set, dir: "runs".into(), use_bucket: true, engine_command: Some("python3 -m sglang.launch_server".to_owned()) };
+        let set = vec![
+            "spec.training.steps=3".to_owned(),
+            "a:spec.dataset.train.prompt={{x}} it's".to_owned(),
+        ];
+        let args = RunArgs {
+            file: "job.yaml".into(),
+            set,
+            dir: "runs".into(),
+            use_bucket: true,
+            engine_command: Some("python3 -m sglang.launch_server".to_owned()),
+        };
         let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --use-bucket --engine-command 'python3 -m sglang.launch_server'";
         assert_eq!(command(&args), expected);
     }

@@ -6,8 +6,9 @@
 //!                            coordinator, engines, supervisors ◀──┴──▶ the operator's `decide`
 //! ```
 //!
-//! Read in this order: this file, [`jobs`], [`session`], [`processes`], [`process`]; [`set`], [`commands`], [`backoff`], [`lines`] and [`report`] are pure; [`inspect`] reads a run
-//! directory from outside.
+//! Read in this order: this file, [`jobs`], [`session`], [`processes`], [`process`]; [`set`],
+//! [`commands`], [`backoff`], [`lines`] and [`report`] are pure; [`inspect`] reads a run directory
+//! from outside.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,52 +67,67 @@ use session::{Ending, Session};
 /// Exit code after an interruption, as shells count it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Runs the RLJobs of a file on this machine, in order. The same command goes on with what an earlier one left unfinished.
+/// Runs the RLJobs of a file on this machine, in order. The same command goes on with what an
+/// earlier one left unfinished.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
     /// The job file. Relative paths in it start at its folder.
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Sets a field of every job, or of the named one, before it is validated, for example `spec.training.steps=3`. Repeatable.
+    /// Sets a field of every job, or of the named one, before it is validated, for example
+    /// `spec.training.steps=3`. Repeatable.
     #[arg(long, value_name = "[NAME:]PATH=VALUE")]
     pub set: Vec<String>,
     /// Folder of run directories: each job has `<namespace>/<name>` in it.
     #[arg(long, value_name = "RUNS", default_value = "runs")]
     pub dir: PathBuf,
-    /// Keep checkpoints, exports, journal and JSONL files in each job's `spec.storage.s3`, as a cluster does; DIR is then scratch, and a run goes on in another one.
-    /// Keys come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
+    /// Keep checkpoints, exports, journal and JSONL files in each job's `spec.storage.s3`, as a
+    /// cluster does; DIR is then scratch, and a run goes on in another one. Keys come from the
+    /// environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
     #[arg(long)]
     pub use_bucket: bool,
-    /// Command of an SGLang server, for jobs with `spec.inference.engine: SGLang`; the run's own flags (model, host, port, keys …) are appended.
+    /// Command of an SGLang server, for jobs with `spec.inference.engine: SGLang`; the run's own
+    /// flags (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
 }
 
-/// Runs the jobs. The future must be awaited on the main thread: processes end with the thread that started them.
+/// Runs the jobs. The future must be awaited on the main thread: processes end with the thread that
+/// started them.
 ///
 /// # Errors
 /// What keeps a job from being started. A job that fails is printed and is the exit code.
 pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<set::Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets)?;
-    let runs = std::path::absolute(&args.dir).with_context(|| format!("failed to resolve {}", args.dir.display()))?;
+    let runs = std::path::absolute(&args.dir)
+        .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let machine = machine(&args, &jobs)?;
     let mut missing = jobs::misplaced(args.use_bucket, &jobs);
     missing.extend(jobs::missing_files(&runs, &jobs));
-    missing.extend(jobs.iter().filter_map(|job| Some(format!("{}: {}", job.name, gpus::missing(job, machine.gpus.len())?))));
+    missing.extend(jobs.iter().filter_map(|job| {
+        Some(format!("{}: {}", job.name, gpus::missing(job, machine.gpus.len())?))
+    }));
     if !missing.is_empty() {
         bail!(missing.join("\n"));
     }
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
-        match run_job(job, &runs, args.use_bucket, &machine, &mut interrupts).await.with_context(|| format!("failed to run {}", job.name))? {
+        match run_job(job, &runs, args.use_bucket, &machine, &mut interrupts)
+            .await
+            .with_context(|| format!("failed to run {}", job.name))?
+        {
             Ending::Succeeded => {}
             Ending::Failed(cause) => {
                 eprintln!("error: {} failed: {cause}", job.name);
                 return Ok(ExitCode::FAILURE);
             }
             ending @ (Ending::Drained | Ending::Stopped) => {
-                let saved = if ending == Ending::Drained { "is in a checkpoint" } else { "was stopped; it goes on from its last checkpoint" };
+                let saved = if ending == Ending::Drained {
+                    "is in a checkpoint"
+                } else {
+                    "was stopped; it goes on from its last checkpoint"
+                };
                 let command = lines::command(&args);
                 print_line(&format!("{} {saved}. To go on:\n  {command}", job.name))?;
                 return Ok(ExitCode::from(INTERRUPTED));
@@ -123,7 +139,9 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
 
 /// The user's server and the GPUs.
 fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
-    let wants_sglang = |job: &ValidatedJob| job.spec.inference.engine == EngineKind::SGLang && job.spec.inference.replicas > 0;
+    let wants_sglang = |job: &ValidatedJob| {
+        job.spec.inference.engine == EngineKind::SGLang && job.spec.inference.replicas > 0
+    };
     let Some(text) = &args.engine_command else {
         if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
             bail!(
@@ -133,42 +151,82 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
         }
         return Ok(Machine { engine_command: Vec::new(), gpus: gpus::available() });
     };
-    let engine_command = shlex::split(text).filter(|words| !words.is_empty()).with_context(|| format!("--engine-command: `{text}` is no command"))?;
-    anyhow::ensure!(jobs.iter().any(wants_sglang), "--engine-command: no job of {} has spec.inference.engine SGLang", args.file.display());
+    let engine_command = shlex::split(text)
+        .filter(|words| !words.is_empty())
+        .with_context(|| format!("--engine-command: `{text}` is no command"))?;
+    anyhow::ensure!(
+        jobs.iter().any(wants_sglang),
+        "--engine-command: no job of {} has spec.inference.engine SGLang",
+        args.file.display()
+    );
     Ok(Machine { engine_command, gpus: gpus::available() })
 }
 
-async fn run_job(job: &ValidatedJob, runs: &Path, use_bucket: bool, machine: &Machine, interrupts: &mut Interrupts) -> anyhow::Result<Ending> {
+async fn run_job(
+    job: &ValidatedJob,
+    runs: &Path,
+    use_bucket: bool,
+    machine: &Machine,
+    interrupts: &mut Interrupts,
+) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
     let config = run_config(job, runs, use_bucket, &directory)?;
     let state = directory.state()?;
     if state.succeeded {
-        print_line(&format!("{}: finished already; to run it again, remove {}", job.name, directory.path().display()))?;
+        print_line(&format!(
+            "{}: finished already; to run it again, remove {}",
+            job.name,
+            directory.path().display()
+        ))?;
         return Ok(Ending::Succeeded);
     }
     directory.record(&State { failure: None, ..state })?;
     directory.write_run_config(&config)?;
-    print_line(&format!("{}: {} steps in {}", job.name, job.spec.training.steps, directory.path().display()))?;
+    print_line(&format!(
+        "{}: {} steps in {}",
+        job.name,
+        job.spec.training.steps,
+        directory.path().display()
+    ))?;
     let started = Instant::now();
     let ending = start(job, &config, machine, &directory)?.run(interrupts).await?;
     let failure = if let Ending::Failed(cause) = &ending { Some(cause.clone()) } else { None };
-    directory.record(&State { succeeded: ending == Ending::Succeeded, failure, ..directory.state()? })?;
+    directory.record(&State {
+        succeeded: ending == Ending::Succeeded,
+        failure,
+        ..directory.state()?
+    })?;
     finish(&config, &directory, &ending, started.elapsed().as_secs_f64())?;
     Ok(ending)
 }
 
-fn start<'a>(job: &'a ValidatedJob, config: &RunConfig, machine: &Machine, directory: &'a RunDirectory) -> anyhow::Result<Session<'a>> {
+fn start<'a>(
+    job: &'a ValidatedJob,
+    config: &RunConfig,
+    machine: &Machine,
+    directory: &'a RunDirectory,
+) -> anyhow::Result<Session<'a>> {
     let token = directory.draw_tokens()?;
     let port = process::free_port().context("failed to find a free port for the coordinator")?;
     let program = std::env::current_exe().context("failed to find this program's own file")?;
     let programs = program.parent().context("this program's file has no folder")?;
-    let processes = Processes::new(programs, commands::recipes(config, directory, machine, port), |name| directory.log(name));
-    let coordinator = client::Coordinator::new(port, token).context("failed to make an HTTP client")?;
+    let processes =
+        Processes::new(programs, commands::recipes(config, directory, machine, port), |name| {
+            directory.log(name)
+        });
+    let coordinator =
+        client::Coordinator::new(port, token).context("failed to make an HTTP client")?;
     Ok(Session::new(job, directory, processes, coordinator)?)
 }
 
-/// The configuration for the processes. A run that is here already keeps its UID, and must be of the same model and algorithm.
-fn run_config(job: &ValidatedJob, runs: &Path, use_bucket: bool, directory: &RunDirectory) -> Result<RunConfig, DirectoryError> {
+/// The configuration for the processes. A run that is here already keeps its UID, and must be of
+/// the same model and algorithm.
+fn run_config(
+    job: &ValidatedJob,
+    runs: &Path,
+    use_bucket: bool,
+    directory: &RunDirectory,
+) -> Result<RunConfig, DirectoryError> {
     let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
     let mut config = RunConfig {
         namespace: job.namespace.clone(),
@@ -189,20 +247,31 @@ fn run_config(job: &ValidatedJob, runs: &Path, use_bucket: bool, directory: &Run
     if previous.bucket != config.bucket {
         return Err(other("bucket (--use-bucket, spec.storage.s3)"));
     }
-    let algorithm = |config: &RunConfig| (config.spec.algorithm.grpo.is_some(), config.spec.algorithm.sft.is_some());
-    if (&previous.model_directory, &previous.spec.model) != (&config.model_directory, &config.spec.model) {
+    let algorithm = |config: &RunConfig| {
+        (config.spec.algorithm.grpo.is_some(), config.spec.algorithm.sft.is_some())
+    };
+    if (&previous.model_directory, &previous.spec.model)
+        != (&config.model_directory, &config.spec.model)
+    {
         return Err(other("spec.model"));
     }
     if algorithm(&previous) != algorithm(&config) {
         return Err(other("spec.algorithm"));
     }
-    // A failed run that is started again is a new one in the same directory: its coordinator counts restarts anew.
-    config.uid = if directory.state()?.failure.is_some() { directory.draw_uid()? } else { previous.uid };
+    // A failed run that is started again is a new one in the same directory: its coordinator counts
+    // restarts anew.
+    config.uid =
+        if directory.state()?.failure.is_some() { directory.draw_uid()? } else { previous.uid };
     Ok(config)
 }
 
 /// The report and the summary.
-fn finish(config: &RunConfig, directory: &RunDirectory, ending: &Ending, seconds: f64) -> anyhow::Result<()> {
+fn finish(
+    config: &RunConfig,
+    directory: &RunDirectory,
+    ending: &Ending,
+    seconds: f64,
+) -> anyhow::Result<()> {
     let outcome = match ending {
         Ending::Succeeded => report::Outcome::Finished,
         Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),

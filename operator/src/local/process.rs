@@ -1,4 +1,5 @@
-//! One process of a local run: its start, its log, and how it ended. Which processes there are, and when they stop, is for [`super::processes`] to say.
+//! One process of a local run: its start, its log, and how it ended. Which processes there are, and
+//! when they stop, is for [`super::processes`] to say.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -75,7 +76,17 @@ impl Process {
     /// One that is to be started now.
     pub(super) fn new(recipe: Recipe, log: PathBuf) -> Self {
         let (losses, since) = (Losses::default(), Instant::now());
-        Self { recipe, log, child: None, lifeline: None, port: None, starts: 0, since, losses, exit: None }
+        Self {
+            recipe,
+            log,
+            child: None,
+            lifeline: None,
+            port: None,
+            starts: 0,
+            since,
+            losses,
+            exit: None,
+        }
     }
 
     pub(super) fn start(&mut self, programs: &Path, now: Instant) -> Result<(), ProcessError> {
@@ -103,7 +114,8 @@ impl Process {
         if std::env::var_os("OMP_NUM_THREADS").is_none() {
             command.env("OMP_NUM_THREADS", "1");
         }
-        let mut child = command.spawn().map_err(|source| ProcessError::Start { program, source })?;
+        let mut child =
+            command.spawn().map_err(|source| ProcessError::Start { program, source })?;
         self.lifeline = child.stdin.take();
         self.child = Some(child);
         self.starts += 1;
@@ -129,11 +141,16 @@ impl Process {
     }
 
     /// How the process ended, and how long it lived.
-    pub(super) fn reap(&mut self, now: Instant) -> Result<Option<(ExitStatus, Duration)>, ProcessError> {
+    pub(super) fn reap(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<(ExitStatus, Duration)>, ProcessError> {
         let group = self.group();
         let status = match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(Some(status))) => status,
-            Some(Err(source)) => return Err(ProcessError::Prepare { name: self.recipe.name.clone(), source }),
+            Some(Err(source)) => {
+                return Err(ProcessError::Prepare { name: self.recipe.name.clone(), source });
+            }
             Some(Ok(None)) | None => return Ok(None),
         };
         self.child = None;
@@ -154,20 +171,36 @@ impl Process {
     }
 
     /// Says when the process is started again; a line for a person, unless it ended as it was told.
-    pub(super) fn lost(&mut self, status: ExitStatus, lived: Duration, now: Instant) -> Result<Option<String>, ProcessError> {
+    pub(super) fn lost(
+        &mut self,
+        status: ExitStatus,
+        lived: Duration,
+        now: Instant,
+    ) -> Result<Option<String>, ProcessError> {
         let name = &self.recipe.name;
         let Some(wait) = self.losses.count(lived) else {
             let log = self.log.clone();
-            return Err(ProcessError::Lost { name: name.clone(), losses: super::backoff::MAX_LOSSES, status: describe(status), log });
+            return Err(ProcessError::Lost {
+                name: name.clone(),
+                losses: super::backoff::MAX_LOSSES,
+                status: describe(status),
+                log,
+            });
         };
         if status.success() {
-            // It obeyed an order (a supervisor's at the end): unless the run ends now, it is wanted again.
+            // It obeyed an order (a supervisor's at the end): unless the run ends now, it is wanted
+            // again.
             self.since = now + wait.max(AFTER_SUCCESS);
             return Ok(None);
         }
         self.since = now + wait;
         self.exit = Some(self.failure(status));
-        Ok(Some(format!("{name} ended with {}; it is started again in {:.1} s (log: {})", describe(status), wait.as_secs_f64(), self.log.display())))
+        Ok(Some(format!(
+            "{name} ended with {}; it is started again in {:.1} s (log: {})",
+            describe(status),
+            wait.as_secs_f64(),
+            self.log.display()
+        )))
     }
 }
 
@@ -180,7 +213,12 @@ fn exit_code(status: ExitStatus) -> i32 {
 pub(super) fn last_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim_start_matches("error: ").to_owned()
+    text.lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or_default()
+        .trim_start_matches("error: ")
+        .to_owned()
 }
 
 fn describe(status: ExitStatus) -> String {

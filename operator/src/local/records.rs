@@ -1,4 +1,5 @@
-//! The JSONL files of a run directory, read while others write them: a last line that is not complete yet is left for the next time.
+//! The JSONL files of a run directory, read while others write them: a last line that is not
+//! complete yet is left for the next time.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -38,7 +39,8 @@ impl Tail {
         Self { path, offset: 0 }
     }
 
-    /// Every line completed since the last call. A line that is not a `T` is passed over with a warning: a report must not stop a run.
+    /// Every line completed since the last call. A line that is not a `T` is passed over with a
+    /// warning: a report must not stop a run.
     ///
     /// # Errors
     /// The file is there and cannot be read.
@@ -57,7 +59,11 @@ impl Tail {
     }
 
     fn parse<T: DeserializeOwned>(&self, line: &[u8]) -> Option<T> {
-        serde_json::from_slice(line).inspect_err(|error| tracing::warn!(path = %self.path.display(), %error, "passed over a line")).ok()
+        serde_json::from_slice(line)
+            .inspect_err(
+                |error| tracing::warn!(path = %self.path.display(), %error, "passed over a line"),
+            )
+            .ok()
     }
 }
 

@@ -37,7 +37,8 @@ pub fn gather(directory: &Path, config: &RunConfig, outcome: Outcome) -> anyhow:
 /// It cannot be written.
 pub fn write(directory: &Path, report: &Report) -> anyhow::Result<PathBuf> {
     let path = directory.join(REPORT_FILE);
-    write_whole(&path, &report::render(report)).with_context(|| format!("failed to write {}", path.display()))?;
+    write_whole(&path, &report::render(report))
+        .with_context(|| format!("failed to write {}", path.display()))?;
     Ok(path)
 }
 

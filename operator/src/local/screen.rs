@@ -1,4 +1,5 @@
-//! The terminal: lines on standard output; on a terminal a progress bar below them, on standard error.
+//! The terminal: lines on standard output; on a terminal a progress bar below them, on standard
+//! error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -14,9 +15,15 @@ pub struct Screen {
 impl Screen {
     /// A bar of so many steps; none is drawn where standard error is not a terminal.
     pub fn new(name: &str, total_steps: u32) -> Self {
-        let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
+        let target = if io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr_with_hz(5)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(Some(u64::from(total_steps)), target);
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:32} {pos}/{len} steps  {left}  {msg}") {
+        if let Ok(style) =
+            ProgressStyle::with_template("{prefix} {bar:32} {pos}/{len} steps  {left}  {msg}")
+        {
             bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ ").with_key("left", left));
         }
         bar.set_prefix(name.to_owned());
@@ -68,5 +75,9 @@ pub fn print_line(line: &str) -> io::Result<()> {
 fn left(state: &ProgressState, out: &mut dyn std::fmt::Write) {
     let seconds = state.eta().as_secs();
     let known = state.pos() > 0 && Some(state.pos()) != state.len();
-    let _ = if known { write!(out, "{}:{:02} left", seconds / 60, seconds % 60) } else { write!(out, "") };
+    let _ = if known {
+        write!(out, "{}:{:02} left", seconds / 60, seconds % 60)
+    } else {
+        write!(out, "")
+    };
 }

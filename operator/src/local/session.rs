@@ -6,7 +6,8 @@
 //!       └──────────────── five times a second ◀─────────────────────┴──▶ Release, Finish: the session ends
 //! ```
 //!
-//! What to do is decided by [`decide`] and what the coordinator is told comes from [`desired_for_coordinator`], as in a cluster. Here stands only the IO between.
+//! What to do is decided by [`decide`] and what the coordinator is told comes from
+//! [`desired_for_coordinator`], as in a cluster. Here stands only the IO between.
 
 use std::io;
 use std::time::Duration;
@@ -28,7 +29,9 @@ use super::records::Tail;
 use super::screen::Screen;
 use super::tensorboard::TensorBoard;
 use super::watchdog::{self, Watchdog};
-use crate::decide::{Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator};
+use crate::decide::{
+    Decision, Epoch, Facts, Recorded, Roles, assign_epoch, decide, desired_for_coordinator,
+};
 use crate::validate::ValidatedJob;
 
 /// Time between two passes.
@@ -45,7 +48,8 @@ pub enum Ending {
     Failed(String),
     /// Interrupted; a checkpoint holds every step that is done.
     Drained,
-    /// Interrupted and stopped before a checkpoint was written: steps since the last one are made again, from the same batches.
+    /// Interrupted and stopped before a checkpoint was written: steps since the last one are made
+    /// again, from the same batches.
     Stopped,
 }
 
@@ -77,11 +81,17 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Nothing is started before [`Self::run`]. What the run directory's files hold already is taken as shown.
+    /// Nothing is started before [`Self::run`]. What the run directory's files hold already is
+    /// taken as shown.
     ///
     /// # Errors
     /// The run directory cannot be read.
-    pub fn new(job: &'a ValidatedJob, directory: &'a RunDirectory, processes: Processes, coordinator: Coordinator) -> Result<Self, SessionError> {
+    pub fn new(
+        job: &'a ValidatedJob,
+        directory: &'a RunDirectory,
+        processes: Processes,
+        coordinator: Coordinator,
+    ) -> Result<Self, SessionError> {
         let mut metrics = Tail::new(directory.path().join(METRICS_FILE));
         let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
         let mut tensorboard = TensorBoard::open(&directory.path().join(TENSORBOARD_DIR))?;
@@ -96,7 +106,12 @@ impl<'a> Session<'a> {
         let screen = Screen::new(&job.name, job.spec.training.steps);
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };
-        let recorded = Recorded { started: true, active_since: Some(Timestamp::now()), epoch, ..Recorded::default() };
+        let recorded = Recorded {
+            started: true,
+            active_since: Some(Timestamp::now()),
+            epoch,
+            ..Recorded::default()
+        };
         Ok(Self {
             job,
             directory,
@@ -175,15 +190,22 @@ impl<'a> Session<'a> {
                 None
             }
             Decision::Release | Decision::Suspended => Some(released(&facts)),
-            Decision::Finish(outcome) | Decision::Finished(outcome) if outcome.succeeded => Some(Ending::Succeeded),
-            Decision::Finish(outcome) | Decision::Finished(outcome) => Some(Ending::Failed(self.cause(&outcome.message, &facts))),
+            Decision::Finish(outcome) | Decision::Finished(outcome) if outcome.succeeded => {
+                Some(Ending::Succeeded)
+            }
+            Decision::Finish(outcome) | Decision::Finished(outcome) => {
+                Some(Ending::Failed(self.cause(&outcome.message, &facts)))
+            }
         })
     }
 
     /// Kills what hangs: it is started again like any other process that was lost.
     fn end_hung(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
         for name in self.watchdog.hung(&self.processes.running(), status, Instant::now()) {
-            self.screen.line(&format!("{name} was not heard for {} s and is killed", watchdog::PATIENCE.as_secs()))?;
+            self.screen.line(&format!(
+                "{name} was not heard for {} s and is killed",
+                watchdog::PATIENCE.as_secs()
+            ))?;
             self.processes.kill_hung(&name);
         }
         Ok(())
@@ -191,7 +213,8 @@ impl<'a> Session<'a> {
 
     /// A new coordinator's epoch is on disk before the coordinator hears of it.
     fn record_epoch(&mut self) -> Result<(), DirectoryError> {
-        let epoch = assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref(), None);
+        let epoch =
+            assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref(), None);
         if epoch != self.recorded.epoch {
             self.directory.record(&State { epoch: epoch.number, ..State::default() })?;
             self.recorded.epoch = epoch;
@@ -202,7 +225,12 @@ impl<'a> Session<'a> {
     async fn facts(&self) -> Facts {
         let identity = self.processes.coordinator();
         let status = match &identity {
-            Some(_) => self.coordinator.status().await.inspect_err(|error| tracing::debug!(%error, "the coordinator gave no status")).ok(),
+            Some(_) => self
+                .coordinator
+                .status()
+                .await
+                .inspect_err(|error| tracing::debug!(%error, "the coordinator gave no status"))
+                .ok(),
             None => None,
         };
         Facts {
@@ -228,7 +256,9 @@ impl<'a> Session<'a> {
     /// Tells the coordinator what is wanted, unless it was told and says so.
     async fn tell(&mut self, facts: &Facts) {
         let Some(desired) = desired_for_coordinator(self.job, facts) else { return };
-        let echoed = facts.coordinator.as_ref().is_some_and(|status| status.epoch == Some(desired.epoch) && status.generation == Some(desired.generation));
+        let echoed = facts.coordinator.as_ref().is_some_and(|status| {
+            status.epoch == Some(desired.epoch) && status.generation == Some(desired.generation)
+        });
         if echoed && self.told.as_ref() == Some(&desired) {
             return;
         }
@@ -248,12 +278,16 @@ impl<'a> Session<'a> {
             self.screen.line(&lines::evaluation(&metrics, total))?;
             self.tensorboard.add_evaluation(&metrics, wall_time())?;
         }
-        self.screen.progress(status.map_or(self.screen.position(), |status| status.step), lines::phase(status));
+        self.screen.progress(
+            status.map_or(self.screen.position(), |status| status.step),
+            lines::phase(status),
+        );
         Ok(())
     }
 
     fn cause(&self, message: &str, facts: &Facts) -> String {
-        let supervisor = facts.report().and_then(|report| report.last_failure.as_ref()?.supervisor.as_deref());
+        let supervisor =
+            facts.report().and_then(|report| report.last_failure.as_ref()?.supervisor.as_deref());
         let log = self.directory.log(supervisor.unwrap_or("coordinator"));
         format!("{} (log: {})", lines::one_line(message), log.display())
     }
@@ -265,7 +299,11 @@ fn wall_time() -> f64 {
 }
 
 fn released(facts: &Facts) -> Ending {
-    if facts.report().is_some_and(|report| report.phase == Phase::Drained) { Ending::Drained } else { Ending::Stopped }
+    if facts.report().is_some_and(|report| report.phase == Phase::Drained) {
+        Ending::Drained
+    } else {
+        Ending::Stopped
+    }
 }
 
 fn chain(error: &ProcessError) -> String {

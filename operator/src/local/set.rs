@@ -1,4 +1,5 @@
-//! `--set [NAME:]path=value`: edits a job's YAML before it is validated. Pure; must not know which fields exist, validation refuses the ones that do not.
+//! `--set [NAME:]path=value`: edits a job's YAML before it is validated. Pure; must not know which
+//! fields exist, validation refuses the ones that do not.
 
 use std::str::FromStr;
 
@@ -9,7 +10,8 @@ use serde_yaml::{Mapping, Value};
 pub struct Set {
     /// The one job that it is for; all of the file's without it.
     pub job: Option<String>,
-    /// Keys from the document's root, for example `spec`, `training`, `steps`. In a list the key is the item's index from 0.
+    /// Keys from the document's root, for example `spec`, `training`, `steps`. In a list the key is
+    /// the item's index from 0.
     pub path: Vec<String>,
     /// The new value, typed as YAML: `3` is a number, `true` a boolean, `{}` an empty mapping.
     pub value: Value,
@@ -19,10 +21,14 @@ pub struct Set {
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// Not of the form `path=value`.
-    #[error("`--set {0}` is not of the form path=value or NAME:path=value, for example spec.training.steps=3")]
+    #[error(
+        "`--set {0}` is not of the form path=value or NAME:path=value, for example spec.training.steps=3"
+    )]
     Form(String),
     /// The value is not YAML.
-    #[error("the value of `--set {text}` is not YAML: text that holds YAML's own characters needs quotes, as in `--set 'PATH=\"text\"'`")]
+    #[error(
+        "the value of `--set {text}` is not YAML: text that holds YAML's own characters needs quotes, as in `--set 'PATH=\"text\"'`"
+    )]
     Value {
         /// The argument.
         text: String,
@@ -53,12 +59,14 @@ impl FromStr for Set {
     fn from_str(text: &str) -> Result<Self, SetError> {
         let form = || SetError::Form(text.to_owned());
         let (place, value) = text.split_once('=').ok_or_else(form)?;
-        let (job, path) = place.split_once(':').map_or((None, place), |(job, path)| (Some(job.to_owned()), path));
+        let (job, path) =
+            place.split_once(':').map_or((None, place), |(job, path)| (Some(job.to_owned()), path));
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
         if job.as_deref() == Some("") || path.iter().any(String::is_empty) {
             return Err(form());
         }
-        let value = serde_yaml::from_str(value).map_err(|source| SetError::Value { text: text.to_owned(), source })?;
+        let value = serde_yaml::from_str(value)
+            .map_err(|source| SetError::Value { text: text.to_owned(), source })?;
         Ok(Self { job, path, value })
     }
 }
@@ -94,7 +102,9 @@ fn apply(document: &mut Value, set: &Set) -> Result<(), SetError> {
             *place = Value::Mapping(Mapping::new());
         }
         place = match place {
-            Value::Mapping(mapping) => mapping.entry(Value::String(part.clone())).or_insert(Value::Null),
+            Value::Mapping(mapping) => {
+                mapping.entry(Value::String(part.clone())).or_insert(Value::Null)
+            }
             Value::Sequence(items) => item(items, part).ok_or_else(|| no_parts(set, part))?,
             _ => return Err(no_parts(set, part)),
         };
@@ -108,7 +118,8 @@ fn item<'a>(items: &'a mut [Value], part: &str) -> Option<&'a mut Value> {
 }
 
 fn no_parts(set: &Set, part: &str) -> SetError {
-    let before: Vec<&str> = set.path.iter().map(String::as_str).take_while(|known| *known != part).collect();
+    let before: Vec<&str> =
+        set.path.iter().map(String::as_str).take_while(|known| *known != part).collect();
     SetError::NoParts { path: set.path.join("."), part: before.join(".") }
 }
 
@@ -117,36 +128,61 @@ mod tests {
     use super::*;
 
     fn documents() -> Vec<Value> {
-        ["metadata: {name: a}\nspec: {training: {steps: 9}, volumes: [{name: x}]}", "metadata: {name: b}\nspec: {training: {steps: 8}}"]
-            .map(|text| serde_yaml::from_str(text).unwrap())
-            .to_vec()
+        [
+            "metadata: {name: a}\nspec: {training: {steps: 9}, volumes: [{name: x}]}",
+            "metadata: {name: b}\nspec: {training: {steps: 8}}",
+        ]
+        .map(|text| serde_yaml::from_str(text).unwrap())
+        .to_vec()
     }
 
     fn after(sets: &[&str]) -> Result<String, String> {
         let mut documents = documents();
         let sets: Vec<Set> = sets.iter().map(|text| text.parse().unwrap()).collect();
         apply_all(&mut documents, &sets).map_err(|error| error.to_string())?;
-        Ok(documents.iter().map(|document| serde_json::to_string(&document["spec"]).unwrap()).collect::<Vec<_>>().join(" "))
+        Ok(documents
+            .iter()
+            .map(|document| serde_json::to_string(&document["spec"]).unwrap())
+            .collect::<Vec<_>>()
+            .join(" "))
     }
 
     #[test]
     fn a_value_is_set_in_every_job_or_in_the_named_one() {
-        assert_eq!(after(&["spec.training.steps=3"]).unwrap(), r#"{"training":{"steps":3},"volumes":[{"name":"x"}]} {"training":{"steps":3}}"#);
-        assert_eq!(after(&["b:spec.training.steps=3"]).unwrap(), r#"{"training":{"steps":9},"volumes":[{"name":"x"}]} {"training":{"steps":3}}"#);
+        assert_eq!(
+            after(&["spec.training.steps=3"]).unwrap(),
+            r#"{"training":{"steps":3},"volumes":[{"name":"x"}]} {"training":{"steps":3}}"#
+        );
+        assert_eq!(
+            after(&["b:spec.training.steps=3"]).unwrap(),
+            r#"{"training":{"steps":9},"volumes":[{"name":"x"}]} {"training":{"steps":3}}"#
+        );
     }
 
     #[test]
     fn values_are_typed_as_yaml_and_missing_parts_are_made() {
-        let set = after(&["b:spec.training={}", "b:spec.reward.math={}", "b:spec.model.path=a=b:c", "a:spec.volumes.0.name=y", "a:spec.suspend=true"]);
+        let set = after(&[
+            "b:spec.training={}",
+            "b:spec.reward.math={}",
+            "b:spec.model.path=a=b:c",
+            "a:spec.volumes.0.name=y",
+            "a:spec.suspend=true",
+        ]);
         let expected = r#"{"training":{"steps":9},"volumes":[{"name":"y"}],"suspend":true} {"training":{},"reward":{"math":{}},"model":{"path":"a=b:c"}}"#;
         assert_eq!(set.unwrap(), expected);
     }
 
     #[test]
     fn what_cannot_be_set_is_refused_with_its_place() {
-        assert_eq!(after(&["c:spec.x=1"]).unwrap_err(), "`--set c:spec.x`: the file has no job `c`");
+        assert_eq!(
+            after(&["c:spec.x=1"]).unwrap_err(),
+            "`--set c:spec.x`: the file has no job `c`"
+        );
         let refused = after(&["spec.training.steps.x=1"]).unwrap_err();
-        assert_eq!(refused, "`--set spec.training.steps.x`: `spec.training.steps` is neither a mapping nor a list with such an item");
+        assert_eq!(
+            refused,
+            "`--set spec.training.steps.x`: `spec.training.steps` is neither a mapping nor a list with such an item"
+        );
         assert!(after(&["a:spec.volumes.1.name=y"]).is_err());
         for text in ["steps", "=3", "spec..x=3", ":spec.x=1"] {
             assert!(matches!(text.parse::<Set>(), Err(SetError::Form(_))), "{text}");

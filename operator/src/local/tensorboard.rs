@@ -1,4 +1,5 @@
-//! TensorBoard event files of a run: `tensorboard/train` and `tensorboard/evaluation`, one scalar a number of `metrics.jsonl` and `evaluations.jsonl`.
+//! TensorBoard event files of a run: `tensorboard/train` and `tensorboard/evaluation`, one scalar a
+//! number of `metrics.jsonl` and `evaluations.jsonl`.
 //!
 //! ```text
 //!  file    record, record, …                       the first says `brain.Event:2`
@@ -6,7 +7,8 @@
 //!  event   protobuf: wall_time = 1 (double), step = 2 (int64), file_version = 3 (string) or summary = 5 (repeated {tag = 1, simple_value = 2 (float)} = 1)
 //! ```
 //!
-//! One file a folder, appended to over restarts: a step is in it once, and a record that a crash left torn is cut off (docs/decisions/0006).
+//! One file a folder, appended to over restarts: a step is in it once, and a record that a crash
+//! left torn is cut off (docs/decisions/0006).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -32,7 +34,10 @@ impl TensorBoard {
     /// # Errors
     /// They cannot be made, read or mended.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        Ok(Self { train: EventFile::open(&folder.join("train"))?, evaluation: EventFile::open(&folder.join("evaluation"))? })
+        Ok(Self {
+            train: EventFile::open(&folder.join("train"))?,
+            evaluation: EventFile::open(&folder.join("evaluation"))?,
+        })
     }
 
     /// Adds a step's numbers, unless it is there. `wall_time`: seconds since 1970.
@@ -47,7 +52,11 @@ impl TensorBoard {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn add_evaluation(&mut self, metrics: &EvaluationMetrics, wall_time: f64) -> io::Result<()> {
+    pub fn add_evaluation(
+        &mut self,
+        metrics: &EvaluationMetrics,
+        wall_time: f64,
+    ) -> io::Result<()> {
         self.evaluation.add(metrics.step, wall_time, &scalars(metrics)?)
     }
 }
@@ -61,9 +70,15 @@ fn scalars(record: &impl Serialize) -> io::Result<Vec<(String, f32)>> {
 
 fn collect(name: &str, value: &Value, numbers: &mut Vec<(String, f32)>) {
     match value {
-        Value::Number(number) if name != "step" => numbers.extend(number.as_f64().map(|number| (name.to_owned(), number as f32))),
-        Value::Object(fields) if name.is_empty() => fields.iter().for_each(|(field, value)| collect(field, value, numbers)),
-        Value::Object(fields) => fields.iter().for_each(|(field, value)| collect(&format!("{name}/{field}"), value, numbers)),
+        Value::Number(number) if name != "step" => {
+            numbers.extend(number.as_f64().map(|number| (name.to_owned(), number as f32)))
+        }
+        Value::Object(fields) if name.is_empty() => {
+            fields.iter().for_each(|(field, value)| collect(field, value, numbers))
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(field, value)| collect(&format!("{name}/{field}"), value, numbers)),
         _ => {}
     }
 }
@@ -79,7 +94,8 @@ struct EventFile {
 impl EventFile {
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(folder.join(FILE))?;
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).open(folder.join(FILE))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let (mut whole, mut newest) = (0, None);
@@ -117,10 +133,12 @@ fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length_crc, rest) = rest.split_first_chunk::<4>()?;
     let event = rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let event_crc = rest[event.len()..].first_chunk::<4>()?;
-    (*length_crc == masked_crc(length) && *event_crc == masked_crc(event)).then_some((event, event.len() + 16))
+    (*length_crc == masked_crc(length) && *event_crc == masked_crc(event))
+        .then_some((event, event.len() + 16))
 }
 
-/// A checksum rotated and shifted, as TFRecord keeps it: the checksum of data that hold checksums is weak.
+/// A checksum rotated and shifted, as TFRecord keeps it: the checksum of data that hold checksums
+/// is weak.
 fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
@@ -215,13 +233,19 @@ mod tests {
     #[test]
     fn the_first_record_is_the_one_that_tensorflow_writes() {
         // tf.summary's own first record, its wall time set to 0.
-        let expected = b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
+        let expected =
+            b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
         assert_eq!(record(&version_event())[..expected.len()], expected[..]);
     }
 
     #[test]
     fn numbers_that_a_step_does_not_have_are_left_out() {
-        let scalars = scalars(&EvaluationMetrics { step: 3, greedy: Some(0.75), ..EvaluationMetrics::default() }).unwrap();
+        let scalars = scalars(&EvaluationMetrics {
+            step: 3,
+            greedy: Some(0.75),
+            ..EvaluationMetrics::default()
+        })
+        .unwrap();
         assert!(scalars.contains(&("greedy".to_owned(), 0.75)));
         assert!(scalars.iter().all(|(name, _)| name != "step"));
         let none = super::scalars(&StepMetrics::default()).unwrap();

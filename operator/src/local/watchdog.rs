@@ -1,6 +1,8 @@
-//! Which processes of a local run hang, as probes and the operator find it in a cluster. Pure: time is a parameter.
+//! Which processes of a local run hang, as probes and the operator find it in a cluster. Pure: time
+//! is a parameter.
 //!
-//! A coordinator hangs if it gives no status; supervisors and engines if the coordinator does not hear them. Who was never heard is starting, however long that takes.
+//! A coordinator hangs if it gives no status; supervisors and engines if the coordinator does not
+//! hear them. Who was never heard is starting, however long that takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +32,12 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Names of those that hang. Each is told once; another start is watched anew.
-    pub fn hung(&mut self, running: &[(Watched, Role)], status: Option<&CoordinatorStatus>, now: Instant) -> Vec<String> {
+    pub fn hung(
+        &mut self,
+        running: &[(Watched, Role)],
+        status: Option<&CoordinatorStatus>,
+        now: Instant,
+    ) -> Vec<String> {
         self.heard.retain(|watched, _| running.iter().any(|(other, _)| other == watched));
         for (watched, role) in running {
             match is_heard(&watched.name, *role, status) {
@@ -40,8 +47,12 @@ impl Watchdog {
                 None => drop(self.heard.get_mut(watched).map(|at| *at = now)),
             }
         }
-        let hung: Vec<Watched> =
-            self.heard.iter().filter(|(_, at)| now.saturating_duration_since(**at) >= PATIENCE).map(|(watched, _)| watched.clone()).collect();
+        let hung: Vec<Watched> = self
+            .heard
+            .iter()
+            .filter(|(_, at)| now.saturating_duration_since(**at) >= PATIENCE)
+            .map(|(watched, _)| watched.clone())
+            .collect();
         self.heard.retain(|watched, _| !hung.contains(watched));
         hung.into_iter().map(|watched| watched.name).collect()
     }
@@ -51,8 +62,18 @@ impl Watchdog {
 fn is_heard(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Option<bool> {
     match role {
         Role::Coordinator => Some(status.is_some()),
-        Role::Trainer => Some(status?.supervisors.iter().any(|supervisor| supervisor.name == name && supervisor.alive)),
-        Role::Inference => Some(status?.engines.iter().any(|engine| engine.name == name && engine.silent_seconds.is_none())),
+        Role::Trainer => Some(
+            status?
+                .supervisors
+                .iter()
+                .any(|supervisor| supervisor.name == name && supervisor.alive),
+        ),
+        Role::Inference => Some(
+            status?
+                .engines
+                .iter()
+                .any(|engine| engine.name == name && engine.silent_seconds.is_none()),
+        ),
     }
 }
 
@@ -64,12 +85,22 @@ mod tests {
 
     fn all() -> Vec<(Watched, Role)> {
         let watched = |name: &str, role| (Watched { name: name.to_owned(), starts: 1 }, role);
-        vec![watched("coordinator", Role::Coordinator), watched("inference-0", Role::Inference), watched("trainer-0", Role::Trainer)]
+        vec![
+            watched("coordinator", Role::Coordinator),
+            watched("inference-0", Role::Inference),
+            watched("trainer-0", Role::Trainer),
+        ]
     }
 
     fn status(alive: bool, silent_seconds: Option<u32>) -> CoordinatorStatus {
-        let supervisors = vec![SupervisorState { name: "trainer-0".to_owned(), alive, learners: 1 }];
-        let engines = vec![EngineState { name: "inference-0".to_owned(), state: EngineCondition::Stale, version: None, silent_seconds }];
+        let supervisors =
+            vec![SupervisorState { name: "trainer-0".to_owned(), alive, learners: 1 }];
+        let engines = vec![EngineState {
+            name: "inference-0".to_owned(),
+            state: EngineCondition::Stale,
+            version: None,
+            silent_seconds,
+        }];
         CoordinatorStatus { supervisors, engines, ..report() }
     }
 
@@ -81,7 +112,12 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         for (case, before, after, expected) in [
             ("all is well", Some(&heard), Some(&heard), vec![]),
-            ("the coordinator hears nobody", Some(&heard), Some(&nobody), vec!["inference-0", "trainer-0"]),
+            (
+                "the coordinator hears nobody",
+                Some(&heard),
+                Some(&nobody),
+                vec!["inference-0", "trainer-0"],
+            ),
             ("the coordinator hangs", Some(&heard), None, vec!["coordinator"]),
             ("nobody has been heard yet", Some(&nobody), Some(&nobody), vec![]),
         ] {
@@ -100,6 +136,9 @@ mod tests {
         watchdog.hung(&all(), Some(&status(true, None)), start);
         let mut successors = all();
         successors[1].0.starts = 2;
-        assert_eq!(watchdog.hung(&successors, Some(&status(true, Some(60))), start + PATIENCE), Vec::<String>::new());
+        assert_eq!(
+            watchdog.hung(&successors, Some(&status(true, Some(60))), start + PATIENCE),
+            Vec::<String>::new()
+        );
     }
 }

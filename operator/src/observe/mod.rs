@@ -1,7 +1,9 @@
-//! What exists of a job, once a pass, from the [`cache`](crate::cache). No interpretation but sorting: own children by name, pods by role, and objects that have a
-//! child's name and belong to somebody else.
+//! What exists of a job, once a pass, from the [`cache`](crate::cache). No interpretation but
+//! sorting: own children by name, pods by role, and objects that have a child's name and belong to
+//! somebody else.
 //!
-//! Only a name that the cache does not hold is asked for: before a child is made, an object without the job's label may have its name. Secrets are never read.
+//! Only a name that the cache does not hold is asked for: before a child is made, an object without
+//! the job's label may have its name. Secrets are never read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +41,11 @@ pub struct Observed {
 ///
 /// # Errors
 /// Any request that fails.
-pub async fn observe(cache: &Cache, client: Option<&Client>, job: &ValidatedJob) -> kube::Result<Observed> {
+pub async fn observe(
+    cache: &Cache,
+    client: Option<&Client>,
+    job: &ValidatedJob,
+) -> kube::Result<Observed> {
     let mut found = Vec::new();
     let mut unknown = Vec::new();
     for name in readable(job) {
@@ -49,14 +55,21 @@ pub async fn observe(cache: &Cache, client: Option<&Client>, job: &ValidatedJob)
         }
     }
     if let Some(client) = client {
-        let asked = try_join_all(unknown.into_iter().map(|name| look_up(client, &job.namespace, name))).await?;
+        let asked =
+            try_join_all(unknown.into_iter().map(|name| look_up(client, &job.namespace, name)))
+                .await?;
         found.extend(asked.into_iter().flatten());
     }
     Ok(Observed::sort(job, found, cache.pods(&job.namespace, &job.name)))
 }
 
-/// What the API server has under a name. It may answer from its cache: what is then made is made only if there is nothing yet.
-async fn look_up(client: &Client, namespace: &str, (kind, name): ChildName) -> kube::Result<Option<(ChildName, Arc<Live>)>> {
+/// What the API server has under a name. It may answer from its cache: what is then made is made
+/// only if there is nothing yet.
+async fn look_up(
+    client: &Client,
+    namespace: &str,
+    (kind, name): ChildName,
+) -> kube::Result<Option<(ChildName, Arc<Live>)>> {
     match kind.api(client, Some(namespace)).get_with(&name, &GetParams::at("0")).await {
         Ok(object) => Ok(Some(((kind, name), Arc::new(Live::new(kind, &object))))),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
@@ -76,7 +89,9 @@ impl Observed {
         }
         let mut owners = BTreeMap::new();
         for role in Role::ALL {
-            if let Some(live) = observed.children.get(&(Kind::StatefulSet, meta::role_name(job, role))) {
+            if let Some(live) =
+                observed.children.get(&(Kind::StatefulSet, meta::role_name(job, role)))
+            {
                 owners.insert(role, live.uid.clone());
                 observed.sets.extend(live.set.clone().map(|set| (role, set)));
             }
@@ -90,7 +105,8 @@ impl Observed {
         for pod in pods {
             let role = pod.labels().get(LABEL_ROLE).and_then(|role| Role::parse(role));
             let set = role.and_then(|role| owners.get(&role));
-            let controlled = set.is_some() && crate::cache::owner(&pod.metadata) == set.map(|uid| &**uid);
+            let controlled =
+                set.is_some() && crate::cache::owner(&pod.metadata) == set.map(|uid| &**uid);
             if let Some(role) = role.filter(|_| controlled) {
                 self.pods.entry(role).or_default().push(pod);
             }
@@ -109,8 +125,13 @@ impl Observed {
     pub fn unmounted_since(&self) -> Option<Timestamp> {
         let waits = |pod: &Arc<Pod>| {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-            let find = |type_: &str, status: &str| conditions.iter().find(|condition| condition.type_ == type_ && condition.status == status);
-            let scheduled = find("PodScheduled", "True").filter(|_| pod.metadata.deletion_timestamp.is_none())?;
+            let find = |type_: &str, status: &str| {
+                conditions
+                    .iter()
+                    .find(|condition| condition.type_ == type_ && condition.status == status)
+            };
+            let scheduled = find("PodScheduled", "True")
+                .filter(|_| pod.metadata.deletion_timestamp.is_none())?;
             find("PodReadyToStartContainers", "False")?;
             Some(scheduled.last_transition_time.as_ref()?.0)
         };
@@ -138,7 +159,11 @@ impl Observed {
 /// The base URL of a pod that has an address.
 fn url(pod: &Pod, port: u16) -> Option<String> {
     let address = pod.status.as_ref()?.pod_ip.as_ref().filter(|address| !address.is_empty())?;
-    Some(if address.contains(':') { format!("http://[{address}]:{port}") } else { format!("http://{address}:{port}") })
+    Some(if address.contains(':') {
+        format!("http://[{address}]:{port}")
+    } else {
+        format!("http://{address}:{port}")
+    })
 }
 
 #[cfg(test)]

@@ -22,7 +22,13 @@ fn pod(name: &str, role: &str, owner: &str, more: &serde_json::Value) -> Arc<Pod
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
-fn child(kind: Kind, name: &str, uid: &str, owner: &str, more: &serde_json::Value) -> (ChildName, Arc<Live>) {
+fn child(
+    kind: Kind,
+    name: &str,
+    uid: &str,
+    owner: &str,
+    more: &serde_json::Value,
+) -> (ChildName, Arc<Live>) {
     let mut object = json!({ "metadata": { "name": name, "uid": uid, "generation": 1,
         "ownerReferences": [{ "apiVersion": "a/v1", "kind": "K", "name": "n", "uid": owner, "controller": true }] } });
     object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -44,7 +50,11 @@ fn observed() -> Observed {
         pod("sums-coordinator-0", "coordinator", "coordinators", &here),
         pod("sums-trainer-0", "trainer", "no set of ours", &here),
     ];
-    Observed::sort(&validated(), vec![set("sums-inference", "engines", 3), set("sums-coordinator", "coordinators", 1)], pods)
+    Observed::sort(
+        &validated(),
+        vec![set("sums-inference", "engines", 3), set("sums-coordinator", "coordinators", 1)],
+        pods,
+    )
 }
 
 #[test]
@@ -56,10 +66,21 @@ fn only_own_pods_count_and_a_terminating_engine_leaves_the_list() {
     assert_eq!(names, ["sums-inference-2", "sums-inference-10"]);
     let mut fewer = validated();
     fewer.spec.inference.replicas = 2;
-    assert_eq!(observed().facts(&fewer, &RLJobStatus::default(), |_| None).engines, [], "they are to leave");
+    assert_eq!(
+        observed().facts(&fewer, &RLJobStatus::default(), |_| None).engines,
+        [],
+        "they are to leave"
+    );
     assert_eq!(facts.engines[0].url, "http://[fd00::7]:30000");
     let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
-    assert_eq!(facts.roles, Roles { inference: counts(3, 3, 2), coordinator: counts(1, 1, 1), trainer: counts(0, 0, 0) });
+    assert_eq!(
+        facts.roles,
+        Roles {
+            inference: counts(3, 3, 2),
+            coordinator: counts(1, 1, 1),
+            trainer: counts(0, 0, 0)
+        }
+    );
 }
 
 #[test]
@@ -67,10 +88,21 @@ fn pods_that_are_not_seen_yet_are_not_taken_for_gone() {
     let existing = |replicas: i32, counted: i32, observed: i64, was_suspended: bool| {
         let more = json!({ "spec": { "replicas": replicas }, "status": { "replicas": counted, "observedGeneration": observed } });
         let set = child(Kind::StatefulSet, "sums-trainer", "trainers", &validated().uid, &more);
-        Observed::sort(&validated(), vec![set], Vec::new()).counts(Role::Trainer, was_suspended).existing
+        Observed::sort(&validated(), vec![set], Vec::new())
+            .counts(Role::Trainer, was_suspended)
+            .existing
     };
-    let counts = [existing(0, 0, 1, false), existing(0, 2, 1, false), existing(0, 0, 0, false), existing(0, 0, 0, true)];
-    assert_eq!(counts, [0, 2, 1, 0], "settled, with two pods, not looked at yet, edited while suspended");
+    let counts = [
+        existing(0, 0, 1, false),
+        existing(0, 2, 1, false),
+        existing(0, 0, 0, false),
+        existing(0, 0, 0, true),
+    ];
+    assert_eq!(
+        counts,
+        [0, 2, 1, 0],
+        "settled, with two pods, not looked at yet, edited while suspended"
+    );
 }
 
 #[test]
@@ -86,7 +118,10 @@ fn what_a_pod_cannot_do_is_said_in_its_own_words() {
     let pod = &mut observed.pods.get_mut(&Role::Coordinator).unwrap()[0];
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
     assert_eq!(observed.directory_in_use().as_deref(), Some("it belongs to lab/other"));
-    assert_eq!(observed.blocked().as_deref(), Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu"));
+    assert_eq!(
+        observed.blocked().as_deref(),
+        Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu")
+    );
 }
 
 #[test]
@@ -104,15 +139,23 @@ fn a_pod_that_waits_for_its_volumes_is_seen() {
 
 #[test]
 fn the_coordinator_is_its_pods_uid_and_address() {
-    assert_eq!(observed().coordinator(), Some(("uid of sums-coordinator-0".to_owned(), Some("http://[fd00::7]:8080".to_owned()))));
+    assert_eq!(
+        observed().coordinator(),
+        Some(("uid of sums-coordinator-0".to_owned(), Some("http://[fd00::7]:8080".to_owned())))
+    );
     assert_eq!(Observed::default().coordinator(), None);
 }
 
 #[test]
 fn a_child_is_ours_by_its_controlling_owners_uid() {
     let job = validated();
-    let found = [("sums-run", job.uid.as_str()), ("sums", "another")].map(|(name, owner)| child(Kind::ConfigMap, name, "u", owner, &json!({})));
+    let found = [("sums-run", job.uid.as_str()), ("sums", "another")]
+        .map(|(name, owner)| child(Kind::ConfigMap, name, "u", owner, &json!({})));
     let observed = Observed::sort(&job, found.into(), Vec::new());
-    let own: Vec<String> = observed.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
-    assert_eq!((own, observed.foreign), (vec!["ConfigMap sums-run".to_owned()], vec!["ConfigMap sums".to_owned()]));
+    let own: Vec<String> =
+        observed.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
+    assert_eq!(
+        (own, observed.foreign),
+        (vec!["ConfigMap sums-run".to_owned()], vec!["ConfigMap sums".to_owned()])
+    );
 }

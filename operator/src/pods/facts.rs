@@ -1,4 +1,5 @@
-//! What a pod says about itself, as plain facts. Nothing is asked of its node: what nodes' controllers know of a node, they write into its pods.
+//! What a pod says about itself, as plain facts. Nothing is asked of its node: what nodes'
+//! controllers know of a node, they write into its pods.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
@@ -80,7 +81,8 @@ pub fn ordinal(pod: &Pod) -> u32 {
     pod.name_any().rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or(u32::MAX)
 }
 
-/// Whether its containers are ready on a node that answers. A readiness gate says more than that, and is not asked.
+/// Whether its containers are ready on a node that answers. A readiness gate says more than that,
+/// and is not asked.
 pub fn is_up(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !is_silent(pod) && readiness(pod).is_some()
 }
@@ -88,7 +90,8 @@ pub fn is_up(pod: &Pod) -> bool {
 /// The facts of a pod.
 pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
     let status = pod.status.as_ref();
-    let disruption = condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
+    let disruption =
+        condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
     let failed = status.filter(|status| status.phase.as_deref() == Some("Failed"));
     PodFacts {
         role,
@@ -101,11 +104,14 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
         deletion: deletion(pod),
         acknowledged: status.is_some_and(|status| status.start_time.is_some()),
         silent: is_silent(pod),
-        up_since: readiness(pod).filter(|_| is_up(pod)).and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
+        up_since: readiness(pod)
+            .filter(|_| is_up(pod))
+            .and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
         container: container(pod).and_then(running),
         end: container(pod).and_then(|container| last_end(role, pod, container)),
         gate: gate(pod),
-        disruption: disruption.map(|condition| cause(condition.reason.as_deref(), condition.message.as_deref())),
+        disruption: disruption
+            .map(|condition| cause(condition.reason.as_deref(), condition.message.as_deref())),
         failed: failed.map(|status| cause(status.reason.as_deref(), status.message.as_deref())),
     }
 }
@@ -113,7 +119,8 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
 /// The condition that says that the containers are ready, if it does.
 fn readiness(pod: &Pod) -> Option<&PodCondition> {
     let gated = !pod.spec.readiness_gates.is_empty();
-    condition(pod, if gated { "ContainersReady" } else { "Ready" }).filter(|condition| condition.status == "True")
+    condition(pod, if gated { "ContainersReady" } else { "Ready" })
+        .filter(|condition| condition.status == "True")
 }
 
 fn container(pod: &Pod) -> Option<&ContainerStatus> {
@@ -126,7 +133,10 @@ fn running(status: &ContainerStatus) -> Option<Container> {
 }
 
 fn last_end(role: Role, pod: &Pod, status: &ContainerStatus) -> Option<End> {
-    let ends = [&status.state, &status.last_state].into_iter().flatten().filter_map(|state| state.terminated.as_ref());
+    let ends = [&status.state, &status.last_state]
+        .into_iter()
+        .flatten()
+        .filter_map(|state| state.terminated.as_ref());
     let end = ends.into_iter().next()?;
     let exit = Exit {
         role: role.into(),
@@ -141,12 +151,18 @@ fn last_end(role: Role, pod: &Pod, status: &ContainerStatus) -> Option<End> {
 fn gate(pod: &Pod) -> Option<Gate> {
     pod.spec.readiness_gates.iter().find(|gate| gate.condition_type == GATE_WEIGHTS_SYNCED)?;
     let stands = condition(pod, GATE_WEIGHTS_SYNCED);
-    Some(stands.map_or_else(Gate::default, |gate| Gate { open: gate.status == "True", message: gate.message.clone().unwrap_or_default() }))
+    Some(stands.map_or_else(Gate::default, |gate| Gate {
+        open: gate.status == "True",
+        message: gate.message.clone().unwrap_or_default(),
+    }))
 }
 
-/// The node lifecycle controller sets Ready to False and leaves the reason as it was, which is none for a pod that was ready. A kubelet always gives a reason.
+/// The node lifecycle controller sets Ready to False and leaves the reason as it was, which is none
+/// for a pod that was ready. A kubelet always gives a reason.
 fn is_silent(pod: &Pod) -> bool {
-    condition(pod, "Ready").is_some_and(|ready| ready.status == "False" && ready.reason.as_deref().unwrap_or_default().is_empty())
+    condition(pod, "Ready").is_some_and(|ready| {
+        ready.status == "False" && ready.reason.as_deref().unwrap_or_default().is_empty()
+    })
 }
 
 fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
@@ -154,7 +170,10 @@ fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
 }
 
 fn cause(reason: Option<&str>, message: Option<&str>) -> Cause {
-    Cause { reason: reason.unwrap_or_default().to_owned(), message: message.unwrap_or_default().to_owned() }
+    Cause {
+        reason: reason.unwrap_or_default().to_owned(),
+        message: message.unwrap_or_default().to_owned(),
+    }
 }
 
 /// A pod's `deletionTimestamp` is the end of its grace period.
@@ -210,9 +229,20 @@ mod tests {
     fn a_pod_is_read_whole() {
         let (nothing, none) = (json!({}), json!(null));
         assert_eq!(read(&pod(&nothing, &ready("True", &none)), Role::Trainer, true), healthy());
-        assert_eq!(read(&pod(&nothing, &ready("False", &json!("ContainersNotReady"))), Role::Trainer, true), PodFacts { up_since: None, ..healthy() });
+        assert_eq!(
+            read(
+                &pod(&nothing, &ready("False", &json!("ContainersNotReady"))),
+                Role::Trainer,
+                true
+            ),
+            PodFacts { up_since: None, ..healthy() }
+        );
         let lost = PodFacts { up_since: None, silent: true, ..healthy() };
-        assert_eq!(read(&pod(&nothing, &ready("False", &none)), Role::Trainer, true), lost, "no kubelet leaves the reason out");
+        assert_eq!(
+            read(&pod(&nothing, &ready("False", &none)), Role::Trainer, true),
+            lost,
+            "no kubelet leaves the reason out"
+        );
         let new = PodFacts { up_since: None, acknowledged: false, wanted: false, ..healthy() };
         assert_eq!(read(&pod(&nothing, &nothing), Role::Trainer, false), new);
     }
@@ -223,7 +253,10 @@ mod tests {
         let target = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting" });
         let status = json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory", "conditions": [target] });
         let expected = PodFacts {
-            deletion: Some(Deletion { asked: at("2027-01-15T08:00:00Z"), due: at("2027-01-15T08:00:30Z") }),
+            deletion: Some(Deletion {
+                asked: at("2027-01-15T08:00:00Z"),
+                due: at("2027-01-15T08:00:30Z"),
+            }),
             acknowledged: false,
             up_since: None,
             disruption: Some(cause(Some("EvictionByEvictionAPI"), Some("Eviction API: evicting"))),
@@ -236,7 +269,10 @@ mod tests {
     #[test]
     fn a_gate_that_is_closed_does_not_make_an_engine_unready() {
         let mut status = ready("False", &json!("ReadinessGatesNotReady"));
-        status["conditions"].as_array_mut().unwrap().push(json!({ "type": "ContainersReady", "status": "True" }));
+        status["conditions"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({ "type": "ContainersReady", "status": "True" }));
         let mut engine = pod(&json!({}), &status);
         assert!(!is_up(&engine));
         engine.spec.readiness_gates = vec![PodReadinessGate { condition_type: "a/b".to_owned() }];
@@ -246,15 +282,21 @@ mod tests {
 
     #[test]
     fn an_engines_container_its_last_end_and_its_gate_are_read() {
-        let gate = json!({ "type": "rljob.dev/weights-synced", "status": "True", "message": "for c2" });
+        let gate =
+            json!({ "type": "rljob.dev/weights-synced", "status": "True", "message": "for c2" });
         let status = json!({ "conditions": [gate], "containerStatuses": [{ "name": "inference", "image": "", "imageID": "", "ready": true, "restartCount": 3,
             "containerID": "c2", "state": { "running": { "startedAt": "2027-01-15T08:00:00Z" } },
             "lastState": { "terminated": { "exitCode": 137, "reason": "OOMKilled", "message": "words", "finishedAt": "2027-01-15T07:59:58Z" } } }] });
         let mut engine = pod(&json!({}), &status);
-        engine.spec.readiness_gates = vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }];
+        engine.spec.readiness_gates =
+            vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }];
         let facts = read(&engine, Role::Inference, true);
-        assert_eq!(facts.container, Some(Container { id: "c2".to_owned(), since: at("2027-01-15T08:00:00Z") }));
-        let (name, reason, message) = ("sums-trainer-3".to_owned(), "OOMKilled".to_owned(), "words".to_owned());
+        assert_eq!(
+            facts.container,
+            Some(Container { id: "c2".to_owned(), since: at("2027-01-15T08:00:00Z") })
+        );
+        let (name, reason, message) =
+            ("sums-trainer-3".to_owned(), "OOMKilled".to_owned(), "words".to_owned());
         let exit = Exit { role: Role::Inference.into(), name, reason, exit_code: 137, message };
         assert_eq!(facts.end, Some(End { exit, at: at("2027-01-15T07:59:58Z"), restarts: 3 }));
         assert_eq!(facts.gate, Some(Gate { open: true, message: "for c2".to_owned() }));

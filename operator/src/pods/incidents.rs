@@ -1,8 +1,10 @@
-//! What is happening to pods, in words for a person: what, why, and what comes next. Read from states, so that a missed event is not a missed incident.
+//! What is happening to pods, in words for a person: what, why, and what comes next. Read from
+//! states, so that a missed event is not a missed incident.
 
 use rljob_crds::names::{
-    INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_ENGINE_HUNG, INCIDENT_EVICTED, INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED,
-    INCIDENT_POD_LOST, INCIDENT_PREEMPTED, INCIDENT_VANISHED,
+    INCIDENT_DELETED, INCIDENT_ENDED_BY_KUBELET, INCIDENT_ENGINE_HUNG, INCIDENT_EVICTED,
+    INCIDENT_NODE_GONE, INCIDENT_NODE_NOT_READY, INCIDENT_NODE_TAINTED, INCIDENT_POD_LOST,
+    INCIDENT_PREEMPTED, INCIDENT_VANISHED,
 };
 use rljob_crds::status::Incident;
 
@@ -10,14 +12,23 @@ use super::{Because, Gone, HUNG_SECONDS, PodFacts, Removal};
 
 const NEXT: &str = "its StatefulSet makes a new one; nothing is counted";
 
-/// What is happening now to the pods that exist, some of which are removed next, and to those that are gone without a word.
+/// What is happening now to the pods that exist, some of which are removed next, and to those that
+/// are gone without a word.
 pub(super) fn incidents(pods: &[PodFacts], removals: &[Removal], gone: &[Gone]) -> Vec<Incident> {
     let here = pods.iter().filter_map(|pod| {
         let removal = removals.iter().find(|removal| removal.uid == pod.uid);
         let (reason, message) = describe(pod, removal.map(|removal| removal.because))?;
         Some(incident(reason, &message, &pod.name, &pod.uid, pod.node.as_ref()))
     });
-    let vanished = gone.iter().map(|gone| incident(INCIDENT_VANISHED, &format!("is gone without a word; {NEXT}"), &gone.name, &gone.uid, gone.node.as_ref()));
+    let vanished = gone.iter().map(|gone| {
+        incident(
+            INCIDENT_VANISHED,
+            &format!("is gone without a word; {NEXT}"),
+            &gone.name,
+            &gone.uid,
+            gone.node.as_ref(),
+        )
+    });
     here.chain(vanished).collect()
 }
 
@@ -35,32 +46,58 @@ fn incident(reason: &str, message: &str, name: &str, uid: &str, node: Option<&St
 
 fn describe(pod: &PodFacts, removed: Option<Because>) -> Option<(&'static str, String)> {
     if removed == Some(Because::Hung) {
-        let what = format!("has not answered its coordinator for {HUNG_SECONDS} s though its container runs; it is removed, {NEXT}");
+        let what = format!(
+            "has not answered its coordinator for {HUNG_SECONDS} s though its container runs; it is removed, {NEXT}"
+        );
         return Some((INCIDENT_ENGINE_HUNG, what));
     }
     if let Some(deletion) = pod.deletion.filter(|_| removed == Some(Because::Lost)) {
         let next = if pod.wanted { NEXT } else { "nothing is counted" };
-        return Some((INCIDENT_POD_LOST, format!("was asked to go at {:.0} and nobody there ends it; it is removed by force, {next}", deletion.asked)));
+        return Some((
+            INCIDENT_POD_LOST,
+            format!(
+                "was asked to go at {:.0} and nobody there ends it; it is removed by force, {next}",
+                deletion.asked
+            ),
+        ));
     }
     if !pod.wanted {
         return None;
     }
     if pod.silent {
-        return Some((INCIDENT_NODE_NOT_READY, "is not heard of: its node does not answer; unless it comes back, the pod is replaced".to_owned()));
+        return Some((
+            INCIDENT_NODE_NOT_READY,
+            "is not heard of: its node does not answer; unless it comes back, the pod is replaced"
+                .to_owned(),
+        ));
     }
-    let why = |cause: &super::Cause| if cause.message.is_empty() { cause.reason.clone() } else { cause.message.clone() };
+    let why = |cause: &super::Cause| {
+        if cause.message.is_empty() { cause.reason.clone() } else { cause.message.clone() }
+    };
     if let Some(cause) = &pod.disruption {
         let (reason, what) = match cause.reason.as_str() {
-            "EvictionByEvictionAPI" => (INCIDENT_EVICTED, "was evicted, as by kubectl drain".to_owned()),
-            "PreemptionByScheduler" => (INCIDENT_PREEMPTED, format!("was preempted: {}", why(cause))),
-            "DeletionByTaintManager" => (INCIDENT_NODE_TAINTED, "was deleted because of a taint of its node".to_owned()),
-            "DeletionByPodGC" => (INCIDENT_NODE_GONE, "was deleted because its node is gone from the cluster".to_owned()),
+            "EvictionByEvictionAPI" => {
+                (INCIDENT_EVICTED, "was evicted, as by kubectl drain".to_owned())
+            }
+            "PreemptionByScheduler" => {
+                (INCIDENT_PREEMPTED, format!("was preempted: {}", why(cause)))
+            }
+            "DeletionByTaintManager" => {
+                (INCIDENT_NODE_TAINTED, "was deleted because of a taint of its node".to_owned())
+            }
+            "DeletionByPodGC" => (
+                INCIDENT_NODE_GONE,
+                "was deleted because its node is gone from the cluster".to_owned(),
+            ),
             _ => (INCIDENT_ENDED_BY_KUBELET, format!("was ended by its kubelet: {}", why(cause))),
         };
         return Some((reason, format!("{what}; {NEXT}")));
     }
     if let Some(cause) = &pod.failed {
-        return Some((INCIDENT_ENDED_BY_KUBELET, format!("was ended by its kubelet: {}; {NEXT}", why(cause))));
+        return Some((
+            INCIDENT_ENDED_BY_KUBELET,
+            format!("was ended by its kubelet: {}; {NEXT}", why(cause)),
+        ));
     }
     pod.deletion.map(|_| (INCIDENT_DELETED, format!("was deleted by somebody; {NEXT}")))
 }
@@ -75,7 +112,9 @@ mod tests {
 
     fn told(pod: PodFacts) -> Option<(String, String)> {
         let pods = [pod];
-        incidents(&pods, &plan(&pods, &[], at(10)).removals, &[]).pop().map(|incident| (incident.reason, incident.message))
+        incidents(&pods, &plan(&pods, &[], at(10)).removals, &[])
+            .pop()
+            .map(|incident| (incident.reason, incident.message))
     }
 
     fn by(reason: &str, message: &str) -> Cause {
@@ -133,7 +172,12 @@ mod tests {
     #[test]
     fn an_engine_that_hangs_is_told_before_it_is_removed() {
         let engine = pod("sums-inference-0");
-        let removal = Removal { name: engine.name.clone(), uid: engine.uid.clone(), resource_version: engine.resource_version.clone(), because: Because::Hung };
+        let removal = Removal {
+            name: engine.name.clone(),
+            uid: engine.uid.clone(),
+            resource_version: engine.resource_version.clone(),
+            because: Because::Hung,
+        };
         let incident = incidents(&[engine], &[removal], &[]).pop().unwrap();
         let message = "sums-inference-0 on node-2 has not answered its coordinator for 20 s though its container runs; it is removed, its StatefulSet makes a new one; \
                        nothing is counted";
@@ -142,7 +186,13 @@ mod tests {
 
     #[test]
     fn a_pod_that_vanished_is_told_by_name_and_node() {
-        let gone = Gone { role: Role::Inference, ordinal: 1, name: "sums-inference-1".to_owned(), uid: "u1".to_owned(), node: Some("node-1".to_owned()) };
+        let gone = Gone {
+            role: Role::Inference,
+            ordinal: 1,
+            name: "sums-inference-1".to_owned(),
+            uid: "u1".to_owned(),
+            node: Some("node-1".to_owned()),
+        };
         let expected = Incident {
             reason: "Vanished".to_owned(),
             message: "sums-inference-1 on node-1 is gone without a word; its StatefulSet makes a new one; nothing is counted".to_owned(),

@@ -1,14 +1,18 @@
-//! A pod that is to go and does not: its node is gone, and with it the kubelet that would end it. Its StatefulSet makes no successor before it is removed.
+//! A pod that is to go and does not: its node is gone, and with it the kubelet that would end it.
+//! Its StatefulSet makes no successor before it is removed.
 //!
-//! Removal by force ends no process: one that still runs on a node that is cut off is fenced by its epoch or attempt.
+//! Removal by force ends no process: one that still runs on a node that is cut off is fenced by its
+//! epoch or attempt.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::PodFacts;
 
-/// A kubelet that lives has killed the containers when the grace period ends, and takes seconds to clean up after them (mounts, GPUs).
+/// A kubelet that lives has killed the containers when the grace period ends, and takes seconds to
+/// clean up after them (mounts, GPUs).
 const OVERDUE: SignedDuration = SignedDuration::from_secs(20);
-/// Where no kubelet is seen to live, none ends the pod in its grace period; a node that is back within this time still does it in order.
+/// Where no kubelet is seen to live, none ends the pod in its grace period; a node that is back
+/// within this time still does it in order.
 const UNATTENDED: SignedDuration = SignedDuration::from_secs(5);
 
 /// When the pod is to be removed by force, if it is still there then.
@@ -33,8 +37,16 @@ mod tests {
             ("nobody asked it to go", pod("sums-trainer-0"), None),
             ("its kubelet has the grace period and some time more", going(), Some(at(50))),
             ("its node does not answer", PodFacts { silent: true, ..going() }, Some(at(5))),
-            ("no kubelet ever took it on", PodFacts { acknowledged: false, ..going() }, Some(at(5))),
-            ("its node does not answer, but was not asked", PodFacts { silent: true, ..pod("sums-trainer-0") }, None),
+            (
+                "no kubelet ever took it on",
+                PodFacts { acknowledged: false, ..going() },
+                Some(at(5)),
+            ),
+            (
+                "its node does not answer, but was not asked",
+                PodFacts { silent: true, ..pod("sums-trainer-0") },
+                None,
+            ),
             ("a short grace period", asked_to_go(pod("sums-trainer-0"), 0, 1), Some(at(21))),
         ] {
             assert_eq!(due(&pod), expected, "{case}");

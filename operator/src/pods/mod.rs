@@ -1,4 +1,5 @@
-//! A job's pods as plain facts, and what their states ask for. Pure: [`crate::tend`] does what is planned here, after the status says so.
+//! A job's pods as plain facts, and what their states ask for. Pure: [`crate::tend`] does what is
+//! planned here, after the status says so.
 //!
 //! ```text
 //!  Pod ──▶ PodFacts ─┬─▶ lost, hung ───────▶ Plan ──▶ tend: DELETE, PATCH pods/status
@@ -7,7 +8,8 @@
 //!  EngineStates      └─▶ incidents, exits ─▶ status, events
 //! ```
 //!
-//! What a pod's going means for the run is not decided here: engines leave the list, the coordinator restarts learners, a new coordinator gets an epoch.
+//! What a pod's going means for the run is not decided here: engines leave the list, the
+//! coordinator restarts learners, a new coordinator gets an epoch.
 
 use std::time::Duration;
 
@@ -85,7 +87,10 @@ impl Plan {
 pub fn plan(pods: &[PodFacts], engines: &[EngineState], now: Timestamp) -> Plan {
     let (hung, next_hung) = hung::hung(pods, engines, now);
     let (gates, next_gate) = gate::changes(pods, engines, now);
-    let (lost, waiting): (Vec<_>, Vec<_>) = pods.iter().filter_map(|pod| Some((pod, lost::due(pod)?))).partition(|(_, due)| now >= *due);
+    let (lost, waiting): (Vec<_>, Vec<_>) = pods
+        .iter()
+        .filter_map(|pod| Some((pod, lost::due(pod)?)))
+        .partition(|(_, due)| now >= *due);
     let lost = lost.into_iter().map(|(pod, _)| removal(pod, Because::Lost));
     let removals = lost.chain(hung.into_iter().map(|pod| removal(pod, Because::Hung))).collect();
     let next = waiting.into_iter().map(|(_, due)| due).chain(next_hung).chain(next_gate).min();
@@ -93,7 +98,12 @@ pub fn plan(pods: &[PodFacts], engines: &[EngineState], now: Timestamp) -> Plan 
 }
 
 fn removal(pod: &PodFacts, because: Because) -> Removal {
-    Removal { name: pod.name.clone(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone(), because }
+    Removal {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        resource_version: pod.resource_version.clone(),
+        because,
+    }
 }
 
 fn earliest(one: Option<Timestamp>, other: Timestamp) -> Timestamp {
@@ -146,7 +156,11 @@ pub(crate) mod test_support {
     }
 
     pub fn asked_to_go(pod: PodFacts, second: i64, grace: i64) -> PodFacts {
-        PodFacts { deletion: Some(Deletion { asked: at(second), due: at(second + grace) }), up_since: None, ..pod }
+        PodFacts {
+            deletion: Some(Deletion { asked: at(second), due: at(second + grace) }),
+            up_since: None,
+            ..pod
+        }
     }
 }
 
@@ -170,7 +184,10 @@ mod tests {
             resource_version: Some("7".to_owned()),
             because: Because::Lost,
         };
-        assert_eq!(plan(&pods, &[], at(30)), Plan { removals: vec![removal], gates: vec![], next: Some(at(33)) });
+        assert_eq!(
+            plan(&pods, &[], at(30)),
+            Plan { removals: vec![removal], gates: vec![], next: Some(at(33)) }
+        );
         assert_eq!(plan(&pods, &[], at(30)).wait(at(30)), Some(Duration::from_secs(3)));
         assert_eq!(plan(&pods, &[], at(29)), Plan { next: Some(at(30)), ..Plan::default() });
         assert_eq!(plan(&pods[..1], &[], at(30)), Plan::default());

@@ -1,5 +1,6 @@
-//! Which pods were there in the pass before: how a pod is noticed that vanished without a state that says so. Only a hint for people; nothing is done because of it,
-//! and a new operator starts without.
+//! Which pods were there in the pass before: how a pod is noticed that vanished without a state
+//! that says so. Only a hint for people; nothing is done because of it, and a new operator starts
+//! without.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -28,18 +29,33 @@ pub struct LastSeen(Mutex<HashMap<String, Vec<Gone>>>);
 
 impl LastSeen {
     /// Those that are gone though their StatefulSets want pods in their places.
-    pub fn gone(&self, job: &str, pods: &[PodFacts], wants: impl Fn(Role, u32) -> bool) -> Vec<Gone> {
+    pub fn gone(
+        &self,
+        job: &str,
+        pods: &[PodFacts],
+        wants: impl Fn(Role, u32) -> bool,
+    ) -> Vec<Gone> {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let here: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
-        let is_gone = |before: &&Gone| !here.contains(before.uid.as_str()) && wants(before.role, before.ordinal);
+        let is_gone = |before: &&Gone| {
+            !here.contains(before.uid.as_str()) && wants(before.role, before.ordinal)
+        };
         seen.get(job).into_iter().flatten().filter(is_gone).cloned().collect()
     }
 
     /// Remembers the pods of this pass.
     pub fn replace(&self, job: &str, pods: &[PodFacts]) {
-        let staying = pods.iter().filter(|pod| pod.wanted && pod.deletion.is_none() && pod.failed.is_none());
-        let now =
-            staying.map(|pod| Gone { role: pod.role, ordinal: pod.ordinal, name: pod.name.clone(), uid: pod.uid.clone(), node: pod.node.clone() }).collect();
+        let staying =
+            pods.iter().filter(|pod| pod.wanted && pod.deletion.is_none() && pod.failed.is_none());
+        let now = staying
+            .map(|pod| Gone {
+                role: pod.role,
+                ordinal: pod.ordinal,
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                node: pod.node.clone(),
+            })
+            .collect();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job.to_owned(), now);
     }
 
@@ -57,7 +73,9 @@ mod tests {
     #[test]
     fn a_pod_has_vanished_when_it_is_wanted_and_gone_and_was_not_on_its_way_out() {
         let seen = LastSeen::default();
-        let gone = |job: &str, pods: &[PodFacts]| seen.gone(job, pods, |role, ordinal| (role, ordinal) == (Role::Trainer, 0));
+        let gone = |job: &str, pods: &[PodFacts]| {
+            seen.gone(job, pods, |role, ordinal| (role, ordinal) == (Role::Trainer, 0))
+        };
         let successor = [PodFacts { uid: "another".to_owned(), ..pod("sums-trainer-0") }];
         assert_eq!(gone("job", &successor), [], "nothing was seen before");
         seen.replace("job", &[pod("sums-trainer-0"), pod("sums-trainer-1")]);

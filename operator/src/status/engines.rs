@@ -10,9 +10,15 @@ use crate::validate::ValidatedJob;
 const LIMIT: usize = 32;
 
 /// The inference part of the status.
-pub(super) fn inference(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, keeps_running: bool) -> InferenceStatus {
+pub(super) fn inference(
+    job: &ValidatedJob,
+    old: &RLJobStatus,
+    facts: &Facts,
+    keeps_running: bool,
+) -> InferenceStatus {
     let counts = facts.roles.inference;
-    let known = old.inference.as_ref().map(|inference| inference.engines.as_slice()).unwrap_or_default();
+    let known =
+        old.inference.as_ref().map(|inference| inference.engines.as_slice()).unwrap_or_default();
     InferenceStatus {
         desired: if keeps_running { job.spec.inference.replicas } else { 0 },
         ready: counts.ready,
@@ -25,9 +31,14 @@ pub(super) fn inference(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, ke
 /// While no coordinator reports, what the last one said.
 fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
     if facts.report().is_none() && !known.is_empty() {
-        return known.iter().filter(|known| facts.engines.iter().any(|engine| engine.name == known.name)).cloned().collect();
+        return known
+            .iter()
+            .filter(|known| facts.engines.iter().any(|engine| engine.name == known.name))
+            .cloned()
+            .collect();
     }
-    let mut engines: Vec<EngineStatus> = facts.engines.iter().map(|engine| status(&engine.name, facts.report())).collect();
+    let mut engines: Vec<EngineStatus> =
+        facts.engines.iter().map(|engine| status(&engine.name, facts.report())).collect();
     // Stable: by number within a state.
     engines.sort_by_key(|engine| engine.state);
     engines.truncate(LIMIT);
@@ -36,12 +47,15 @@ fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
 
 /// Whether an engine is listed, or heard of, that was not before.
 pub(super) fn any_is_new(old: &[EngineStatus], new: &[EngineStatus]) -> bool {
-    let unknown = |engines: &[EngineStatus]| engines.iter().filter(|engine| engine.state == EngineStanding::Unknown).count();
+    let unknown = |engines: &[EngineStatus]| {
+        engines.iter().filter(|engine| engine.state == EngineStanding::Unknown).count()
+    };
     new.len() > old.len() || unknown(new) < unknown(old)
 }
 
 fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
-    let reported = report.and_then(|report| report.engines.iter().find(|engine| engine.name == name));
+    let reported =
+        report.and_then(|report| report.engines.iter().find(|engine| engine.name == name));
     let state = match reported.map(|engine| engine.state) {
         None => EngineStanding::Unknown,
         Some(EngineCondition::Unreachable) => EngineStanding::Unreachable,
@@ -49,7 +63,11 @@ fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
         Some(EngineCondition::Syncing) => EngineStanding::Syncing,
         Some(EngineCondition::Ready) => EngineStanding::Ready,
     };
-    EngineStatus { name: name.to_owned(), state, version: reported.and_then(|engine| engine.version).map(|version| version.to_string()) }
+    EngineStatus {
+        name: name.to_owned(),
+        state,
+        version: reported.and_then(|engine| engine.version).map(|version| version.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -63,7 +81,9 @@ mod tests {
     #[test]
     fn engines_in_trouble_come_first_and_no_more_than_the_limit() {
         let mut facts = facts();
-        facts.engines = (0..40).map(|index| EngineEndpoint { name: format!("e-{index}"), url: String::new() }).collect();
+        facts.engines = (0..40)
+            .map(|index| EngineEndpoint { name: format!("e-{index}"), url: String::new() })
+            .collect();
         let state = |(index, state): (usize, EngineCondition)| EngineState {
             name: format!("e-{index}"),
             state,
@@ -81,11 +101,17 @@ mod tests {
                 },
             )
         });
-        facts.coordinator.as_mut().unwrap().engines = reported.filter(|(index, _)| *index != 39).map(state).collect();
+        facts.coordinator.as_mut().unwrap().engines =
+            reported.filter(|(index, _)| *index != 39).map(state).collect();
         let list = engines(&facts, &[]);
-        let short: Vec<(&str, EngineStanding)> = list.iter().take(4).map(|engine| (engine.name.as_str(), engine.state)).collect();
-        let expected =
-            [("e-35", EngineStanding::Unreachable), ("e-39", EngineStanding::Unknown), ("e-3", EngineStanding::Syncing), ("e-0", EngineStanding::Ready)];
+        let short: Vec<(&str, EngineStanding)> =
+            list.iter().take(4).map(|engine| (engine.name.as_str(), engine.state)).collect();
+        let expected = [
+            ("e-35", EngineStanding::Unreachable),
+            ("e-39", EngineStanding::Unknown),
+            ("e-3", EngineStanding::Syncing),
+            ("e-0", EngineStanding::Ready),
+        ];
         assert_eq!(short, expected);
         assert_eq!((list.len(), list[3].version.as_deref()), (32, Some("step-7.attempt-1")));
         facts.coordinator = None;
@@ -95,9 +121,17 @@ mod tests {
 
     #[test]
     fn an_engine_is_new_when_it_is_listed_and_when_it_is_heard_of() {
-        let engine = |name: &str, state| EngineStatus { name: name.to_owned(), state, version: None };
-        let (unknown, ready, stale) = (engine("e-1", EngineStanding::Unknown), engine("e-1", EngineStanding::Ready), engine("e-1", EngineStanding::Stale));
-        assert!(any_is_new(&[], std::slice::from_ref(&unknown)) && any_is_new(&[unknown], std::slice::from_ref(&ready)));
+        let engine =
+            |name: &str, state| EngineStatus { name: name.to_owned(), state, version: None };
+        let (unknown, ready, stale) = (
+            engine("e-1", EngineStanding::Unknown),
+            engine("e-1", EngineStanding::Ready),
+            engine("e-1", EngineStanding::Stale),
+        );
+        assert!(
+            any_is_new(&[], std::slice::from_ref(&unknown))
+                && any_is_new(&[unknown], std::slice::from_ref(&ready))
+        );
         assert!(!any_is_new(&[ready], &[stale]));
     }
 }

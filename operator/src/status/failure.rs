@@ -1,27 +1,47 @@
-//! `lastFailure`: the newer of what the coordinator says of its learners and what kubelets say of containers. Only kubelets give times, so that a learner's failure is taken for
-//! new when it differs from the last one, or when a restart was counted since.
+//! `lastFailure`: the newer of what the coordinator says of its learners and what kubelets say of
+//! containers. Only kubelets give times, so that a learner's failure is taken for new when it
+//! differs from the last one, or when a restart was counted since.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{FAILURE_COORDINATOR_EXITED, FAILURE_ENGINE_EXITED, FAILURE_OUT_OF_MEMORY, FAILURE_SUPERVISOR_EXITED};
+use rljob_crds::names::{
+    FAILURE_COORDINATOR_EXITED, FAILURE_ENGINE_EXITED, FAILURE_OUT_OF_MEMORY,
+    FAILURE_SUPERVISOR_EXITED,
+};
 use rljob_crds::status::{Failure, RLJobStatus};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 /// Reasons of failures that kubelets tell.
-const OF_CONTAINERS: [&str; 4] = [FAILURE_ENGINE_EXITED, FAILURE_COORDINATOR_EXITED, FAILURE_SUPERVISOR_EXITED, FAILURE_OUT_OF_MEMORY];
+const OF_CONTAINERS: [&str; 4] = [
+    FAILURE_ENGINE_EXITED,
+    FAILURE_COORDINATOR_EXITED,
+    FAILURE_SUPERVISOR_EXITED,
+    FAILURE_OUT_OF_MEMORY,
+];
 
 /// The failure to record.
-pub(super) fn newest(old: &RLJobStatus, report: Option<&CoordinatorStatus>, exit: Option<&Failure>, now: Timestamp) -> Option<Failure> {
+pub(super) fn newest(
+    old: &RLJobStatus,
+    report: Option<&CoordinatorStatus>,
+    exit: Option<&Failure>,
+    now: Timestamp,
+) -> Option<Failure> {
     let known = of_learners(old, report, now).or_else(|| old.last_failure.clone());
     let time = |failure: &Failure| failure.time.as_ref().map(|time| time.0);
     match exit {
-        Some(exit) if known.as_ref().is_none_or(|known| time(exit) > time(known)) => Some(Failure { message: super::clip(&exit.message), ..exit.clone() }),
+        Some(exit) if known.as_ref().is_none_or(|known| time(exit) > time(known)) => {
+            Some(Failure { message: super::clip(&exit.message), ..exit.clone() })
+        }
         _ => known,
     }
 }
 
 /// A failure of learners that is not recorded yet.
-fn of_learners(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<Failure> {
+fn of_learners(
+    old: &RLJobStatus,
+    report: Option<&CoordinatorStatus>,
+    now: Timestamp,
+) -> Option<Failure> {
     let report = report?;
     let failure = report.last_failure.as_ref()?;
     let new = Failure {
@@ -46,11 +66,21 @@ mod tests {
     use rljob_protocol::status::LearnerFailure;
 
     fn exit(second: i64) -> Failure {
-        Failure { reason: "EngineExited".to_owned(), message: "an engine".to_owned(), time: Some(Time(at(second))), ..Failure::default() }
+        Failure {
+            reason: "EngineExited".to_owned(),
+            message: "an engine".to_owned(),
+            time: Some(Time(at(second))),
+            ..Failure::default()
+        }
     }
 
     fn learner(restarts: u32) -> CoordinatorStatus {
-        let failure = LearnerFailure { reason: "LearnerExited".to_owned(), message: "a learner".to_owned(), supervisor: None, exit_code: Some(1) };
+        let failure = LearnerFailure {
+            reason: "LearnerExited".to_owned(),
+            message: "a learner".to_owned(),
+            supervisor: None,
+            exit_code: Some(1),
+        };
         CoordinatorStatus { restarts, last_failure: Some(failure), ..report() }
     }
 
@@ -71,11 +101,41 @@ mod tests {
         for (case, old, report, seen, expected) in [
             ("nothing", &none, None, None, None),
             ("a learner's first", &none, Some(learner(1)), None, Some(of_learner(9))),
-            ("the same again", &recorded(of_learner(5), 1), Some(learner(1)), None, Some(of_learner(5))),
-            ("a container's after it", &recorded(of_learner(5), 1), Some(learner(1)), Some(exit(7)), Some(exit(7))),
-            ("a container's from before it", &recorded(of_learner(5), 1), Some(learner(1)), Some(exit(3)), Some(of_learner(5))),
-            ("the learner's old one beside it", &recorded(exit(7), 1), Some(learner(1)), Some(exit(7)), Some(exit(7))),
-            ("a learner's, counted since", &recorded(exit(7), 1), Some(learner(2)), Some(exit(7)), Some(of_learner(9))),
+            (
+                "the same again",
+                &recorded(of_learner(5), 1),
+                Some(learner(1)),
+                None,
+                Some(of_learner(5)),
+            ),
+            (
+                "a container's after it",
+                &recorded(of_learner(5), 1),
+                Some(learner(1)),
+                Some(exit(7)),
+                Some(exit(7)),
+            ),
+            (
+                "a container's from before it",
+                &recorded(of_learner(5), 1),
+                Some(learner(1)),
+                Some(exit(3)),
+                Some(of_learner(5)),
+            ),
+            (
+                "the learner's old one beside it",
+                &recorded(exit(7), 1),
+                Some(learner(1)),
+                Some(exit(7)),
+                Some(exit(7)),
+            ),
+            (
+                "a learner's, counted since",
+                &recorded(exit(7), 1),
+                Some(learner(2)),
+                Some(exit(7)),
+                Some(of_learner(9)),
+            ),
             ("no report", &recorded(exit(7), 1), None, None, Some(exit(7))),
         ] {
             assert_eq!(newest(old, report.as_ref(), seen.as_ref(), at(9)), expected, "{case}");

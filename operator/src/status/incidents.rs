@@ -10,15 +10,26 @@ const LIMIT: usize = 16;
 
 /// The log after a pass that saw these.
 pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<Incident> {
-    // More at once than the log holds: always the same ones are told, so that the log comes to rest.
+    // More at once than the log holds: always the same ones are told, so that the log comes to
+    // rest.
     let seen = &seen[..seen.len().min(LIMIT)];
     let mut log = old.to_vec();
     for incident in seen {
-        let new = Incident { time: Some(Time(now)), message: super::clip(&incident.message), ..incident.clone() };
+        let new = Incident {
+            time: Some(Time(now)),
+            message: super::clip(&incident.message),
+            ..incident.clone()
+        };
         match log.iter_mut().find(|entry| entry.uid == incident.uid) {
             None => log.push(new),
             // What is removed by force is still seen for a moment, as it was before.
-            Some(entry) if entry.reason != new.reason && entry.reason != INCIDENT_POD_LOST && says_why(&new) => *entry = new,
+            Some(entry)
+                if entry.reason != new.reason
+                    && entry.reason != INCIDENT_POD_LOST
+                    && says_why(&new) =>
+            {
+                *entry = new
+            }
             Some(_) => {}
         }
     }
@@ -41,7 +52,13 @@ mod tests {
     use crate::decide::test_support::at;
 
     fn incident(uid: &str, reason: &str) -> Incident {
-        Incident { uid: uid.to_owned(), reason: reason.to_owned(), pod: format!("pod {uid}"), message: format!("{uid} {reason}"), ..Incident::default() }
+        Incident {
+            uid: uid.to_owned(),
+            reason: reason.to_owned(),
+            pod: format!("pod {uid}"),
+            message: format!("{uid} {reason}"),
+            ..Incident::default()
+        }
     }
 
     fn timed(uid: &str, reason: &str, second: i64) -> Incident {
@@ -57,12 +74,17 @@ mod tests {
         let then = merge(&first, &[incident("a", "PodLost"), incident("b", "Vanished")], at(9));
         assert_eq!(then, [timed("a", "PodLost", 9), timed("b", "Vanished", 9)]);
         assert_eq!(merge(&then, &[], at(10)), then, "what is over stays in the log");
-        assert_eq!(merge(&then, &[incident("a", "NodeNotReady")], at(10)), then, "nothing follows a removal by force");
+        assert_eq!(
+            merge(&then, &[incident("a", "NodeNotReady")], at(10)),
+            then,
+            "nothing follows a removal by force"
+        );
     }
 
     #[test]
     fn the_log_drops_its_oldest_and_comes_to_rest_however_much_happens_at_once() {
-        let many: Vec<Incident> = (0..40).map(|number| incident(&number.to_string(), "Evicted")).collect();
+        let many: Vec<Incident> =
+            (0..40).map(|number| incident(&number.to_string(), "Evicted")).collect();
         let old = [timed("x", "Evicted", 0), timed("0", "Evicted", 0)];
         let log = merge(&old, &many, at(1));
         let uids: Vec<String> = log.iter().map(|incident| incident.uid.clone()).collect();

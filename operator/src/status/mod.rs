@@ -1,4 +1,5 @@
-//! Facts and decision → the status to write. Pure; computed whole in every pass and written once, before anything is destroyed.
+//! Facts and decision → the status to write. Pure; computed whole in every pass and written once,
+//! before anything is destroyed.
 //!
 //! | State | Succeeded | Ready | Reconciling | Stalled |
 //! |---|---|---|---|---|
@@ -8,11 +9,14 @@
 //! | done | True | True | False | False |
 //! | failed, or a spec that cannot run | False | False | False | True |
 //!
-//! `attempt` and `restarts` are the larger of what was recorded and what the coordinator says, so that a lost status resets no budget.
+//! `attempt` and `restarts` are the larger of what was recorded and what the coordinator says, so
+//! that a lost status resets no budget.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{CONDITION_SUCCEEDED, CONDITION_SUSPENDED, REASON_CHILD_REJECTED, REASON_FAILED};
+use rljob_crds::names::{
+    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, REASON_CHILD_REJECTED, REASON_FAILED,
+};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -35,10 +39,12 @@ const MESSAGE_LIMIT: usize = 4096;
 /// What earlier passes recorded.
 pub fn recorded(status: &RLJobStatus) -> Recorded {
     let outcome = status.completion_time.as_ref().map(|_| {
-        let succeeded = status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
+        let succeeded =
+            status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
         Outcome {
             succeeded: succeeded.is_some_and(|condition| condition.status == "True"),
-            reason: succeeded.map_or_else(|| REASON_FAILED.to_owned(), |condition| condition.reason.clone()),
+            reason: succeeded
+                .map_or_else(|| REASON_FAILED.to_owned(), |condition| condition.reason.clone()),
             message: succeeded.map(|condition| condition.message.clone()).unwrap_or_default(),
         }
     });
@@ -53,19 +59,33 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
     }
 }
 
-/// Whether the job is to be suspended and has pods yet. A spec that has become invalid, by an edit or by an operator with more rules, does not keep it from that: only a suspended
-/// job's spec can be mended.
+/// Whether the job is to be suspended and has pods yet. A spec that has become invalid, by an edit
+/// or by an operator with more rules, does not keep it from that: only a suspended job's spec can
+/// be mended.
 pub fn is_to_release(suspend: bool, status: &RLJobStatus) -> bool {
-    let is_suspended = status.conditions.iter().any(|condition| condition.type_ == CONDITION_SUSPENDED && condition.status == "True");
+    let is_suspended = status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == CONDITION_SUSPENDED && condition.status == "True");
     suspend && status.start_time.is_some() && status.completion_time.is_none() && !is_suspended
 }
 
 /// The status after a decision. `epoch` is what [`crate::decide::assign_epoch`] gave.
-pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &Decision, epoch: &Epoch, now: Timestamp) -> RLJobStatus {
+pub fn compute(
+    job: &ValidatedJob,
+    old: &RLJobStatus,
+    facts: &Facts,
+    decision: &Decision,
+    epoch: &Epoch,
+    now: Timestamp,
+) -> RLJobStatus {
     let report = facts.report();
     let keeps_running = decision.keeps_running();
     let finishes = matches!(decision, Decision::Finish(_));
-    let counts = |role: RoleCounts, wanted: i32| RoleStatus { desired: if keeps_running { wanted } else { 0 }, ready: role.ready };
+    let counts = |role: RoleCounts, wanted: i32| RoleStatus {
+        desired: if keeps_running { wanted } else { 0 },
+        ready: role.ready,
+    };
     let inference = engines::inference(job, old, facts, keeps_running);
     RLJobStatus {
         observed_generation: Some(job.generation),
@@ -87,16 +107,30 @@ pub fn compute(job: &ValidatedJob, old: &RLJobStatus, facts: &Facts, decision: &
     }
 }
 
-/// The status of a job that does not get further by itself: a spec that cannot run, or children that cannot be made. What runs is left alone, and its record kept.
-pub fn stalled(generation: i64, old: &RLJobStatus, reason: &str, message: &str, now: Timestamp) -> RLJobStatus {
+/// The status of a job that does not get further by itself: a spec that cannot run, or children
+/// that cannot be made. What runs is left alone, and its record kept.
+pub fn stalled(
+    generation: i64,
+    old: &RLJobStatus,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> RLJobStatus {
     let conditions = conditions::stalled(generation, old, old, reason, &clip(message), now);
     RLJobStatus { observed_generation: Some(generation), conditions, ..old.clone() }
 }
 
-/// A computed status, of a job whose children the API server refused in the pass before: stalled, with all that is known of its parts.
-pub fn rejected(old: &RLJobStatus, computed: RLJobStatus, message: &str, now: Timestamp) -> RLJobStatus {
+/// A computed status, of a job whose children the API server refused in the pass before: stalled,
+/// with all that is known of its parts.
+pub fn rejected(
+    old: &RLJobStatus,
+    computed: RLJobStatus,
+    message: &str,
+    now: Timestamp,
+) -> RLJobStatus {
     let generation = computed.observed_generation.unwrap_or_default();
-    let conditions = conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &clip(message), now);
+    let conditions =
+        conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &clip(message), now);
     RLJobStatus { conditions, ..computed }
 }
 
@@ -104,7 +138,9 @@ pub fn rejected(old: &RLJobStatus, computed: RLJobStatus, message: &str, now: Ti
 fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     match decision {
         Decision::Release | Decision::Suspended => None,
-        Decision::Start(_) | Decision::Run | Decision::Drain { .. } => old.active_since.clone().or(Some(Time(now))),
+        Decision::Start(_) | Decision::Run | Decision::Drain { .. } => {
+            old.active_since.clone().or(Some(Time(now)))
+        }
         Decision::Finish(_) | Decision::Finished(_) => old.active_since.clone(),
     }
 }
@@ -117,7 +153,12 @@ fn drain_deadline(old: &RLJobStatus, facts: &Facts, decision: &Decision) -> Opti
     }
 }
 
-fn progress(old: &RLJobStatus, report: Option<&CoordinatorStatus>, inference: &InferenceStatus, now: Timestamp) -> Option<Progress> {
+fn progress(
+    old: &RLJobStatus,
+    report: Option<&CoordinatorStatus>,
+    inference: &InferenceStatus,
+    now: Timestamp,
+) -> Option<Progress> {
     let Some(report) = report else {
         return old.progress.clone();
     };
@@ -136,19 +177,31 @@ fn progress(old: &RLJobStatus, report: Option<&CoordinatorStatus>, inference: &I
     Some(new)
 }
 
-fn checkpoint(old: &RLJobStatus, report: Option<&CoordinatorStatus>, now: Timestamp) -> Option<CheckpointStatus> {
+fn checkpoint(
+    old: &RLJobStatus,
+    report: Option<&CoordinatorStatus>,
+    now: Timestamp,
+) -> Option<CheckpointStatus> {
     let Some(version) = report.and_then(|report| report.checkpoint) else {
         return old.checkpoint.clone();
     };
     let path = format!("{}/{version}", rljob_crds::names::CHECKPOINTS_DIR);
     let unchanged = old.checkpoint.as_ref().filter(|old| old.path == path);
-    Some(unchanged.cloned().unwrap_or(CheckpointStatus { step: version.step, path, time: Some(Time(now)) }))
+    Some(unchanged.cloned().unwrap_or(CheckpointStatus {
+        step: version.step,
+        path,
+        time: Some(Time(now)),
+    }))
 }
 
 /// The last part of a message that is too long: the end of a log says why.
 fn clip(message: &str) -> String {
     let length = message.chars().count();
-    if length <= MESSAGE_LIMIT { message.to_owned() } else { message.chars().skip(length - MESSAGE_LIMIT).collect() }
+    if length <= MESSAGE_LIMIT {
+        message.to_owned()
+    } else {
+        message.chars().skip(length - MESSAGE_LIMIT).collect()
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,12 @@ fn running() -> Facts {
     report.attempt = 1;
     report.restarts = 1;
     report.checkpoint = Some(Version { step: 5, attempt: 0 });
-    report.metrics = Some(StepMetrics { step: 7, reward: Some(0.5), tokens_per_second: 1200.0, ..StepMetrics::default() });
+    report.metrics = Some(StepMetrics {
+        step: 7,
+        reward: Some(0.5),
+        tokens_per_second: 1200.0,
+        ..StepMetrics::default()
+    });
     report.engines = vec![EngineState {
         name: "sums-inference-0".to_owned(),
         state: EngineCondition::Ready,
@@ -79,7 +84,13 @@ fn finished() {
     let new = status(&status(&unvisited(), &running(), at(0)), &facts, at(60));
     insta::assert_yaml_snapshot!(new);
     let recorded = recorded(&new);
-    assert_eq!(recorded.outcome, Some(Outcome { message: "7 steps are done and the model is exported".to_owned(), ..outcome() }));
+    assert_eq!(
+        recorded.outcome,
+        Some(Outcome {
+            message: "7 steps are done and the model is exported".to_owned(),
+            ..outcome()
+        })
+    );
     facts.recorded = recorded;
     facts.coordinator = None;
     assert_eq!(status(&new, &facts, at(120)), new, "the pass after the end writes nothing");
@@ -94,7 +105,13 @@ fn failed() {
 
 #[test]
 fn a_spec_that_cannot_run() {
-    insta::assert_yaml_snapshot!(stalled(4, &unvisited(), REASON_INVALID_SPEC, "spec.reward: is missing; algorithm.grpo needs a reward", at(0)));
+    insta::assert_yaml_snapshot!(stalled(
+        4,
+        &unvisited(),
+        REASON_INVALID_SPEC,
+        "spec.reward: is missing; algorithm.grpo needs a reward",
+        at(0)
+    ));
 }
 
 #[test]
@@ -105,7 +122,11 @@ fn progress_alone_is_written_once_a_minute() {
     assert_eq!(status(&old, &facts, at(59)), old);
     assert_eq!(status(&old, &facts, at(60)).progress.unwrap().step, 8);
     facts.roles.inference.ready = 1;
-    assert_eq!(status(&old, &facts, at(1)).progress.unwrap().step, 8, "written along with another change");
+    assert_eq!(
+        status(&old, &facts, at(1)).progress.unwrap().step,
+        8,
+        "written along with another change"
+    );
 }
 
 #[test]
@@ -121,23 +142,47 @@ fn attempt_and_restarts_never_go_back() {
 fn weights_that_no_engine_holds_become_a_failure_only_when_overdue() {
     let mut facts = running();
     facts.coordinator.as_mut().unwrap().engines.clear();
-    let synced = |status: &RLJobStatus| status.conditions.iter().find(|condition| condition.type_ == "WeightsSynced").unwrap().clone();
+    let synced = |status: &RLJobStatus| {
+        status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "WeightsSynced")
+            .unwrap()
+            .clone()
+    };
     let first = status(&unvisited(), &facts, at(0));
-    assert_eq!((synced(&first).status.as_str(), synced(&first).reason.as_str()), ("Unknown", "Syncing"));
+    assert_eq!(
+        (synced(&first).status.as_str(), synced(&first).reason.as_str()),
+        ("Unknown", "Syncing")
+    );
     let later = status(&first, &facts, at(600));
     assert_eq!(synced(&later), synced(&first));
     let overdue = status(&later, &facts, at(601));
-    assert_eq!((synced(&overdue).status.as_str(), synced(&overdue).reason.as_str()), ("False", "Overdue"));
+    assert_eq!(
+        (synced(&overdue).status.as_str(), synced(&overdue).reason.as_str()),
+        ("False", "Overdue")
+    );
     assert_eq!(synced(&status(&overdue, &running(), at(700))).status, "True");
 }
 
 #[test]
 fn refused_children_stall_the_job_and_the_next_pass_writes_nothing() {
     let old = status(&unvisited(), &running(), at(0));
-    let computed = |old: &RLJobStatus, now| rejected(old, status(old, &running(), now), "the API server refused StatefulSet sums-trainer: no quota", now);
+    let computed = |old: &RLJobStatus, now| {
+        rejected(
+            old,
+            status(old, &running(), now),
+            "the API server refused StatefulSet sums-trainer: no quota",
+            now,
+        )
+    };
     let new = computed(&old, at(1));
-    let summary =
-        |type_: &str| new.conditions.iter().find(|condition| condition.type_ == type_).map(|condition| (condition.status.as_str(), condition.reason.as_str()));
+    let summary = |type_: &str| {
+        new.conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .map(|condition| (condition.status.as_str(), condition.reason.as_str()))
+    };
     assert_eq!(summary("Succeeded"), Some(("False", "ChildRejected")));
     assert_eq!(summary("Stalled"), Some(("True", "ChildRejected")));
     assert_eq!(summary("TrainerReady"), Some(("True", "PodsReady")));
@@ -149,7 +194,11 @@ fn a_started_job_is_to_be_released_until_no_pod_is_left_or_it_has_ended() {
     let running = status(&unvisited(), &running(), at(0));
     let suspended = {
         let mut suspended = running.clone();
-        suspended.conditions.iter_mut().filter(|condition| condition.type_ == "Suspended").for_each(|condition| condition.status = "True".to_owned());
+        suspended
+            .conditions
+            .iter_mut()
+            .filter(|condition| condition.type_ == "Suspended")
+            .for_each(|condition| condition.status = "True".to_owned());
         suspended
     };
     let ended = RLJobStatus { completion_time: Some(Time(at(1))), ..running.clone() };

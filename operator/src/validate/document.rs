@@ -12,7 +12,8 @@ const API_VERSION: &str = "rljob.dev/v1alpha1";
 /// Reads every RLJob of a file. Documents of other API groups are somebody else's and passed over.
 ///
 /// # Errors
-/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, wrong types, ranges, and what [`super::validate`] checks; or that there is no RLJob.
+/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, wrong types,
+/// ranges, and what [`super::validate`] checks; or that there is no RLJob.
 pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
     let mut jobs = Vec::new();
     let mut problems = Vec::new();
@@ -27,12 +28,18 @@ pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
             Ok(value) if is_foreign(&value) => {}
             Ok(value) => match read_job(value) {
                 Ok(job) => jobs.push(job),
-                Err(found) => problems.extend(found.into_iter().map(|problem| Problem { line: line_of(text, index, &problem.path), ..problem })),
+                Err(found) => problems.extend(found.into_iter().map(|problem| Problem {
+                    line: line_of(text, index, &problem.path),
+                    ..problem
+                })),
             },
         }
     }
     if problems.is_empty() && jobs.is_empty() {
-        problems.push(Problem::new("", format!("the file holds no object of apiVersion {API_VERSION} and kind RLJob")));
+        problems.push(Problem::new(
+            "",
+            format!("the file holds no object of apiVersion {API_VERSION} and kind RLJob"),
+        ));
     }
     // From the top of the file to its end.
     problems.sort_by_key(|problem| problem.line);
@@ -40,27 +47,43 @@ pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
 }
 
 fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> {
-    let problem = |error: serde_yaml::Error| Problem { line: error.location().map(|at| at.line()), ..Problem::new("", error.to_string()) };
+    let problem = |error: serde_yaml::Error| Problem {
+        line: error.location().map(|at| at.line()),
+        ..Problem::new("", error.to_string())
+    };
     // serde_yaml's own value refuses duplicate keys, which serde_json's would drop.
     let mut value = serde_yaml::Value::deserialize(document).map_err(problem)?;
     value.apply_merge().map_err(problem)?;
-    serde_json::to_value(value).map_err(|error| Problem::new("", format!("the document is not JSON: {error}")))
+    serde_json::to_value(value)
+        .map_err(|error| Problem::new("", format!("the document is not JSON: {error}")))
 }
 
 fn is_foreign(value: &Value) -> bool {
-    let group = value.get("apiVersion").and_then(Value::as_str).map(|version| version.split_once('/').map_or("", |(group, _)| group));
+    let group = value
+        .get("apiVersion")
+        .and_then(Value::as_str)
+        .map(|version| version.split_once('/').map_or("", |(group, _)| group));
     group.is_some_and(|group| group != names::GROUP) && value.get("kind").is_some()
 }
 
 fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
     let Value::Object(object) = &mut value else {
-        return Err(vec![Problem::new("", format!("expected an object of apiVersion {API_VERSION} and kind RLJob, found {}", schema::in_words(&value)))]);
+        return Err(vec![Problem::new(
+            "",
+            format!(
+                "expected an object of apiVersion {API_VERSION} and kind RLJob, found {}",
+                schema::in_words(&value)
+            ),
+        )]);
     };
     let mut problems = Vec::new();
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", "RLJob")] {
         match object.get(field) {
             Some(found) if found == expected => {}
-            Some(found) => problems.push(Problem::new(field, format!("expected {expected}, found {}", schema::in_words(found)))),
+            Some(found) => problems.push(Problem::new(
+                field,
+                format!("expected {expected}, found {}", schema::in_words(found)),
+            )),
             None => problems.push(Problem::new(field, format!("is missing; expected {expected}"))),
         }
     }
@@ -95,7 +118,10 @@ mod tests {
 
     /// Without the lists of known fields, which grow.
     fn problems_without_hints(text: &str) -> Vec<String> {
-        problems(text).iter().map(|problem| problem.split("; expected one of").next().unwrap_or_default().to_owned()).collect()
+        problems(text)
+            .iter()
+            .map(|problem| problem.split("; expected one of").next().unwrap_or_default().to_owned())
+            .collect()
     }
 
     #[test]
@@ -150,7 +176,13 @@ spec: 3
     #[test]
     fn rules_across_fields_are_checked_beside_unknown_fields() {
         let text = MINIMAL.replace("reward: {math: {}}", "rewrad: {math: {}}");
-        assert_eq!(problems_without_hints(&text), ["line 6: spec.reward: is missing; algorithm.grpo needs a reward", "line 10: spec.rewrad: unknown field",]);
+        assert_eq!(
+            problems_without_hints(&text),
+            [
+                "line 6: spec.reward: is missing; algorithm.grpo needs a reward",
+                "line 10: spec.rewrad: unknown field",
+            ]
+        );
     }
 
     #[test]
@@ -194,18 +226,27 @@ spec:
 
     #[test]
     fn an_evaluation_measures_accuracy_or_the_loss_of_sft() {
-        let grpo = |fields: &str| MINIMAL.replace("answer: answer}}", &format!("answer: answer}}, evaluation: {{path: /e, prompt: p{fields}}}}}"));
+        let grpo = |fields: &str| {
+            MINIMAL.replace(
+                "answer: answer}}",
+                &format!("answer: answer}}, evaluation: {{path: /e, prompt: p{fields}}}}}"),
+            )
+        };
         let neither = "line 9: spec.dataset.evaluation: set answer, which the reward compares with, or completion, whose loss sft measures, or both";
         assert_eq!(problems(&grpo("")), [neither]);
-        let unused = "line 9: spec.dataset.evaluation.completion: is not used by algorithm.grpo; remove it";
+        let unused =
+            "line 9: spec.dataset.evaluation.completion: is not used by algorithm.grpo; remove it";
         assert_eq!(problems(&grpo(", answer: a, completion: c")), [unused]);
         assert!(parse_jobs(&grpo(", answer: a")).is_ok());
         let sft = |fields: &str| {
-            let text = grpo(fields).replace("answer: answer}", "completion: c}").replace("grpo: {}", "sft: {}");
+            let text = grpo(fields)
+                .replace("answer: answer}", "completion: c}")
+                .replace("grpo: {}", "sft: {}");
             text.replace("  reward: {math: {}}\n", "").replace("{replicas: 2}", "{replicas: 0}")
         };
         assert!(parse_jobs(&sft(", completion: c")).is_ok(), "it needs neither reward nor engines");
-        let missing = "line 6: spec.reward: is missing; it scores completions by dataset.evaluation.answer";
+        let missing =
+            "line 6: spec.reward: is missing; it scores completions by dataset.evaluation.answer";
         let engines = "line 12: spec.inference.replicas: must be at least 1: dataset.evaluation.answer samples from engines";
         assert_eq!(problems(&sft(", answer: a, completion: c")), [missing, engines]);
     }
@@ -213,18 +254,33 @@ spec:
     #[test]
     fn an_unknown_field_names_the_known_ones() {
         let text = MINIMAL.replace("{path: /models/tiny}", "{path: /models/tiny, weigths: Random}");
-        assert_eq!(problems(&text), ["line 6: spec.model.weigths: unknown field; expected one of exportOf, path, weights"]);
+        assert_eq!(
+            problems(&text),
+            ["line 6: spec.model.weigths: unknown field; expected one of exportOf, path, weights"]
+        );
     }
 
     #[test]
     fn broken_yaml_says_where_and_duplicate_keys_are_refused() {
-        assert_eq!(problems("a: [1,\nb: 2"), ["line 3: did not find expected ',' or ']' at line 3 column 1, while parsing a flow sequence at line 1 column 4"]);
-        let twice = MINIMAL.replace("  training: {steps: 10}", "  training: {steps: 10}\n  training: {steps: 11}");
-        assert_eq!(problems(&twice), ["line 6: spec: duplicate entry with key \"training\" at line 6 column 3"]);
+        assert_eq!(
+            problems("a: [1,\nb: 2"),
+            [
+                "line 3: did not find expected ',' or ']' at line 3 column 1, while parsing a flow sequence at line 1 column 4"
+            ]
+        );
+        let twice = MINIMAL
+            .replace("  training: {steps: 10}", "  training: {steps: 10}\n  training: {steps: 11}");
+        assert_eq!(
+            problems(&twice),
+            ["line 6: spec: duplicate entry with key \"training\" at line 6 column 3"]
+        );
     }
 
     #[test]
     fn a_file_without_an_rljob_is_refused() {
-        assert_eq!(problems("---\n"), ["the file holds no object of apiVersion rljob.dev/v1alpha1 and kind RLJob"]);
+        assert_eq!(
+            problems("---\n"),
+            ["the file holds no object of apiVersion rljob.dev/v1alpha1 and kind RLJob"]
+        );
     }
 }

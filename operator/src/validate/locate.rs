@@ -1,11 +1,13 @@
-//! The line of a path in YAML text: reads the document again as far as the path leads, and takes the position from the parser's own error there.
+//! The line of a path in YAML text: reads the document again as far as the path leads, and takes
+//! the position from the parser's own error there.
 
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Line, from 1, of `path` in the document of that index; for a missing field the line of what should hold it.
+/// Line, from 1, of `path` in the document of that index; for a missing field the line of what
+/// should hold it.
 pub(super) fn line_of(text: &str, document: usize, path: &str) -> Option<usize> {
     let document = serde_yaml::Deserializer::from_str(text).nth(document)?;
     let error: serde_yaml::Error = Walk { rest: path }.deserialize(document).err()?;
@@ -54,7 +56,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// A key: fails if the path ends with it, else says what is left of the path below it, if the path leads there.
+/// A key: fails if the path ends with it, else says what is left of the path below it, if the path
+/// leads there.
 struct Key<'p> {
     rest: &'p str,
 }

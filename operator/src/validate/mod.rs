@@ -1,8 +1,10 @@
 //! RLJob → [`ValidatedJob`], or every problem with its path. Pure.
 //!
-//! [`document`] reads YAML or JSON text: several objects a file, and for every problem the line it stands on. [`schema`] holds the types, ranges and names of the
-//! CRD's own schema against a value, [`rules`] what goes across fields: the same rules that the API server checks by CEL, and those that CEL cannot see. So
-//! `rljob validate` says without a cluster what a cluster would say, all of it at once.
+//! [`document`] reads YAML or JSON text: several objects a file, and for every problem the line it
+//! stands on. [`schema`] holds the types, ranges and names of the CRD's own schema against a value,
+//! [`rules`] what goes across fields: the same rules that the API server checks by CEL, and those
+//! that CEL cannot see. So `rljob validate` says without a cluster what a cluster would say, all of
+//! it at once.
 
 use std::fmt;
 
@@ -17,7 +19,8 @@ mod schema;
 
 pub use document::parse_jobs;
 
-/// A job that can run: the only input of the later steps. Nothing after [`validate`] checks the spec again.
+/// A job that can run: the only input of the later steps. Nothing after [`validate`] checks the
+/// spec again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidatedJob {
     /// Namespace of the RLJob.
@@ -69,10 +72,12 @@ pub struct InvalidSpec {
     pub problems: Vec<Problem>,
 }
 
-/// Checks a job and takes what the later steps need. The job's namespace is `default` where it names none.
+/// Checks a job and takes what the later steps need. The job's namespace is `default` where it
+/// names none.
 ///
 /// # Errors
-/// [`InvalidSpec`] with every problem across fields. (Types and ranges were checked where the job was read: by the API server or by [`parse_jobs`].)
+/// [`InvalidSpec`] with every problem across fields. (Types and ranges were checked where the job
+/// was read: by the API server or by [`parse_jobs`].)
 pub fn validate(job: &RLJob) -> Result<ValidatedJob, InvalidSpec> {
     let problems = rules::problems(job);
     if !problems.is_empty() {
@@ -82,7 +87,8 @@ pub fn validate(job: &RLJob) -> Result<ValidatedJob, InvalidSpec> {
 }
 
 impl ValidatedJob {
-    /// Unchecked: of a job whose pods are only to be taken away, so that nothing is made from its spec.
+    /// Unchecked: of a job whose pods are only to be taken away, so that nothing is made from its
+    /// spec.
     pub fn as_it_is(job: &RLJob) -> Self {
         Self {
             namespace: job.namespace().unwrap_or_else(|| "default".to_owned()),
@@ -94,7 +100,8 @@ impl ValidatedJob {
     }
 }
 
-/// A small valid GRPO job for tests, read through the real parser. Names differ on purpose from all defaults, so that swapped arguments fail.
+/// A small valid GRPO job for tests, read through the real parser. Names differ on purpose from all
+/// defaults, so that swapped arguments fail.
 #[cfg(test)]
 pub(crate) mod test_support {
     use super::{ValidatedJob, parse_jobs, validate};

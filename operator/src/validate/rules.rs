@@ -1,4 +1,5 @@
-//! Rules across fields: those that the API server checks by CEL, so that no cluster is needed to hear of them, and those that CEL cannot see.
+//! Rules across fields: those that the API server checks by CEL, so that no cluster is needed to
+//! hear of them, and those that CEL cannot see.
 
 use std::path::Path;
 
@@ -19,7 +20,8 @@ use algorithm::{check_algorithm, check_grpo};
 /// Longest name of a job; the longest suffix of a child still fits a pod's host name.
 const NAME_LIMIT: usize = 40;
 /// Paths of the containers that are not free for a user's volume.
-const TAKEN: [&str; 6] = [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, S3_KEYS_MOUNT, "/tmp", "/dev/shm"];
+const TAKEN: [&str; 6] =
+    [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, S3_KEYS_MOUNT, "/tmp", "/dev/shm"];
 
 /// Every problem of a job that its types do not rule out.
 pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
@@ -37,10 +39,18 @@ pub(super) fn problems(job: &RLJob) -> Vec<Problem> {
     check_inference(spec, &mut problems);
     check_batches(spec, &mut problems);
     check_policies(spec, &mut problems);
-    if spec.checkpoint.restored_job().is_some_and(|other| job.metadata.name.as_deref() == Some(other)) {
+    if spec
+        .checkpoint
+        .restored_job()
+        .is_some_and(|other| job.metadata.name.as_deref() == Some(other))
+    {
         problems.push(Problem::new("spec.checkpoint.restoreFrom", "names this job itself"));
     }
-    for (role, resources) in [("inference", &spec.inference.resources), ("trainer", &spec.trainer.resources), ("coordinator", &spec.coordinator.resources)] {
+    for (role, resources) in [
+        ("inference", &spec.inference.resources),
+        ("trainer", &spec.trainer.resources),
+        ("coordinator", &spec.coordinator.resources),
+    ] {
         check_resources(role, resources, &mut problems);
     }
     problems
@@ -58,7 +68,8 @@ fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {
 }
 
 fn is_dns_label(text: &str) -> bool {
-    let inner = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let inner =
+        text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     inner && !text.is_empty() && !text.starts_with('-') && !text.ends_with('-')
 }
 
@@ -67,14 +78,24 @@ fn exactly_one(path: &str, fields: &[(&str, bool)], problems: &mut Vec<Problem>)
     if set.len() != 1 {
         let all: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
         let found = if set.is_empty() { "none".to_owned() } else { set.join(" and ") };
-        problems.push(Problem::new(path, format!("set exactly one of {}, found {found}", all.join(", "))));
+        problems.push(Problem::new(
+            path,
+            format!("set exactly one of {}, found {found}", all.join(", ")),
+        ));
     }
 }
 
 fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
-    exactly_one("spec.model", &[("path", model.path.is_some()), ("exportOf", model.export_of.is_some())], problems);
+    exactly_one(
+        "spec.model",
+        &[("path", model.path.is_some()), ("exportOf", model.export_of.is_some())],
+        problems,
+    );
     if model.export_of.is_some() && model.weights != InitialWeights::Pretrained {
-        problems.push(Problem::new("spec.model.weights", "exportOf names trained weights: weights must be Pretrained"));
+        problems.push(Problem::new(
+            "spec.model.weights",
+            "exportOf names trained weights: weights must be Pretrained",
+        ));
     }
     if model.export_of.is_some() && model.export_of.as_deref() == name {
         problems.push(Problem::new("spec.model.exportOf", "names this job itself"));
@@ -95,34 +116,67 @@ fn check_volumes(volumes: &[VolumeSpec], problems: &mut Vec<Problem>) {
         exactly_one(&path, &sources, problems);
         let earlier = &volumes[..index];
         if earlier.iter().any(|other| other.name == volume.name) {
-            problems.push(Problem::new(format!("{path}.name"), format!("`{}` is the name of an earlier volume", volume.name)));
+            problems.push(Problem::new(
+                format!("{path}.name"),
+                format!("`{}` is the name of an earlier volume", volume.name),
+            ));
         }
         let mount = volume.mount_path.trim_end_matches('/');
         if earlier.iter().any(|other| other.mount_path.trim_end_matches('/') == mount) {
-            problems.push(Problem::new(format!("{path}.mountPath"), format!("`{mount}` is the mount path of an earlier volume")));
+            problems.push(Problem::new(
+                format!("{path}.mountPath"),
+                format!("`{mount}` is the mount path of an earlier volume"),
+            ));
         }
-        if mount.is_empty() || TAKEN.iter().any(|taken| mount == *taken || taken.starts_with(&format!("{mount}/")) || mount.starts_with(&format!("{taken}/"))) {
-            problems.push(Problem::new(format!("{path}.mountPath"), format!("`{}` covers a folder that rljob uses: {}", volume.mount_path, TAKEN.join(", "))));
+        if mount.is_empty()
+            || TAKEN.iter().any(|taken| {
+                mount == *taken
+                    || taken.starts_with(&format!("{mount}/"))
+                    || mount.starts_with(&format!("{taken}/"))
+            })
+        {
+            problems.push(Problem::new(
+                format!("{path}.mountPath"),
+                format!(
+                    "`{}` covers a folder that rljob uses: {}",
+                    volume.mount_path,
+                    TAKEN.join(", ")
+                ),
+            ));
         }
         if mount.contains(':') || mount.split('/').any(|part| part == "..") {
-            problems.push(Problem::new(format!("{path}.mountPath"), "must not contain `:` or `..`"));
+            problems
+                .push(Problem::new(format!("{path}.mountPath"), "must not contain `:` or `..`"));
         }
     }
 }
 
 fn check_storage(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let storage = &spec.storage;
-    let sources =
-        [("persistentVolumeClaim", storage.persistent_volume_claim.is_some()), ("hostPath", storage.host_path.is_some()), ("s3", storage.s3.is_some())];
+    let sources = [
+        ("persistentVolumeClaim", storage.persistent_volume_claim.is_some()),
+        ("hostPath", storage.host_path.is_some()),
+        ("s3", storage.s3.is_some()),
+    ];
     exactly_one("spec.storage", &sources, problems);
     if storage.s3.is_some() {
         check_s3(spec, problems);
     } else if spec.checkpoint.restore_from.as_ref().is_some_and(|path| path.starts_with("s3://")) {
-        problems.push(Problem::new("spec.checkpoint.restoreFrom", "is in a bucket and needs storage.s3, which says how it is reached"));
+        problems.push(Problem::new(
+            "spec.checkpoint.restoreFrom",
+            "is in a bucket and needs storage.s3, which says how it is reached",
+        ));
     }
-    let sub_path = storage.persistent_volume_claim.as_ref().and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
+    let sub_path = storage
+        .persistent_volume_claim
+        .as_ref()
+        .and_then(|claim| claim.sub_path.as_deref())
+        .unwrap_or_default();
     if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
-        problems.push(Problem::new("spec.storage.persistentVolumeClaim.subPath", "must be relative and must not contain `..`"));
+        problems.push(Problem::new(
+            "spec.storage.persistentVolumeClaim.subPath",
+            "must be relative and must not contain `..`",
+        ));
     }
 }
 
@@ -142,23 +196,36 @@ fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     let inference = &spec.inference;
     if inference.engine == EngineKind::Embedded {
         if inference.gpus_per_replica > 0 {
-            problems.push(Problem::new("spec.inference.gpusPerReplica", "needs engine SGLang: the embedded engine runs on CPUs"));
+            problems.push(Problem::new(
+                "spec.inference.gpusPerReplica",
+                "needs engine SGLang: the embedded engine runs on CPUs",
+            ));
         }
         if !inference.extra_args.is_empty() {
-            problems.push(Problem::new("spec.inference.extraArgs", "needs engine SGLang: the embedded engine takes none"));
+            problems.push(Problem::new(
+                "spec.inference.extraArgs",
+                "needs engine SGLang: the embedded engine takes none",
+            ));
         }
     }
     if inference.gpus_per_replica > 0 && spec.weight_sync.method == WeightSyncMethod::Distributed {
-        problems.push(Problem::new("spec.weightSync.method", "must be Disk where engines run on GPUs: learners run on CPUs"));
+        problems.push(Problem::new(
+            "spec.weightSync.method",
+            "must be Disk where engines run on GPUs: learners run on CPUs",
+        ));
     }
     let limits = &inference.resources.limits;
     if inference.gpus_per_replica > 0 && limits.contains_key(&inference.gpu_resource_name) {
         let path = format!("spec.inference.resources.limits.{}", inference.gpu_resource_name);
-        problems.push(Problem::new(path, "is set by spec.inference.gpusPerReplica; remove it here"));
+        problems
+            .push(Problem::new(path, "is set by spec.inference.gpusPerReplica; remove it here"));
     }
     for (index, argument) in inference.extra_args.iter().enumerate() {
         if let Some(flag) = sglang::own_flag(argument) {
-            problems.push(Problem::new(format!("spec.inference.extraArgs[{index}]"), format!("{flag} is set by the run itself; remove it")));
+            problems.push(Problem::new(
+                format!("spec.inference.extraArgs[{index}]"),
+                format!("{flag} is set by the run itself; remove it"),
+            ));
         }
     }
 }
@@ -167,10 +234,16 @@ fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if spec.inference.replicas >= 1 {
         return;
     }
-    let accuracy = spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
-    for (needed, by) in [(spec.algorithm.grpo.is_some(), "algorithm.grpo"), (accuracy, "dataset.evaluation.answer")] {
+    let accuracy =
+        spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
+    for (needed, by) in
+        [(spec.algorithm.grpo.is_some(), "algorithm.grpo"), (accuracy, "dataset.evaluation.answer")]
+    {
         if needed {
-            problems.push(Problem::new("spec.inference.replicas", format!("must be at least 1: {by} samples from engines")));
+            problems.push(Problem::new(
+                "spec.inference.replicas",
+                format!("must be at least 1: {by} samples from engines"),
+            ));
         }
     }
 }
@@ -192,19 +265,33 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
 
 fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
     if spec.weight_sync.every_steps > spec.rollout.max_staleness + 1 {
-        let message = format!("must be at most rollout.maxStaleness + 1 = {}: the batch of the next step could not be sampled", spec.rollout.max_staleness + 1);
+        let message = format!(
+            "must be at most rollout.maxStaleness + 1 = {}: the batch of the next step could not be sampled",
+            spec.rollout.max_staleness + 1
+        );
         problems.push(Problem::new("spec.weightSync.everySteps", message));
     }
     let backoff = &spec.failure_policy.backoff;
     if backoff.initial_seconds > backoff.max_seconds {
-        problems.push(Problem::new("spec.failurePolicy.backoff.initialSeconds", format!("must not exceed maxSeconds = {}", backoff.max_seconds)));
+        problems.push(Problem::new(
+            "spec.failurePolicy.backoff.initialSeconds",
+            format!("must not exceed maxSeconds = {}", backoff.max_seconds),
+        ));
     }
     if spec.optimizer.warmup_steps > spec.training.steps {
-        problems.push(Problem::new("spec.optimizer.warmupSteps", format!("must not exceed training.steps = {}", spec.training.steps)));
+        problems.push(Problem::new(
+            "spec.optimizer.warmupSteps",
+            format!("must not exceed training.steps = {}", spec.training.steps),
+        ));
     }
-    let restored = spec.checkpoint.restore_from.as_deref().and_then(|path| Path::new(path).file_name()?.to_str()?.parse::<Version>().ok());
+    let restored = spec
+        .checkpoint
+        .restore_from
+        .as_deref()
+        .and_then(|path| Path::new(path).file_name()?.to_str()?.parse::<Version>().ok());
     if let Some(version) = restored.filter(|version| version.step > spec.training.steps) {
-        let message = format!("{version} has more steps than training.steps = {}", spec.training.steps);
+        let message =
+            format!("{version} has more steps than training.steps = {}", spec.training.steps);
         problems.push(Problem::new("spec.checkpoint.restoreFrom", message));
     }
     if spec.optimizer.epsilon <= 0.0 {
@@ -225,13 +312,18 @@ fn check_resources(role: &str, resources: &Resources, problems: &mut Vec<Problem
     }
 }
 
-/// Whether the text is a non-negative Kubernetes quantity: digits with at most one point, then a binary or decimal suffix or an exponent.
+/// Whether the text is a non-negative Kubernetes quantity: digits with at most one point, then a
+/// binary or decimal suffix or an exponent.
 fn is_quantity(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
-    let digits = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let unit = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].contains(&suffix);
-    let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i8>().is_ok());
+    let digits =
+        number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let unit =
+        ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
+            .contains(&suffix);
+    let exponent =
+        suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i8>().is_ok());
     digits && (unit || exponent)
 }
 

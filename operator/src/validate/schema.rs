@@ -1,19 +1,28 @@
-//! A value against the CRD's own schema: unknown fields, types, enumerations, ranges and patterns. What the API server would say, without one, and all of it.
+//! A value against the CRD's own schema: unknown fields, types, enumerations, ranges and patterns.
+//! What the API server would say, without one, and all of it.
 
 use std::sync::LazyLock;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use serde_json::{Map, Value};
 
 use super::Problem;
 
 static ROOT: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
-    let schema = rljob_crds::crd().spec.versions.into_iter().next().and_then(|version| version.schema).and_then(|schema| schema.open_api_v3_schema);
+    let schema = rljob_crds::crd()
+        .spec
+        .versions
+        .into_iter()
+        .next()
+        .and_then(|version| version.schema)
+        .and_then(|schema| schema.open_api_v3_schema);
     schema.unwrap_or_default()
 });
 
-/// Reports every departure from the schema, and mends it, so that what is left can be read and checked further: unknown fields are removed, missing and wrong
-/// values replaced by a stand-in.
+/// Reports every departure from the schema, and mends it, so that what is left can be read and
+/// checked further: unknown fields are removed, missing and wrong values replaced by a stand-in.
 pub(super) fn mend(value: &mut Map<String, Value>) -> Vec<Problem> {
     let mut problems = Vec::new();
     // The API server itself knows these three; the CRD's schema does not describe them.
@@ -36,22 +45,31 @@ pub(super) fn in_words(value: &Value) -> String {
     }
 }
 
-/// What takes the place of a value that is missing or wrong: the default, else the least that can be read. A number is the largest that is allowed, since limits
-/// across fields are upper ones.
+/// What takes the place of a value that is missing or wrong: the default, else the least that can
+/// be read. A number is the largest that is allowed, since limits across fields are upper ones.
 fn stand_in(schema: &JSONSchemaProps) -> Value {
     if let Some(default) = &schema.default {
         return default.0.clone();
     }
     match schema.type_.as_deref() {
         Some("object") => {
-            let properties = schema.properties.iter().flatten().filter(|(name, _)| schema.required.iter().flatten().any(|required| required == *name));
-            Value::Object(properties.map(|(name, property)| (name.clone(), stand_in(property))).collect())
+            let properties = schema.properties.iter().flatten().filter(|(name, _)| {
+                schema.required.iter().flatten().any(|required| required == *name)
+            });
+            Value::Object(
+                properties.map(|(name, property)| (name.clone(), stand_in(property))).collect(),
+            )
         }
         Some("array") => Value::Array(Vec::new()),
         Some("boolean") => Value::Bool(false),
         Some("integer") => Value::from(schema.maximum.unwrap_or(1.0) as i64),
         Some("number") => Value::from(schema.maximum.unwrap_or(1.0)),
-        _ => schema.enum_.iter().flatten().next().map_or_else(|| Value::from(""), |choice| choice.0.clone()),
+        _ => schema
+            .enum_
+            .iter()
+            .flatten()
+            .next()
+            .map_or_else(|| Value::from(""), |choice| choice.0.clone()),
     }
 }
 
@@ -61,7 +79,8 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
     }
     if !has_type(schema, value) {
         let expected = schema.type_.as_deref().unwrap_or("integer or string");
-        problems.push(Problem::new(path, format!("expected {expected}, found {}", in_words(value))));
+        problems
+            .push(Problem::new(path, format!("expected {expected}, found {}", in_words(value))));
         *value = stand_in(schema);
         return;
     }
@@ -69,7 +88,9 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
     match value {
         Value::Object(object) => return check_object(path, schema, object, problems),
         Value::Array(items) => return check_items(path, schema, items, problems),
-        Value::Number(number) => check_range(path, schema, number.as_f64().unwrap_or(f64::NAN), problems),
+        Value::Number(number) => {
+            check_range(path, schema, number.as_f64().unwrap_or(f64::NAN), problems)
+        }
         Value::String(text) => check_text(path, schema, text, problems),
         Value::Null | Value::Bool(_) => {}
     }
@@ -93,19 +114,31 @@ fn has_type(schema: &JSONSchemaProps, value: &Value) -> bool {
     }
 }
 
-fn check_object(path: &str, schema: &JSONSchemaProps, object: &mut Map<String, Value>, problems: &mut Vec<Problem>) {
+fn check_object(
+    path: &str,
+    schema: &JSONSchemaProps,
+    object: &mut Map<String, Value>,
+    problems: &mut Vec<Problem>,
+) {
     let empty = std::collections::BTreeMap::new();
     let properties = schema.properties.as_ref().unwrap_or(&empty);
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let below =
+        |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     object.retain(|name, value| {
         match (properties.get(name), &schema.additional_properties) {
             (Some(property), _) => check(&below(name), property, value, problems),
-            (None, Some(JSONSchemaPropsOrBool::Schema(values))) => check(&below(name), values, value, problems),
+            (None, Some(JSONSchemaPropsOrBool::Schema(values))) => {
+                check(&below(name), values, value, problems)
+            }
             (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
             (None, _) if schema.x_kubernetes_preserve_unknown_fields == Some(true) => {}
             (None, _) => {
                 let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-                let hint = if known.is_empty() { "no fields are expected here".to_owned() } else { format!("expected one of {}", known.join(", ")) };
+                let hint = if known.is_empty() {
+                    "no fields are expected here".to_owned()
+                } else {
+                    format!("expected one of {}", known.join(", "))
+                };
                 problems.push(Problem::new(below(name), format!("unknown field; {hint}")));
                 return false;
             }
@@ -120,9 +153,17 @@ fn check_object(path: &str, schema: &JSONSchemaProps, object: &mut Map<String, V
     }
 }
 
-fn check_items(path: &str, schema: &JSONSchemaProps, items: &mut [Value], problems: &mut Vec<Problem>) {
+fn check_items(
+    path: &str,
+    schema: &JSONSchemaProps,
+    items: &mut [Value],
+    problems: &mut Vec<Problem>,
+) {
     if let Some(limit) = schema.max_items.filter(|limit| items.len() as i64 > *limit) {
-        problems.push(Problem::new(path, format!("must have at most {limit} items, found {}", items.len())));
+        problems.push(Problem::new(
+            path,
+            format!("must have at most {limit} items, found {}", items.len()),
+        ));
     }
     if let Some(JSONSchemaPropsOrArray::Schema(item)) = &schema.items {
         for (index, value) in items.iter_mut().enumerate() {
@@ -143,16 +184,31 @@ fn check_range(path: &str, schema: &JSONSchemaProps, number: f64, problems: &mut
 fn check_text(path: &str, schema: &JSONSchemaProps, text: &str, problems: &mut Vec<Problem>) {
     let length = text.chars().count() as i64;
     if let Some(limit) = schema.min_length.filter(|limit| length < *limit) {
-        problems.push(Problem::new(path, format!("must have at least {limit} characters, found {length}")));
+        problems.push(Problem::new(
+            path,
+            format!("must have at least {limit} characters, found {length}"),
+        ));
     }
     if let Some(limit) = schema.max_length.filter(|limit| length > *limit) {
-        problems.push(Problem::new(path, format!("must have at most {limit} characters, found {length}")));
+        problems.push(Problem::new(
+            path,
+            format!("must have at most {limit} characters, found {length}"),
+        ));
     }
-    if let Some(choices) = schema.enum_.as_ref().filter(|choices| !choices.iter().any(|choice| choice.0 == text)) {
+    if let Some(choices) =
+        schema.enum_.as_ref().filter(|choices| !choices.iter().any(|choice| choice.0 == text))
+    {
         let choices: Vec<&str> = choices.iter().filter_map(|choice| choice.0.as_str()).collect();
-        problems.push(Problem::new(path, format!("must be one of {}, found \"{text}\"", choices.join(", "))));
+        problems.push(Problem::new(
+            path,
+            format!("must be one of {}, found \"{text}\"", choices.join(", ")),
+        ));
     }
-    if let Some(pattern) = schema.pattern.as_deref().filter(|pattern| regex::Regex::new(pattern).is_ok_and(|pattern| !pattern.is_match(text))) {
+    if let Some(pattern) = schema
+        .pattern
+        .as_deref()
+        .filter(|pattern| regex::Regex::new(pattern).is_ok_and(|pattern| !pattern.is_match(text)))
+    {
         problems.push(Problem::new(path, format!("must match {pattern}, found \"{text}\"")));
     }
 }

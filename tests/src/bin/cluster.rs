@@ -1,5 +1,6 @@
-//! `rljob-test-cluster [NODES [IMAGE]]`: a cluster to work with by hand; each node holds the project's image under the name IMAGE.
-//! It prints its kubeconfig and ends at the end of its input (Ctrl-D).
+//! `rljob-test-cluster [NODES [IMAGE]]`: a cluster to work with by hand; each node holds the
+//! project's image under the name IMAGE. It prints its kubeconfig and ends at the end of its input
+//! (Ctrl-D).
 
 use std::io::Read;
 
@@ -8,7 +9,10 @@ use rljob_tests::{Cluster, rootfs};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let nodes = arguments.next().map_or(Ok(2), |text| text.parse()).context("usage: rljob-test-cluster [NODES [IMAGE]]")?;
+    let nodes = arguments
+        .next()
+        .map_or(Ok(2), |text| text.parse())
+        .context("usage: rljob-test-cluster [NODES [IMAGE]]")?;
     let cluster = Cluster::start(nodes)?;
     if let Some(reference) = arguments.next() {
         let folder = tempfile::tempdir()?;

@@ -1,4 +1,5 @@
-//! The life of one job: made, struck by the faults of its schedule, left alone until it has succeeded, compared, and removed.
+//! The life of one job: made, struck by the faults of its schedule, left alone until it has
+//! succeeded, compared, and removed.
 
 use std::fs;
 use std::time::Duration;
@@ -24,8 +25,12 @@ const YAML: &str = include_str!("job.yaml");
 
 /// The documents of job.yaml: the job that makes the model, and the job under chaos.
 fn manifests(scene: &Scene) -> Result<(String, String)> {
-    let text = YAML.replace("DATA", &scene.data.display().to_string()).replace("RUNS", &scene.runs().display().to_string());
-    text.split_once("---\n").map(|(model, job)| (model.to_owned(), scene.engine.serve(job.to_owned()))).context("job.yaml has two documents")
+    let text = YAML
+        .replace("DATA", &scene.data.display().to_string())
+        .replace("RUNS", &scene.runs().display().to_string());
+    text.split_once("---\n")
+        .map(|(model, job)| (model.to_owned(), scene.engine.serve(job.to_owned())))
+        .context("job.yaml has two documents")
 }
 
 /// Makes the model.
@@ -53,7 +58,9 @@ fn succeeds(scene: &Scene, namespace: &str, manifest: &str) -> Result<()> {
     let kubectl = scene.cluster.kubectl().in_namespace(namespace);
     kubectl.apply(manifest)?;
     let limit = format!("--timeout={}s", LIMIT.as_secs());
-    kubectl.run(&["wait", "--for=condition=Succeeded", "rljobs", "--all", &limit]).with_context(|| scene.state())?;
+    kubectl
+        .run(&["wait", "--for=condition=Succeeded", "rljobs", "--all", &limit])
+        .with_context(|| scene.state())?;
     kubectl.run(&["delete", "rljobs", "--all", "--cascade=foreground"]).map(drop)
 }
 
@@ -64,21 +71,35 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) ->
     let (_, manifest) = manifests(scene)?;
     // Both ways of weight sync, and a journal that is kept whole or pruned.
     let manifest = if seed.is_multiple_of(2) {
-        manifest.replace("replicas: 2}\n  checkpoint", "replicas: 2}\n  weightSync: {method: Distributed}\n  checkpoint")
+        manifest.replace(
+            "replicas: 2}\n  checkpoint",
+            "replicas: 2}\n  weightSync: {method: Distributed}\n  checkpoint",
+        )
     } else {
         manifest
     };
-    let manifest = if seed.is_multiple_of(3) { manifest.replace("keepLast: 100", "keepLast: 2") } else { manifest };
+    let manifest = if seed.is_multiple_of(3) {
+        manifest.replace("keepLast: 100", "keepLast: 2")
+    } else {
+        manifest
+    };
     scene.cluster.kubectl().in_namespace(&namespace).apply(&manifest)?;
 
     let mut watch = Watch::default();
     let struck = Schedule::new(seed, scene).play(scene, &mut watch);
     let limit = scene.engine.limit();
     watch.until(scene, limit, |watch| watch.succeeded() || !watch.goes_on());
-    watch.check(watch.succeeded(), || format!("the job has not succeeded {} s after its last fault", limit.as_secs()));
+    watch.check(watch.succeeded(), || {
+        format!("the job has not succeeded {} s after its last fault", limit.as_secs())
+    });
     watch.restarts_within(struck.iter().filter(|struck| struck.fault.counts).count());
     if watch.succeeded() {
-        watch.take(Ends::of(&scene.run_directory()).map_or_else(|error| vec![format!("{error:#}")], |ends| ends.differences(undisturbed)));
+        watch.take(
+            Ends::of(&scene.run_directory()).map_or_else(
+                |error| vec![format!("{error:#}")],
+                |ends| ends.differences(undisturbed),
+            ),
+        );
         rests(scene, &mut watch);
     }
     let violations = watch.violations().len();
@@ -96,30 +117,53 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) ->
 /// A job that is through is left alone.
 fn rests(scene: &Scene, watch: &mut Watch) {
     let versions = || -> Result<Vec<Value>> {
-        let children = ["apis/apps/v1:statefulsets", "api/v1:services", "api/v1:configmaps", "apis/policy/v1:poddisruptionbudgets"];
-        let lists = children.map(|kind| kind.split_once(':').unwrap_or_default()).map(|(group, kind)| scene.api.get(&scene.path(group, kind)));
+        let children = [
+            "apis/apps/v1:statefulsets",
+            "api/v1:services",
+            "api/v1:configmaps",
+            "apis/policy/v1:poddisruptionbudgets",
+        ];
+        let lists = children
+            .map(|kind| kind.split_once(':').unwrap_or_default())
+            .map(|(group, kind)| scene.api.get(&scene.path(group, kind)));
         let mut versions = vec![scene.job()?["metadata"]["resourceVersion"].clone()];
         for list in lists {
-            versions.extend(list?["items"].as_array().into_iter().flatten().map(|object| object["metadata"]["resourceVersion"].clone()));
+            versions.extend(
+                list?["items"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|object| object["metadata"]["resourceVersion"].clone()),
+            );
         }
         Ok(versions)
     };
     // The last pods go, and their owners count them.
     let gone = wait_until("the pods to go", LIMIT, || {
-        Ok(scene.leftovers().is_empty() && scene.pods("trainer")?.is_empty() && scene.pods("inference")?.is_empty() && scene.pods("coordinator")?.is_empty())
+        Ok(scene.leftovers().is_empty()
+            && scene.pods("trainer")?.is_empty()
+            && scene.pods("inference")?.is_empty()
+            && scene.pods("coordinator")?.is_empty())
     });
-    watch.check(gone.is_ok(), || format!("of a job that has succeeded, these processes are left: {:?}", scene.leftovers()));
+    watch.check(gone.is_ok(), || {
+        format!("of a job that has succeeded, these processes are left: {:?}", scene.leftovers())
+    });
     std::thread::sleep(REST);
     let before = versions();
     std::thread::sleep(REST);
-    let (before, after) = (before.map_err(|error| error.to_string()), versions().map_err(|error| error.to_string()));
-    watch.check(before == after, || format!("objects of a job at rest were written: versions {before:?} became {after:?}"));
+    let (before, after) =
+        (before.map_err(|error| error.to_string()), versions().map_err(|error| error.to_string()));
+    watch.check(before == after, || {
+        format!("objects of a job at rest were written: versions {before:?} became {after:?}")
+    });
 }
 
 /// What a person needs to find out what went wrong, and to see it again.
 fn tell(scene: &Scene, seed: u64, struck: &[Struck], watch: &Watch) {
     eprintln!("{}", scene.state());
-    eprintln!("── violations of the job with seed {seed}; again: make chaos CHAOS_SEED={seed} CHAOS_MINUTES=0");
+    eprintln!(
+        "── violations of the job with seed {seed}; again: make chaos CHAOS_SEED={seed} CHAOS_MINUTES=0"
+    );
     for struck in struck {
         eprintln!("  {struck}");
     }
@@ -131,10 +175,17 @@ fn tell(scene: &Scene, seed: u64, struck: &[Struck], watch: &Watch) {
 fn remove(scene: &Scene, namespace: &str, watch: &mut Watch) -> Result<()> {
     let kubectl = scene.cluster.kubectl().in_namespace(namespace);
     kubectl.run(&["delete", &format!("rljob/{JOB}"), "--wait"])?;
-    let kinds = "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
-    let left = || kubectl.run(&["get", kinds, &format!("--selector=rljob.dev/job={JOB}"), "--output=name"]);
-    let gone = wait_until("the job's objects to go", LIMIT, || Ok(left()?.trim().is_empty() && scene.leftovers().is_empty()));
-    watch.check(gone.is_ok(), || format!("a job that is deleted leaves {:?} {:?}", left(), scene.leftovers()));
+    let kinds =
+        "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
+    let left = || {
+        kubectl.run(&["get", kinds, &format!("--selector=rljob.dev/job={JOB}"), "--output=name"])
+    };
+    let gone = wait_until("the job's objects to go", LIMIT, || {
+        Ok(left()?.trim().is_empty() && scene.leftovers().is_empty())
+    });
+    watch.check(gone.is_ok(), || {
+        format!("a job that is deleted leaves {:?} {:?}", left(), scene.leftovers())
+    });
     kubectl.run(&["delete", "namespace", namespace, "--wait=false"])?;
     fs::remove_dir_all(scene.runs().join(namespace)).context("cannot remove a run directory")
 }

@@ -1,4 +1,5 @@
-//! The phases of a job, in which a fault may strike, each found by what it leaves in the run directory or in the status.
+//! The phases of a job, in which a fault may strike, each found by what it leaves in the run
+//! directory or in the status.
 
 use std::fs;
 use std::path::Path;
@@ -15,38 +16,86 @@ pub(super) struct Moment {
     pub(super) is_now: fn(&Scene) -> bool,
 }
 
-/// All of them. `any` is more likely than each of the others, which a job reaches once or for an instant.
+/// All of them. `any` is more likely than each of the others, which a job reaches once or for an
+/// instant.
 pub(super) const MOMENTS: &[Moment] = &[
     Moment { name: "any", is_now: |_| true },
     Moment { name: "any", is_now: |_| true },
     Moment { name: "any", is_now: |_| true },
     Moment { name: "creating", is_now: |scene| scene.processes(COORDINATOR).is_empty() },
-    Moment { name: "loading", is_now: |scene| !scene.processes(LEARNER).is_empty() && steps(&scene.run_directory()) == 0 },
-    Moment { name: "first rollout", is_now: |scene| steps(&scene.run_directory()) == 0 && scene.job().is_ok_and(|job| any_engine_is_ready(&job)) },
+    Moment {
+        name: "loading",
+        is_now: |scene| !scene.processes(LEARNER).is_empty() && steps(&scene.run_directory()) == 0,
+    },
+    Moment {
+        name: "first rollout",
+        is_now: |scene| {
+            steps(&scene.run_directory()) == 0
+                && scene.job().is_ok_and(|job| any_engine_is_ready(&job))
+        },
+    },
     Moment { name: "steady", is_now: |scene| steps(&scene.run_directory()) > 0 },
     Moment {
         name: "in weight sync",
-        is_now: |scene| any_folder(&scene.run_directory().join(WEIGHTS_DIR), |folder| folder.extension().is_some_and(|end| end == "partial")),
+        is_now: |scene| {
+            any_folder(&scene.run_directory().join(WEIGHTS_DIR), |folder| {
+                folder.extension().is_some_and(|end| end == "partial")
+            })
+        },
     },
-    Moment { name: "in checkpoint", is_now: |scene| any_folder(&scene.run_directory().join(CHECKPOINTS_DIR), |folder| !folder.join("manifest.json").exists()) },
-    Moment { name: "draining", is_now: |scene| scene.job().is_ok_and(|job| job["spec"]["suspend"] == true) && !scene.processes(LEARNER).is_empty() },
+    Moment {
+        name: "in checkpoint",
+        is_now: |scene| {
+            any_folder(&scene.run_directory().join(CHECKPOINTS_DIR), |folder| {
+                !folder.join("manifest.json").exists()
+            })
+        },
+    },
+    Moment {
+        name: "draining",
+        is_now: |scene| {
+            scene.job().is_ok_and(|job| job["spec"]["suspend"] == true)
+                && !scene.processes(LEARNER).is_empty()
+        },
+    },
     // The last step is made, and the job has not succeeded.
     Moment { name: "finishing", is_now: |scene| steps(&scene.run_directory()) == STEPS },
 ];
 
 /// Phases in the order of a job's life.
-pub(super) const PHASES: [&str; 8] = ["creating", "loading", "first rollout", "steady", "in weight sync", "in checkpoint", "draining", "finishing"];
+pub(super) const PHASES: [&str; 8] = [
+    "creating",
+    "loading",
+    "first rollout",
+    "steady",
+    "in weight sync",
+    "in checkpoint",
+    "draining",
+    "finishing",
+];
 /// Of phases that hold at the same time, the one to name first.
-const NARROWEST: [&str; 8] = ["in weight sync", "in checkpoint", "finishing", "draining", "creating", "first rollout", "steady", "loading"];
+const NARROWEST: [&str; 8] = [
+    "in weight sync",
+    "in checkpoint",
+    "finishing",
+    "draining",
+    "creating",
+    "first rollout",
+    "steady",
+    "loading",
+];
 
 /// The phase in which the job is. Before its learners start it is being created.
 pub(super) fn phase(scene: &Scene) -> &'static str {
-    let is_now = |name: &&str| MOMENTS.iter().any(|moment| moment.name == *name && (moment.is_now)(scene));
+    let is_now =
+        |name: &&str| MOMENTS.iter().any(|moment| moment.name == *name && (moment.is_now)(scene));
     NARROWEST.into_iter().find(is_now).unwrap_or("creating")
 }
 
 fn any_engine_is_ready(job: &Value) -> bool {
-    job.pointer("/status/inference/engines").and_then(Value::as_array).is_some_and(|engines| engines.iter().any(|engine| engine["state"] == "Ready"))
+    job.pointer("/status/inference/engines")
+        .and_then(Value::as_array)
+        .is_some_and(|engines| engines.iter().any(|engine| engine["state"] == "Ready"))
 }
 
 /// Steps that are recorded.

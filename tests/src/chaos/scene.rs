@@ -1,4 +1,5 @@
-//! What faults strike: the processes and pods of one job at a time on a cluster of two nodes, and the operator and the servers around it.
+//! What faults strike: the processes and pods of one job at a time on a cluster of two nodes, and
+//! the operator and the servers around it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,18 +57,28 @@ impl Scene {
             cluster.import(&sglang::image(environment, folder.path())?)?;
         }
         let kubectl = cluster.kubectl();
-        kubectl.run(&["apply", "--filename", &workspace().join("manifests/install.yaml").display().to_string()])?;
+        kubectl.run(&[
+            "apply",
+            "--filename",
+            &workspace().join("manifests/install.yaml").display().to_string(),
+        ])?;
         let system = kubectl.in_namespace(SYSTEM);
-        system.run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"]).with_context(|| report(&system))?;
+        system
+            .run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"])
+            .with_context(|| report(&system))?;
         let (data, runs) = (cluster.shared_folder("data")?, cluster.shared_folder("runs")?);
-        run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(&data))?;
+        run(Command::new("python3")
+            .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
+            .arg(&data))?;
         Ok(Self { engine, api: cluster.api()?, cluster, data, runs, namespace: Mutex::default() })
     }
 
     /// Turns to the job of another namespace, which is made.
     pub fn turn_to(&self, namespace: &str) -> Result<()> {
         self.api.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))?;
-        namespace.clone_into(&mut self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        namespace.clone_into(
+            &mut self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         Ok(())
     }
 
@@ -109,12 +120,23 @@ impl Scene {
 
     /// Their addresses, of those that have one.
     pub(super) fn addresses(&self, role: &str) -> Result<Vec<IpAddr>> {
-        Ok(self.of_pods(role, "/status/podIP")?.iter().filter_map(|address| address.parse().ok()).collect())
+        Ok(self
+            .of_pods(role, "/status/podIP")?
+            .iter()
+            .filter_map(|address| address.parse().ok())
+            .collect())
     }
 
     fn of_pods(&self, role: &str, field: &str) -> Result<Vec<String>> {
-        let list = self.api.get(&self.path("api/v1", &format!("pods?labelSelector=rljob.dev/role={role}")))?;
-        Ok(list["items"].as_array().into_iter().flatten().filter_map(|pod| pod.pointer(field)?.as_str().map(str::to_owned)).collect())
+        let list = self
+            .api
+            .get(&self.path("api/v1", &format!("pods?labelSelector=rljob.dev/role={role}")))?;
+        Ok(list["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|pod| pod.pointer(field)?.as_str().map(str::to_owned))
+            .collect())
     }
 
     /// One of the job's pods of a role.
@@ -124,7 +146,12 @@ impl Scene {
 
     /// Processes in pods whose command line contains these words.
     pub fn processes(&self, words: &str) -> Vec<Pid> {
-        self.cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words)).map(|process| process.pid).collect()
+        self.cluster
+            .pod_processes("")
+            .into_iter()
+            .filter(|process| process.command_line.contains(words))
+            .map(|process| process.pid)
+            .collect()
     }
 
     /// One of them.
@@ -150,8 +177,10 @@ impl Scene {
     pub(super) fn state(&self) -> String {
         let kubectl = self.cluster.kubectl();
         let entries = fs::read_dir(self.run_directory()).into_iter().flatten().flatten();
-        let directory: Vec<String> = entries.map(|entry| entry.path().display().to_string()).collect();
-        let [job, system] = [&self.namespace(), SYSTEM].map(|namespace| report(&kubectl.in_namespace(namespace)));
+        let directory: Vec<String> =
+            entries.map(|entry| entry.path().display().to_string()).collect();
+        let [job, system] =
+            [&self.namespace(), SYSTEM].map(|namespace| report(&kubectl.in_namespace(namespace)));
         format!("{job}\n── operator\n{system}\n── run directory\n{}", directory.join("\n"))
     }
 

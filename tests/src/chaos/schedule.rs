@@ -1,6 +1,7 @@
 //! What strikes when: drawn from a seed, one after another, some of them while others last.
 //!
-//! Most is left to chance, which strikes short phases seldom and by few parts. They have turns, in which the part goes round from job to job:
+//! Most is left to chance, which strikes short phases seldom and by few parts. They have turns, in
+//! which the part goes round from job to job:
 //!
 //! ```text
 //!  fault   0         1        2              3 4  5               6 … 9  10        11 … 14  15              16 …
@@ -62,7 +63,13 @@ pub(super) struct Struck {
 impl fmt::Display for Struck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fault, phase, at, steps } = self;
-        write!(f, "+{:5.1} s  {} {} ({phase}, {steps} steps done)", at.as_secs_f64(), fault.part, fault.name)
+        write!(
+            f,
+            "+{:5.1} s  {} {} ({phase}, {steps} steps done)",
+            at.as_secs_f64(),
+            fault.part,
+            fault.name
+        )
     }
 }
 
@@ -70,7 +77,12 @@ impl Schedule {
     /// Of the faults that are for jobs on this scene's engine.
     pub(super) fn new(seed: u64, scene: &Scene) -> Self {
         let faults = FAULTS.iter().filter(|fault| scene.engine.meets(fault)).collect();
-        Self { seed, faults, pauses: scene.engine.pauses(), random: ChaCha8Rng::seed_from_u64(seed) }
+        Self {
+            seed,
+            faults,
+            pauses: scene.engine.pauses(),
+            random: ChaCha8Rng::seed_from_u64(seed),
+        }
     }
 
     /// Plays it until it is through or the job is; gives what struck.
@@ -89,7 +101,16 @@ impl Schedule {
                     break;
                 }
                 let struck = &struck;
-                scope.spawn(move || strike(scene, draw.fault, phase_at(draw.moment, scene), start, draw.random, struck));
+                scope.spawn(move || {
+                    strike(
+                        scene,
+                        draw.fault,
+                        phase_at(draw.moment, scene),
+                        start,
+                        draw.random,
+                        struck,
+                    )
+                });
             }
         });
         let mut struck = struck.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -103,20 +124,31 @@ impl Schedule {
         let fault = self.faults[self.random.random_range(0..self.faults.len())];
         let random = ChaCha8Rng::from_rng(&mut self.random);
         let by_chance = Draw { pause, cause: None, moment, patience: PATIENCE, fault, random };
-        let Some((phase, part)) = turn(self.seed, number, &parts(self.faults.iter().copied())) else { return by_chance };
-        let Some(moment) = MOMENTS.iter().find(|moment| moment.name == phase) else { return by_chance };
-        let of_part: Vec<_> = self.faults.iter().copied().filter(|fault| fault.part == part).collect();
+        let Some((phase, part)) = turn(self.seed, number, &parts(self.faults.iter().copied()))
+        else {
+            return by_chance;
+        };
+        let Some(moment) = MOMENTS.iter().find(|moment| moment.name == phase) else {
+            return by_chance;
+        };
+        let of_part: Vec<_> =
+            self.faults.iter().copied().filter(|fault| fault.part == part).collect();
         let fault = of_part[self.random.random_range(0..of_part.len())];
         let cause = CAUSES.iter().find(|(caused, _)| *caused == phase);
-        let cause = cause.and_then(|(_, name)| self.faults.iter().copied().find(|fault| fault.name == *name));
+        let cause = cause
+            .and_then(|(_, name)| self.faults.iter().copied().find(|fault| fault.name == *name));
         let pause = if number < OPENING.len() { Duration::ZERO } else { pause };
         Draw { pause, cause, moment, patience: TURN_PATIENCE, fault, ..by_chance }
     }
 }
 
-/// The phase whose turn the fault of this number is, if it is one, and the part to strike: after as many jobs as there are parts, each was struck at every turn.
+/// The phase whose turn the fault of this number is, if it is one, and the part to strike: after as
+/// many jobs as there are parts, each was struck at every turn.
 fn turn(seed: u64, number: usize, parts: &[&'static str]) -> Option<(&'static str, &'static str)> {
-    let recurring = number.checked_sub(DISTANCE).filter(|since| since % DISTANCE == 0).map(|since| since / DISTANCE);
+    let recurring = number
+        .checked_sub(DISTANCE)
+        .filter(|since| since % DISTANCE == 0)
+        .map(|since| since / DISTANCE);
     let (phase, nth) = match recurring {
         None => (*OPENING.get(number)?, number),
         Some(nth) => (RECURRING[nth % RECURRING.len()], OPENING.len() + nth),
@@ -126,14 +158,26 @@ fn turn(seed: u64, number: usize, parts: &[&'static str]) -> Option<(&'static st
 }
 
 /// Lets a fault strike, and notes it if there was something to strike.
-fn strike(scene: &Scene, fault: &'static Fault, phase: &'static str, start: Instant, mut random: ChaCha8Rng, struck: &Mutex<Vec<Struck>>) {
+fn strike(
+    scene: &Scene,
+    fault: &'static Fault,
+    phase: &'static str,
+    start: Instant,
+    mut random: ChaCha8Rng,
+    struck: &Mutex<Vec<Struck>>,
+) {
     let this = Struck { fault, phase, at: start.elapsed(), steps: steps(&scene.run_directory()) };
     match (fault.strike)(scene, &mut random) {
         Ok(()) => {
             eprintln!("chaos: {this}");
             struck.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(this);
         }
-        Err(error) => eprintln!("chaos: missed {} {}: {}", fault.part, fault.name, error.to_string().lines().next().unwrap_or_default()),
+        Err(error) => eprintln!(
+            "chaos: missed {} {}: {}",
+            fault.part,
+            fault.name,
+            error.to_string().lines().next().unwrap_or_default()
+        ),
     }
 }
 
@@ -152,9 +196,15 @@ mod tests {
     fn as_many_jobs_as_there_are_parts_strike_each_of_them_in_every_phase_that_has_turns() {
         let parts = parts(FAULTS);
         let jobs = 7..7 + parts.len() as u64;
-        let struck: BTreeSet<_> =
-            jobs.flat_map(|seed| (0..50).map(move |number| (seed, number))).filter_map(|(seed, number)| turn(seed, number, &parts)).collect();
-        let all: BTreeSet<_> = OPENING.iter().chain(&RECURRING).flat_map(|phase| parts.iter().map(move |part| (*phase, *part))).collect();
+        let struck: BTreeSet<_> = jobs
+            .flat_map(|seed| (0..50).map(move |number| (seed, number)))
+            .filter_map(|(seed, number)| turn(seed, number, &parts))
+            .collect();
+        let all: BTreeSet<_> = OPENING
+            .iter()
+            .chain(&RECURRING)
+            .flat_map(|phase| parts.iter().map(move |part| (*phase, *part)))
+            .collect();
         assert_eq!(struck, all);
     }
 
@@ -163,6 +213,9 @@ mod tests {
         let phases = OPENING.iter().chain(&RECURRING).chain(CAUSES.iter().map(|(phase, _)| phase));
         assert!(phases.clone().all(|phase| MOMENTS.iter().any(|moment| moment.name == *phase)));
         assert!(CAUSES.iter().all(|(_, cause)| FAULTS.iter().any(|fault| fault.name == *cause)));
-        assert_eq!((0..16).filter(|number| turn(0, *number, &["a"]).is_some()).collect::<Vec<_>>(), [0, 1, 2, 5, 10, 15]);
+        assert_eq!(
+            (0..16).filter(|number| turn(0, *number, &["a"]).is_some()).collect::<Vec<_>>(),
+            [0, 1, 2, 5, 10, 15]
+        );
     }
 }

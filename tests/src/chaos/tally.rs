@@ -1,4 +1,5 @@
-//! What a run of the tool has done: faults by the part that they struck and the phase that the job was in, and what did not hold.
+//! What a run of the tool has done: faults by the part that they struck and the phase that the job
+//! was in, and what did not hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +39,10 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |name: &str| name.len().max(3);
         let row = |name: &str, cells: [String; PHASES.len()]| {
-            let cells = PHASES.iter().zip(cells).map(|(phase, cell)| format!(" {cell:>0$} |", width(phase)));
+            let cells = PHASES
+                .iter()
+                .zip(cells)
+                .map(|(phase, cell)| format!(" {cell:>0$} |", width(phase)));
             format!("| {name:<15} |{}", cells.collect::<String>())
         };
         writeln!(f, "{}", row("", PHASES.map(str::to_owned)))?;
@@ -58,7 +62,11 @@ mod tests {
     #[test]
     fn faults_are_added_and_told_by_part_and_phase() {
         let one = Tally { struck: [(("engine", "loading"), 2)].into(), violations: 0, jobs: 1 };
-        let mut all = Tally { struck: [(("engine", "loading"), 1), (("node", "steady"), 4)].into(), violations: 1, jobs: 2 };
+        let mut all = Tally {
+            struck: [(("engine", "loading"), 1), (("node", "steady"), 4)].into(),
+            violations: 1,
+            jobs: 2,
+        };
         all.add(one);
         assert_eq!((all.faults(), all.violations, all.jobs), (7, 1, 3));
         let table = all.to_string();

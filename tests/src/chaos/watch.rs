@@ -1,4 +1,5 @@
-//! What must hold at any time: nothing that was reported is taken back, and what is visible is whole.
+//! What must hold at any time: nothing that was reported is taken back, and what is visible is
+//! whole.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,8 @@ use serde_json::Value;
 use super::scene::Scene;
 
 /// Numbers of the status that only grow.
-const GROWING: [&str; 5] = ["/attempt", "/restarts", "/epoch", "/progress/step", "/checkpoint/step"];
+const GROWING: [&str; 5] =
+    ["/attempt", "/restarts", "/epoch", "/progress/step", "/checkpoint/step"];
 
 /// Between two looks at everything.
 const LOOK: Duration = Duration::from_millis(300);
@@ -48,19 +50,28 @@ impl Watch {
         let directory = scene.run_directory();
         self.records(&fs::read_to_string(directory.join(METRICS_FILE)).unwrap_or_default());
         for (folder, why) in torn_checkpoints(&directory) {
-            self.check(false, || format!("{} is visible and not complete: {why}", folder.display()));
+            self.check(false, || {
+                format!("{} is visible and not complete: {why}", folder.display())
+            });
         }
     }
 
     fn status(&mut self, new: &Value) {
         for field in GROWING {
-            let (before, after) = (self.status.pointer(field).and_then(Value::as_u64), new.pointer(field).and_then(Value::as_u64));
-            self.check(after >= before, || format!("status{} went from {before:?} to {after:?}", field.replace('/', ".")));
+            let (before, after) = (
+                self.status.pointer(field).and_then(Value::as_u64),
+                new.pointer(field).and_then(Value::as_u64),
+            );
+            self.check(after >= before, || {
+                format!("status{} went from {before:?} to {after:?}", field.replace('/', "."))
+            });
         }
         let before = self.condition("Succeeded");
         self.status = new.clone();
         let after = self.condition("Succeeded");
-        self.check(before != "True" || after == "True", || format!("the job had succeeded, and now Succeeded is {after:?}"));
+        self.check(before != "True" || after == "True", || {
+            format!("the job had succeeded, and now Succeeded is {after:?}")
+        });
         let stalled = self.condition("Stalled");
         self.check(stalled != "True", || format!("the job is stalled: {}", stalled_by(new)));
     }
@@ -69,8 +80,13 @@ impl Watch {
         let whole = text.rsplit_once('\n').map_or(String::new(), |(whole, _)| format!("{whole}\n"));
         let kept = whole.starts_with(&self.metrics);
         self.check(kept, || format!("{METRICS_FILE} lost lines:\n{whole}"));
-        let steps: Vec<u64> = whole.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["step"].as_u64()).collect();
-        self.check(steps.iter().copied().eq(1..=steps.len() as u64), || format!("{METRICS_FILE} holds the steps {steps:?}"));
+        let steps: Vec<u64> = whole
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["step"].as_u64())
+            .collect();
+        self.check(steps.iter().copied().eq(1..=steps.len() as u64), || {
+            format!("{METRICS_FILE} holds the steps {steps:?}")
+        });
         if kept {
             self.metrics = whole;
         }
@@ -121,13 +137,21 @@ impl Watch {
 
 /// Why a job is stalled.
 fn stalled_by(status: &Value) -> String {
-    let condition = status["conditions"].as_array().into_iter().flatten().find(|condition| condition["type"] == "Stalled");
+    let condition = status["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Stalled");
     condition.map(ToString::to_string).unwrap_or_default()
 }
 
 /// Checkpoints that have a manifest and lack what it names.
 fn torn_checkpoints(directory: &Path) -> BTreeMap<PathBuf, String> {
-    let folders = fs::read_dir(directory.join(CHECKPOINTS_DIR)).into_iter().flatten().flatten().map(|entry| entry.path());
+    let folders = fs::read_dir(directory.join(CHECKPOINTS_DIR))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
     folders.filter_map(|folder| Some((folder.clone(), torn(&folder)?))).collect()
 }
 
@@ -137,7 +161,8 @@ fn torn(folder: &Path) -> Option<String> {
         Ok(manifest) => manifest["files"].as_array().into_iter().flatten().find_map(|file| {
             let path = folder.join(file["name"].as_str().unwrap_or_default());
             let bytes = fs::metadata(&path).map(|metadata| metadata.len()).ok();
-            (bytes != file["size"].as_u64()).then(|| format!("{} has {bytes:?} bytes, and {file} was written", path.display()))
+            (bytes != file["size"].as_u64())
+                .then(|| format!("{} has {bytes:?} bytes, and {file} was written", path.display()))
         }),
         Err(error) => Some(error.to_string()),
     };
@@ -158,7 +183,13 @@ mod tests {
         watch.status(&json!({"attempt": 2, "epoch": 2, "progress": {"step": 7}}));
         assert_eq!(watch.violations(), [""; 0]);
         watch.status(&json!({"attempt": 1, "epoch": 2}));
-        assert_eq!(watch.violations(), ["status.attempt went from Some(2) to Some(1)", "status.progress.step went from Some(7) to None"]);
+        assert_eq!(
+            watch.violations(),
+            [
+                "status.attempt went from Some(2) to Some(1)",
+                "status.progress.step went from Some(7) to None"
+            ]
+        );
     }
 
     #[test]

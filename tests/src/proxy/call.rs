@@ -21,7 +21,8 @@ pub enum Verb {
     Delete,
 }
 
-/// A request, before it is answered: an apply is a [`Verb::Patch`], whether it will make the object or not.
+/// A request, before it is answered: an apply is a [`Verb::Patch`], whether it will make the object
+/// or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// What is done.
@@ -49,7 +50,9 @@ impl Call {
             _ => ("", rest),
         };
         let part = |index: usize| rest.get(index).copied().unwrap_or_default().to_owned();
-        let asks = |pairs: &[&str]| uri.query().is_some_and(|query| query.split('&').any(|pair| pairs.contains(&pair)));
+        let asks = |pairs: &[&str]| {
+            uri.query().is_some_and(|query| query.split('&').any(|pair| pairs.contains(&pair)))
+        };
         let watches = asks(&["watch=true", "watch=1", "watch"]);
         let verb = match *method {
             // It tells what would be, and changes nothing.
@@ -61,7 +64,13 @@ impl Call {
             _ if watches => Verb::Watch,
             _ => Verb::Read,
         };
-        Self { verb, resource: part(0), namespace: namespace.to_owned(), name: part(1), subresource: part(2) }
+        Self {
+            verb,
+            resource: part(0),
+            namespace: namespace.to_owned(),
+            name: part(1),
+            subresource: part(2),
+        }
     }
 
     /// Whether it changes an object of a job, or tells of one. Leases are renewed all the time.
@@ -93,14 +102,39 @@ mod tests {
             ("GET", "/version", Verb::Read, ["", "", "", ""]),
             ("GET", "/api/v1/pods?labelSelector=a", Verb::Read, ["pods", "", "", ""]),
             ("GET", "/api/v1/namespaces/lab", Verb::Read, ["namespaces", "", "lab", ""]),
-            ("GET", "/apis/rljob.dev/v1alpha1/rljobs?watch=true&resourceVersion=7", Verb::Watch, ["rljobs", "", "", ""]),
-            ("PUT", "/apis/rljob.dev/v1alpha1/namespaces/lab/rljobs/sums/status", Verb::Update, ["rljobs", "lab", "sums", "status"]),
-            ("PATCH", "/apis/apps/v1/namespaces/lab/statefulsets/sums-trainer?force=true", Verb::Patch, ["statefulsets", "lab", "sums-trainer", ""]),
-            ("POST", "/apis/events.k8s.io/v1/namespaces/lab/events", Verb::Create, ["events", "lab", "", ""]),
+            (
+                "GET",
+                "/apis/rljob.dev/v1alpha1/rljobs?watch=true&resourceVersion=7",
+                Verb::Watch,
+                ["rljobs", "", "", ""],
+            ),
+            (
+                "PUT",
+                "/apis/rljob.dev/v1alpha1/namespaces/lab/rljobs/sums/status",
+                Verb::Update,
+                ["rljobs", "lab", "sums", "status"],
+            ),
+            (
+                "PATCH",
+                "/apis/apps/v1/namespaces/lab/statefulsets/sums-trainer?force=true",
+                Verb::Patch,
+                ["statefulsets", "lab", "sums-trainer", ""],
+            ),
+            (
+                "POST",
+                "/apis/events.k8s.io/v1/namespaces/lab/events",
+                Verb::Create,
+                ["events", "lab", "", ""],
+            ),
         ] {
             let seen = Call::parse(&method.parse().unwrap(), &line.parse().unwrap());
-            let [resource, namespace, name, subresource] = [resource, namespace, name, subresource].map(str::to_owned);
-            assert_eq!(seen, Call { verb, resource, namespace, name, subresource }, "{method} {line}");
+            let [resource, namespace, name, subresource] =
+                [resource, namespace, name, subresource].map(str::to_owned);
+            assert_eq!(
+                seen,
+                Call { verb, resource, namespace, name, subresource },
+                "{method} {line}"
+            );
         }
     }
 }

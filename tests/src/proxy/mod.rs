@@ -1,4 +1,5 @@
-//! Stands between an operator and the real API server, counts what the operator writes, and lets requests, answers and watches go wrong.
+//! Stands between an operator and the real API server, counts what the operator writes, and lets
+//! requests, answers and watches go wrong.
 //!
 //! ```text
 //!  operator ── http ──▶ Proxy ─┬─ faults: answered with a code │ answer lost │ halted          faults.rs
@@ -7,7 +8,8 @@
 //!                              └─ https ──▶ kube-apiserver
 //! ```
 //!
-//! It answers nothing of its own but errors: the past, too, is what the API server itself still has of it (`resourceVersionMatch=Exact`).
+//! It answers nothing of its own but errors: the past, too, is what the API server itself still has
+//! of it (`resourceVersionMatch=Exact`).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,11 +98,14 @@ impl Proxy {
             life: watch::Sender::new(Life::Answers),
         });
         let router = Router::new().fallback(answer).with_state(shared.clone());
-        let server = runtime().spawn(async move { axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await });
+        let server = runtime().spawn(async move {
+            axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await
+        });
         Ok(Self { address, shared, server })
     }
 
-    /// The URL for a kubeconfig of a client in the cluster's network. A client's token is passed on; certificates are not needed.
+    /// The URL for a kubeconfig of a client in the cluster's network. A client's token is passed
+    /// on; certificates are not needed.
     pub fn server(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -117,9 +122,12 @@ impl Proxy {
         self.resume();
     }
 
-    /// Reads from an API server's cache are answered as they would have been at this version, which is any object's or list's; watches that start are held back until [`Self::heal`].
+    /// Reads from an API server's cache are answered as they would have been at this version, which
+    /// is any object's or list's; watches that start are held back until [`Self::heal`].
     pub fn look_back(&self, version: &str) {
-        self.shared.reads.send_replace(Reads { past: Some(version.to_owned()), hold_watches: true });
+        self.shared
+            .reads
+            .send_replace(Reads { past: Some(version.to_owned()), hold_watches: true });
     }
 
     /// Holds the events of watches back; at [`Self::heal`] only the last of each object comes.
@@ -178,10 +186,17 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             answer
         }
     });
-    let answer = passed.await.map_err(anyhow::Error::from).flatten().unwrap_or_else(|error| refuse(502, &format!("{call}: {error:#}")));
+    let answer = passed
+        .await
+        .map_err(anyhow::Error::from)
+        .flatten()
+        .unwrap_or_else(|error| refuse(502, &format!("{call}: {error:#}")));
     match effect {
         Some(Effect::Halt) => std::future::pending().await,
-        Some(Effect::LoseAnswer) => Body::from_stream(stream::once(async { Err::<Bytes, _>(std::io::Error::other("the answer is lost")) })).into_response(),
+        Some(Effect::LoseAnswer) => Body::from_stream(stream::once(async {
+            Err::<Bytes, _>(std::io::Error::other("the answer is lost"))
+        }))
+        .into_response(),
         _ => answer,
     }
 }
@@ -217,10 +232,19 @@ async fn pass(shared: &Shared, call: &Call, request: Request) -> Result<Response
     let line = parts.uri.path_and_query().map_or("/", |line| line.as_str());
     let url = format!("{}{line}", shared.api.server());
     let body = body::to_bytes(body, BODY_LIMIT).await?;
-    let upstream = shared.api.plain().request(parts.method, url).headers(end_to_end(parts.headers)).body(body).send().await?;
+    let upstream = shared
+        .api
+        .plain()
+        .request(parts.method, url)
+        .headers(end_to_end(parts.headers))
+        .body(body)
+        .send()
+        .await?;
     let (status, headers) = (upstream.status(), end_to_end(upstream.headers().clone()));
     if call.verb == Verb::Watch && status.is_success() {
-        return Ok((status, headers, watches::relay(upstream, shared.reads.subscribe())).into_response());
+        return Ok(
+            (status, headers, watches::relay(upstream, shared.reads.subscribe())).into_response()
+        );
     }
     let body = upstream.bytes().await?;
     if call.is_write() {
@@ -241,14 +265,34 @@ fn record(shared: &Shared, call: &Call, status: StatusCode, body: &[u8]) {
     }
     let version = field("resourceVersion");
     let mut writes = lock(&shared.writes);
-    let seen = |write: &Write| (&write.call.resource, &write.call.namespace, &write.call.name) == (&call.resource, &call.namespace, &call.name);
-    let same = call.verb != Verb::Delete && writes.iter().rev().find(|write| seen(write)).is_some_and(|write| write.version == version);
-    writes.push(Write { call, code: status.as_u16(), version, changed: status.is_success() && !same });
+    let seen = |write: &Write| {
+        (&write.call.resource, &write.call.namespace, &write.call.name)
+            == (&call.resource, &call.namespace, &call.name)
+    };
+    let same = call.verb != Verb::Delete
+        && writes
+            .iter()
+            .rev()
+            .find(|write| seen(write))
+            .is_some_and(|write| write.version == version);
+    writes.push(Write {
+        call,
+        code: status.as_u16(),
+        version,
+        changed: status.is_success() && !same,
+    });
 }
 
 /// Without what belongs to one connection; and bodies are plain, so that they can be read here.
 fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    for name in [header::HOST, header::CONNECTION, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::ACCEPT_ENCODING, header::UPGRADE] {
+    for name in [
+        header::HOST,
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::ACCEPT_ENCODING,
+        header::UPGRADE,
+    ] {
         headers.remove(name);
     }
     headers

@@ -1,6 +1,8 @@
-//! Reads as they would have been answered at an earlier version. The API server keeps the past for some minutes and lists it; one object is a list with one name.
+//! Reads as they would have been answered at an earlier version. The API server keeps the past for
+//! some minutes and lists it; one object is a list with one name.
 //!
-//! Only reads that any API server may answer from a cache that is behind (`resourceVersion=0`): the others ask its store.
+//! Only reads that any API server may answer from a cache that is behind (`resourceVersion=0`): the
+//! others ask its store.
 
 use anyhow::Result;
 use axum::http::{HeaderMap, Uri, header};
@@ -15,29 +17,65 @@ const PRESENT: [&str; 4] = ["", "secrets", "leases", "customresourcedefinitions"
 
 /// Whether a read may be answered from the past, and the past of what is read can be told.
 pub(super) fn may_be(call: &Call, uri: &Uri) -> bool {
-    let from_cache = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "resourceVersion=0"));
-    from_cache && call.verb == Verb::Read && call.subresource.is_empty() && !PRESENT.contains(&call.resource.as_str())
+    let from_cache =
+        uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "resourceVersion=0"));
+    from_cache
+        && call.verb == Verb::Read
+        && call.subresource.is_empty()
+        && !PRESENT.contains(&call.resource.as_str())
 }
 
-pub(super) async fn answer(api: &Api, call: &Call, uri: &Uri, headers: &HeaderMap, version: &str) -> Result<Response> {
+pub(super) async fn answer(
+    api: &Api,
+    call: &Call,
+    uri: &Uri,
+    headers: &HeaderMap,
+    version: &str,
+) -> Result<Response> {
     let (collection, one) = match call.name.as_str() {
         "" => (uri.path().to_owned(), String::new()),
-        name => (uri.path().trim_end_matches(name).trim_end_matches('/').to_owned(), format!("&fieldSelector=metadata.name={name}")),
+        name => (
+            uri.path().trim_end_matches(name).trim_end_matches('/').to_owned(),
+            format!("&fieldSelector=metadata.name={name}"),
+        ),
     };
-    let own = |pair: &&str| !["resourceVersion", "limit", "continue", "timeoutSeconds"].iter().any(|name| pair.starts_with(name));
-    let kept: Vec<&str> = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()).filter(own).collect();
-    let url = format!("{}{collection}?{}{one}&resourceVersion={version}&resourceVersionMatch=Exact", api.server(), kept.join("&"));
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("application/json");
+    let own = |pair: &&str| {
+        !["resourceVersion", "limit", "continue", "timeoutSeconds"]
+            .iter()
+            .any(|name| pair.starts_with(name))
+    };
+    let kept: Vec<&str> = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .filter(own)
+        .collect();
+    let url = format!(
+        "{}{collection}?{}{one}&resourceVersion={version}&resourceVersionMatch=Exact",
+        api.server(),
+        kept.join("&")
+    );
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .unwrap_or("application/json");
     let accept = accept.replace("as=PartialObjectMetadata;", "as=PartialObjectMetadataList;");
     let list = api.http().get(url).header(header::ACCEPT, accept).send().await?;
     if !list.status().is_success() || one.is_empty() {
-        return Ok((list.status(), [(header::CONTENT_TYPE, "application/json")], list.bytes().await?).into_response());
+        return Ok((
+            list.status(),
+            [(header::CONTENT_TYPE, "application/json")],
+            list.bytes().await?,
+        )
+            .into_response());
     }
     let list: Value = serde_json::from_slice(&list.bytes().await?)?;
     let Some(mut object) = list["items"].get(0).cloned() else { return Ok(refuse(404, call)) };
     for field in ["apiVersion", "kind"] {
         if object[field].is_null() {
-            object[field] = list[field].as_str().unwrap_or_default().trim_end_matches("List").into();
+            object[field] =
+                list[field].as_str().unwrap_or_default().trim_end_matches("List").into();
         }
     }
     Ok(([(header::CONTENT_TYPE, "application/json")], object.to_string()).into_response())

@@ -1,4 +1,5 @@
-//! Watches on their way: events can be held back, and arrive as if the client had looked away meanwhile, each object's changes as one.
+//! Watches on their way: events can be held back, and arrive as if the client had looked away
+//! meanwhile, each object's changes as one.
 
 use std::io;
 use std::time::Duration;
@@ -19,11 +20,17 @@ const SILENCE: Duration = Duration::from_secs(600);
 pub(super) fn relay(upstream: reqwest::Response, reads: watch::Receiver<Reads>) -> Body {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(pass_on(upstream.bytes_stream().boxed(), reads, sender));
-    let events = stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|event| (Ok::<_, io::Error>(event), receiver)) });
+    let events = stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|event| (Ok::<_, io::Error>(event), receiver))
+    });
     Body::from_stream(events)
 }
 
-async fn pass_on(mut upstream: impl Stream<Item = reqwest::Result<Bytes>> + Unpin, mut reads: watch::Receiver<Reads>, client: mpsc::Sender<Bytes>) {
+async fn pass_on(
+    mut upstream: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
+    mut reads: watch::Receiver<Reads>,
+    client: mpsc::Sender<Bytes>,
+) {
     let (mut unfinished, mut events, mut holds) = (Vec::new(), Vec::new(), false);
     loop {
         tokio::select! {
@@ -54,12 +61,20 @@ fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Value> {
     let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
     let rest = buffer.split_off(end + 1);
     let lines = std::mem::replace(buffer, rest);
-    lines.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    lines
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect()
 }
 
-/// The events that a client sees that misses all but the last of each object: what came and went meanwhile was never there.
+/// The events that a client sees that misses all but the last of each object: what came and went
+/// meanwhile was never there.
 fn merge(events: Vec<Value>) -> Vec<Value> {
-    let key = |event: &Value| event.pointer("/object/metadata").map(|metadata| (metadata["namespace"].to_string(), metadata["name"].to_string()));
+    let key = |event: &Value| {
+        event
+            .pointer("/object/metadata")
+            .map(|metadata| (metadata["namespace"].to_string(), metadata["name"].to_string()))
+    };
     let mut merged: Vec<(Value, bool)> = Vec::new(); // the newest event, and whether the object was new to the client
     for event in events {
         if event["type"] == "BOOKMARK" {
@@ -70,17 +85,19 @@ fn merge(events: Vec<Value>) -> Vec<Value> {
         let was_new = known.map_or(is_new, |index| merged.remove(index).1);
         merged.push((event, was_new));
     }
-    let seen = merged.into_iter().filter_map(|(mut event, was_new)| match (event["type"].as_str(), was_new) {
-        (Some("DELETED"), true) => None,
-        (Some("ADDED"), false) => {
-            event["type"] = "MODIFIED".into();
-            Some(event)
+    let seen = merged.into_iter().filter_map(|(mut event, was_new)| {
+        match (event["type"].as_str(), was_new) {
+            (Some("DELETED"), true) => None,
+            (Some("ADDED"), false) => {
+                event["type"] = "MODIFIED".into();
+                Some(event)
+            }
+            (Some("MODIFIED"), true) => {
+                event["type"] = "ADDED".into();
+                Some(event)
+            }
+            _ => Some(event),
         }
-        (Some("MODIFIED"), true) => {
-            event["type"] = "ADDED".into();
-            Some(event)
-        }
-        _ => Some(event),
     });
     seen.collect()
 }
@@ -104,7 +121,14 @@ mod tests {
             event("ADDED", "replaced", 7),
             event("DELETED", "old", 8),
         ]);
-        assert_eq!(seen, [event("ADDED", "new", 4), event("MODIFIED", "replaced", 7), event("DELETED", "old", 8)]);
+        assert_eq!(
+            seen,
+            [
+                event("ADDED", "new", 4),
+                event("MODIFIED", "replaced", 7),
+                event("DELETED", "old", 8)
+            ]
+        );
     }
 
     #[test]

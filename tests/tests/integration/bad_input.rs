@@ -1,5 +1,6 @@
-//! Bad input, and what `rljob` and its programs say to it: which field or file it is and what to do. Here: what is refused before anything is started, with nothing
-//! changed on the disk. [`run`]: what is found when it is read. [`engines`]: engines that answer nonsense.
+//! Bad input, and what `rljob` and its programs say to it: which field or file it is and what to
+//! do. Here: what is refused before anything is started, with nothing changed on the disk. [`run`]:
+//! what is found when it is read. [`engines`]: engines that answer nonsense.
 //!
 //! | Input | Tests |
 //! |---|---|
@@ -34,13 +35,19 @@ fn folder_with(change: impl Fn(String) -> String) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("model")).unwrap();
     fs::write(folder.path().join("model/config.json"), "{}").unwrap();
-    fs::write(folder.path().join("train.jsonl"), "{\"question\": \"1+1=\", \"answer\": \"2\"}\n").unwrap();
+    fs::write(folder.path().join("train.jsonl"), "{\"question\": \"1+1=\", \"answer\": \"2\"}\n")
+        .unwrap();
     fs::write(folder.path().join("job.yaml"), change(JOB.to_owned())).unwrap();
     folder
 }
 
 fn output(folder: &Path, program: &str, arguments: &[&str]) -> Output {
-    Command::new(binary(program).unwrap()).args(arguments).current_dir(folder).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+    Command::new(binary(program).unwrap())
+        .args(arguments)
+        .current_dir(folder)
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap()
 }
 
 /// What a refused `rljob run` says, without the folder's name.
@@ -54,14 +61,35 @@ fn refusal(folder: &TempDir, more: &[&str]) -> String {
 
 #[test]
 fn a_job_file_that_cannot_run_is_refused_with_line_and_field() {
-    let replaced = |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
+    let replaced =
+        |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
     let cases: [(&str, &str, &str); 7] = [
-        ("steps: 3, ", "steps: [3, ", "line 13: did not find expected ',' or ']' at line 13 column "),
+        (
+            "steps: 3, ",
+            "steps: [3, ",
+            "line 13: did not find expected ',' or ']' at line 13 column ",
+        ),
         ("steps: 3", "stepz: 3", "line 13: spec.training.stepz: unknown field; expected one of "),
-        ("steps: 3", "steps: three", "line 13: spec.training.steps: expected integer, found \"three\""),
-        ("grpo: {}", "grpo: {}, sft: {}", "line 10: spec.algorithm: set exactly one of grpo, sft, found grpo and sft"),
-        ("minibatches: 2", "minibatches: 3", "line 11: spec.rollout.batchSize: 4 groups cannot be split into training.minibatches = 3 equal parts"),
-        ("replicas: 1}", "replicas: 1, gpusPerReplica: 1}", "line 14: spec.inference.gpusPerReplica: needs engine SGLang: the embedded engine runs on CPUs"),
+        (
+            "steps: 3",
+            "steps: three",
+            "line 13: spec.training.steps: expected integer, found \"three\"",
+        ),
+        (
+            "grpo: {}",
+            "grpo: {}, sft: {}",
+            "line 10: spec.algorithm: set exactly one of grpo, sft, found grpo and sft",
+        ),
+        (
+            "minibatches: 2",
+            "minibatches: 3",
+            "line 11: spec.rollout.batchSize: 4 groups cannot be split into training.minibatches = 3 equal parts",
+        ),
+        (
+            "replicas: 1}",
+            "replicas: 1, gpusPerReplica: 1}",
+            "line 14: spec.inference.gpusPerReplica: needs engine SGLang: the embedded engine runs on CPUs",
+        ),
         (
             "replicas: 1}",
             "replicas: 1, engine: SGLang, extraArgs: [--port=1]}",
@@ -73,7 +101,10 @@ fn a_job_file_that_cannot_run_is_refused_with_line_and_field() {
         for command in [&["run", "--file", "job.yaml"], &["validate", "--file", "job.yaml"]] {
             let output = output(folder.path(), "rljob", command);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(said.lines().any(|line| line.starts_with(&format!("error: job.yaml: {message}"))), "{to}: {said}");
+            assert!(
+                said.lines().any(|line| line.starts_with(&format!("error: job.yaml: {message}"))),
+                "{to}: {said}"
+            );
             assert_eq!(output.status.code(), Some(1));
         }
         assert!(!folder.path().join("runs").exists());
@@ -99,15 +130,20 @@ fn what_is_not_there_is_named_before_anything_is_started() {
     let message = "error: sums: spec.checkpoint.restoreFrom: `nobody` has no complete checkpoint in DIR/runs/default/nobody/checkpoints; run that job first\n";
     assert_eq!(refusal(&folder, &restore), message);
     let restore = ["--set", "spec.checkpoint.restoreFrom=sums"];
-    assert!(refusal(&folder, &restore).contains("spec.checkpoint.restoreFrom: names this job itself"));
+    assert!(
+        refusal(&folder, &restore).contains("spec.checkpoint.restoreFrom: names this job itself")
+    );
     let sglang = ["--set", "spec.inference.engine=SGLang"];
-    let message =
-        "error: sums: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'\n";
+    let message = "error: sums: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'\n";
     assert_eq!(refusal(&folder, &sglang), message);
-    assert_eq!(refusal(&folder, &["--engine-command", "python3"]), "error: --engine-command: no job of job.yaml has spec.inference.engine SGLang\n");
-    let gpus = [&sglang[..], &["--set", "spec.inference.gpusPerReplica=2", "--engine-command", "python3"]].concat();
-    let message =
-        "error: sums: spec.inference.gpusPerReplica: 1 engines of 2 GPUs are asked for, and this machine has 0 GPUs; set it to 0 to run them on the CPU\n";
+    assert_eq!(
+        refusal(&folder, &["--engine-command", "python3"]),
+        "error: --engine-command: no job of job.yaml has spec.inference.engine SGLang\n"
+    );
+    let gpus =
+        [&sglang[..], &["--set", "spec.inference.gpusPerReplica=2", "--engine-command", "python3"]]
+            .concat();
+    let message = "error: sums: spec.inference.gpusPerReplica: 1 engines of 2 GPUs are asked for, and this machine has 0 GPUs; set it to 0 to run them on the CPU\n";
     assert_eq!(refusal(&folder, &gpus), message);
     assert!(!folder.path().join("runs").exists());
 }
@@ -126,10 +162,14 @@ fn a_run_directory_that_another_run_holds_is_refused_at_once() {
 
 /// The run configuration of the job, for a run directory.
 fn run_config(folder: &TempDir, directory: &Path) -> Value {
-    let rendered = String::from_utf8(output(folder.path(), "rljob", &["render", "--file", "job.yaml"]).stdout).unwrap();
-    let objects = rendered.split("---\n").skip(1).map(|text| serde_yaml::from_str::<Value>(text).unwrap());
+    let rendered =
+        String::from_utf8(output(folder.path(), "rljob", &["render", "--file", "job.yaml"]).stdout)
+            .unwrap();
+    let objects =
+        rendered.split("---\n").skip(1).map(|text| serde_yaml::from_str::<Value>(text).unwrap());
     let config_map = objects.into_iter().find(|object| object["kind"] == "ConfigMap").unwrap();
-    let mut config: Value = serde_json::from_str(config_map["data"]["run.json"].as_str().unwrap()).unwrap();
+    let mut config: Value =
+        serde_json::from_str(config_map["data"]["run.json"].as_str().unwrap()).unwrap();
     config["runDirectory"] = directory.display().to_string().into();
     config["modelDirectory"] = folder.path().join("model").display().to_string().into();
     config
@@ -144,8 +184,16 @@ fn coordinator(folder: &TempDir, directory: &Path, port: u16) -> (Option<i32>, S
     }
     fs::write(folder.path().join("run.json"), run_config(folder, directory).to_string()).unwrap();
     let listen = format!("127.0.0.1:{port}");
-    let output = output(folder.path(), "rljob-coordinator", &["--config", "run.json", "--tokens", "tokens", "--listen", &listen]);
-    let said = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().replace(&folder.path().display().to_string(), "DIR");
+    let output = output(
+        folder.path(),
+        "rljob-coordinator",
+        &["--config", "run.json", "--tokens", "tokens", "--listen", &listen],
+    );
+    let said = String::from_utf8_lossy(&output.stderr)
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .replace(&folder.path().display().to_string(), "DIR");
     (output.status.code(), said)
 }
 
@@ -155,7 +203,15 @@ fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let (code, said) = coordinator(&folder, &folder.path().join("run"), port);
-    assert_eq!((code, said), (Some(1), format!("error: failed to listen on 127.0.0.1:{port}: Address already in use (os error 98)")));
+    assert_eq!(
+        (code, said),
+        (
+            Some(1),
+            format!(
+                "error: failed to listen on 127.0.0.1:{port}: Address already in use (os error 98)"
+            )
+        )
+    );
 }
 
 #[test]
@@ -167,7 +223,8 @@ fn a_run_directory_of_another_job_ends_the_coordinator_with_a_code_of_its_own_an
     fs::write(directory.join("identity.json"), identity).unwrap();
     let words = "error: the run directory DIR/run belongs to lab/other (uid u1) with its own run: use another directory, or remove this one to start over";
     assert_eq!(coordinator(&folder, &directory, 0), (Some(78), words.to_owned()));
-    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["identity.json"]);
     assert_eq!(fs::read_to_string(directory.join("identity.json")).unwrap(), identity);
 }

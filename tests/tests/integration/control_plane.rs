@@ -1,4 +1,5 @@
-//! The RLJob API on a real API server: what is accepted, defaulted, refused, and what `kubectl explain` says.
+//! The RLJob API on a real API server: what is accepted, defaulted, refused, and what `kubectl
+//! explain` says.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -37,7 +38,12 @@ fn cluster() -> &'static Cluster {
 fn install_crd(kubectl: &Kubectl) -> anyhow::Result<String> {
     let path = workspace().join("crds/rljob.yaml").display().to_string();
     let answer = kubectl.run(&["apply", "--filename", &path])?;
-    kubectl.run(&["wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s"])?;
+    kubectl.run(&[
+        "wait",
+        "--for=condition=Established",
+        "crd/rljobs.rljob.dev",
+        "--timeout=60s",
+    ])?;
     Ok(answer)
 }
 
@@ -84,7 +90,10 @@ fn a_minimal_job_gets_the_documented_defaults() {
     let namespace = Namespace::create(cluster(), "defaults").unwrap();
     namespace.kubectl.apply(&job().to_string()).unwrap();
     let mut seen = namespace.kubectl.get(&["rljob/sample"]).unwrap();
-    assert_eq!(seen["status"], json!({"observedGeneration": -1, "attempt": 0, "restarts": 0, "epoch": 0}));
+    assert_eq!(
+        seen["status"],
+        json!({"observedGeneration": -1, "attempt": 0, "restarts": 0, "epoch": 0})
+    );
     let spec = json!({
         "suspend": false,
         "managedBy": "rljob.dev/operator",
@@ -117,7 +126,9 @@ fn as_floats(value: Value) -> Value {
     match value {
         Value::Number(number) => json!(number.as_f64()),
         Value::Array(items) => items.into_iter().map(as_floats).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, as_floats(value))).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(key, value)| (key, as_floats(value))).collect()
+        }
         other => other,
     }
 }
@@ -136,49 +147,119 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         json!({"spec": spec})
     };
     let cases = [
-        (json!({"metadata": {"name": "9lives"}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
-        (json!({"metadata": {"name": "a".repeat(41)}}), "metadata.name must be a DNS label of at most 40 characters that starts with a letter"),
+        (
+            json!({"metadata": {"name": "9lives"}}),
+            "metadata.name must be a DNS label of at most 40 characters that starts with a letter",
+        ),
+        (
+            json!({"metadata": {"name": "a".repeat(41)}}),
+            "metadata.name must be a DNS label of at most 40 characters that starts with a letter",
+        ),
         (json!({"spec": {"reward": null}}), "algorithm.grpo needs a reward"),
-        (json!({"spec": {"reward": {"math": {}}}}), "set exactly one of math, exactMatch, http and command"),
-        (json!({"spec": {"inference": {"replicas": 0}}}), "algorithm.grpo needs inference.replicas of at least 1"),
+        (
+            json!({"spec": {"reward": {"math": {}}}}),
+            "set exactly one of math, exactMatch, http and command",
+        ),
+        (
+            json!({"spec": {"inference": {"replicas": 0}}}),
+            "algorithm.grpo needs inference.replicas of at least 1",
+        ),
         (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo and sft"),
-        (json!({"spec": {"inference": {"gpusPerReplica": 1}}}), "the embedded engine runs on CPUs: gpusPerReplica needs engine SGLang"),
-        (json!({"spec": {"inference": {"extraArgs": ["--x"]}}}), "the embedded engine takes no extraArgs: they need engine SGLang"),
+        (
+            json!({"spec": {"inference": {"gpusPerReplica": 1}}}),
+            "the embedded engine runs on CPUs: gpusPerReplica needs engine SGLang",
+        ),
+        (
+            json!({"spec": {"inference": {"extraArgs": ["--x"]}}}),
+            "the embedded engine takes no extraArgs: they need engine SGLang",
+        ),
         (
             json!({"spec": {"inference": {"engine": "SGLang", "gpusPerReplica": 1}, "weightSync": {"method": "Distributed"}}}),
             "engines on GPUs need weightSync.method Disk",
         ),
-        (json!({"spec": {"weightSync": {"everySteps": 2}}}), "weightSync.everySteps must be at most rollout.maxStaleness + 1"),
-        (json!({"spec": {"checkpoint": {"restoreFrom": "/runs/a/b"}}}), "spec.checkpoint.restoreFrom"),
-        (json!({"spec": {"checkpoint": {"exportEverySteps": 0}}}), "spec.checkpoint.exportEverySteps"),
-        (evaluation(json!({})), "set answer, which the reward compares with, or completion, whose loss sft measures, or both"),
-        (evaluation(json!({"completion": "{{answer}}", "answer": "answer"})), "dataset.evaluation.completion is not used by algorithm.grpo; remove it"),
+        (
+            json!({"spec": {"weightSync": {"everySteps": 2}}}),
+            "weightSync.everySteps must be at most rollout.maxStaleness + 1",
+        ),
+        (
+            json!({"spec": {"checkpoint": {"restoreFrom": "/runs/a/b"}}}),
+            "spec.checkpoint.restoreFrom",
+        ),
+        (
+            json!({"spec": {"checkpoint": {"exportEverySteps": 0}}}),
+            "spec.checkpoint.exportEverySteps",
+        ),
+        (
+            evaluation(json!({})),
+            "set answer, which the reward compares with, or completion, whose loss sft measures, or both",
+        ),
+        (
+            evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
+            "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
+        ),
         (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
         (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
-        (json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}), "exportOf names trained weights: weights must be Pretrained"),
-        (json!({"spec": {"storage": {"hostPath": null}}}), "set exactly one of persistentVolumeClaim, hostPath and s3"),
-        (bucket(json!({"storage": {"hostPath": {"path": "/srv/runs"}}})), "set exactly one of persistentVolumeClaim, hostPath and s3"),
+        (
+            json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}),
+            "exportOf names trained weights: weights must be Pretrained",
+        ),
+        (
+            json!({"spec": {"storage": {"hostPath": null}}}),
+            "set exactly one of persistentVolumeClaim, hostPath and s3",
+        ),
+        (
+            bucket(json!({"storage": {"hostPath": {"path": "/srv/runs"}}})),
+            "set exactly one of persistentVolumeClaim, hostPath and s3",
+        ),
         (bucket(json!({"storage": {"s3": {"bucket": "Runs"}}})), "spec.storage.s3.bucket"),
-        (bucket(json!({"storage": {"s3": {"endpoint": "s3.example"}}})), "spec.storage.s3.endpoint"),
+        (
+            bucket(json!({"storage": {"s3": {"endpoint": "s3.example"}}})),
+            "spec.storage.s3.endpoint",
+        ),
         (bucket(json!({"storage": {"s3": {"prefix": "/team"}}})), "spec.storage.s3.prefix"),
         (
             bucket(json!({"weightSync": {"method": "Disk"}})),
             "storage.s3 is no folder that engines could read weights from: set weightSync.method to Distributed",
         ),
-        (bucket(json!({"model": {"path": null, "exportOf": "other"}})), "storage.s3 is no folder that engines could read a model from"),
-        (json!({"spec": {"checkpoint": {"restoreFrom": "s3://runs/a/step-1.attempt-0"}}}), "checkpoint.restoreFrom in a bucket needs storage.s3"),
-        (volume(json!({"name": "data", "mountPath": "/data"})), "set exactly one of persistentVolumeClaim, hostPath and configMap"),
-        (volume(json!({"name": "data", "mountPath": "data", "configMap": {"name": "x"}})), "spec.volumes[0].mountPath"),
-        (json!({"spec": {"failurePolicy": {"backoff": {"initialSeconds": 10, "maxSeconds": 5}}}}), "initialSeconds must not exceed maxSeconds"),
+        (
+            bucket(json!({"model": {"path": null, "exportOf": "other"}})),
+            "storage.s3 is no folder that engines could read a model from",
+        ),
+        (
+            json!({"spec": {"checkpoint": {"restoreFrom": "s3://runs/a/step-1.attempt-0"}}}),
+            "checkpoint.restoreFrom in a bucket needs storage.s3",
+        ),
+        (
+            volume(json!({"name": "data", "mountPath": "/data"})),
+            "set exactly one of persistentVolumeClaim, hostPath and configMap",
+        ),
+        (
+            volume(json!({"name": "data", "mountPath": "data", "configMap": {"name": "x"}})),
+            "spec.volumes[0].mountPath",
+        ),
+        (
+            json!({"spec": {"failurePolicy": {"backoff": {"initialSeconds": 10, "maxSeconds": 5}}}}),
+            "initialSeconds must not exceed maxSeconds",
+        ),
         (json!({"spec": {"training": {"steps": 0}}}), "spec.training.steps"),
         (json!({"spec": {"training": {"steps": null}}}), "spec.training.steps"),
-        (json!({"spec": {"algorithm": {"grpo": {"groupSize": 1}}}}), "spec.algorithm.grpo.groupSize"),
-        (json!({"spec": {"rollout": {"temprature": 0.7}}}), "unknown field \"spec.rollout.temprature\""),
+        (
+            json!({"spec": {"algorithm": {"grpo": {"groupSize": 1}}}}),
+            "spec.algorithm.grpo.groupSize",
+        ),
+        (
+            json!({"spec": {"rollout": {"temprature": 0.7}}}),
+            "unknown field \"spec.rollout.temprature\"",
+        ),
     ];
     for (patch, reason) in cases {
-        let answer = namespace.kubectl.run_with_input(&["create", "--filename=-"], &job_with(&patch));
+        let answer =
+            namespace.kubectl.run_with_input(&["create", "--filename=-"], &job_with(&patch));
         let message = format!("{:#}", answer.expect_err(&format!("accepted: {patch}")));
-        assert!(message.contains(reason), "{patch} was refused, but not with {reason:?}:\n{message}");
+        assert!(
+            message.contains(reason),
+            "{patch} was refused, but not with {reason:?}:\n{message}"
+        );
     }
 }
 
@@ -186,14 +267,20 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
 fn the_controller_of_a_job_cannot_be_changed() {
     let namespace = Namespace::create(cluster(), "immutable").unwrap();
     namespace.kubectl.apply(&job().to_string()).unwrap();
-    let error = namespace.kubectl.apply(&job_with(&json!({"spec": {"managedBy": "example.com/other"}}))).unwrap_err();
+    let error = namespace
+        .kubectl
+        .apply(&job_with(&json!({"spec": {"managedBy": "example.com/other"}})))
+        .unwrap_err();
     assert!(format!("{error:#}").contains("spec.managedBy is immutable"), "{error:#}");
 }
 
 #[test]
 fn applying_the_definition_again_changes_nothing() {
     let answer = install_crd(&cluster().kubectl()).unwrap();
-    assert_eq!(answer, "customresourcedefinition.apiextensions.k8s.io/rljobs.rljob.dev unchanged\n");
+    assert_eq!(
+        answer,
+        "customresourcedefinition.apiextensions.k8s.io/rljobs.rljob.dev unchanged\n"
+    );
 }
 
 #[test]
@@ -203,7 +290,10 @@ fn explain_is_the_manual() {
     wait_until("the API server to publish the schema", Duration::from_secs(60), published).unwrap();
     let cases = [
         ("rljob", "post-training of a language model"),
-        ("rljob.spec", "suspend <boolean> Stop the run at the end of its step, write a checkpoint and free every pod"),
+        (
+            "rljob.spec",
+            "suspend <boolean> Stop the run at the end of its step, write a checkpoint and free every pod",
+        ),
         ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),
         ("rljob.spec.algorithm.grpo.groupSize", "Samples of one prompt"),
         ("rljob.status.conditions", "Succeeded is the summary of the run"),
@@ -211,7 +301,10 @@ fn explain_is_the_manual() {
     for (path, text) in cases {
         let seen = kubectl.run(&["explain", path]).unwrap();
         let words: Vec<&str> = seen.split_whitespace().collect();
-        assert!(words.join(" ").contains(text), "kubectl explain {path} does not say {text:?}:\n{seen}");
+        assert!(
+            words.join(" ").contains(text),
+            "kubectl explain {path} does not say {text:?}:\n{seen}"
+        );
     }
 }
 
@@ -226,13 +319,25 @@ fn the_list_shows_progress_in_columns() {
         "inference": {"desired": 2, "ready": 2},
         "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Running", "message": "steps are being made", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
     }});
-    namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--patch", &status.to_string()]).unwrap();
+    namespace
+        .kubectl
+        .run(&[
+            "patch",
+            "rljob/sample",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            &status.to_string(),
+        ])
+        .unwrap();
     let table = namespace.kubectl.run(&["get", "rljobs"]).unwrap();
-    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STATUS", "STEP", "STEPS", "REWARD", "RESTARTS", "AGE"]);
     assert_eq!(rows[1][..6], ["sample", "Running", "2", "3", "0.5", "1"]);
     let table = namespace.kubectl.run(&["get", "rljobs", "--output=wide"]).unwrap();
-    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][7..], ["ATTEMPT", "ENGINES", "MESSAGE"]);
     assert_eq!(rows[1][7..], ["4", "2", "steps", "are", "being", "made"]);
 }

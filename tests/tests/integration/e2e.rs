@@ -1,4 +1,5 @@
-//! A job on a real cluster of two nodes: operator from manifests/install.yaml, image of our binaries, and crashes in the middle.
+//! A job on a real cluster of two nodes: operator from manifests/install.yaml, image of our
+//! binaries, and crashes in the middle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ mod bucket;
 mod pods;
 mod sglang;
 
-/// Steps of the second job in e2e/jobs.yaml: some are left when the last crash is over, however slow the machine is.
+/// Steps of the second job in e2e/jobs.yaml: some are left when the last crash is over, however
+/// slow the machine is.
 const STEPS: u64 = 50;
 /// What a step, a restart or a replacement may take on a small machine that runs everything.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -25,7 +27,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Who needs both nodes reads; who takes one away writes.
 static NODES: RwLock<()> = RwLock::new(());
 
-/// Two nodes that hold the image under the name that install.yaml gives it, with one operator that every test uses.
+/// Two nodes that hold the image under the name that install.yaml gives it, with one operator that
+/// every test uses.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -45,23 +48,35 @@ fn install_manifest() -> PathBuf {
 /// The image of the operator's Deployment, which is the default of every role too.
 fn operator_image() -> String {
     let text = fs::read_to_string(install_manifest()).unwrap();
-    let line = text.lines().map(|line| line.trim_start().trim_start_matches("- ")).find_map(|line| line.strip_prefix("image: "));
+    let line = text
+        .lines()
+        .map(|line| line.trim_start().trim_start_matches("- "))
+        .find_map(|line| line.strip_prefix("image: "));
     line.expect("install.yaml names no image").trim_matches('"').to_owned()
 }
 
-/// The name by which kubelet asks for an image: without a registry's host it means Docker Hub's library.
+/// The name by which kubelet asks for an image: without a registry's host it means Docker Hub's
+/// library.
 fn full_reference(image: &str) -> String {
     if image.contains('/') { image.to_owned() } else { format!("docker.io/library/{image}") }
 }
 
 /// The quick start's model folder and data, in a folder that every node sees.
 fn make_data(folder: &Path) {
-    run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(folder)).unwrap();
+    run(Command::new("python3")
+        .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
+        .arg(folder))
+    .unwrap();
 }
 
 /// A pod that serves a model folder with the embedded engine; Ready once the model is loaded.
 fn engine_pod(name: &str, host_folder: &Path, model: &str) -> String {
-    let command = ["/usr/local/bin/rljob-engine", "--host=0.0.0.0", "--port=30000", &format!("--model-path=/model/{model}")];
+    let command = [
+        "/usr/local/bin/rljob-engine",
+        "--host=0.0.0.0",
+        "--port=30000",
+        &format!("--model-path=/model/{model}"),
+    ];
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -107,21 +122,37 @@ impl<'a> Run<'a> {
         let folder = |name: &str| cluster.shared_folder(name).unwrap();
         let (data, runs) = (folder(&format!("data-{job}")), folder("runs"));
         make_data(&data);
-        let manifest = text.replace("SHARED", &data.display().to_string()).replace("RUNS", &runs.display().to_string());
+        let manifest = text
+            .replace("SHARED", &data.display().to_string())
+            .replace("RUNS", &runs.display().to_string());
         namespace.kubectl.apply(&manifest).unwrap();
-        Self { namespace, job, manifest, directory: runs.join(&namespace.name).join(job), start: Instant::now(), limit: LIMIT }
+        Self {
+            namespace,
+            job,
+            manifest,
+            directory: runs.join(&namespace.name).join(job),
+            start: Instant::now(),
+            limit: LIMIT,
+        }
     }
 
     fn wait_for_steps(&self, steps: u64) {
-        wait_until(&format!("step {steps}"), self.limit, || Ok(steps_done(&self.directory) >= steps)).unwrap();
+        wait_until(&format!("step {steps}"), self.limit, || {
+            Ok(steps_done(&self.directory) >= steps)
+        })
+        .unwrap();
         self.say(&format!("step {steps}"));
     }
 
     fn wait_for_condition(&self, condition: &str) {
-        let (condition, job) = (format!("--for=condition={condition}"), format!("rljob/{}", self.job));
-        self.namespace.kubectl.run(&["wait", &condition, &job, &format!("--timeout={}s", self.limit.as_secs())]).unwrap_or_else(|error| {
-            panic!("{error:#}\n{}", report(&cluster().kubectl().in_namespace("rljob-system")));
-        });
+        let (condition, job) =
+            (format!("--for=condition={condition}"), format!("rljob/{}", self.job));
+        self.namespace
+            .kubectl
+            .run(&["wait", &condition, &job, &format!("--timeout={}s", self.limit.as_secs())])
+            .unwrap_or_else(|error| {
+                panic!("{error:#}\n{}", report(&cluster().kubectl().in_namespace("rljob-system")));
+            });
         self.say(&condition);
     }
 
@@ -131,10 +162,15 @@ impl<'a> Run<'a> {
 
     /// Waits for an incident of a pod whose name begins like this, and gives it.
     fn wait_for_incident(&self, reason: &str, pod: &str) -> Value {
-        let is_it = |incident: &Value| incident["reason"] == reason && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod));
+        let is_it = |incident: &Value| {
+            incident["reason"] == reason
+                && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod))
+        };
         let mut found = None;
         let told = || {
-            found = self.status()["incidents"].as_array().and_then(|incidents| incidents.iter().find(|incident| is_it(incident)).cloned());
+            found = self.status()["incidents"]
+                .as_array()
+                .and_then(|incidents| incidents.iter().find(|incident| is_it(incident)).cloned());
             Ok(found.is_some())
         };
         wait_until(&format!("{reason} of {pod}"), self.limit, told).unwrap();
@@ -149,7 +185,12 @@ impl<'a> Run<'a> {
 
     /// Kills a learner process as running out of memory would.
     fn kill_learner(&self) {
-        cluster().kill_oldest(&format!("rljob-learner .*--coordinator http://{}-coordinator-0[.]", self.job)).unwrap();
+        cluster()
+            .kill_oldest(&format!(
+                "rljob-learner .*--coordinator http://{}-coordinator-0[.]",
+                self.job
+            ))
+            .unwrap();
     }
 
     /// Deletes a pod without grace, as a lost node would, and waits for its successor.
@@ -163,8 +204,18 @@ impl<'a> Run<'a> {
 
     /// Waits until a pod of this name is another one than that of a UID.
     fn wait_for_successor(&self, pod: &str, before: &str) {
-        let uid = || self.namespace.kubectl.run(&["get", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid}"]);
-        wait_until(&format!("the successor of {pod}"), LIMIT, || uid().map(|after| !after.is_empty() && after != before)).unwrap();
+        let uid = || {
+            self.namespace.kubectl.run(&[
+                "get",
+                pod,
+                "--ignore-not-found",
+                "--output=jsonpath={.metadata.uid}",
+            ])
+        };
+        wait_until(&format!("the successor of {pod}"), LIMIT, || {
+            uid().map(|after| !after.is_empty() && after != before)
+        })
+        .unwrap();
         self.say(&format!("{pod} is gone and has a successor"));
     }
 
@@ -176,7 +227,10 @@ impl<'a> Run<'a> {
     fn steps(&self) -> Vec<u64> {
         let text = fs::read_to_string(self.directory.join(METRICS_FILE)).unwrap();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
+        whole
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap())
+            .collect()
     }
 }
 
@@ -200,7 +254,10 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
 
     let status = run.status();
     assert_eq!(status["restarts"], 1, "only the killed learner counts: {status}");
-    assert!(status["attempt"].as_u64() >= Some(2), "the lost trainer pod had its learners start again too: {status}");
+    assert!(
+        status["attempt"].as_u64() >= Some(2),
+        "the lost trainer pod had its learners start again too: {status}"
+    );
     assert_eq!(status["progress"]["step"], STEPS, "{status}");
     assert_eq!(status["epoch"], 2, "the second coordinator pod has a higher epoch: {status}");
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
@@ -213,19 +270,37 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
 }
 
 #[test]
-fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_with_more_learners() {
+fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_with_more_learners()
+{
     let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "pause").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/suspend.yaml"), "pause");
-    let patch = |spec: Value| namespace.kubectl.run(&["patch", "rljob/pause", "--type=merge", "--patch", &json!({"spec": spec}).to_string()]).unwrap();
+    let patch = |spec: Value| {
+        namespace
+            .kubectl
+            .run(&[
+                "patch",
+                "rljob/pause",
+                "--type=merge",
+                "--patch",
+                &json!({"spec": spec}).to_string(),
+            ])
+            .unwrap()
+    };
     let suspended = || {
         patch(json!({"suspend": true}));
         run.wait_for_condition("Suspended");
         assert_eq!(namespace.kubectl.run(&["get", "pods", "--output=name"]).unwrap(), "");
         let (status, steps) = (run.status(), steps_done(&run.directory));
-        assert_eq!(status["checkpoint"]["step"], steps, "the last step is in a checkpoint: {status}");
-        let manifest = run.directory.join(status["checkpoint"]["path"].as_str().unwrap()).join("manifest.json");
+        assert_eq!(
+            status["checkpoint"]["step"], steps,
+            "the last step is in a checkpoint: {status}"
+        );
+        let manifest = run
+            .directory
+            .join(status["checkpoint"]["path"].as_str().unwrap())
+            .join("manifest.json");
         let manifest: Value = serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
         (steps, manifest["worldSize"].clone())
     };
@@ -237,14 +312,24 @@ fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_
     run.wait_for_steps(steps + 5);
     assert_eq!(suspended().1, 2, "edited and resumed in one go");
     let seen = run.steps();
-    assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "no step is left out and none is made twice");
+    assert_eq!(
+        seen,
+        (1..=seen.len() as u64).collect::<Vec<_>>(),
+        "no step is left out and none is made twice"
+    );
     assert_eq!(run.status()["restarts"], 0, "nothing has failed");
 }
 
 fn install_operator(cluster: &Cluster) {
     let kubectl = cluster.kubectl();
     kubectl.run(&["apply", "--filename", &install_manifest().display().to_string()]).unwrap();
-    let ready = kubectl.in_namespace("rljob-system").run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"]);
+    let ready = kubectl.in_namespace("rljob-system").run(&[
+        "wait",
+        "--for=condition=Available",
+        "deployments",
+        "--all",
+        "--timeout=120s",
+    ]);
     if let Err(error) = ready {
         panic!("{error:#}\n{}", report(&kubectl.in_namespace("rljob-system")));
     }
@@ -252,7 +337,15 @@ fn install_operator(cluster: &Cluster) {
 
 /// The scheduler spreads the pods of a StatefulSet; events say where they were.
 fn used_both_nodes(namespace: &Namespace) {
-    let events = namespace.kubectl.run(&["get", "events", "--field-selector=reason=Scheduled", "--output=jsonpath={.items[*].message}"]).unwrap();
+    let events = namespace
+        .kubectl
+        .run(&[
+            "get",
+            "events",
+            "--field-selector=reason=Scheduled",
+            "--output=jsonpath={.items[*].message}",
+        ])
+        .unwrap();
     for node in ["node-1", "node-2"] {
         assert!(events.contains(node), "nothing ran on {node}: {events}");
     }
@@ -265,15 +358,24 @@ fn export_loads(run: &Run) {
     let kubectl = &run.namespace.kubectl;
     kubectl.apply(&engine_pod("export", &run.directory, EXPORT_DIR)).unwrap();
     kubectl.run(&["wait", "--for=condition=Ready", "pod/export", "--timeout=120s"]).unwrap();
-    let path = format!("/api/v1/namespaces/{}/pods/export:30000/proxy/generate", run.namespace.name);
-    // The vocabulary is two special tokens, ten digits, plus and equals. This is "12+34=", and the teacher's answers are three digits.
+    let path =
+        format!("/api/v1/namespaces/{}/pods/export:30000/proxy/generate", run.namespace.name);
+    // The vocabulary is two special tokens, ten digits, plus and equals. This is "12+34=", and the
+    // teacher's answers are three digits.
     let prompt = [3, 4, 12, 5, 6, 13];
-    let sampling =
-        json!({"max_new_tokens": 3, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [], "ignore_eos": false, "skip_special_tokens": true});
+    let sampling = json!({"max_new_tokens": 3, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [], "ignore_eos": false, "skip_special_tokens": true});
     let request = json!({"rid": "sum", "input_ids": prompt, "sampling_params": sampling, "return_logprob": false});
-    let answer = kubectl.run_with_input(&["create", "--raw", &path, "--filename=-"], &request.to_string()).unwrap();
+    let answer = kubectl
+        .run_with_input(&["create", "--raw", &path, "--filename=-"], &request.to_string())
+        .unwrap();
     let answer: Value = serde_json::from_str(&answer).unwrap();
-    let digits: Vec<u64> = answer["output_ids"].as_array().into_iter().flatten().filter_map(Value::as_u64).filter(|token| (2..12).contains(token)).collect();
+    let digits: Vec<u64> = answer["output_ids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_u64)
+        .filter(|token| (2..12).contains(token))
+        .collect();
     assert_eq!(digits.len(), 3, "{answer}");
     kubectl.run(&["delete", "pod/export", "--grace-period=0", "--force"]).unwrap();
 }
@@ -282,7 +384,8 @@ fn export_loads(run: &Run) {
 fn deletion_leaves_nothing(run: &Run) {
     let kubectl = &run.namespace.kubectl;
     kubectl.run(&["delete", "rljob/e2e", "--wait"]).unwrap();
-    let kinds = "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
+    let kinds =
+        "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
     let left = || kubectl.run(&["get", kinds, "--selector=rljob.dev/job=e2e", "--output=name"]);
     wait_until("the job's objects to go", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
 }
@@ -292,6 +395,10 @@ fn made_anew_it_has_succeeded(run: &Run) {
     run.namespace.kubectl.apply(&run.manifest).unwrap();
     run.wait_for_condition("Succeeded");
     let status = run.status();
-    assert_eq!((&status["progress"]["step"], &status["restarts"]), (&json!(STEPS), &json!(0)), "{status}");
+    assert_eq!(
+        (&status["progress"]["step"], &status["restarts"]),
+        (&json!(STEPS), &json!(0)),
+        "{status}"
+    );
     assert_eq!(run.steps().len() as u64, STEPS, "a finished run makes no step more");
 }

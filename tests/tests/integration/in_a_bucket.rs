@@ -1,5 +1,5 @@
-//! Runs that are kept in a bucket of a real S3 server: whatever machine goes on, and whatever becomes of the server meanwhile, they end with the bits of the run that
-//! nobody disturbed.
+//! Runs that are kept in a bucket of a real S3 server: whatever machine goes on, and whatever
+//! becomes of the server meanwhile, they end with the bits of the run that nobody disturbed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, folder_with, steps, u
 /// Steps of the job.
 const STEPS: u32 = 12;
 
-/// The second of the small jobs, which starts from the first one's export, with a bucket of its own.
+/// The second of the small jobs, which starts from the first one's export, with a bucket of its
+/// own.
 struct InBucket {
     s3: S3,
     folder: TempDir,
@@ -33,7 +34,10 @@ impl InBucket {
         let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
         let export = undisturbed().folder.path().join("undisturbed/default/imitate/export");
         Self {
-            storage: format!("spec.storage={{s3: {{bucket: {BUCKET}, prefix: team, endpoint: '{}'}}}}", s3.endpoint()),
+            storage: format!(
+                "spec.storage={{s3: {{bucket: {BUCKET}, prefix: team, endpoint: '{}'}}}}",
+                s3.endpoint()
+            ),
             model: format!("spec.model={{path: {}}}", export.display()),
             folder,
             s3,
@@ -42,7 +46,10 @@ impl InBucket {
 
     /// In a folder of run directories that is scratch.
     fn start(&self, runs: &str, sets: &[&str]) -> LocalRun {
-        let sets = [self.storage.as_str(), &self.model].into_iter().chain(sets.iter().copied()).flat_map(|set| ["--set", set]);
+        let sets = [self.storage.as_str(), &self.model]
+            .into_iter()
+            .chain(sets.iter().copied())
+            .flat_map(|set| ["--set", set]);
         let arguments: Vec<&str> = ["--use-bucket"].into_iter().chain(sets).collect();
         LocalRun::start_in(self.folder.path(), runs, &arguments, &S3::environment())
     }
@@ -68,19 +75,35 @@ impl InBucket {
 
     /// Steps of complete checkpoints.
     fn checkpoints(&self) -> Vec<String> {
-        self.keys("checkpoints").iter().filter_map(|key| key.strip_suffix("/manifest.json")).map(ToOwned::to_owned).collect()
+        self.keys("checkpoints")
+            .iter()
+            .filter_map(|key| key.strip_suffix("/manifest.json"))
+            .map(ToOwned::to_owned)
+            .collect()
     }
 
     /// The run ends well, and what is in the bucket then is what nobody's disturbance changed.
     fn assert_same(&self, local: LocalRun) {
         let (code, output) = local.end();
-        let logs = || ["one", "two"].map(|runs| fs::read_to_string(self.scratch(runs).join("logs/coordinator.log")).unwrap_or_default());
+        let logs = || {
+            ["one", "two"].map(|runs| {
+                fs::read_to_string(self.scratch(runs).join("logs/coordinator.log"))
+                    .unwrap_or_default()
+            })
+        };
         assert_eq!(code, Some(0), "{output}\n── the coordinators said\n{}", logs().join("\n"));
         assert!(self.object("export/complete.json").is_file());
         let weights = fs::read(self.object("export/model.safetensors")).unwrap();
-        assert!(weights == undisturbed().made.exports[1], "the weights differ from those of the undisturbed run\n{output}");
+        assert!(
+            weights == undisturbed().made.exports[1],
+            "the weights differ from those of the undisturbed run\n{output}"
+        );
         let steps: Vec<StepMetrics> = self.lines(METRICS_FILE);
-        assert_eq!(steps.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>(), "each step is recorded once");
+        assert_eq!(
+            steps.iter().map(|metrics| metrics.step).collect::<Vec<_>>(),
+            (1..=STEPS).collect::<Vec<_>>(),
+            "each step is recorded once"
+        );
         let evaluations: Vec<EvaluationMetrics> = self.lines(EVALUATIONS_FILE);
         assert_eq!(evaluations.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), [0, 6, 12]);
     }
@@ -119,7 +142,10 @@ fn a_run_goes_on_from_the_bucket_alone_ends_with_the_same_bits_and_is_never_made
     // Made anew on another machine: another UID, nothing on the disk.
     let local = run.start("two", &[keep]);
     run.assert_same(local);
-    assert!(!log(&run, "two", "trainer-0").contains("starting learners"), "a finished run starts no learner");
+    assert!(
+        !log(&run, "two", "trainer-0").contains("starting learners"),
+        "a finished run starts no learner"
+    );
 }
 
 fn log(run: &InBucket, runs: &str, process: &str) -> String {
@@ -127,14 +153,17 @@ fn log(run: &InBucket, runs: &str, process: &str) -> String {
 }
 
 #[test]
-fn an_altered_checkpoint_in_the_bucket_is_refused_and_the_one_before_is_used_with_the_same_bits_at_the_end() {
+fn an_altered_checkpoint_in_the_bucket_is_refused_and_the_one_before_is_used_with_the_same_bits_at_the_end()
+ {
     let run = InBucket::new();
     let local = run.start("one", &[]);
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
     let checkpoints = run.checkpoints();
-    let [newest, before] = [checkpoints.iter().rfind(|name| !name.starts_with("step-5.")), checkpoints.first()].map(|name| name.unwrap().clone());
+    let [newest, before] =
+        [checkpoints.iter().rfind(|name| !name.starts_with("step-5.")), checkpoints.first()]
+            .map(|name| name.unwrap().clone());
     assert_eq!(before, "step-5.attempt-0");
     let shard = format!("checkpoints/{newest}/rank-1-of-2.safetensors");
     let mut bytes = fs::read(run.object(&shard)).unwrap();
@@ -143,8 +172,13 @@ fn an_altered_checkpoint_in_the_bucket_is_refused_and_the_one_before_is_used_wit
 
     run.assert_same(run.start("two", &[]));
     let log = log(&run, "two", "coordinator");
-    let said = log.lines().find(|line| line.contains("refused checkpoint")).unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
-    let start = format!("refused checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: its SHA-256 is ");
+    let said = log
+        .lines()
+        .find(|line| line.contains("refused checkpoint"))
+        .unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
+    let start = format!(
+        "refused checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: its SHA-256 is "
+    );
     assert!(said.contains(&start) && said.ends_with("; step-5.attempt-0 is used"), "{said}");
 }
 
@@ -157,16 +191,31 @@ fn another_job_starts_from_a_checkpoint_in_the_bucket_on_another_number_of_ranks
     local.signal(Signal::INT);
     assert_eq!(local.end().0, Some(INTERRUPTED));
     let path = format!("s3://{BUCKET}/team/default/practise/checkpoints/step-5.attempt-0");
-    let newest: u64 = run.checkpoints().iter().map(|name| name["step-".len()..].split('.').next().unwrap().parse().unwrap()).max().unwrap();
+    let newest: u64 = run
+        .checkpoints()
+        .iter()
+        .map(|name| name["step-".len()..].split('.').next().unwrap().parse().unwrap())
+        .max()
+        .unwrap();
     for (name, from, first) in [("more", path.as_str(), 6), ("others", "practise", newest + 1)] {
-        let (name, restore) = (format!("metadata.name={name}"), format!("spec.checkpoint.restoreFrom={from}"));
-        let (code, output) = run.start(&name, &[&name, "spec.trainer.processesPerReplica=1", &restore]).end();
+        let (name, restore) =
+            (format!("metadata.name={name}"), format!("spec.checkpoint.restoreFrom={from}"));
+        let (code, output) =
+            run.start(&name, &[&name, "spec.trainer.processesPerReplica=1", &restore]).end();
         assert_eq!(code, Some(0), "{output}");
-        let metrics = run.s3.objects().join("team/default").join(&name["metadata.name=".len()..]).join(METRICS_FILE);
+        let metrics = run
+            .s3
+            .objects()
+            .join("team/default")
+            .join(&name["metadata.name=".len()..])
+            .join(METRICS_FILE);
         assert_eq!(steps(&metrics), (first..=12).collect::<Vec<_>>(), "{from}");
     }
     let more = run.s3.objects().join("team/default/more");
-    let manifest: Value = serde_json::from_slice(&fs::read(more.join("checkpoints/step-12.attempt-0/manifest.json")).unwrap()).unwrap();
+    let manifest: Value = serde_json::from_slice(
+        &fs::read(more.join("checkpoints/step-12.attempt-0/manifest.json")).unwrap(),
+    )
+    .unwrap();
     assert_eq!(manifest["worldSize"], 1);
 }
 
@@ -177,13 +226,15 @@ fn a_server_that_is_away_for_a_while_stalls_the_run_and_takes_nothing_from_it() 
     for steps in [2, 5, 9] {
         local.wait_for_steps("practise", steps);
         let log = run.scratch("one").join("logs/coordinator.log");
-        let noticed = || fs::read_to_string(&log).unwrap().matches("the bucket's server is away").count();
+        let noticed =
+            || fs::read_to_string(&log).unwrap().matches("the bucket's server is away").count();
         let before = noticed();
         run.s3.kill().unwrap();
         wait_until("somebody to notice", LIMIT, || Ok(noticed() > before)).unwrap();
         run.s3.restart().unwrap();
     }
     run.assert_same(local);
-    let state: Value = serde_json::from_slice(&fs::read(run.scratch("one").join("state.json")).unwrap()).unwrap();
+    let state: Value =
+        serde_json::from_slice(&fs::read(run.scratch("one").join("state.json")).unwrap()).unwrap();
     assert_eq!(state["epoch"], 1, "no process was started again");
 }

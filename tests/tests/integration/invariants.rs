@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md's invariants, as far as a program can see them: who depends on whom, and what must stay absent where.
+//! ARCHITECTURE.md's invariants, as far as a program can see them: who depends on whom, and what
+//! must stay absent where.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,9 +9,22 @@ use std::process::Command;
 use rljob_tests::files::workspace;
 use rljob_tests::process::run;
 
-/// Names of every crate that a member is built from, itself included; build scripts and tests are not part of it.
+/// Names of every crate that a member is built from, itself included; build scripts and tests are
+/// not part of it.
 fn crates_of(member: &str) -> BTreeSet<String> {
-    let arguments = ["tree", "--locked", "--offline", "--package", member, "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let arguments = [
+        "tree",
+        "--locked",
+        "--offline",
+        "--package",
+        member,
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ];
     let text = run(Command::new(env!("CARGO")).args(arguments).current_dir(workspace())).unwrap();
     text.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect()
 }
@@ -20,10 +34,14 @@ fn sources(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
-        let skipped = ["target", ".git", ".libtorch", "runs"].iter().any(|skipped| name == *skipped);
+        let skipped =
+            ["target", ".git", ".libtorch", "runs"].iter().any(|skipped| name == *skipped);
         if entry.file_type().unwrap().is_dir() && !skipped {
             found.extend(sources(&path, extensions));
-        } else if path.extension().is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted)) {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted))
+        {
             found.push(path);
         }
     }
@@ -39,7 +57,12 @@ fn uses(files: &[PathBuf], words: &[&str]) -> Vec<String> {
         for (index, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             let place = file.strip_prefix(workspace()).unwrap().display();
-            found.extend(words.iter().filter(|word| code.contains(*word)).map(|word| format!("{place}:{}: {word}", index + 1)));
+            found.extend(
+                words
+                    .iter()
+                    .filter(|word| code.contains(*word))
+                    .map(|word| format!("{place}:{}: {word}", index + 1)),
+            );
         }
     }
     found
@@ -54,8 +77,10 @@ fn members() -> Vec<String> {
 #[test]
 fn the_api_types_depend_on_no_member_no_client_and_no_tensor_library() {
     let crates = crates_of("rljob-crds");
-    let forbidden =
-        |name: &&String| (name.starts_with("rljob-") && *name != "rljob-crds") || ["tokio", "kube-client", "tch", "torch-sys"].contains(&name.as_str());
+    let forbidden = |name: &&String| {
+        (name.starts_with("rljob-") && *name != "rljob-crds")
+            || ["tokio", "kube-client", "tch", "torch-sys"].contains(&name.as_str())
+    };
     assert_eq!(crates.iter().filter(forbidden).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
@@ -63,8 +88,15 @@ fn the_api_types_depend_on_no_member_no_client_and_no_tensor_library() {
 fn operator_and_coordinator_never_link_libtorch() {
     for member in ["rljob-operator", "rljob-coordinator"] {
         let crates = crates_of(member);
-        let forbidden = |name: &&String| ["tch", "torch-sys", "rljob-collective", "rljob-learner", "rljob-engine"].contains(&name.as_str());
-        assert_eq!(crates.iter().filter(forbidden).collect::<Vec<_>>(), Vec::<&String>::new(), "{member}");
+        let forbidden = |name: &&String| {
+            ["tch", "torch-sys", "rljob-collective", "rljob-learner", "rljob-engine"]
+                .contains(&name.as_str())
+        };
+        assert_eq!(
+            crates.iter().filter(forbidden).collect::<Vec<_>>(),
+            Vec::<&String>::new(),
+            "{member}"
+        );
     }
 }
 
@@ -95,7 +127,8 @@ fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
     ];
     for module in ["validate", "decide", "status", "desired", "pods"] {
         let files = sources(&workspace().join("operator/src").join(module), &["rs"]);
-        let code: Vec<PathBuf> = files.into_iter().filter(|file| !file.ends_with("tests.rs")).collect();
+        let code: Vec<PathBuf> =
+            files.into_iter().filter(|file| !file.ends_with("tests.rs")).collect();
         assert!(!code.is_empty(), "operator/src/{module} has no code");
         assert_eq!(uses(&code, &words), Vec::<String>::new());
     }
@@ -104,21 +137,33 @@ fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
 #[test]
 fn decisions_know_roles_and_facts_but_no_cluster_objects() {
     let files = sources(&workspace().join("operator/src/decide"), &["rs"]);
-    assert_eq!(uses(&files, &["k8s_openapi", "kube::", "Pod", "StatefulSet"]), Vec::<String>::new());
+    assert_eq!(
+        uses(&files, &["k8s_openapi", "kube::", "Pod", "StatefulSet"]),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn the_model_knows_no_other_rank() {
     let files = sources(&workspace().join("trainer/learner/src/model"), &["rs"]);
     assert!(!files.is_empty(), "trainer/learner/src/model has no code");
-    assert_eq!(uses(&files, &["rljob_collective", "crate::ranks", "crate::fsdp"]), Vec::<String>::new());
+    assert_eq!(
+        uses(&files, &["rljob_collective", "crate::ranks", "crate::fsdp"]),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn the_algorithms_do_no_io_and_no_collectives() {
     let files = sources(&workspace().join("trainer/learner/src/algorithm"), &["rs"]);
     assert!(!files.is_empty(), "trainer/learner/src/algorithm has no code");
-    assert_eq!(uses(&files, &["std::fs", "std::net", "reqwest", "rljob_collective", "all_reduce", "broadcast"]), Vec::<String>::new());
+    assert_eq!(
+        uses(
+            &files,
+            &["std::fs", "std::net", "reqwest", "rljob_collective", "all_reduce", "broadcast"]
+        ),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -127,10 +172,16 @@ fn unsafe_code_and_cpp_are_only_in_collective() {
     let home = root.join("trainer/collective");
     let outside = |file: &PathBuf| !file.starts_with(&home);
     let rust: Vec<PathBuf> = sources(&root, &["rs"]).into_iter().filter(outside).collect();
-    let words =
-        [concat!("uns", "afe {"), concat!("uns", "afe fn"), concat!("uns", "afe impl"), concat!("uns", "afe extern"), concat!("allow(uns", "afe_code)")];
+    let words = [
+        concat!("uns", "afe {"),
+        concat!("uns", "afe fn"),
+        concat!("uns", "afe impl"),
+        concat!("uns", "afe extern"),
+        concat!("allow(uns", "afe_code)"),
+    ];
     assert_eq!(uses(&rust, &words), Vec::<String>::new());
-    let cpp: Vec<PathBuf> = sources(&root, &["c", "cc", "cpp", "cu", "h", "hpp"]).into_iter().filter(outside).collect();
+    let cpp: Vec<PathBuf> =
+        sources(&root, &["c", "cc", "cpp", "cu", "h", "hpp"]).into_iter().filter(outside).collect();
     assert_eq!(cpp, Vec::<PathBuf>::new());
 }
 
@@ -144,15 +195,24 @@ fn every_source_file_says_first_what_it_is_for() {
 #[test]
 fn the_architecture_page_names_every_member() {
     let page = fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
-    let missing: Vec<String> = members().into_iter().filter(|member| !page.contains(&format!("`{member}/`"))).collect();
+    let missing: Vec<String> =
+        members().into_iter().filter(|member| !page.contains(&format!("`{member}/`"))).collect();
     assert_eq!(missing, Vec::<String>::new());
 }
 
 /// Link targets, and code spans that begin with one of the tree's folders.
 fn paths_in(text: &str) -> Vec<String> {
-    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.starts_with("http"));
+    let links = text
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|link| !link.starts_with("http"));
     let rooms = ["crds/", "operator/", "trainer/", "manifests/", "tests/", "docs/"];
-    let spans = text.split('`').skip(1).step_by(2).filter(|span| rooms.iter().any(|room| span.starts_with(room)) && !span.contains(' '));
+    let spans = text
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|span| rooms.iter().any(|room| span.starts_with(room)) && !span.contains(' '));
     links.chain(spans).map(ToOwned::to_owned).collect()
 }
 
@@ -163,7 +223,12 @@ fn files_that_documents_point_to_exist() {
     for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let paths = paths_in(&fs::read_to_string(root.join(page)).unwrap());
         assert!(!paths.is_empty(), "{page} points to nothing");
-        missing.extend(paths.into_iter().filter(|path| !root.join(path).exists()).map(|path| format!("{page}: {path}")));
+        missing.extend(
+            paths
+                .into_iter()
+                .filter(|path| !root.join(path).exists())
+                .map(|path| format!("{page}: {path}")),
+        );
     }
     assert_eq!(missing, Vec::<String>::new());
 }

@@ -10,5 +10,8 @@ use rljob_tests::process::run;
 pub(crate) fn query(directory: &Path, sql: &str) -> String {
     let program = "import sqlite3, sys; print(*('|'.join(map(str, row)) for row in sqlite3.connect(sys.argv[1]).execute(sys.argv[2])), sep='\\n')";
     let mut command = Command::new("python3");
-    run(command.args(["-c", program]).arg(directory.join(JOURNAL_FILE)).arg(sql)).unwrap().trim().to_owned()
+    run(command.args(["-c", program]).arg(directory.join(JOURNAL_FILE)).arg(sql))
+        .unwrap()
+        .trim()
+        .to_owned()
 }

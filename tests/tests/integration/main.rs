@@ -1,5 +1,5 @@
-//! Everything that is tested on the whole: the architecture's invariants, the API on a real control plane, `rljob run`, and a job
-//! on a real cluster.
+//! Everything that is tested on the whole: the architecture's invariants, the API on a real control
+//! plane, `rljob run`, and a job on a real cluster.
 
 #[cfg(test)]
 mod bad_input;

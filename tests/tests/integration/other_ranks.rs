@@ -12,7 +12,8 @@ use crate::local_run::{INTERRUPTED, LocalRun, evaluations, undisturbed};
 /// Each step of a job once, in order.
 fn steps(run: &Path) -> Vec<StepMetrics> {
     let lines = fs::read_to_string(run.join(METRICS_FILE)).unwrap();
-    let steps: Vec<StepMetrics> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<StepMetrics> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(steps.iter().map(|metrics| metrics.step).eq(1..=steps.len() as u32), "{lines}");
     steps
 }
@@ -20,7 +21,10 @@ fn steps(run: &Path) -> Vec<StepMetrics> {
 /// Rounding alone tells the losses apart.
 fn assert_close(what: &str, losses: impl Iterator<Item = (u32, f64, f64)>) {
     for (step, one, other) in losses {
-        assert!((one - other).abs() <= 1e-3 * one.abs(), "{what} of step {step}: {one} and {other}");
+        assert!(
+            (one - other).abs() <= 1e-3 * one.abs(),
+            "{what} of step {step}: {one} and {other}"
+        );
     }
 }
 
@@ -28,7 +32,8 @@ fn assert_close(what: &str, losses: impl Iterator<Item = (u32, f64, f64)>) {
 fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_killed() {
     let folder = undisturbed().folder.path();
     let start = |imitate: u32, practise: u32| {
-        let sets = [("imitate", imitate), ("practise", practise)].map(|(job, processes)| format!("{job}:spec.trainer.processesPerReplica={processes}"));
+        let sets = [("imitate", imitate), ("practise", practise)]
+            .map(|(job, processes)| format!("{job}:spec.trainer.processesPerReplica={processes}"));
         LocalRun::start_with(folder, "other-ranks", &["--set", &sets[0], "--set", &sets[1]])
     };
     let run = |runs: &str, job: &str| folder.join(runs).join("default").join(job);
@@ -44,14 +49,30 @@ fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_kill
     let (code, output) = start(2, 1).end();
     assert_eq!(code, Some(0), "{output}");
 
-    let (disturbed, expected) = (steps(&run("other-ranks", "imitate")), steps(&run("undisturbed", "imitate")));
-    let losses: Vec<(u32, f64, f64)> = disturbed.iter().zip(&expected).map(|(one, other)| (one.step, one.loss, other.loss)).collect();
+    let (disturbed, expected) =
+        (steps(&run("other-ranks", "imitate")), steps(&run("undisturbed", "imitate")));
+    let losses: Vec<(u32, f64, f64)> = disturbed
+        .iter()
+        .zip(&expected)
+        .map(|(one, other)| (one.step, one.loss, other.loss))
+        .collect();
     assert_eq!(losses.len(), 120);
-    assert!(losses[..resumed_at].iter().all(|(_, one, other)| one.to_bits() == other.to_bits()), "{losses:?}");
-    assert!(losses[resumed_at..].iter().any(|(_, one, other)| one.to_bits() != other.to_bits()), "it went on with as many learners as before");
+    assert!(
+        losses[..resumed_at].iter().all(|(_, one, other)| one.to_bits() == other.to_bits()),
+        "{losses:?}"
+    );
+    assert!(
+        losses[resumed_at..].iter().any(|(_, one, other)| one.to_bits() != other.to_bits()),
+        "it went on with as many learners as before"
+    );
     assert_close("the loss", losses.into_iter());
-    let validations = evaluations(&run("other-ranks", "imitate")).into_iter().zip(evaluations(&run("undisturbed", "imitate")));
-    assert_close("the validation loss", validations.map(|(one, other)| (one.step, one.loss.unwrap(), other.loss.unwrap())));
+    let validations = evaluations(&run("other-ranks", "imitate"))
+        .into_iter()
+        .zip(evaluations(&run("undisturbed", "imitate")));
+    assert_close(
+        "the validation loss",
+        validations.map(|(one, other)| (one.step, one.loss.unwrap(), other.loss.unwrap())),
+    );
     assert_eq!(steps(&run("other-ranks", "practise")).len(), 12);
     assert_eq!(last_world_size(&run("other-ranks", "practise")), (12, 1));
 }
@@ -59,8 +80,19 @@ fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_kill
 /// Step and ranks of the newest checkpoint.
 fn last_world_size(run: &Path) -> (u64, u64) {
     let manifests = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| {
-        let manifest: serde_json::Value = serde_json::from_slice(&fs::read(entry.unwrap().path().join("manifest.json")).unwrap()).unwrap();
-        let step = manifest["version"].as_str().unwrap().strip_prefix("step-").unwrap().split('.').next().unwrap().parse().unwrap();
+        let manifest: serde_json::Value =
+            serde_json::from_slice(&fs::read(entry.unwrap().path().join("manifest.json")).unwrap())
+                .unwrap();
+        let step = manifest["version"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("step-")
+            .unwrap()
+            .split('.')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
         (step, manifest["worldSize"].as_u64().unwrap())
     });
     manifests.max().unwrap()

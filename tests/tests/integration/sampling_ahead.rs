@@ -1,4 +1,5 @@
-//! Sampling ahead of training, with real engines and learners: how stale samples get, and that a coordinator killed on the way loses and repeats nothing.
+//! Sampling ahead of training, with real engines and learners: how stale samples get, and that a
+//! coordinator killed on the way loses and repeats nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,13 +27,20 @@ fn finished(local: LocalRun, folder: &Path) -> PathBuf {
 }
 
 fn lines<T: DeserializeOwned>(file: &Path) -> Vec<T> {
-    fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    fs::read_to_string(file)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Each step of the run once, in order.
 fn steps(directory: &Path) -> Vec<StepMetrics> {
     let metrics: Vec<StepMetrics> = lines(&directory.join(METRICS_FILE));
-    assert_eq!(metrics.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>());
+    assert_eq!(
+        metrics.iter().map(|metrics| metrics.step).collect::<Vec<_>>(),
+        (1..=STEPS).collect::<Vec<_>>()
+    );
     metrics
 }
 
@@ -52,8 +60,17 @@ fn samples_are_at_most_one_step_stale_and_some_are() {
     assert!(evaluations.len() >= 3, "{evaluations:?}");
     for evaluation in evaluations {
         let pass = |k| evaluation.pass_at.get(&k).copied().unwrap();
-        assert!((pass(1) - evaluation.sampled.unwrap()).abs() < 1e-9 && pass(1) <= pass(2) && pass(2) <= pass(4), "{evaluation:?}");
-        assert_eq!(evaluation.majority_at.keys().copied().collect::<Vec<_>>(), [1, 2, 4], "{evaluation:?}");
+        assert!(
+            (pass(1) - evaluation.sampled.unwrap()).abs() < 1e-9
+                && pass(1) <= pass(2)
+                && pass(2) <= pass(4),
+            "{evaluation:?}"
+        );
+        assert_eq!(
+            evaluation.majority_at.keys().copied().collect::<Vec<_>>(),
+            [1, 2, 4],
+            "{evaluation:?}"
+        );
     }
     assert!(!lines::<serde_json::Value>(&directory.join(EVALUATION_SAMPLES_FILE)).is_empty());
 }
@@ -72,15 +89,23 @@ fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
     steps(&directory);
     let counts = query(&directory, "SELECT count(*), count(DISTINCT step) FROM batches");
     assert_eq!(counts, format!("{STEPS}|{STEPS}"));
-    let expected: Vec<String> = (1..=u64::from(STEPS)).map(|step| format!("{step}|{}|{}", BATCH * GROUP, step * BATCH)).collect();
-    assert_eq!(query(&directory, "SELECT step, samples, next_position FROM batches ORDER BY step"), expected.join("\n"));
+    let expected: Vec<String> = (1..=u64::from(STEPS))
+        .map(|step| format!("{step}|{}|{}", BATCH * GROUP, step * BATCH))
+        .collect();
+    assert_eq!(
+        query(&directory, "SELECT step, samples, next_position FROM batches ORDER BY step"),
+        expected.join("\n")
+    );
 }
 
-/// What the journal of a directory says of its samples, and of which batches they are in; those before the first checkpoint, which are pruned, are left out.
+/// What the journal of a directory says of its samples, and of which batches they are in; those
+/// before the first checkpoint, which are pruned, are left out.
 fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
     let columns = "position, sample_index, data_row, reward, versions, hex(completion_tokens), hex(sampler_logprobs)";
-    let samples = format!("{columns} FROM samples WHERE position >= {}", u64::from(FIRST_CHECKPOINT) * BATCH);
-    let queries = [format!("SELECT {samples}"), format!("SELECT step, {samples} AND step IS NOT NULL")];
+    let samples =
+        format!("{columns} FROM samples WHERE position >= {}", u64::from(FIRST_CHECKPOINT) * BATCH);
+    let queries =
+        [format!("SELECT {samples}"), format!("SELECT step, {samples} AND step IS NOT NULL")];
     queries.map(|sql| query(directory, &sql).lines().map(str::to_owned).collect())
 }
 

@@ -1,6 +1,10 @@
-//! The C++ shim's functions, each wrapped so that the rest of the crate is safe code. Nothing else is done here.
+//! The C++ shim's functions, each wrapped so that the rest of the crate is safe code. Nothing else
+//! is done here.
 
-#![expect(unsafe_code, reason = "this module is the border to C++; every pointer below is owned by a handle of this module or by a live tch tensor")]
+#![expect(
+    unsafe_code,
+    reason = "this module is the border to C++; every pointer below is owned by a handle of this module or by a live tch tensor"
+)]
 
 use std::ffi::{CStr, CString, NulError, c_char, c_double, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -12,7 +16,14 @@ mod raw {
 
     unsafe extern "C" {
         pub fn rljob_message_free(message: *mut c_char);
-        pub fn rljob_store_new(host: *const c_char, port: u16, server: bool, timeout_ms: i64, out: *mut *mut c_void, chosen: *mut u16) -> *mut c_char;
+        pub fn rljob_store_new(
+            host: *const c_char,
+            port: u16,
+            server: bool,
+            timeout_ms: i64,
+            out: *mut *mut c_void,
+            chosen: *mut u16,
+        ) -> *mut c_char;
         pub fn rljob_store_free(store: *mut c_void);
         pub fn rljob_group_new(
             store: *mut c_void,
@@ -26,9 +37,21 @@ mod raw {
         ) -> *mut c_char;
         pub fn rljob_group_free(group: *mut c_void);
         pub fn rljob_group_all_reduce(group: *mut c_void, tensor: *mut c_void) -> *mut c_char;
-        pub fn rljob_group_all_gather(group: *mut c_void, out: *mut c_void, input: *mut c_void) -> *mut c_char;
-        pub fn rljob_group_reduce_scatter(group: *mut c_void, out: *mut c_void, input: *mut c_void) -> *mut c_char;
-        pub fn rljob_group_broadcast(group: *mut c_void, tensor: *mut c_void, root: c_int) -> *mut c_char;
+        pub fn rljob_group_all_gather(
+            group: *mut c_void,
+            out: *mut c_void,
+            input: *mut c_void,
+        ) -> *mut c_char;
+        pub fn rljob_group_reduce_scatter(
+            group: *mut c_void,
+            out: *mut c_void,
+            input: *mut c_void,
+        ) -> *mut c_char;
+        pub fn rljob_group_broadcast(
+            group: *mut c_void,
+            tensor: *mut c_void,
+            root: c_int,
+        ) -> *mut c_char;
         pub fn rljob_group_barrier(group: *mut c_void) -> *mut c_char;
         pub fn rljob_fused_adamw(
             parameter: *mut c_void,
@@ -50,7 +73,8 @@ mod raw {
 /// The shim's answer as a result; frees the message.
 pub fn check(message: *mut c_char) -> Result<(), String> {
     let Some(message) = NonNull::new(message) else { return Ok(()) };
-    // SAFETY: the shim returns a NUL-terminated string from strdup, which is read once and freed once, here.
+    // SAFETY: the shim returns a NUL-terminated string from strdup, which is read once and freed
+    // once, here.
     let text = unsafe { CStr::from_ptr(message.as_ptr()) }.to_string_lossy().into_owned();
     // SAFETY: as above.
     unsafe { raw::rljob_message_free(message.as_ptr()) };
@@ -58,7 +82,9 @@ pub fn check(message: *mut c_char) -> Result<(), String> {
 }
 
 fn c_string(text: &str) -> Result<CString, String> {
-    CString::new(text).map_err(|error: NulError| format!("`{}` contains a zero byte: {error}", text.escape_debug()))
+    CString::new(text).map_err(|error: NulError| {
+        format!("`{}` contains a zero byte: {error}", text.escape_debug())
+    })
 }
 
 fn owned(pointer: *mut c_void) -> Result<NonNull<c_void>, String> {
@@ -80,11 +106,25 @@ unsafe impl Sync for StoreHandle {}
 
 impl StoreHandle {
     /// The store and its port.
-    pub fn new(host: &str, port: u16, server: bool, timeout_ms: i64) -> Result<(Self, u16), String> {
+    pub fn new(
+        host: &str,
+        port: u16,
+        server: bool,
+        timeout_ms: i64,
+    ) -> Result<(Self, u16), String> {
         let host = c_string(host)?;
         let (mut out, mut chosen) = (null_mut(), 0);
         // SAFETY: `host` outlives the call; `out` and `chosen` are valid places to write to.
-        check(unsafe { raw::rljob_store_new(host.as_ptr(), port, server, timeout_ms, &raw mut out, &raw mut chosen) })?;
+        check(unsafe {
+            raw::rljob_store_new(
+                host.as_ptr(),
+                port,
+                server,
+                timeout_ms,
+                &raw mut out,
+                &raw mut chosen,
+            )
+        })?;
         Ok((Self(owned(out)?), chosen))
     }
 }
@@ -100,23 +140,45 @@ impl Drop for StoreHandle {
 #[derive(Debug)]
 pub struct GroupHandle(NonNull<c_void>);
 
-// SAFETY: ProcessGroupGloo runs its operations on its own threads and may be moved between the caller's; it is not Sync, so calls never overlap.
+// SAFETY: ProcessGroupGloo runs its operations on its own threads and may be moved between the
+// caller's; it is not Sync, so calls never overlap.
 unsafe impl Send for GroupHandle {}
 
 impl GroupHandle {
     /// Joins the group whose store is seen under `prefixes`, outermost first.
-    pub fn new(store: &StoreHandle, prefixes: &[String], rank: c_int, world: c_int, address: &str, timeout_ms: i64) -> Result<Self, String> {
-        let prefixes = prefixes.iter().map(|prefix| c_string(prefix)).collect::<Result<Vec<_>, _>>()?;
+    pub fn new(
+        store: &StoreHandle,
+        prefixes: &[String],
+        rank: c_int,
+        world: c_int,
+        address: &str,
+        timeout_ms: i64,
+    ) -> Result<Self, String> {
+        let prefixes =
+            prefixes.iter().map(|prefix| c_string(prefix)).collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = prefixes.iter().map(|prefix| prefix.as_ptr()).collect();
         let address = c_string(address)?;
         let mut out = null_mut();
-        // SAFETY: the store is alive, the strings outlive the call, `out` is a valid place to write to.
-        check(unsafe { raw::rljob_group_new(store.0.as_ptr(), pointers.as_ptr(), pointers.len(), rank, world, address.as_ptr(), timeout_ms, &raw mut out) })?;
+        // SAFETY: the store is alive, the strings outlive the call, `out` is a valid place to write
+        // to.
+        check(unsafe {
+            raw::rljob_group_new(
+                store.0.as_ptr(),
+                pointers.as_ptr(),
+                pointers.len(),
+                rank,
+                world,
+                address.as_ptr(),
+                timeout_ms,
+                &raw mut out,
+            )
+        })?;
         Ok(Self(owned(out)?))
     }
 
     pub fn all_reduce(&self, t: &Tensor) -> Result<(), String> {
-        // SAFETY: group and tensor are alive for the call, which returns when the operation has ended.
+        // SAFETY: group and tensor are alive for the call, which returns when the operation has
+        // ended.
         check(unsafe { raw::rljob_group_all_reduce(self.0.as_ptr(), tensor(t)) })
     }
 
@@ -127,7 +189,9 @@ impl GroupHandle {
 
     pub fn reduce_scatter(&self, out: &Tensor, input: &Tensor) -> Result<(), String> {
         // SAFETY: as for all_reduce.
-        check(unsafe { raw::rljob_group_reduce_scatter(self.0.as_ptr(), tensor(out), tensor(input)) })
+        check(unsafe {
+            raw::rljob_group_reduce_scatter(self.0.as_ptr(), tensor(out), tensor(input))
+        })
     }
 
     pub fn broadcast(&self, t: &Tensor, root: c_int) -> Result<(), String> {
@@ -149,7 +213,11 @@ impl Drop for GroupHandle {
 }
 
 /// `at::_fused_adamw_` on one parameter, in place.
-pub fn fused_adamw([parameter, gradient, exp_avg, exp_avg_sq]: [&Tensor; 4], step: f64, settings: &crate::AdamW) -> Result<(), String> {
+pub fn fused_adamw(
+    [parameter, gradient, exp_avg, exp_avg_sq]: [&Tensor; 4],
+    step: f64,
+    settings: &crate::AdamW,
+) -> Result<(), String> {
     // SAFETY: the tensors are alive for the call.
     check(unsafe {
         raw::rljob_fused_adamw(

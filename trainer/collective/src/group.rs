@@ -1,4 +1,5 @@
-//! A group of ranks and its collectives, over Gloo. Calls block until done or until the group's timeout; after an error the group is of no more use.
+//! A group of ranks and its collectives, over Gloo. Calls block until done or until the group's
+//! timeout; after an error the group is of no more use.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::ffi::GroupHandle;
 use crate::store::milliseconds;
 use crate::{CollectiveError, Store};
 
-/// A member's handle of a group. Every member must make the same calls in the same order with tensors of the same shapes and kinds.
+/// A member's handle of a group. Every member must make the same calls in the same order with
+/// tensors of the same shapes and kinds.
 #[derive(Debug)]
 pub struct Group {
     handle: GroupHandle,
@@ -18,16 +20,33 @@ pub struct Group {
 }
 
 impl Group {
-    /// Joins group `name` as `rank` of `world_size`, listening on `address`, a name or address of this machine that the peers can reach.
+    /// Joins group `name` as `rank` of `world_size`, listening on `address`, a name or address of
+    /// this machine that the peers can reach.
     ///
-    /// Returns when every member has joined. `timeout` also bounds each collective. `name` must be new in this store.
-    pub fn join(store: &Store, name: &str, rank: u32, world_size: u32, address: &str, timeout: Duration) -> Result<Self, CollectiveError> {
+    /// Returns when every member has joined. `timeout` also bounds each collective. `name` must be
+    /// new in this store.
+    pub fn join(
+        store: &Store,
+        name: &str,
+        rank: u32,
+        world_size: u32,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<Self, CollectiveError> {
         Self::join_under(store, name, &[name.to_owned()], rank, world_size, address, timeout)
     }
 
-    /// Joins weight-update group `name` under the key layout of SGLang's `init_custom_process_group`
-    /// (`python/sglang/srt/utils/common.py`): the store under `name`, then `name/`, then `cpu/`.
-    pub fn join_weight_update(store: &Store, name: &str, rank: u32, world_size: u32, address: &str, timeout: Duration) -> Result<Self, CollectiveError> {
+    /// Joins weight-update group `name` under the key layout of SGLang's
+    /// `init_custom_process_group` (`python/sglang/srt/utils/common.py`): the store under `name`,
+    /// then `name/`, then `cpu/`.
+    pub fn join_weight_update(
+        store: &Store,
+        name: &str,
+        rank: u32,
+        world_size: u32,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<Self, CollectiveError> {
         let prefixes = [name.to_owned(), format!("{name}/"), "cpu/".to_owned()];
         Self::join_under(store, name, &prefixes, rank, world_size, address, timeout)
     }
@@ -41,12 +60,23 @@ impl Group {
         address: &str,
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
-        let failed =
-            |message| CollectiveError { operation: format!("join group `{name}` from {address}"), place: format!("rank {rank} of {world_size}"), message };
+        let failed = |message| CollectiveError {
+            operation: format!("join group `{name}` from {address}"),
+            place: format!("rank {rank} of {world_size}"),
+            message,
+        };
         if rank >= world_size {
             return Err(failed("the rank must be below the world size".to_owned()));
         }
-        let handle = GroupHandle::new(&store.handle, prefixes, rank as i32, world_size as i32, address, milliseconds(timeout)).map_err(failed)?;
+        let handle = GroupHandle::new(
+            &store.handle,
+            prefixes,
+            rank as i32,
+            world_size as i32,
+            address,
+            milliseconds(timeout),
+        )
+        .map_err(failed)?;
         Ok(Self { handle, name: name.to_owned(), rank, world_size })
     }
 
@@ -65,21 +95,30 @@ impl Group {
         self.handle.all_reduce(tensor).map_err(|message| self.failed("all-reduce", tensor, message))
     }
 
-    /// Concatenates every rank's flat `input` `[n]` into `out` `[n × world size]`, in order of rank.
+    /// Concatenates every rank's flat `input` `[n]` into `out` `[n × world size]`, in order of
+    /// rank.
     pub fn all_gather(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
         self.check_sizes("all-gather", out, input)?;
-        self.handle.all_gather(&bytes(out), &bytes(input)).map_err(|message| self.failed("all-gather", input, message))
+        self.handle
+            .all_gather(&bytes(out), &bytes(input))
+            .map_err(|message| self.failed("all-gather", input, message))
     }
 
-    /// Sums `input` `[n × world size]` over the ranks and leaves this rank's part of the sum in `out` `[n]`.
+    /// Sums `input` `[n × world size]` over the ranks and leaves this rank's part of the sum in
+    /// `out` `[n]`.
     pub fn reduce_scatter(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
         self.check_sizes("reduce-scatter", input, out)?;
-        self.handle.reduce_scatter(out, input).map_err(|message| self.failed("reduce-scatter", input, message))
+        self.handle
+            .reduce_scatter(out, input)
+            .map_err(|message| self.failed("reduce-scatter", input, message))
     }
 
-    /// Gives every rank the `tensor` of rank `root`, in place. The bytes travel as they are, for any kind.
+    /// Gives every rank the `tensor` of rank `root`, in place. The bytes travel as they are, for
+    /// any kind.
     pub fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<(), CollectiveError> {
-        self.handle.broadcast(&bytes(tensor), root as i32).map_err(|message| self.failed("broadcast", tensor, message))
+        self.handle
+            .broadcast(&bytes(tensor), root as i32)
+            .map_err(|message| self.failed("broadcast", tensor, message))
     }
 
     /// Returns when every rank has come here.
@@ -87,12 +126,23 @@ impl Group {
         self.handle.barrier().map_err(|message| self.error("barrier".to_owned(), message))
     }
 
-    fn check_sizes(&self, operation: &str, whole: &Tensor, part: &Tensor) -> Result<(), CollectiveError> {
+    fn check_sizes(
+        &self,
+        operation: &str,
+        whole: &Tensor,
+        part: &Tensor,
+    ) -> Result<(), CollectiveError> {
         let contiguous = whole.is_contiguous() && part.is_contiguous();
-        if contiguous && whole.kind() == part.kind() && whole.numel() == part.numel() * self.world_size as usize {
+        if contiguous
+            && whole.kind() == part.kind()
+            && whole.numel() == part.numel() * self.world_size as usize
+        {
             return Ok(());
         }
-        let message = format!("whole {whole:?} and part {part:?} must be contiguous, of one kind, and whole must be {} times as long as part", self.world_size);
+        let message = format!(
+            "whole {whole:?} and part {part:?} must be contiguous, of one kind, and whole must be {} times as long as part",
+            self.world_size
+        );
         Err(self.error(operation.to_owned(), message))
     }
 
@@ -106,7 +156,12 @@ impl Group {
     }
 }
 
-/// Gloo moves bf16 in some operations only; where nothing is added up, its bits can travel as 16-bit halves.
+/// Gloo moves bf16 in some operations only; where nothing is added up, its bits can travel as
+/// 16-bit halves.
 fn bytes(tensor: &Tensor) -> Tensor {
-    if tensor.kind() == Kind::BFloat16 { tensor.view_dtype(Kind::Half) } else { tensor.shallow_clone() }
+    if tensor.kind() == Kind::BFloat16 {
+        tensor.view_dtype(Kind::Half)
+    } else {
+        tensor.shallow_clone()
+    }
 }

@@ -1,6 +1,8 @@
-//! What tch lacks, behind a small safe interface: c10d's store and Gloo collectives, fused AdamW, a linear layer for few rows, the deterministic switch.
+//! What tch lacks, behind a small safe interface: c10d's store and Gloo collectives, fused AdamW, a
+//! linear layer for few rows, the deterministic switch.
 //!
-//! This is the only crate with C++ and `unsafe`. It knows tensors and ranks, nothing of models or training.
+//! This is the only crate with C++ and `unsafe`. It knows tensors and ranks, nothing of models or
+//! training.
 //!
 //! ```text
 //!  rank 0: Store::host ──┐                      ┌── all_gather, reduce_scatter, all_reduce, broadcast, barrier

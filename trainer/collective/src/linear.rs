@@ -1,7 +1,14 @@
-//! A linear layer for few rows, as a decode step has them. It reads the weights once, in order, where libtorch's own copies or reorders them on every call.
+//! A linear layer for few rows, as a decode step has them. It reads the weights once, in order,
+//! where libtorch's own copies or reorders them on every call.
 
-#![expect(unsafe_code, reason = "the border to C++: the pointers are those of live, contiguous tensors whose sizes are checked here")]
-#![expect(non_snake_case, reason = "tensors carry capital shape suffixes: M rows, K inputs, N outputs")]
+#![expect(
+    unsafe_code,
+    reason = "the border to C++: the pointers are those of live, contiguous tensors whose sizes are checked here"
+)]
+#![expect(
+    non_snake_case,
+    reason = "tensors carry capital shape suffixes: M rows, K inputs, N outputs"
+)]
 
 use std::ffi::{c_char, c_void};
 use std::sync::OnceLock;
@@ -12,14 +19,23 @@ use crate::{CollectiveError, ffi};
 
 unsafe extern "C" {
     fn rljob_linear_supported() -> bool;
-    fn rljob_linear(x: *const c_void, w: *const c_void, half: bool, y: *mut f32, m: i64, k: i64, n: i64) -> *mut c_char;
+    fn rljob_linear(
+        x: *const c_void,
+        w: *const c_void,
+        half: bool,
+        y: *mut f32,
+        m: i64,
+        k: i64,
+        n: i64,
+    ) -> *mut c_char;
 }
 
 /// Rows from which on libtorch's matrix multiplication is the faster one.
 const FEW: i64 = 32;
 
-/// `x · weightᵀ`, `[M, K]` and `[N, K]` to `[M, N]`, both fp32 or both bfloat16 and on the CPU. Sums are fp32. With few rows on a processor with AVX2 a row's
-/// result does not depend, to the bit, on the rows beside it; else it is libtorch's.
+/// `x · weightᵀ`, `[M, K]` and `[N, K]` to `[M, N]`, both fp32 or both bfloat16 and on the CPU.
+/// Sums are fp32. With few rows on a processor with AVX2 a row's result does not depend, to the
+/// bit, on the rows beside it; else it is libtorch's.
 ///
 /// # Errors
 /// Shapes or kinds that do not fit, in libtorch's words.
@@ -28,12 +44,21 @@ pub fn linear(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Tensor, CollectiveErr
     // SAFETY: reads the processor's features.
     let supported = *SUPPORTED.get_or_init(|| unsafe { rljob_linear_supported() });
     let place = || format!("{:?} by {:?}", x_MK.size(), weight_NK.size());
-    let failed = |message| CollectiveError { operation: "compute a linear layer".to_owned(), place: place(), message };
-    let computed = if supported && fits(x_MK, weight_NK) { few_rows(x_MK, weight_NK) } else { Ok(x_MK.f_linear(weight_NK, None::<Tensor>)) };
+    let failed = |message| CollectiveError {
+        operation: "compute a linear layer".to_owned(),
+        place: place(),
+        message,
+    };
+    let computed = if supported && fits(x_MK, weight_NK) {
+        few_rows(x_MK, weight_NK)
+    } else {
+        Ok(x_MK.f_linear(weight_NK, None::<Tensor>))
+    };
     computed.map_err(failed)?.map_err(|error| failed(error.to_string()))
 }
 
-/// [`linear`] in parts of few rows, so that on a processor with AVX2 no row's result depends on how many are beside it.
+/// [`linear`] in parts of few rows, so that on a processor with AVX2 no row's result depends on how
+/// many are beside it.
 ///
 /// # Errors
 /// As [`linear`].
@@ -53,21 +78,40 @@ pub fn linear_by_rows(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Tensor, Colle
 
 fn fits(x_MK: &Tensor, weight_NK: &Tensor) -> bool {
     let (x, weight) = (x_MK.size(), weight_NK.size());
-    let shapes = matches!((x.as_slice(), weight.as_slice()), ([m, k], [_, l]) if *m <= FEW && k == l);
-    let kinds = x_MK.kind() == weight_NK.kind() && matches!(x_MK.kind(), Kind::Float | Kind::BFloat16);
-    shapes && kinds && x_MK.device() == Device::Cpu && weight_NK.device() == Device::Cpu && weight_NK.is_contiguous()
+    let shapes =
+        matches!((x.as_slice(), weight.as_slice()), ([m, k], [_, l]) if *m <= FEW && k == l);
+    let kinds =
+        x_MK.kind() == weight_NK.kind() && matches!(x_MK.kind(), Kind::Float | Kind::BFloat16);
+    shapes
+        && kinds
+        && x_MK.device() == Device::Cpu
+        && weight_NK.device() == Device::Cpu
+        && weight_NK.is_contiguous()
 }
 
 /// The outer error is the kernel's, the inner one libtorch's.
 fn few_rows(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Result<Tensor, tch::TchError>, String> {
     let (m, k, n) = (x_MK.size()[0], x_MK.size()[1], weight_NK.size()[0]);
     let kind = x_MK.kind();
-    let prepared = x_MK.f_contiguous().and_then(|x| Ok((x, Tensor::f_empty([m, n], (Kind::Float, Device::Cpu))?)));
+    let prepared = x_MK
+        .f_contiguous()
+        .and_then(|x| Ok((x, Tensor::f_empty([m, n], (Kind::Float, Device::Cpu))?)));
     let (x, y) = match prepared {
         Ok(tensors) => tensors,
         Err(error) => return Ok(Err(error)),
     };
-    // SAFETY: `x` and the weights are contiguous, of m·k and n·k elements of the kind that `half` says, `y` fp32 of m·n; all outlive the call.
-    let message = unsafe { rljob_linear(x.data_ptr().cast_const(), weight_NK.data_ptr().cast_const(), kind == Kind::BFloat16, y.data_ptr().cast(), m, k, n) };
+    // SAFETY: `x` and the weights are contiguous, of m·k and n·k elements of the kind that `half`
+    // says, `y` fp32 of m·n; all outlive the call.
+    let message = unsafe {
+        rljob_linear(
+            x.data_ptr().cast_const(),
+            weight_NK.data_ptr().cast_const(),
+            kind == Kind::BFloat16,
+            y.data_ptr().cast(),
+            m,
+            k,
+            n,
+        )
+    };
     ffi::check(message).map(|()| y.f_to_kind(kind))
 }

@@ -1,4 +1,5 @@
-//! Gloo groups of two ranks, one a thread: every collective, many groups on one store, and what is said when a peer is missing.
+//! Gloo groups of two ranks, one a thread: every collective, many groups on one store, and what is
+//! said when a peer is missing.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -55,11 +56,13 @@ fn every_collective_gives_each_rank_its_part() {
 fn bf16_and_bytes_travel_unchanged() {
     let answers = two_ranks(|store, rank| {
         let group = join(store, "kinds", rank);
-        let own = (Tensor::from_slice(&[1.5_f32, -3.0]) * f64::from(rank + 1)).to_kind(Kind::BFloat16);
+        let own =
+            (Tensor::from_slice(&[1.5_f32, -3.0]) * f64::from(rank + 1)).to_kind(Kind::BFloat16);
         let gathered = zeros(4, Kind::BFloat16);
         group.all_gather(&gathered, &own).unwrap();
         group.broadcast(&own, 0).unwrap();
-        let text = if rank == 0 { Tensor::from_slice(b"{\"step\":7}") } else { zeros(10, Kind::Uint8) };
+        let text =
+            if rank == 0 { Tensor::from_slice(b"{\"step\":7}") } else { zeros(10, Kind::Uint8) };
         group.broadcast(&text, 0).unwrap();
         (floats(&gathered), floats(&own), Vec::<u8>::try_from(&text).unwrap())
     });
@@ -72,7 +75,8 @@ fn bf16_and_bytes_travel_unchanged() {
 fn one_store_serves_many_groups() {
     let answers = two_ranks(|store, rank| {
         let groups = [join(store, "a", rank), join(store, "b", rank)];
-        let weights = Group::join_weight_update(store, "weights-1", rank, 2, "127.0.0.1", TIMEOUT).unwrap();
+        let weights =
+            Group::join_weight_update(store, "weights-1", rank, 2, "127.0.0.1", TIMEOUT).unwrap();
         groups.iter().chain([&weights]).map(|group| floats(&all_reduced(group))).collect::<Vec<_>>()
     });
     assert_eq!(answers, [vec![vec![2.0]; 3], vec![vec![2.0]; 3]]);
@@ -100,21 +104,29 @@ fn all_reduced(group: &Group) -> Tensor {
 #[test]
 fn a_peer_that_never_joins_is_an_error_after_the_timeout() {
     let store = Store::host(0, Duration::from_secs(1)).unwrap();
-    let error = Group::join(&store, "lonely", 0, 2, "127.0.0.1", Duration::from_secs(1)).unwrap_err();
-    assert_eq!((error.operation.as_str(), error.place.as_str()), ("join group `lonely` from 127.0.0.1", "rank 0 of 2"));
+    let error =
+        Group::join(&store, "lonely", 0, 2, "127.0.0.1", Duration::from_secs(1)).unwrap_err();
+    assert_eq!(
+        (error.operation.as_str(), error.place.as_str()),
+        ("join group `lonely` from 127.0.0.1", "rank 0 of 2")
+    );
 }
 
 #[test]
 fn a_peer_that_leaves_is_an_error_that_names_operation_and_rank() {
     let answers = two_ranks(|store, rank| {
-        let group = Group::join(store, "left", rank, 2, "127.0.0.1", Duration::from_secs(5)).unwrap();
+        let group =
+            Group::join(store, "left", rank, 2, "127.0.0.1", Duration::from_secs(5)).unwrap();
         if rank == 1 {
             return Ok(());
         }
         group.all_reduce(&Tensor::ones([2], (Kind::Float, Device::Cpu)))
     });
     let CollectiveError { operation, place, message } = answers[0].clone().unwrap_err();
-    assert_eq!((operation.as_str(), place.as_str()), ("all-reduce Float [2]", "rank 0 of 2 in group `left`"));
+    assert_eq!(
+        (operation.as_str(), place.as_str()),
+        ("all-reduce Float [2]", "rank 0 of 2 in group `left`")
+    );
     assert!(message.contains("127.0.0.1"), "{message}");
 }
 
@@ -125,7 +137,12 @@ fn sizes_that_do_not_fit_are_refused_before_anything_is_sent() {
         group.all_gather(&zeros(3, Kind::Float), &zeros(2, Kind::Float)).unwrap_err().message
     });
     for message in answers {
-        assert!(message.ends_with("must be contiguous, of one kind, and whole must be 2 times as long as part"), "{message}");
+        assert!(
+            message.ends_with(
+                "must be contiguous, of one kind, and whole must be 2 times as long as part"
+            ),
+            "{message}"
+        );
     }
 }
 
@@ -133,5 +150,8 @@ fn sizes_that_do_not_fit_are_refused_before_anything_is_sent() {
 fn a_store_that_is_not_there_is_an_error_with_its_address() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
-    assert_eq!((error.operation.as_str(), error.place), ("connect to the store", format!("127.0.0.1:{port}")));
+    assert_eq!(
+        (error.operation.as_str(), error.place),
+        ("connect to the store", format!("127.0.0.1:{port}"))
+    );
 }

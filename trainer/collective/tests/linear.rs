@@ -18,9 +18,15 @@ fn error(x: &Tensor, weight: &Tensor) -> f64 {
 
 #[test]
 fn products_are_exact_to_rounding_for_any_shape() {
-    for (rows, inputs, outputs) in [(1, 64, 96), (8, 576, 961), (7, 33, 5), (16, 100, 50), (31, 1536, 576), (40, 64, 64)] {
-        let fp32 = error(&random([rows, inputs], Kind::Float), &random([outputs, inputs], Kind::Float));
-        let bf16 = error(&random([rows, inputs], Kind::BFloat16), &random([outputs, inputs], Kind::BFloat16));
+    for (rows, inputs, outputs) in
+        [(1, 64, 96), (8, 576, 961), (7, 33, 5), (16, 100, 50), (31, 1536, 576), (40, 64, 64)]
+    {
+        let fp32 =
+            error(&random([rows, inputs], Kind::Float), &random([outputs, inputs], Kind::Float));
+        let bf16 = error(
+            &random([rows, inputs], Kind::BFloat16),
+            &random([outputs, inputs], Kind::BFloat16),
+        );
         assert!(fp32 < 1e-6 && bf16 < 5e-3, "{rows} rows, {inputs} to {outputs}: {fp32}, {bf16}");
     }
 }
@@ -34,7 +40,10 @@ fn a_rows_bits_do_not_depend_on_the_rows_beside_it() {
             assert_eq!(linear(&x.narrow(0, row, 1), &weight).unwrap(), together.narrow(0, row, 1));
         }
         let many = Tensor::cat(&[&x, &x, &x, &x], 0);
-        assert_eq!(linear_by_rows(&many, &weight).unwrap(), Tensor::cat(&[&together, &together, &together, &together], 0));
+        assert_eq!(
+            linear_by_rows(&many, &weight).unwrap(),
+            Tensor::cat(&[&together, &together, &together, &together], 0)
+        );
     }
 }
 
@@ -47,6 +56,7 @@ fn a_view_that_is_not_contiguous_is_taken_as_it_is() {
 
 #[test]
 fn shapes_that_do_not_fit_are_an_error() {
-    let message = linear(&random([2, 3], Kind::Float), &random([4, 5], Kind::Float)).unwrap_err().to_string();
+    let message =
+        linear(&random([2, 3], Kind::Float), &random([4, 5], Kind::Float)).unwrap_err().to_string();
     assert!(message.contains("linear layer") && message.contains("[2, 3] by [4, 5]"), "{message}");
 }

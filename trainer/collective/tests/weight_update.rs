@@ -19,7 +19,8 @@ for tensor in (torch.empty(3), torch.empty(2, 2, dtype=torch.bfloat16)):
 
 /// The Python with SGLang, from `RLJOB_PYTHON` or the cache.
 fn python() -> Option<PathBuf> {
-    let cached = || std::env::home_dir().map(|home| home.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
+    let cached =
+        || std::env::home_dir().map(|home| home.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
     std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
 }
 
@@ -32,10 +33,22 @@ fn sglang_joins_a_group_and_receives_what_is_broadcast() {
     let timeout = Duration::from_secs(300);
     let store = Store::host(0, timeout).unwrap();
     let arguments = ["-c", PEER, &store.port().to_string(), "weights-step-3"];
-    let peer = Command::new(python).args(arguments).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "").stdout(Stdio::piped()).spawn().unwrap();
-    let group = Group::join_weight_update(&store, "weights-step-3", 0, 2, "127.0.0.1", timeout).unwrap();
+    let peer = Command::new(python)
+        .args(arguments)
+        .env("OMP_NUM_THREADS", "1")
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let group =
+        Group::join_weight_update(&store, "weights-step-3", 0, 2, "127.0.0.1", timeout).unwrap();
     group.broadcast(&Tensor::from_slice(&[1.0_f32, 2.0, 3.5]), 0).unwrap();
-    group.broadcast(&Tensor::from_slice(&[0.5_f32, -1.0, 2.0, 256.0]).view([2, 2]).to_kind(Kind::BFloat16), 0).unwrap();
+    group
+        .broadcast(
+            &Tensor::from_slice(&[0.5_f32, -1.0, 2.0, 256.0]).view([2, 2]).to_kind(Kind::BFloat16),
+            0,
+        )
+        .unwrap();
     let output = peer.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();

@@ -1,5 +1,6 @@
-//! Samples per second that the journal makes durable, 1,000 tokens each, in calls as large as rollouts make them; and in turn with them, how fast this disk
-//! takes the same bytes, one `fdatasync` a call.
+//! Samples per second that the journal makes durable, 1,000 tokens each, in calls as large as
+//! rollouts make them; and in turn with them, how fast this disk takes the same bytes, one
+//! `fdatasync` a call.
 //!
 //! The aim is 5,000 samples a second, or the disk's own rate where that is lower.
 
@@ -24,7 +25,9 @@ const ROUNDS: usize = 5;
 const AIM: f64 = 5000.0;
 
 fn sample(position: u64) -> Sample {
-    let tokens = |first: i64, count: usize| (0..count as i64).map(|index| (first + index * 7919) % 50_000).collect::<Vec<_>>();
+    let tokens = |first: i64, count: usize| {
+        (0..count as i64).map(|index| (first + index * 7919) % 50_000).collect::<Vec<_>>()
+    };
     Sample {
         position,
         index: 0,
@@ -32,7 +35,10 @@ fn sample(position: u64) -> Sample {
         prompt_tokens: tokens(position as i64, PROMPT),
         completion_tokens: tokens(position as i64 + 1, TOKENS - PROMPT),
         sampler_logprobs: (0..TOKENS - PROMPT).map(|index| -(index as f32).sin().abs()).collect(),
-        versions: vec![VersionRun { version: Version { step: 1, attempt: 0 }, tokens: (TOKENS - PROMPT) as u32 }],
+        versions: vec![VersionRun {
+            version: Version { step: 1, attempt: 0 },
+            tokens: (TOKENS - PROMPT) as u32,
+        }],
         finish_reason: "stop".to_owned(),
         sampling: json!({"max_new_tokens": 1024, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2], "sampling_seed": position}),
         reward: 1.0,
@@ -44,8 +50,18 @@ fn sample(position: u64) -> Sample {
 
 /// Bytes of a sample's larger fields.
 fn bytes(sample: &Sample) -> usize {
-    let Sample { prompt_tokens, completion_tokens, sampler_logprobs, prompt_text, completion_text, .. } = sample;
-    8 * (prompt_tokens.len() + completion_tokens.len()) + 4 * sampler_logprobs.len() + prompt_text.len() + completion_text.len()
+    let Sample {
+        prompt_tokens,
+        completion_tokens,
+        sampler_logprobs,
+        prompt_text,
+        completion_text,
+        ..
+    } = sample;
+    8 * (prompt_tokens.len() + completion_tokens.len())
+        + 4 * sampler_logprobs.len()
+        + prompt_text.len()
+        + completion_text.len()
 }
 
 /// Samples per second into a new journal.
@@ -78,8 +94,16 @@ fn disk_rate(folder: &Path, calls: &[Vec<Sample>]) -> f64 {
 
 fn main() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let calls: Vec<Vec<Sample>> = (0..CALLS).map(|call| (call * SAMPLES..(call + 1) * SAMPLES).map(sample).collect()).collect();
-    let (journal, disk) = in_turn(ROUNDS, || journal_rate(folder.path(), &calls), || disk_rate(folder.path(), &calls));
-    let figures = format!("{journal:.0} durable samples/s of {TOKENS} tokens; this disk takes their bytes at {disk:.0} samples/s");
+    let calls: Vec<Vec<Sample>> = (0..CALLS)
+        .map(|call| (call * SAMPLES..(call + 1) * SAMPLES).map(sample).collect())
+        .collect();
+    let (journal, disk) = in_turn(
+        ROUNDS,
+        || journal_rate(folder.path(), &calls),
+        || disk_rate(folder.path(), &calls),
+    );
+    let figures = format!(
+        "{journal:.0} durable samples/s of {TOKENS} tokens; this disk takes their bytes at {disk:.0} samples/s"
+    );
     row("journal-samples", &figures, journal / AIM.min(disk), Aim::AtLeast(1.0));
 }

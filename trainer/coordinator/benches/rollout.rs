@@ -1,14 +1,20 @@
-//! Requests per second and core of the rollout client, beside Python's aiohttp asking the same of the same server, in turn.
+//! Requests per second and core of the rollout client, beside Python's aiohttp asking the same of
+//! the same server, in turn.
 //!
 //! ```text
 //!  this process: Sampler, Fleet, EngineClient ──▶ ┐
 //!                                                 ├─ `rollout serve`: an engine that answers at once, in a process of its own
 //!  rollout_peer.py: aiohttp ────────────────────▶ ┘
 //! ```
-//! A core's second is a second of processor time of the client's process, so that the server and other programs do not count. Both stream, check the answer's
-//! weights, ids and lengths, and keep tokens and log-probabilities.
+//! A core's second is a second of processor time of the client's process, so that the server and
+//! other programs do not count. Both stream, check the answer's weights, ids and lengths, and keep
+//! tokens and log-probabilities.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its figures")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark fails by panicking and prints its figures"
+)]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -34,7 +40,8 @@ use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// Requests of a round, in groups; so many groups are at the server at once, as many requests as one engine is given.
+/// Requests of a round, in groups; so many groups are at the server at once, as many requests as
+/// one engine is given.
 const REQUESTS: u32 = 16384;
 const GROUP: u32 = 64;
 const GROUPS: u32 = MAX_REQUESTS / GROUP;
@@ -55,11 +62,18 @@ fn main() {
     };
     let (mut server, url) = start_server();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/rollout_peer.py");
-    let mut peer = Peer::start(Command::new(python).arg(script).args([&url, &GROUP.to_string(), &GROUPS.to_string()]).arg(body().to_string())).unwrap();
+    let mut peer = Peer::start(
+        Command::new(python)
+            .arg(script)
+            .args([&url, &GROUP.to_string(), &GROUPS.to_string()])
+            .arg(body().to_string()),
+    )
+    .unwrap();
     let fleet = runtime.block_on(fleet(&url));
     let ours = || runtime.block_on(requests_per_core_second(&fleet));
     let (ours, theirs) = in_turn(ROUNDS, ours, || peer.ask(&REQUESTS.to_string()).unwrap());
-    let figures = format!("{ours:.0} requests/s of a core; aiohttp {theirs:.0} requests/s of a core");
+    let figures =
+        format!("{ours:.0} requests/s of a core; aiohttp {theirs:.0} requests/s of a core");
     row("rollout-requests", &figures, ours / theirs, Aim::AtLeast(AIM));
     drop(server.stdin.take());
     server.wait().unwrap();
@@ -68,7 +82,8 @@ fn main() {
 /// The server's process, which ends with its standard input, and its URL.
 fn start_server() -> (Child, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim().to_owned())
@@ -77,12 +92,17 @@ fn start_server() -> (Child, String) {
 /// An engine with weights of step 0 whose completions are there already.
 async fn serve() {
     let ids: Vec<i64> = (0..i64::from(COMPLETION)).map(|position| 100 + position * 17).collect();
-    let logprobs: Vec<_> = ids.iter().map(|id| json!([-0.123_456_789 - *id as f64 / 1000.0, id, null])).collect();
+    let logprobs: Vec<_> =
+        ids.iter().map(|id| json!([-0.123_456_789 - *id as f64 / 1000.0, id, null])).collect();
     let meta = json!({"id": "r", "finish_reason": {"type": "length", "length": COMPLETION}, "prompt_tokens": PROMPT, "completion_tokens": COMPLETION,
         "cached_tokens": 0, "weight_version": "step-0.attempt-0", "output_token_logprobs": logprobs, "e2e_latency": 0.01});
-    let event = format!("data: {}\n\ndata: [DONE]\n\n", json!({"text": "", "output_ids": ids, "meta_info": meta}));
+    let event = format!(
+        "data: {}\n\ndata: [DONE]\n\n",
+        json!({"text": "", "output_ids": ids, "meta_info": meta})
+    );
     let info = json!({"model_path": "/model", "is_generation": true, "weight_version": "step-0.attempt-0"}).to_string();
-    let generate = move |_: axum::body::Bytes| async move { ([(CONTENT_TYPE, "text/event-stream")], event) };
+    let generate =
+        move |_: axum::body::Bytes| async move { ([(CONTENT_TYPE, "text/event-stream")], event) };
     let routes = Router::new()
         .route("/generate", post(generate))
         .route("/model_info", get(move || async move { info }))
@@ -90,7 +110,10 @@ async fn serve() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("http://{}", listener.local_addr().unwrap());
     let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    axum::serve(listener, routes).with_graceful_shutdown(async { drop(closed.await) }).await.unwrap();
+    axum::serve(listener, routes)
+        .with_graceful_shutdown(async { drop(closed.await) })
+        .await
+        .unwrap();
 }
 
 fn prompt() -> Vec<i64> {
@@ -135,12 +158,18 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
     let before = core_seconds();
     let group = async |position| {
         let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index };
-        let wanted: Vec<_> = (0..GROUP).map(|index| Wanted { key: key(index), temperature: 1.0, max_new_tokens: COMPLETION }).collect();
+        let wanted: Vec<_> = (0..GROUP)
+            .map(|index| Wanted { key: key(index), temperature: 1.0, max_new_tokens: COMPLETION })
+            .collect();
         let lease = sampler.lease(weights, &prompt, &wanted).await;
-        let tokens = sampler.group(lease, weights, &prompt, &wanted).map(|(_, sampled)| sampled.unwrap().1.tokens.len());
+        let tokens = sampler
+            .group(lease, weights, &prompt, &wanted)
+            .map(|(_, sampled)| sampled.unwrap().1.tokens.len());
         assert_eq!(tokens.collect::<Vec<_>>().await, vec![COMPLETION as usize; GROUP as usize]);
     };
-    futures::stream::iter(0..u64::from(REQUESTS / GROUP)).for_each_concurrent(GROUPS as usize, group).await;
+    futures::stream::iter(0..u64::from(REQUESTS / GROUP))
+        .for_each_concurrent(GROUPS as usize, group)
+        .await;
     f64::from(REQUESTS) / (core_seconds() - before)
 }
 

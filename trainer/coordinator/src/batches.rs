@@ -1,4 +1,5 @@
-//! The batch of the current step, or the validation data, packed for the ranks, as bytes. Kept until another one is asked for.
+//! The batch of the current step, or the validation data, packed for the ranks, as bytes. Kept
+//! until another one is asked for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -71,18 +72,38 @@ impl Batches {
         let _ = self.input.set(input);
     }
 
-    /// The bytes for one rank. A training batch must be fixed; ranks that ask together wait for one packing.
-    pub async fn get(&self, config: &RunConfig, store: &Store, wanted: Wanted, rank: u32, world: u32) -> Result<Bytes, ServeError> {
+    /// The bytes for one rank. A training batch must be fixed; ranks that ask together wait for one
+    /// packing.
+    pub async fn get(
+        &self,
+        config: &RunConfig,
+        store: &Store,
+        wanted: Wanted,
+        rank: u32,
+        world: u32,
+    ) -> Result<Bytes, ServeError> {
         let mut cached = self.cached.lock().await;
-        let known = cached.as_ref().is_some_and(|packed| packed.wanted == wanted && packed.ranks.len() == world as usize);
+        let known = cached
+            .as_ref()
+            .is_some_and(|packed| packed.wanted == wanted && packed.ranks.len() == world as usize);
         if !known {
             *cached = None;
             *cached = Some(self.packed(config, store, wanted, world).await?);
         }
-        cached.as_ref().and_then(|packed| packed.ranks.get(rank as usize)).cloned().ok_or(ServeError::Rank { rank, world })
+        cached
+            .as_ref()
+            .and_then(|packed| packed.ranks.get(rank as usize))
+            .cloned()
+            .ok_or(ServeError::Rank { rank, world })
     }
 
-    async fn packed(&self, config: &RunConfig, store: &Store, wanted: Wanted, world: u32) -> Result<Packed, ServeError> {
+    async fn packed(
+        &self,
+        config: &RunConfig,
+        store: &Store,
+        wanted: Wanted,
+        world: u32,
+    ) -> Result<Packed, ServeError> {
         let training = &config.spec.training;
         let input = || self.input.get().map(Arc::clone).ok_or(ServeError::NotOpen);
         let (step, samples, minibatches) = match wanted {
@@ -91,12 +112,15 @@ impl Batches {
                 let samples = store.call(move |journal| journal.samples(step)).await?;
                 (step, from_samples(&samples)?, training.minibatches)
             }
-            Wanted::Training(step) => (step, supervised(config.clone(), input()?, step).await?, training.minibatches),
+            Wanted::Training(step) => {
+                (step, supervised(config.clone(), input()?, step).await?, training.minibatches)
+            }
         };
         let max_tokens = training.max_tokens_per_micro_batch;
         let packing = tokio::task::spawn_blocking(move || {
             let ranks = pack(step, &samples, world, minibatches, max_tokens)?;
-            let bytes: Result<Vec<_>, ServeError> = ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
+            let bytes: Result<Vec<_>, ServeError> =
+                ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
             bytes
         });
         let ranks = packing.await.map_err(StoreError::from)??;
@@ -108,23 +132,37 @@ impl Batches {
 async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
         let data = input.evaluation.as_ref().ok_or(WorkError::NoEvaluationData)?;
-        let prompts: Result<Vec<_>, _> = (0..data.len()).map(|position| data.prompt(position)).collect();
+        let prompts: Result<Vec<_>, _> =
+            (0..data.len()).map(|position| data.prompt(position)).collect();
         Ok(from_prompts(&prompts.map_err(InputError::from)?)?)
     };
     tokio::task::spawn_blocking(job).await.map_err(|_| WorkError::Interrupted)?
 }
 
-/// Step `step`'s samples for `sft`: positions (s−1)·B .. s·B of the data. A pure function of the data and the spec.
-pub async fn supervised(config: RunConfig, input: Arc<Input>, step: u32) -> Result<Vec<TrainSample>, WorkError> {
+/// Step `step`'s samples for `sft`: positions (s−1)·B .. s·B of the data. A pure function of the
+/// data and the spec.
+pub async fn supervised(
+    config: RunConfig,
+    input: Arc<Input>,
+    step: u32,
+) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
         let size = u64::from(config.spec.algorithm.sft.as_ref().map_or(0, |sft| sft.batch_size));
         let first = u64::from(step.saturating_sub(1)) * size;
-        let prompts: Result<Vec<_>, _> = (first..first + size).map(|position| input.train.prompt(position)).collect();
+        let prompts: Result<Vec<_>, _> =
+            (first..first + size).map(|position| input.train.prompt(position)).collect();
         let prompts = prompts.map_err(InputError::from)?;
         for prompt in &prompts {
-            let tokens = prompt.tokens.len() + prompt.completion_tokens.as_ref().map_or(0, Vec::len);
+            let tokens =
+                prompt.tokens.len() + prompt.completion_tokens.as_ref().map_or(0, Vec::len);
             if tokens > input.context as usize {
-                return Err(InputError::TooLong { dataset: "training", row: prompt.row, tokens, context: input.context }.into());
+                return Err(InputError::TooLong {
+                    dataset: "training",
+                    row: prompt.row,
+                    tokens,
+                    context: input.context,
+                }
+                .into());
             }
         }
         Ok(from_prompts(&prompts)?)

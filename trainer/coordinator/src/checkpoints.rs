@@ -1,5 +1,7 @@
-//! Checkpoints in the run's home, a folder or a bucket: complete is what has a manifest, which is written last and removed first. Usable is what the manifest is true of: a group starts from
-//! nothing else, so that a checkpoint that was torn or altered costs the steps since the one before, and not the run.
+//! Checkpoints in the run's home, a folder or a bucket: complete is what has a manifest, which is
+//! written last and removed first. Usable is what the manifest is true of: a group starts from
+//! nothing else, so that a checkpoint that was torn or altered costs the steps since the one
+//! before, and not the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,11 @@ pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 /// # Errors
 /// They cannot be listed: nobody is to take an unreadable home for an empty one.
 pub fn complete(home: &Home) -> Result<BTreeSet<Version>, StorageError> {
-    Ok(folders(home)?.into_iter().filter(|(_, complete)| *complete).map(|(version, _)| version).collect())
+    Ok(folders(home)?
+        .into_iter()
+        .filter(|(_, complete)| *complete)
+        .map(|(version, _)| version)
+        .collect())
 }
 
 /// A checkpoint's folder in the home.
@@ -46,20 +52,24 @@ pub struct Found {
     pub refused: Vec<Refused>,
 }
 
-/// Verifies checkpoints, each once as long as it keeps its manifest: reading one of a large model takes minutes.
+/// Verifies checkpoints, each once as long as it keeps its manifest: reading one of a large model
+/// takes minutes.
 #[derive(Debug, Default)]
 pub struct Verifier(BTreeMap<Version, (Option<Manifest>, bool)>);
 
 impl Verifier {
-    /// The complete checkpoints without those newest ones whose files have another size or SHA-256 than their manifest says. Blocks.
+    /// The complete checkpoints without those newest ones whose files have another size or SHA-256
+    /// than their manifest says. Blocks.
     ///
     /// # Errors
-    /// They cannot be listed, or the server of a bucket is away: then nothing is known of them, and nothing is refused.
+    /// They cannot be listed, or the server of a bucket is away: then nothing is known of them, and
+    /// nothing is refused.
     pub fn usable(&mut self, home: &Home) -> Result<Found, StorageError> {
         let mut found = Found { usable: complete(home)?, refused: Vec::new() };
         while let Some(&version) = found.usable.last() {
             let manifest = read_manifest(home, version)?;
-            let known = self.0.get(&version).filter(|(known, _)| *known == manifest).map(|(_, good)| *good);
+            let known =
+                self.0.get(&version).filter(|(known, _)| *known == manifest).map(|(_, good)| *good);
             if known == Some(true) {
                 break;
             }
@@ -91,7 +101,11 @@ fn read_manifest(home: &Home, version: Version) -> Result<Option<Manifest>, Stor
 }
 
 /// What is wrong with a checkpoint, if anything is.
-fn verify(home: &Home, version: Version, manifest: &Manifest) -> Result<Option<String>, StorageError> {
+fn verify(
+    home: &Home,
+    version: Version,
+    manifest: &Manifest,
+) -> Result<Option<String>, StorageError> {
     if manifest.version != version {
         return Ok(Some(format!("its manifest is of {}", manifest.version)));
     }
@@ -101,7 +115,9 @@ fn verify(home: &Home, version: Version, manifest: &Manifest) -> Result<Option<S
             Ok(None) => {}
             Ok(Some(detail)) => return Ok(Some(format!("`{}` {detail}", home.place(&name)))),
             // A file that its own disk does not give back is no better than a missing one.
-            Err(StorageError::Io { source, .. }) => return Ok(Some(format!("`{}` cannot be read: {source}", home.place(&name)))),
+            Err(StorageError::Io { source, .. }) => {
+                return Ok(Some(format!("`{}` cannot be read: {source}", home.place(&name))));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -114,16 +130,26 @@ fn verify_file(home: &Home, name: &str, entry: &FileEntry) -> Result<Option<Stri
         return Ok(Some(format!("has {size} bytes, expected {}", entry.size)));
     }
     let sha256 = home.sha256(name)?;
-    Ok((sha256 != entry.sha256).then(|| format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256)))
+    Ok((sha256 != entry.sha256)
+        .then(|| format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256)))
 }
 
-/// Removes what the policy does not keep: of the complete ones that are `usable` all but the newest `keep_last`; of the others, torn or refused, those of attempts before
-/// `attempt`, which nobody writes any more. Answers the kept ones. Blocks.
-pub fn prune(home: &Home, usable: &BTreeSet<Version>, keep_last: u32, attempt: u32) -> Result<BTreeSet<Version>, StorageError> {
-    let (complete, torn): (Vec<_>, Vec<_>) = folders(home)?.into_iter().partition(|(version, complete)| *complete && usable.contains(version));
+/// Removes what the policy does not keep: of the complete ones that are `usable` all but the newest
+/// `keep_last`; of the others, torn or refused, those of attempts before `attempt`, which nobody
+/// writes any more. Answers the kept ones. Blocks.
+pub fn prune(
+    home: &Home,
+    usable: &BTreeSet<Version>,
+    keep_last: u32,
+    attempt: u32,
+) -> Result<BTreeSet<Version>, StorageError> {
+    let (complete, torn): (Vec<_>, Vec<_>) = folders(home)?
+        .into_iter()
+        .partition(|(version, complete)| *complete && usable.contains(version));
     let complete: BTreeSet<Version> = complete.into_iter().map(|(version, _)| version).collect();
     let (old, kept) = split(&complete, keep_last);
-    let torn = torn.into_iter().map(|(version, _)| version).filter(|version| version.attempt < attempt);
+    let torn =
+        torn.into_iter().map(|(version, _)| version).filter(|version| version.attempt < attempt);
     for version in old.into_iter().chain(torn) {
         home.remove_folder(&folder(version), MANIFEST)?;
     }
@@ -133,14 +159,21 @@ pub fn prune(home: &Home, usable: &BTreeSet<Version>, keep_last: u32, attempt: u
 /// (old, kept): the newest `keep_last`, at least one, are kept.
 fn split(complete: &BTreeSet<Version>, keep_last: u32) -> (BTreeSet<Version>, BTreeSet<Version>) {
     let first_kept = complete.len().saturating_sub(keep_last.max(1) as usize);
-    let (old, kept): (Vec<_>, Vec<_>) = complete.iter().copied().enumerate().partition(|(index, _)| *index < first_kept);
-    (old.into_iter().map(|(_, version)| version).collect(), kept.into_iter().map(|(_, version)| version).collect())
+    let (old, kept): (Vec<_>, Vec<_>) =
+        complete.iter().copied().enumerate().partition(|(index, _)| *index < first_kept);
+    (
+        old.into_iter().map(|(_, version)| version).collect(),
+        kept.into_iter().map(|(_, version)| version).collect(),
+    )
 }
 
 /// Every checkpoint folder, and whether it is complete. Other names are not ours.
 fn folders(home: &Home) -> Result<Vec<(Version, bool)>, StorageError> {
     let folders = home.folders(CHECKPOINTS_DIR, MANIFEST)?;
-    Ok(folders.into_iter().filter_map(|folder| Some((folder.name.parse().ok()?, folder.complete))).collect())
+    Ok(folders
+        .into_iter()
+        .filter_map(|folder| Some((folder.name.parse().ok()?, folder.complete)))
+        .collect())
 }
 
 #[cfg(test)]
@@ -173,7 +206,10 @@ mod tests {
         let folder = run.join(CHECKPOINTS_DIR).join(version.to_string());
         let sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881".to_owned(); // printf x | sha256sum
         let files = vec![FileEntry { name: "rank-0.safetensors".to_owned(), size: 1, sha256 }];
-        let (model, optimizer) = (ModelShape { sha256: String::new(), block_numels: vec![] }, OptimizerProgress::default());
+        let (model, optimizer) = (
+            ModelShape { sha256: String::new(), block_numels: vec![] },
+            OptimizerProgress::default(),
+        );
         let manifest = Manifest { format: 1, version, world_size: 1, model, optimizer, files };
         std::fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         folder
@@ -185,7 +221,10 @@ mod tests {
         let [_, altered, torn, garbled] = [2, 4, 6, 8].map(|step| whole(run.path(), step));
         let version = |step| Version { step, attempt: 0 };
         let mut verifier = Verifier::default();
-        assert_eq!(verifier.usable(&home(&run)).ok(), Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] }));
+        assert_eq!(
+            verifier.usable(&home(&run)).ok(),
+            Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] })
+        );
 
         std::fs::write(altered.join("rank-0.safetensors"), b"y").unwrap();
         std::fs::write(torn.join("rank-0.safetensors"), b"").unwrap();
@@ -193,8 +232,16 @@ mod tests {
         let mut verifier = Verifier::default();
         let found = verifier.usable(&home(&run)).unwrap();
         assert_eq!(found.usable, [version(2)].into());
-        let details: Vec<(u32, String)> =
-            found.refused.into_iter().map(|refused| (refused.version.step, refused.detail.replace(&run.path().display().to_string(), ""))).collect();
+        let details: Vec<(u32, String)> = found
+            .refused
+            .into_iter()
+            .map(|refused| {
+                (
+                    refused.version.step,
+                    refused.detail.replace(&run.path().display().to_string(), ""),
+                )
+            })
+            .collect();
         let file = |step| format!("`/checkpoints/step-{step}.attempt-0/rank-0.safetensors`");
         let sha256 = "its SHA-256 is a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa, expected 2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
         assert_eq!(
@@ -205,14 +252,19 @@ mod tests {
                 (4, format!("{} was altered: {sha256}", file(4))),
             ]
         );
-        assert_eq!(verifier.usable(&home(&run)).ok(), Some(Found { usable: [version(2)].into(), refused: vec![] }), "what was refused is not read again");
+        assert_eq!(
+            verifier.usable(&home(&run)).ok(),
+            Some(Found { usable: [version(2)].into(), refused: vec![] }),
+            "what was refused is not read again"
+        );
     }
 
     #[test]
     fn in_a_bucket_it_is_the_same_and_a_server_that_is_away_has_nothing_refused() {
         let (mut s3, run) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
         let bucket = bucket(&s3, run.path());
-        let object = |step: u32, name: &str| format!("{}/{name}", folder(Version { step, attempt: 0 }));
+        let object =
+            |step: u32, name: &str| format!("{}/{name}", folder(Version { step, attempt: 0 }));
         for step in [2, 4, 6, 8, 10] {
             let files = whole(run.path(), step);
             for name in ["rank-0.safetensors", MANIFEST] {
@@ -229,13 +281,27 @@ mod tests {
         s3.restart().unwrap();
         let found = verifier.usable(&home).unwrap();
         let place = |step| format!("`{}`", home.place(&object(step, "rank-0.safetensors")));
-        let details: Vec<String> = found.refused.iter().map(|refused| refused.detail.clone()).collect();
-        assert_eq!(details[..2], [format!("{} is missing", place(8)), format!("{} has 0 bytes, expected 1", place(6))]);
-        assert!(details[2].starts_with(&format!("{} was altered: its SHA-256 is ", place(4))), "{details:?}");
+        let details: Vec<String> =
+            found.refused.iter().map(|refused| refused.detail.clone()).collect();
+        assert_eq!(
+            details[..2],
+            [format!("{} is missing", place(8)), format!("{} has 0 bytes, expected 1", place(6))]
+        );
+        assert!(
+            details[2].starts_with(&format!("{} was altered: its SHA-256 is ", place(4))),
+            "{details:?}"
+        );
         assert_eq!((found.usable.len(), found.refused.len()), (1, 3));
 
-        assert_eq!(prune(&home, &found.usable, 2, 1).unwrap(), found.usable, "what was refused takes nobody's place");
-        assert_eq!(s3.keys("lab/job/checkpoints/"), [MANIFEST, "rank-0.safetensors"].map(|name| format!("lab/job/{}", object(2, name))));
+        assert_eq!(
+            prune(&home, &found.usable, 2, 1).unwrap(),
+            found.usable,
+            "what was refused takes nobody's place"
+        );
+        assert_eq!(
+            s3.keys("lab/job/checkpoints/"),
+            [MANIFEST, "rank-0.safetensors"].map(|name| format!("lab/job/{}", object(2, name)))
+        );
     }
 
     #[test]
@@ -252,9 +318,14 @@ mod tests {
             checkpoint(run.path(), name, complete);
         }
         let kept = prune(&home(&run), &complete(&home(&run)).unwrap(), 2, 1).unwrap();
-        assert_eq!(kept, BTreeSet::from([Version { step: 4, attempt: 0 }, Version { step: 4, attempt: 1 }]));
-        let mut left: Vec<_> =
-            std::fs::read_dir(run.path().join(CHECKPOINTS_DIR)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(
+            kept,
+            BTreeSet::from([Version { step: 4, attempt: 0 }, Version { step: 4, attempt: 1 }])
+        );
+        let mut left: Vec<_> = std::fs::read_dir(run.path().join(CHECKPOINTS_DIR))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         left.sort();
         assert_eq!(left, ["notes", "step-4.attempt-0", "step-4.attempt-1", "step-6.attempt-1"]);
         assert_eq!(complete(&home(&run)).unwrap(), kept);

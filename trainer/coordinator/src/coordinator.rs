@@ -1,4 +1,5 @@
-//! The process's shared state: the pure run behind a lock, the journal, the engines, the files. Everything that happens goes through [`Coordinator::change`].
+//! The process's shared state: the pure run behind a lock, the journal, the engines, the files.
+//! Everything that happens goes through [`Coordinator::change`].
 //!
 //! ```text
 //!  server ─┐                         ┌─▶ journal (before anybody is told)
@@ -106,7 +107,19 @@ pub struct Parts {
 impl Coordinator {
     /// The shared state of a process.
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, home, incarnation, clock, store, fleet, files, run, newest_metrics, newest_evaluation, metrics } = parts;
+        let Parts {
+            config,
+            home,
+            incarnation,
+            clock,
+            store,
+            fleet,
+            files,
+            run,
+            newest_metrics,
+            newest_evaluation,
+            metrics,
+        } = parts;
         let written = run.record().clone();
         Self {
             config,
@@ -121,19 +134,33 @@ impl Coordinator {
             stop: CancellationToken::new(),
             run: Mutex::new(Guarded { run, written }),
             changed: watch::channel(()).0,
-            newest: SyncMutex::new(Newest { metrics: newest_metrics, evaluation: newest_evaluation, ..Newest::default() }),
+            newest: SyncMutex::new(Newest {
+                metrics: newest_metrics,
+                evaluation: newest_evaluation,
+                ..Newest::default()
+            }),
         }
     }
 
-    /// Changes the run. What must be durable is in the journal when this returns; whoever waits for a change is told if there was one.
-    pub async fn change<T>(&self, change: impl FnOnce(&mut Run, Now) -> T) -> Result<T, StoreError> {
+    /// Changes the run. What must be durable is in the journal when this returns; whoever waits for
+    /// a change is told if there was one.
+    pub async fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Run, Now) -> T,
+    ) -> Result<T, StoreError> {
         let mut guarded = self.run.lock().await;
         let before = guarded.run.outline();
         let result = change(&mut guarded.run, self.clock.now());
         if *guarded.run.record() != guarded.written {
             let record = guarded.run.record().clone();
-            let json = serde_json::to_value(&record).map_err(|error| crate::journal::JournalError::Malformed { what: "state.value", source: error.into() })?;
-            let event = Event { at: Timestamp::now(), kind: "RunChanged".to_owned(), detail: json.clone() };
+            let json = serde_json::to_value(&record).map_err(|error| {
+                crate::journal::JournalError::Malformed {
+                    what: "state.value",
+                    source: error.into(),
+                }
+            })?;
+            let event =
+                Event { at: Timestamp::now(), kind: "RunChanged".to_owned(), detail: json.clone() };
             let began = self.clock.now();
             self.store
                 .call(move |journal| {
@@ -141,7 +168,12 @@ impl Coordinator {
                     journal.put_event(&event)
                 })
                 .await?;
-            tracing::info!(stage = record.stage.name(), attempt = record.attempt, restarts = record.restarts, "the run changed");
+            tracing::info!(
+                stage = record.stage.name(),
+                attempt = record.attempt,
+                restarts = record.restarts,
+                "the run changed"
+            );
             guarded.written = record;
             // Meanwhile nobody was heard: a bucket's server may have been away for minutes.
             guarded.run.heard_nobody_for(self.clock.now().saturating_sub(began));
@@ -209,12 +241,15 @@ impl Coordinator {
         self.newest().step_ended.get_or_insert(self.clock.now());
     }
 
-    /// Completes the learners' numbers of a step, records them once, and appends them to `metrics.jsonl`.
+    /// Completes the learners' numbers of a step, records them once, and appends them to
+    /// `metrics.jsonl`.
     pub async fn record_step(&self, mut metrics: StepMetrics) -> Result<(), StoreError> {
         let step = metrics.step;
         // Of a replayed step whose samples are pruned nothing is recorded: its first report stays.
-        let samples = self.store.call(move |journal| journal.samples(step)).await.unwrap_or_default();
-        let (dropped_groups, stale_samples) = self.store.call(move |journal| journal.left_out(step)).await?;
+        let samples =
+            self.store.call(move |journal| journal.samples(step)).await.unwrap_or_default();
+        let (dropped_groups, stale_samples) =
+            self.store.call(move |journal| journal.left_out(step)).await?;
         let means = Means::of(&samples);
         metrics.staleness = staleness::histogram(step, &samples);
         (metrics.dropped_groups, metrics.stale_samples) = (dropped_groups, stale_samples);
@@ -225,8 +260,11 @@ impl Coordinator {
             metrics.completion_tokens = means.completion_tokens;
             metrics.rollout_seconds = newest.rollout_seconds.remove(&step);
             metrics.sync_seconds = newest.sync_seconds.remove(&step);
-            let seconds = newest.step_ended.map_or(metrics.train_seconds, |ended| now.saturating_sub(ended).as_secs_f64());
-            metrics.tokens_per_second = if seconds > 0.0 { metrics.tokens as f64 / seconds } else { 0.0 };
+            let seconds = newest
+                .step_ended
+                .map_or(metrics.train_seconds, |ended| now.saturating_sub(ended).as_secs_f64());
+            metrics.tokens_per_second =
+                if seconds > 0.0 { metrics.tokens as f64 / seconds } else { 0.0 };
             newest.step_ended = Some(now);
             self.metrics.step_done(&metrics, seconds);
         }
@@ -244,11 +282,17 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Records an evaluation once and appends it to `evaluations.jsonl`, and its completions to read to `evaluation-samples.jsonl`.
-    pub async fn record_evaluation(&self, metrics: EvaluationMetrics, shown: Vec<Shown>) -> Result<(), StoreError> {
+    /// Records an evaluation once and appends it to `evaluations.jsonl`, and its completions to
+    /// read to `evaluation-samples.jsonl`.
+    pub async fn record_evaluation(
+        &self,
+        metrics: EvaluationMetrics,
+        shown: Vec<Shown>,
+    ) -> Result<(), StoreError> {
         let (files, recorded) = (self.files.clone(), metrics.clone());
         let done = self.store.call(move |journal| {
-            // First, since the journal does not hold them: after a crash in between the evaluation is made again.
+            // First, since the journal does not hold them: after a crash in between the evaluation
+            // is made again.
             files.append_evaluation_samples(recorded.step, &shown);
             if journal.put_evaluation(&recorded)? {
                 files.append_evaluation(&recorded);
@@ -274,10 +318,14 @@ struct Means {
 
 impl Means {
     fn of(samples: &[crate::journal::Sample]) -> Self {
-        let mean = |values: &mut dyn Iterator<Item = f64>| (!samples.is_empty()).then(|| values.sum::<f64>() / samples.len() as f64);
+        let mean = |values: &mut dyn Iterator<Item = f64>| {
+            (!samples.is_empty()).then(|| values.sum::<f64>() / samples.len() as f64)
+        };
         Self {
             reward: mean(&mut samples.iter().map(|sample| sample.reward)),
-            completion_tokens: mean(&mut samples.iter().map(|sample| sample.completion_tokens.len() as f64)),
+            completion_tokens: mean(
+                &mut samples.iter().map(|sample| sample.completion_tokens.len() as f64),
+            ),
         }
     }
 }

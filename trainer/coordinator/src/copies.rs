@@ -1,6 +1,8 @@
-//! The JSONL files that people read, in the bucket: copied whole while the run goes on, since no store appends, and at its end.
+//! The JSONL files that people read, in the bucket: copied whole while the run goes on, since no
+//! store appends, and at its end.
 //!
-//! Nothing depends on them. What the newest copy lacks of metrics and evaluations is written again from the journal, when a coordinator starts on another machine.
+//! Nothing depends on them. What the newest copy lacks of metrics and evaluations is written again
+//! from the journal, when a coordinator starts on another machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +18,8 @@ use crate::coordinator::Coordinator;
 const FILES: [&str; 4] = [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE];
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// A file is copied again when it has grown by this part of itself, so that a long run does not send the same lines for ever.
+/// A file is copied again when it has grown by this part of itself, so that a long run does not
+/// send the same lines for ever.
 const GROWN: u64 = 16;
 
 /// Brings the files to a machine that has none. Blocks.
@@ -27,7 +30,11 @@ pub fn fetch(home: &Home, run_directory: &Path) -> Result<(), StorageError> {
         if !path.exists()
             && let Some(bytes) = bucket.read(name)?
         {
-            std::fs::write(&path, bytes).map_err(|source| StorageError::Io { action: "write", place: path.display().to_string(), source })?;
+            std::fs::write(&path, bytes).map_err(|source| StorageError::Io {
+                action: "write",
+                place: path.display().to_string(),
+                source,
+            })?;
         }
     }
     Ok(())
@@ -43,15 +50,23 @@ pub async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
             () = stop.cancelled() => last = true,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let (bucket, directory, before) = (bucket.clone(), coordinator.config.run_directory.clone(), copied.clone());
-        if let Ok(now) = tokio::task::spawn_blocking(move || copy(&bucket, &directory, before, last)).await {
+        let (bucket, directory, before) =
+            (bucket.clone(), coordinator.config.run_directory.clone(), copied.clone());
+        if let Ok(now) =
+            tokio::task::spawn_blocking(move || copy(&bucket, &directory, before, last)).await
+        {
             copied = now;
         }
     }
 }
 
 /// Answers the bytes of each file that are in the bucket. What fails is tried at the next look.
-fn copy(bucket: &Bucket, directory: &Path, mut copied: BTreeMap<&'static str, u64>, all: bool) -> BTreeMap<&'static str, u64> {
+fn copy(
+    bucket: &Bucket,
+    directory: &Path,
+    mut copied: BTreeMap<&'static str, u64>,
+    all: bool,
+) -> BTreeMap<&'static str, u64> {
     for name in FILES {
         let path = directory.join(name);
         let size = std::fs::metadata(&path).map_or(0, |file| file.len());
@@ -61,7 +76,9 @@ fn copy(bucket: &Bucket, directory: &Path, mut copied: BTreeMap<&'static str, u6
         }
         match bucket.upload(&path, name) {
             Ok(()) => _ = copied.insert(name, size),
-            Err(error) => tracing::warn!(error = %crate::error_line(&error), "failed to copy a file to the bucket"),
+            Err(error) => {
+                tracing::warn!(error = %crate::error_line(&error), "failed to copy a file to the bucket")
+            }
         }
     }
     copied

@@ -1,4 +1,5 @@
-//! Does what the run asks for: time passes, checkpoints are looked up, and what the learners wait for, or will need, is made.
+//! Does what the run asks for: time passes, checkpoints are looked up, and what the learners wait
+//! for, or will need, is made.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,7 +48,9 @@ pub enum WorkError {
     #[error(transparent)]
     Verifier(#[from] RewardError),
     /// Nothing is left to train on or to evaluate: the run fails.
-    #[error("the verifier failed on every completion of step {step}: the coordinator's log says how")]
+    #[error(
+        "the verifier failed on every completion of step {step}: the coordinator's log says how"
+    )]
     AllRejected {
         /// The step.
         step: u32,
@@ -81,7 +84,8 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
         }
         let forming = coordinator.read(Run::awaits_verification).await;
         // A group forms from what its home holds, not from what was reported.
-        let complete = if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
+        let complete =
+            if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
         let changed = coordinator.change(|run, now| {
             if let Some(complete) = complete {
                 run.checkpoints_verified(complete);
@@ -95,7 +99,10 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
 }
 
 /// Checkpoints that a group may start from. What is refused is said in the log and in the journal.
-async fn usable_checkpoints(coordinator: &Arc<Coordinator>, verifier: &mut Verifier) -> Option<BTreeSet<Version>> {
+async fn usable_checkpoints(
+    coordinator: &Arc<Coordinator>,
+    verifier: &mut Verifier,
+) -> Option<BTreeSet<Version>> {
     let (home, mut taken) = (coordinator.home.clone(), std::mem::take(verifier));
     let verified = tokio::task::spawn_blocking(move || {
         let found = taken.usable(&home);
@@ -105,9 +112,17 @@ async fn usable_checkpoints(coordinator: &Arc<Coordinator>, verifier: &mut Verif
     *verifier = returned;
     let found = found.inspect_err(|error| tracing::warn!(error = %crate::error_line(error), "failed to look at the checkpoints; trying again")).ok()?;
     for refusal in found.refused {
-        let used = found.usable.last().map_or_else(|| "the run starts from its beginning".to_owned(), |version| format!("{version} is used"));
+        let used = found.usable.last().map_or_else(
+            || "the run starts from its beginning".to_owned(),
+            |version| format!("{version} is used"),
+        );
         tracing::warn!("refused checkpoint {}: {}; {used}", refusal.version, refusal.detail);
-        coordinator.event("CheckpointRefused", serde_json::json!({"version": refusal.version, "detail": refusal.detail})).await;
+        coordinator
+            .event(
+                "CheckpointRefused",
+                serde_json::json!({"version": refusal.version, "detail": refusal.detail}),
+            )
+            .await;
     }
     Some(found.usable)
 }
@@ -126,7 +141,9 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     coordinator.event("DataOpened", serde_json::json!({"train": rows(&input.train), "evaluation": input.evaluation.as_ref().map(rows)})).await;
     coordinator.batches.set_input(Arc::clone(&input));
     let (files, data) = (coordinator.files.clone(), Arc::clone(&input));
-    if let Err(error) = coordinator.store.call(move |journal| files.append_samples(journal, &data.train)).await {
+    if let Err(error) =
+        coordinator.store.call(move |journal| files.append_samples(journal, &data.train)).await
+    {
         tracing::warn!(error = %crate::error_line(&error), "failed to read rollouts to show");
     }
     if let Err(error) = coordinator.change(|run, _| run.data_opened()).await {
@@ -136,7 +153,8 @@ pub async fn work(coordinator: Arc<Coordinator>) {
     let (mut for_learners, mut rollouts) = (Running::default(), Running::default());
     loop {
         let (work, sampling) = coordinator.read(|run| (run.work(), run.sampling())).await;
-        let (awaited, sampled) = (awaited(work), sampling.map(|sampling| Task::Rollouts { only: sampling.only }));
+        let (awaited, sampled) =
+            (awaited(work), sampling.map(|sampling| Task::Rollouts { only: sampling.only }));
         for_learners.switch(&coordinator, &input, awaited).await;
         rollouts.switch(&coordinator, &input, sampled).await;
         tokio::select! {
@@ -152,7 +170,9 @@ pub async fn work(coordinator: Arc<Coordinator>) {
 async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     input::wait_for_model(&coordinator.config).await?;
     let config = coordinator.config.clone();
-    Ok(tokio::task::spawn_blocking(move || Input::open(&config)).await.map_err(|_| WorkError::Interrupted)??)
+    Ok(tokio::task::spawn_blocking(move || Input::open(&config))
+        .await
+        .map_err(|_| WorkError::Interrupted)??)
 }
 
 /// Something that goes on until it is done or not wanted any more.
@@ -183,14 +203,24 @@ struct Running {
 
 impl Running {
     /// Ends what is not wanted any more, begins what is.
-    async fn switch(&mut self, coordinator: &Arc<Coordinator>, input: &Arc<Input>, wanted: Option<Task>) {
-        if self.task.as_ref().is_some_and(|(task, _, handle)| Some(*task) == wanted && !handle.is_finished()) {
+    async fn switch(
+        &mut self,
+        coordinator: &Arc<Coordinator>,
+        input: &Arc<Input>,
+        wanted: Option<Task>,
+    ) {
+        if self
+            .task
+            .as_ref()
+            .is_some_and(|(task, _, handle)| Some(*task) == wanted && !handle.is_finished())
+        {
             return;
         }
         self.end().await;
         let Some(wanted) = wanted else { return };
         let stop = coordinator.stop.child_token();
-        let (coordinator, input, stopped) = (Arc::clone(coordinator), Arc::clone(input), stop.clone());
+        let (coordinator, input, stopped) =
+            (Arc::clone(coordinator), Arc::clone(input), stop.clone());
         let handle = tokio::spawn(async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
@@ -225,14 +255,29 @@ async fn perform(coordinator: &Arc<Coordinator>, input: &Arc<Input>, task: Task)
     }
 }
 
-async fn evaluate(coordinator: &Coordinator, input: &Arc<Input>, version: Version) -> Result<(), WorkError> {
+async fn evaluate(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    version: Version,
+) -> Result<(), WorkError> {
     let metrics = evaluation::run(coordinator, input, version).await?;
-    tracing::info!(step = metrics.step, sampled = metrics.sampled, greedy = metrics.greedy, seconds = metrics.seconds, "evaluated");
+    tracing::info!(
+        step = metrics.step,
+        sampled = metrics.sampled,
+        greedy = metrics.greedy,
+        seconds = metrics.seconds,
+        "evaluated"
+    );
     Ok(coordinator.change(|run, _| run.evaluated(version.step)).await?)
 }
 
-/// A supervised batch is a pure function of the data; it is made once here so that what is wrong with it is found before a learner asks.
-async fn prepare(coordinator: &Coordinator, input: &Arc<Input>, step: u32) -> Result<(), WorkError> {
+/// A supervised batch is a pure function of the data; it is made once here so that what is wrong
+/// with it is found before a learner asks.
+async fn prepare(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    step: u32,
+) -> Result<(), WorkError> {
     crate::batches::supervised(coordinator.config.clone(), Arc::clone(input), step).await?;
     let batch = FixedBatch { step, ..FixedBatch::default() };
     coordinator.store.call(move |journal| journal.fix_batch(&batch)).await?;

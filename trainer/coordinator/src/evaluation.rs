@@ -1,4 +1,5 @@
-//! Accuracy on held-out prompts: for each, a greedy completion and some at a temperature, all with the same weights.
+//! Accuracy on held-out prompts: for each, a greedy completion and some at a temperature, all with
+//! the same weights.
 //!
 //! ```text
 //!  prompt ─▶ samples 0 … n − 1, greedy ─▶ rewards ─┬─ means
@@ -69,21 +70,38 @@ struct Evaluation<'a> {
 }
 
 /// Evaluates `version` and records the result, in the journal and in the JSONL files.
-pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, version: Version) -> Result<EvaluationMetrics, WorkError> {
-    let (Some(data), Some(spec)) = (&input.evaluation, &coordinator.config.spec.dataset.evaluation) else { return Err(WorkError::NoEvaluationData) };
+pub async fn run(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    version: Version,
+) -> Result<EvaluationMetrics, WorkError> {
+    let (Some(data), Some(spec)) = (&input.evaluation, &coordinator.config.spec.dataset.evaluation)
+    else {
+        return Err(WorkError::NoEvaluationData);
+    };
     let started = coordinator.clock.now();
-    let evaluation = Evaluation { coordinator, input, sampler: coordinator.sampler(input), data, spec, version };
-    let mut prompts = futures::stream::iter(0..data.len()).map(|row| evaluation.prompt(row)).buffer_unordered(PROMPTS);
+    let evaluation =
+        Evaluation { coordinator, input, sampler: coordinator.sampler(input), data, spec, version };
+    let mut prompts = futures::stream::iter(0..data.len())
+        .map(|row| evaluation.prompt(row))
+        .buffer_unordered(PROMPTS);
     let mut judged = BTreeMap::new();
     while let Some(result) = prompts.next().await {
         let (row, prompt) = result?;
         judged.insert(row, prompt);
     }
     let seconds = coordinator.clock.now().saturating_sub(started).as_secs_f64();
-    let shown: Vec<_> = judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
-    let metrics = summary(version.step, spec.samples, &judged.into_values().collect::<Vec<_>>(), seconds);
+    let shown: Vec<_> =
+        judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
+    let metrics =
+        summary(version.step, spec.samples, &judged.into_values().collect::<Vec<_>>(), seconds);
     let metrics = metrics.ok_or(WorkError::AllRejected { step: version.step })?;
-    let metrics = coordinator.read(|run| run.validation(version.step).map_or(metrics.clone(), |report| metrics.with_validation(report))).await;
+    let metrics = coordinator
+        .read(|run| {
+            run.validation(version.step)
+                .map_or(metrics.clone(), |report| metrics.with_validation(report))
+        })
+        .await;
     coordinator.record_evaluation(metrics.clone(), shown).await?;
     Ok(metrics)
 }
@@ -92,42 +110,73 @@ impl Evaluation<'_> {
     async fn prompt(&self, row: u64) -> Result<(u64, Judged), WorkError> {
         let rollout = &self.coordinator.config.spec.rollout;
         let prompt = self.data.prompt(row).map_err(InputError::from)?;
-        let max_new_tokens = self.input.room("evaluation", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
+        let max_new_tokens = self.input.room(
+            "evaluation",
+            prompt.row,
+            prompt.tokens.len(),
+            rollout.max_new_tokens,
+        )?;
         let temperature = self.spec.temperature.unwrap_or(rollout.temperature);
         let samples = self.spec.samples;
         let wanted = |index| Wanted {
-            key: Key { purpose: Purpose::Evaluation, step: self.version.step, position: row, index },
+            key: Key {
+                purpose: Purpose::Evaluation,
+                step: self.version.step,
+                position: row,
+                index,
+            },
             temperature: if index < samples { temperature } else { 0.0 },
             max_new_tokens,
         };
         let wanted: Vec<_> = (0..=samples).map(wanted).collect();
         let weights = Weights::Exactly(self.version);
         let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
-        let mut finished = std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
+        let mut finished =
+            std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
         let mut completions = BTreeMap::new();
         while let Some((at, result)) = finished.next().await {
-            let (_, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
+            let (_, completion) = result
+                .map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
             let tokens = completion.tokens.len();
             match score(self.input, &prompt, completion.tokens).await? {
-                Verdict::Scored(scored) => drop(completions.insert(at as u32, (scored.reward.value, scored.text, tokens))),
-                Verdict::Rejected(error) => tracing::warn!(row, error = %crate::error_line(&error), "a completion is left out of the evaluation"),
+                Verdict::Scored(scored) => {
+                    drop(completions.insert(at as u32, (scored.reward.value, scored.text, tokens)))
+                }
+                Verdict::Rejected(error) => {
+                    tracing::warn!(row, error = %crate::error_line(&error), "a completion is left out of the evaluation")
+                }
             }
         }
         Ok((row, self.judge(row, &prompt, completions)))
     }
 
     /// `completions`: reward, text and number of tokens by index; the greedy one is last.
-    fn judge(&self, row: u64, prompt: &Prompt, completions: BTreeMap<u32, (f64, String, usize)>) -> Judged {
+    fn judge(
+        &self,
+        row: u64,
+        prompt: &Prompt,
+        completions: BTreeMap<u32, (f64, String, usize)>,
+    ) -> Judged {
         let samples = self.spec.samples;
-        let sampled: Vec<f64> = completions.range(..samples).map(|(_, (reward, ..))| *reward).collect();
-        let correct: Vec<bool> = sampled.iter().map(|reward| *reward >= self.spec.correct_reward).collect();
-        let texts: Vec<&str> = completions.range(..samples).map(|(_, (_, text, _))| text.as_str()).collect();
+        let sampled: Vec<f64> =
+            completions.range(..samples).map(|(_, (reward, ..))| *reward).collect();
+        let correct: Vec<bool> =
+            sampled.iter().map(|reward| *reward >= self.spec.correct_reward).collect();
+        let texts: Vec<&str> =
+            completions.range(..samples).map(|(_, (_, text, _))| text.as_str()).collect();
         let answers = self.input.verifier.as_ref().and_then(|verifier| verifier.answers(&texts));
-        let votes = |answers: Vec<Option<usize>>| answers.into_iter().zip(&correct).map(|(answer, &correct)| estimate::Scored { correct, answer }).collect();
+        let votes = |answers: Vec<Option<usize>>| {
+            answers
+                .into_iter()
+                .zip(&correct)
+                .map(|(answer, &correct)| estimate::Scored { correct, answer })
+                .collect()
+        };
         let votes: Vec<estimate::Scored> = answers.map(votes).unwrap_or_default();
         let right = correct.iter().filter(|correct| **correct).count() as u32;
         let by_size = || sizes(samples).into_iter();
-        let pass = by_size().filter_map(|k| Some((k, pass_at(sampled.len() as u32, right, k)?))).collect();
+        let pass =
+            by_size().filter_map(|k| Some((k, pass_at(sampled.len() as u32, right, k)?))).collect();
         let majority = by_size().filter_map(|k| Some((k, majority_at(&votes, k)?))).collect();
         let greedy = completions.get(&samples).map(|(reward, ..)| *reward);
         let show = |(index, (reward, completion, tokens)): (u32, (f64, String, usize))| Shown {
@@ -141,16 +190,21 @@ impl Evaluation<'_> {
             reward,
             tokens,
         };
-        let shown = if row < SHOWN { completions.into_iter().map(show).collect() } else { Vec::new() };
+        let shown =
+            if row < SHOWN { completions.into_iter().map(show).collect() } else { Vec::new() };
         Judged { sampled, greedy, pass_at: pass, majority_at: majority, shown }
     }
 }
 
-/// Means over prompts in the data's order, so that the same rewards give the same bits. None if nothing was scored.
+/// Means over prompts in the data's order, so that the same rewards give the same bits. None if
+/// nothing was scored.
 fn summary(step: u32, samples: u32, judged: &[Judged], seconds: f64) -> Option<EvaluationMetrics> {
-    let mean = |values: Vec<f64>| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let mean = |values: Vec<f64>| {
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
     let by_size = |value: &dyn Fn(&Judged, u32) -> Option<f64>| {
-        let at = |k| Some((k, mean(judged.iter().filter_map(|judged| value(judged, k)).collect())?));
+        let at =
+            |k| Some((k, mean(judged.iter().filter_map(|judged| value(judged, k)).collect())?));
         sizes(samples).into_iter().filter_map(at).collect::<BTreeMap<u32, f64>>()
     };
     Some(EvaluationMetrics {
@@ -160,7 +214,9 @@ fn summary(step: u32, samples: u32, judged: &[Judged], seconds: f64) -> Option<E
         sampled: Some(mean(judged.iter().flat_map(|judged| judged.sampled.clone()).collect())?),
         greedy: Some(mean(judged.iter().filter_map(|judged| judged.greedy).collect())?),
         pass_at: by_size(&|judged, k| judged.pass_at.get(&k).copied()),
-        majority_at: by_size(&|judged, k| judged.majority_at.get(&k).map(|right| f64::from(u8::from(*right)))),
+        majority_at: by_size(&|judged, k| {
+            judged.majority_at.get(&k).map(|right| f64::from(u8::from(*right)))
+        }),
         loss: None,
         loss_tokens: None,
         seconds,
@@ -184,7 +240,8 @@ mod tests {
             majority_at: BTreeMap::from([(1, majority)]),
             shown: Vec::new(),
         };
-        let prompts = [judged(&[1.0, 0.0], Some(1.0), 0.5, true), judged(&[1.0, 1.0], None, 1.0, false)];
+        let prompts =
+            [judged(&[1.0, 0.0], Some(1.0), 0.5, true), judged(&[1.0, 1.0], None, 1.0, false)];
         let expected = EvaluationMetrics {
             step: 3,
             prompts: 2,

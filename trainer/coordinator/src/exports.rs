@@ -1,4 +1,5 @@
-//! Exports made while training goes on, in the run's home: `exports/step-N` is complete when its marker is in it, which is written last and removed first.
+//! Exports made while training goes on, in the run's home: `exports/step-N` is complete when its
+//! marker is in it, which is written last and removed first.
 
 use std::collections::BTreeSet;
 
@@ -14,19 +15,36 @@ struct Export {
 
 /// The newest step with a complete export; 0 without one. Blocks shortly.
 pub fn newest(home: &Home) -> Result<u32, StorageError> {
-    Ok(exports(home)?.iter().filter(|export| export.complete).map(|export| export.step).max().unwrap_or(0))
+    Ok(exports(home)?
+        .iter()
+        .filter(|export| export.complete)
+        .map(|export| export.step)
+        .max()
+        .unwrap_or(0))
 }
 
-/// Removes all complete exports but the newest `keep_last`, at least one, and what was left of others before the newest. Blocks.
+/// Removes all complete exports but the newest `keep_last`, at least one, and what was left of
+/// others before the newest. Blocks.
 pub fn prune(home: &Home, keep_last: u32) -> Result<(), StorageError> {
     let exports = exports(home)?;
-    let complete: BTreeSet<u32> = exports.iter().filter(|export| export.complete).map(|export| export.step).collect();
-    let kept: BTreeSet<u32> = complete.iter().rev().take(keep_last.max(1) as usize).copied().collect();
-    let is_old = |export: &&Export| if export.complete { !kept.contains(&export.step) } else { complete.last() > Some(&export.step) };
-    exports.iter().filter(is_old).try_for_each(|export| home.remove_folder(&format!("{EXPORTS_DIR}/{}", export.name), EXPORT_COMPLETE_FILE))
+    let complete: BTreeSet<u32> =
+        exports.iter().filter(|export| export.complete).map(|export| export.step).collect();
+    let kept: BTreeSet<u32> =
+        complete.iter().rev().take(keep_last.max(1) as usize).copied().collect();
+    let is_old = |export: &&Export| {
+        if export.complete {
+            !kept.contains(&export.step)
+        } else {
+            complete.last() > Some(&export.step)
+        }
+    };
+    exports.iter().filter(is_old).try_for_each(|export| {
+        home.remove_folder(&format!("{EXPORTS_DIR}/{}", export.name), EXPORT_COMPLETE_FILE)
+    })
 }
 
-/// Every `step-N`, and every `step-N.partial`, which is being written or was when its writer was killed. Other names are not ours.
+/// Every `step-N`, and every `step-N.partial`, which is being written or was when its writer was
+/// killed. Other names are not ours.
 fn exports(home: &Home) -> Result<Vec<Export>, StorageError> {
     let export = |folder: rljob_storage::Folder| {
         let name = folder.name.strip_prefix("step-")?;
@@ -48,7 +66,8 @@ mod tests {
         assert_eq!(newest(&home).unwrap(), 0);
         prune(&home, 2).unwrap();
         let exports = run.path().join(EXPORTS_DIR);
-        // Complete; torn, as a kill in the middle of a removal leaves it; killed before it had its name; being written.
+        // Complete; torn, as a kill in the middle of a removal leaves it; killed before it had its
+        // name; being written.
         for (name, complete) in [
             ("step-5", true),
             ("step-10", true),
@@ -67,7 +86,10 @@ mod tests {
         }
         assert_eq!(newest(&home).unwrap(), 20);
         prune(&home, 2).unwrap();
-        let mut left: Vec<_> = std::fs::read_dir(&exports).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut left: Vec<_> = std::fs::read_dir(&exports)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         left.sort();
         assert_eq!(left, ["notes", "step-007", "step-10", "step-20", "step-25.partial"]);
         prune(&home, 0).unwrap();

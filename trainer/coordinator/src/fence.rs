@@ -1,14 +1,17 @@
-//! Whose turn it is in a run directory. `fence.json` names the coordinator that may act and the journal that is in force; whoever finds another name there was replaced,
-//! tells nobody anything any more, and ends.
+//! Whose turn it is in a run directory. `fence.json` names the coordinator that may act and the
+//! journal that is in force; whoever finds another name there was replaced, tells nobody anything
+//! any more, and ends.
 //!
 //! ```text
 //!  claim(epoch): fence.json {uid, epoch, from: old journal} ─▶ a copy of the old journal ─▶ fence.json {uid, epoch, journal: the copy}
 //!  every call of the journal: commit ─▶ check ─▶ only now the caller hears of it
 //! ```
 //!
-//! A replaced coordinator may still have its journal open, and locks of a process that is cut off from its volume say nothing. So a successor never writes into the same
-//! file: it names itself first, then works on a copy. What the old one commits after that, it tells nobody, since it checks before it answers; what it answered before is
-//! in the copy. Files are named by process, so that what the old one does to the names that it knows hits nobody else.
+//! A replaced coordinator may still have its journal open, and locks of a process that is cut off
+//! from its volume say nothing. So a successor never writes into the same file: it names itself
+//! first, then works on a copy. What the old one commits after that, it tells nobody, since it
+//! checks before it answers; what it answered before is in the copy. Files are named by process, so
+//! that what the old one does to the names that it knows hits nobody else.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -43,7 +46,9 @@ struct Holder {
 #[derive(Debug, thiserror::Error)]
 pub enum FenceError {
     /// Another one may.
-    #[error("this coordinator (epoch {own}) was replaced by that of epoch {epoch} of the job with uid {uid}")]
+    #[error(
+        "this coordinator (epoch {own}) was replaced by that of epoch {epoch} of the job with uid {uid}"
+    )]
     Replaced {
         /// Its own number.
         own: u64,
@@ -86,19 +91,31 @@ struct Claim {
 }
 
 impl Fence {
-    /// Claims `directory` for the coordinator of this epoch and takes the journal over. A higher epoch of the same job is there to stay. Blocks.
+    /// Claims `directory` for the coordinator of this epoch and takes the journal over. A higher
+    /// epoch of the same job is there to stay. Blocks.
     ///
     /// # Errors
     /// [`FenceError::Replaced`] if a higher one has claimed it.
-    pub fn claim(directory: &Path, uid: &str, epoch: u64, incarnation: u64) -> Result<Self, FenceError> {
+    pub fn claim(
+        directory: &Path,
+        uid: &str,
+        epoch: u64,
+        incarnation: u64,
+    ) -> Result<Self, FenceError> {
         let before = read(directory)?;
         let mut own = Holder { uid: uid.to_owned(), epoch, journal: None, from: None };
         match before {
-            Some(other) if other.uid == uid && other.epoch > epoch => return Err(own.replaced(&other)),
+            Some(other) if other.uid == uid && other.epoch > epoch => {
+                return Err(own.replaced(&other));
+            }
             // A restarted process of the same coordinator: it has no other one beside it.
-            Some(same) if same.uid == uid && same.epoch == epoch && same.journal.is_some() => return Ok(Self::held(directory, same)),
+            Some(same) if same.uid == uid && same.epoch == epoch && same.journal.is_some() => {
+                return Ok(Self::held(directory, same));
+            }
             Some(other) => own.from = other.journal.or(other.from),
-            None => own.from = directory.join(JOURNAL_FILE).is_file().then(|| JOURNAL_FILE.to_owned()),
+            None => {
+                own.from = directory.join(JOURNAL_FILE).is_file().then(|| JOURNAL_FILE.to_owned())
+            }
         }
         write(directory, &own)?;
         let name = format!("journal-{epoch}-{incarnation:x}.sqlite");
@@ -121,7 +138,12 @@ impl Fence {
 
     fn held(directory: &Path, holder: Holder) -> Self {
         let (held, checked) = (Mutex::new(holder), Mutex::new(Instant::now()));
-        Self(Arc::new(Claim { directory: directory.to_owned(), held, checked, lost: CancellationToken::new() }))
+        Self(Arc::new(Claim {
+            directory: directory.to_owned(),
+            held,
+            checked,
+            lost: CancellationToken::new(),
+        }))
     }
 
     /// The journal that this coordinator works on.
@@ -140,7 +162,8 @@ impl Fence {
         self.0.lost.cancelled().await;
     }
 
-    /// Whether this coordinator may still act: to be asked after what must be durable is, and before anybody hears of it. Blocks.
+    /// Whether this coordinator may still act: to be asked after what must be durable is, and
+    /// before anybody hears of it. Blocks.
     ///
     /// # Errors
     /// [`FenceError`]; nothing may be told then.
@@ -159,7 +182,8 @@ impl Fence {
         }
     }
 
-    /// The same for what commits nothing, unless it was asked a moment ago. A process that was stopped finds that it was not.
+    /// The same for what commits nothing, unless it was asked a moment ago. A process that was
+    /// stopped finds that it was not.
     ///
     /// # Errors
     /// As of [`Self::check`].
@@ -175,10 +199,13 @@ impl Fence {
     pub async fn ask(&self) -> Result<(), FenceError> {
         let fence = self.clone();
         let asked = tokio::task::spawn_blocking(move || fence.check()).await;
-        asked.unwrap_or_else(|error| Err(file("read", &self.0.directory)(std::io::Error::other(error))))
+        asked.unwrap_or_else(|error| {
+            Err(file("read", &self.0.directory)(std::io::Error::other(error)))
+        })
     }
 
-    /// The operator gave this coordinator a higher number: its status was lost, and it counts anew. Blocks.
+    /// The operator gave this coordinator a higher number: its status was lost, and it counts anew.
+    /// Blocks.
     ///
     /// # Errors
     /// As of [`Self::check`].
@@ -195,10 +222,15 @@ impl Fence {
 
     /// `journal.sqlite` for people; nothing depends on it.
     fn link(&self) {
-        let (link, new) = (self.0.directory.join(JOURNAL_FILE), self.0.directory.join(format!("{JOURNAL_FILE}.link")));
+        let (link, new) = (
+            self.0.directory.join(JOURNAL_FILE),
+            self.0.directory.join(format!("{JOURNAL_FILE}.link")),
+        );
         let Some(name) = self.holder().journal.clone() else { return };
         let _ = std::fs::remove_file(&new);
-        if let Err(error) = std::os::unix::fs::symlink(name, &new).and_then(|()| std::fs::rename(&new, &link)) {
+        if let Err(error) =
+            std::os::unix::fs::symlink(name, &new).and_then(|()| std::fs::rename(&new, &link))
+        {
             tracing::warn!(%error, "failed to link {} to the journal", link.display());
         }
     }
@@ -215,7 +247,9 @@ fn file(action: &'static str, directory: &Path) -> impl FnOnce(std::io::Error) -
 
 fn read(directory: &Path) -> Result<Option<Holder>, FenceError> {
     match std::fs::read(directory.join(FILE)) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| file("understand", directory)(error.into())),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| file("understand", directory)(error.into())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(file("read", directory)(error)),
     }
@@ -256,34 +290,59 @@ mod tests {
     async fn what_a_replaced_coordinator_writes_changes_nothing_and_what_it_answered_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let claim = |epoch| Fence::claim(directory.path(), "u", epoch, epoch + 100).unwrap();
-        let open = |fence: &Fence| Store::new(Journal::open(&fence.journal()).unwrap(), fence.clone());
+        let open =
+            |fence: &Fence| Store::new(Journal::open(&fence.journal()).unwrap(), fence.clone());
         let old = claim(1);
         let old_journal = open(&old);
         old_journal.call(|journal| journal.put_state("told", &json!(1))).await.unwrap();
         // The old one is neither stopped nor gone, and its lock stands.
         let new = claim(2);
         let new_journal = open(&new);
-        let refused = old_journal.call(|journal| journal.put_state("told", &json!(2))).await.unwrap_err();
-        assert!(matches!(refused, StoreError::Fenced(FenceError::Replaced { own: 1, epoch: 2, .. })), "{refused:?}");
+        let refused =
+            old_journal.call(|journal| journal.put_state("told", &json!(2))).await.unwrap_err();
+        assert!(
+            matches!(refused, StoreError::Fenced(FenceError::Replaced { own: 1, epoch: 2, .. })),
+            "{refused:?}"
+        );
         old.lost().await;
         drop(old_journal);
-        let (told, link) = (new_journal.call(|journal| journal.get_state("told")).await.unwrap(), directory.path().join("journal.sqlite"));
-        assert_eq!((told, std::fs::canonicalize(link).unwrap()), (Some(json!(1)), std::fs::canonicalize(new.journal()).unwrap()));
+        let (told, link) = (
+            new_journal.call(|journal| journal.get_state("told")).await.unwrap(),
+            directory.path().join("journal.sqlite"),
+        );
+        assert_eq!(
+            (told, std::fs::canonicalize(link).unwrap()),
+            (Some(json!(1)), std::fs::canonicalize(new.journal()).unwrap())
+        );
         new_journal.call(|journal| journal.put_state("told", &json!(3))).await.unwrap();
     }
 
     #[test]
     fn the_highest_epoch_holds_and_a_job_made_anew_counts_from_the_start() {
         let directory = tempfile::tempdir().unwrap();
-        let claim = |uid: &str, epoch, incarnation| Fence::claim(directory.path(), uid, epoch, incarnation);
+        let claim =
+            |uid: &str, epoch, incarnation| Fence::claim(directory.path(), uid, epoch, incarnation);
         let first = claim("u1", 4, 1).unwrap();
         let lower = replaced(claim("u1", 3, 2).map(drop));
-        assert_eq!(lower, "this coordinator (epoch 3) was replaced by that of epoch 4 of the job with uid u1");
-        assert_eq!(claim("u1", 4, 3).unwrap().journal(), first.journal(), "a restarted process goes on");
+        assert_eq!(
+            lower,
+            "this coordinator (epoch 3) was replaced by that of epoch 4 of the job with uid u1"
+        );
+        assert_eq!(
+            claim("u1", 4, 3).unwrap().journal(),
+            first.journal(),
+            "a restarted process goes on"
+        );
         first.raise(6).unwrap();
-        assert_eq!((first.epoch(), replaced(claim("u1", 5, 4).map(drop)).contains("epoch 6")), (6, true));
+        assert_eq!(
+            (first.epoch(), replaced(claim("u1", 5, 4).map(drop)).contains("epoch 6")),
+            (6, true)
+        );
         let anew = claim("u2", 1, 5).unwrap();
-        assert_eq!(replaced(first.check()), "this coordinator (epoch 6) was replaced by that of epoch 1 of the job with uid u2");
+        assert_eq!(
+            replaced(first.check()),
+            "this coordinator (epoch 6) was replaced by that of epoch 1 of the job with uid u2"
+        );
         anew.check().unwrap();
     }
 
@@ -293,7 +352,10 @@ mod tests {
         let plain = directory.path().join("journal.sqlite");
         Journal::open(&plain).unwrap().put_state("told", &json!(1)).unwrap();
         let fence = Fence::claim(directory.path(), "u", 1, 1).unwrap();
-        assert_eq!(Journal::open(&fence.journal()).unwrap().get_state("told").unwrap(), Some(json!(1)));
+        assert_eq!(
+            Journal::open(&fence.journal()).unwrap().get_state("told").unwrap(),
+            Some(json!(1))
+        );
         assert!(plain.is_symlink());
     }
 }

@@ -1,7 +1,9 @@
-//! The files that people read: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`. Whole lines, once per step, also over restarts.
+//! The files that people read: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`,
+//! `evaluation-samples.jsonl`. Whole lines, once per step, also over restarts.
 //!
-//! A failure to write them is logged and stops nothing: the journal holds the same. They are written in the journal's calls, which nobody's cancellation
-//! interrupts; what a crash between journal and file leaves out is written at the next start.
+//! A failure to write them is logged and stops nothing: the journal holds the same. They are
+//! written in the journal's calls, which nobody's cancellation interrupts; what a crash between
+//! journal and file leaves out is written at the next start.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -87,7 +89,8 @@ impl Files {
         self.evaluation_samples.append(step, samples);
     }
 
-    /// Appends a few rollouts of every fixed step that the file lacks. Steps whose samples are pruned stay out.
+    /// Appends a few rollouts of every fixed step that the file lacks. Steps whose samples are
+    /// pruned stay out.
     pub fn append_samples(&self, journal: &Journal, data: &Dataset) -> Result<(), JournalError> {
         let newest = self.samples.newest().unwrap_or_default();
         for step in newest + 1..=journal.newest_batch()?.0 {
@@ -141,7 +144,9 @@ impl Lines {
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             file.set_len(whole as u64)?;
             file.seek(SeekFrom::End(0))?;
-            let steps = text[..whole].split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Step>(line).ok());
+            let steps = text[..whole]
+                .split(|byte| *byte == b'\n')
+                .filter_map(|line| serde_json::from_slice::<Step>(line).ok());
             let newest = steps.map(|line| line.step).max();
             Ok((file, newest))
         };
@@ -161,8 +166,14 @@ impl Lines {
         if lines.is_empty() || open.1.is_some_and(|newest| newest >= step) {
             return;
         }
-        let written = lines.iter().map(serde_json::to_string).collect::<serde_json::Result<Vec<_>>>().map_err(io::Error::from);
-        match written.and_then(|lines| open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes())) {
+        let written = lines
+            .iter()
+            .map(serde_json::to_string)
+            .collect::<serde_json::Result<Vec<_>>>()
+            .map_err(io::Error::from);
+        match written
+            .and_then(|lines| open.0.write_all(format!("{}\n", lines.join("\n")).as_bytes()))
+        {
             Ok(()) => open.1 = Some(step),
             Err(error) => tracing::warn!(%error, file = %self.path.display(), "failed to append"),
         }

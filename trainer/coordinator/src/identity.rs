@@ -1,7 +1,9 @@
-//! Whose run directory (or prefix of a bucket) this is: written at the first start, compared at every later one, so that two jobs never share a journal.
+//! Whose run directory (or prefix of a bucket) this is: written at the first start, compared at
+//! every later one, so that two jobs never share a journal.
 //!
-//! A run is the same one if namespace, name, model and kind of algorithm are; the rest of a spec may be edited between two starts. Under a new UID it is the same run of
-//! a job that was made anew: it goes on, with a restart budget and fencing numbers of its own.
+//! A run is the same one if namespace, name, model and kind of algorithm are; the rest of a spec
+//! may be edited between two starts. Under a new UID it is the same run of a job that was made
+//! anew: it goes on, with a restart budget and fencing numbers of its own.
 
 use rljob_crds::RunConfig;
 use rljob_storage::{Home, StorageError};
@@ -21,7 +23,8 @@ pub struct Identity {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its UID when the directory was made. The same job made anew has another one and goes on here.
+    /// Its UID when the directory was made. The same job made anew has another one and goes on
+    /// here.
     pub uid: String,
     /// SHA-256 of what may not change: the model and the kind of algorithm, as hexadecimal.
     pub spec_hash: String,
@@ -52,9 +55,20 @@ impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
         let algorithm = &config.spec.algorithm;
-        let text = serde_json::to_string(&(&config.spec.model, algorithm.grpo.is_some(), algorithm.sft.is_some()))?;
-        let spec_hash = Sha256::digest(text).iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
-        Ok(Self { namespace: config.namespace.clone(), name: config.name.clone(), uid: config.uid.clone(), spec_hash })
+        let text = serde_json::to_string(&(
+            &config.spec.model,
+            algorithm.grpo.is_some(),
+            algorithm.sft.is_some(),
+        ))?;
+        let spec_hash = Sha256::digest(text)
+            .iter()
+            .fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
+        Ok(Self {
+            namespace: config.namespace.clone(),
+            name: config.name.clone(),
+            uid: config.uid.clone(),
+            spec_hash,
+        })
     }
 
     /// Checks that a run's home is nobody's or the same run's. Blocks.
@@ -62,9 +76,14 @@ impl Identity {
         self.held(home).map(drop)
     }
 
-    /// Makes a home, whose journal is claimed, this run's. If it is that of the same run of a job that was made anew, counting starts again: `renew` makes its journal
-    /// that of the new one. Blocks.
-    pub fn claim(&self, home: &Home, renew: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    /// Makes a home, whose journal is claimed, this run's. If it is that of the same run of a job
+    /// that was made anew, counting starts again: `renew` makes its journal that of the new one.
+    /// Blocks.
+    pub fn claim(
+        &self,
+        home: &Home,
+        renew: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let held = self.held(home)?;
         if held.as_ref() == Some(self) {
             return Ok(());
@@ -72,7 +91,11 @@ impl Identity {
         if let Some(held) = held {
             // In this order: a crash between the two renews once more, which changes nothing.
             renew()?;
-            tracing::info!(before = held.uid, now = self.uid, "the job was made anew; its run goes on");
+            tracing::info!(
+                before = held.uid,
+                now = self.uid,
+                "the job was made anew; its run goes on"
+            );
         } else if let Home::Bucket(bucket) = home {
             // Of two jobs that find nothing one claims it, and the other sees whose it is.
             bucket.put_new(FILE, &self.json(home)?)?;
@@ -83,7 +106,8 @@ impl Identity {
 
     fn held(&self, home: &Home) -> Result<Option<Self>, IdentityError> {
         let Some(bytes) = home.read(FILE)? else { return Ok(None) };
-        let held: Self = serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))?;
+        let held: Self =
+            serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))?;
         let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
         if !same_name || held.spec_hash != self.spec_hash {
             let directory = home.place("").trim_end_matches('/').to_owned();
@@ -105,7 +129,10 @@ fn failed(action: &'static str, home: &Home) -> impl FnOnce(std::io::Error) -> S
 /// Makes the journal that of a job made anew.
 pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
     let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
-    let malformed = |error: serde_json::Error| JournalError::Malformed { what: "state.value", source: error.into() };
+    let malformed = |error: serde_json::Error| JournalError::Malformed {
+        what: "state.value",
+        source: error.into(),
+    };
     let mut record: Record = serde_json::from_value(json).map_err(malformed)?;
     record.renew();
     journal.put_state(record::KEY, &serde_json::to_value(&record).map_err(malformed)?)
@@ -121,7 +148,12 @@ mod tests {
     use crate::journal::Journal;
 
     fn identity(uid: &str) -> Identity {
-        Identity { namespace: "default".to_owned(), name: "gsm8k".to_owned(), uid: uid.to_owned(), spec_hash: "aa".to_owned() }
+        Identity {
+            namespace: "default".to_owned(),
+            name: "gsm8k".to_owned(),
+            uid: uid.to_owned(),
+            spec_hash: "aa".to_owned(),
+        }
     }
 
     #[test]
@@ -130,14 +162,28 @@ mod tests {
         let home = Home::Folder(directory.path().to_owned());
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
         identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
-        let failed = Record { epoch: Some(9), attempt: 4, restarts: 3, stage: Stage::Failed, ..Record::default() };
+        let failed = Record {
+            epoch: Some(9),
+            attempt: 4,
+            restarts: 3,
+            stage: Stage::Failed,
+            ..Record::default()
+        };
         journal.put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
         identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
-        let read = |journal: &Journal| serde_json::from_value::<Record>(journal.get_state(KEY).unwrap().unwrap()).unwrap();
+        let read = |journal: &Journal| {
+            serde_json::from_value::<Record>(journal.get_state(KEY).unwrap().unwrap()).unwrap()
+        };
         assert_eq!(read(&journal), failed, "the same UID is the same job");
         identity("u2").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         assert_eq!(read(&journal), Record { attempt: 5, ..Record::default() });
-        let finished = Record { epoch: Some(2), attempt: 5, stage: Stage::Finished, exported: true, ..Record::default() };
+        let finished = Record {
+            epoch: Some(2),
+            attempt: 5,
+            stage: Stage::Finished,
+            exported: true,
+            ..Record::default()
+        };
         journal.put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
         identity("u3").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
         assert_eq!(read(&journal), Record { epoch: None, ..finished }, "what is finished stays so");
@@ -151,10 +197,19 @@ mod tests {
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
         first.check(&home).unwrap();
         first.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
-        Identity { uid: "u2".to_owned(), ..first.clone() }.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
-        let other = Identity { name: "other".to_owned(), ..first.clone() }.check(&home).unwrap_err();
-        assert!(other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"), "{other}");
+        Identity { uid: "u2".to_owned(), ..first.clone() }
+            .claim(&home, || Ok(renew(&mut journal)?))
+            .unwrap();
+        let other =
+            Identity { name: "other".to_owned(), ..first.clone() }.check(&home).unwrap_err();
+        assert!(
+            other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"),
+            "{other}"
+        );
         let changed = Identity { spec_hash: "bb".to_owned(), ..first }.check(&home).unwrap_err();
-        assert!(changed.to_string().contains("with another model or kind of algorithm"), "{changed}");
+        assert!(
+            changed.to_string().contains("with another model or kind of algorithm"),
+            "{changed}"
+        );
     }
 }

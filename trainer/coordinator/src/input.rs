@@ -1,4 +1,5 @@
-//! What a run reads before it starts: tokenizer, data, verifier and the model's limits. Anything wrong here ends the run; no restart would mend it.
+//! What a run reads before it starts: tokenizer, data, verifier and the model's limits. Anything
+//! wrong here ends the run; no restart would mend it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,7 +50,9 @@ pub enum InputError {
         vocabulary: i64,
     },
     /// A prompt, or a prompt with its completion, does not fit.
-    #[error("row {row} of the {dataset} data has {tokens} tokens; the model's context (max_position_embeddings) is {context}: remove the row or shorten it")]
+    #[error(
+        "row {row} of the {dataset} data has {tokens} tokens; the model's context (max_position_embeddings) is {context}: remove the row or shorten it"
+    )]
     TooLong {
         /// `training` or `evaluation`.
         dataset: &'static str,
@@ -109,16 +112,32 @@ impl Input {
         let spec = &config.spec;
         let tokenizer = TextTokenizer::open(&config.model_directory)?;
         let model = model_config(&config.model_directory)?;
-        if let Some(largest) = tokenizer.largest_token_id().filter(|largest| *largest >= model.vocab_size) {
-            return Err(InputError::Vocabularies { path: config.model_directory.clone(), largest, vocabulary: model.vocab_size });
+        if let Some(largest) =
+            tokenizer.largest_token_id().filter(|largest| *largest >= model.vocab_size)
+        {
+            return Err(InputError::Vocabularies {
+                path: config.model_directory.clone(),
+                largest,
+                vocabulary: model.vocab_size,
+            });
         }
-        let chat = spec.dataset.train.format == PromptFormat::Chat || spec.dataset.evaluation.as_ref().is_some_and(|data| data.format == PromptFormat::Chat);
+        let chat = spec.dataset.train.format == PromptFormat::Chat
+            || spec
+                .dataset
+                .evaluation
+                .as_ref()
+                .is_some_and(|data| data.format == PromptFormat::Chat);
         if chat {
             tokenizer.check_chat_template()?;
         }
         let verifier = spec.reward.as_ref().map(Verifier::new).transpose()?;
         let train = Dataset::open_train(&spec.dataset.train, &tokenizer, spec.training.seed)?;
-        let evaluation = spec.dataset.evaluation.as_ref().map(|evaluation| Dataset::open_evaluation(evaluation, &tokenizer)).transpose()?;
+        let evaluation = spec
+            .dataset
+            .evaluation
+            .as_ref()
+            .map(|evaluation| Dataset::open_evaluation(evaluation, &tokenizer))
+            .transpose()?;
         for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
         }
@@ -126,18 +145,40 @@ impl Input {
             if spec.algorithm.grpo.is_some() {
                 train.check_answers(verifier)?;
             }
-            let scored = spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
-            evaluation.as_ref().filter(|_| scored).map_or(Ok(()), |evaluation| evaluation.check_answers(verifier))?;
+            let scored = spec
+                .dataset
+                .evaluation
+                .as_ref()
+                .is_some_and(|evaluation| evaluation.answer.is_some());
+            evaluation
+                .as_ref()
+                .filter(|_| scored)
+                .map_or(Ok(()), |evaluation| evaluation.check_answers(verifier))?;
         }
-        Ok(Self { tokenizer, train, evaluation, verifier, vocabulary: model.vocab_size, context: model.max_position_embeddings })
+        Ok(Self {
+            tokenizer,
+            train,
+            evaluation,
+            verifier,
+            vocabulary: model.vocab_size,
+            context: model.max_position_embeddings,
+        })
     }
 
     /// Longest completion that fits behind a prompt of so many tokens, at most `wanted`.
-    pub fn room(&self, dataset: &'static str, row: u64, prompt: usize, wanted: u32) -> Result<u32, InputError> {
+    pub fn room(
+        &self,
+        dataset: &'static str,
+        row: u64,
+        prompt: usize,
+        wanted: u32,
+    ) -> Result<u32, InputError> {
         let room = usize::try_from(self.context).unwrap_or(usize::MAX).saturating_sub(prompt);
         match (prompt, u32::try_from(room).unwrap_or(u32::MAX)) {
             (0, _) => Err(InputError::EmptyPrompt { dataset, row }),
-            (_, 0) => Err(InputError::TooLong { dataset, row, tokens: prompt, context: self.context }),
+            (_, 0) => {
+                Err(InputError::TooLong { dataset, row, tokens: prompt, context: self.context })
+            }
             (_, room) => Ok(room.min(wanted)),
         }
     }

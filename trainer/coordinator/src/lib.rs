@@ -1,4 +1,5 @@
-//! The coordinator of a run: data, rollouts, rewards, the journal, batches, weight-sync orders and evaluation. It knows no Kubernetes and no libtorch.
+//! The coordinator of a run: data, rollouts, rewards, the journal, batches, weight-sync orders and
+//! evaluation. It knows no Kubernetes and no libtorch.
 
 pub mod batches;
 pub mod checkpoints;
@@ -32,5 +33,8 @@ pub use rljob_text as text;
 
 /// An error and its causes on one line.
 pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }

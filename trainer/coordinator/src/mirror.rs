@@ -1,4 +1,5 @@
-//! The journal in the run's bucket: what a coordinator must not lose when its pod comes back on another machine.
+//! The journal in the run's bucket: what a coordinator must not lose when its pod comes back on
+//! another machine.
 //!
 //! ```text
 //!  call ─▶ local journal ─▶ journal/samples/STEP.…  the samples of a batch that was fixed
@@ -6,8 +7,10 @@
 //!                                └─▶ the caller is told
 //! ```
 //!
-//! The log is the truth: at its start a coordinator makes its local journal anew from it. An entry is written only if no entry of its number is there, so that of two
-//! coordinators of a run one is told that it was replaced, before it tells anybody anything. Samples of no batch are not kept: they are made again.
+//! The log is the truth: at its start a coordinator makes its local journal anew from it. An entry
+//! is written only if no entry of its number is there, so that of two coordinators of a run one is
+//! told that it was replaced, before it tells anybody anything. Samples of no batch are not kept:
+//! they are made again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +38,9 @@ const SEAL: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
     /// Another coordinator writes it.
-    #[error("another coordinator of this run has written `{0}`: this one was replaced and must stop")]
+    #[error(
+        "another coordinator of this run has written `{0}`: this one was replaced and must stop"
+    )]
     Replaced(String),
     /// An object is missing or not what was written.
     #[error("the journal in the bucket is torn: `{place}` {detail}")]
@@ -97,11 +102,19 @@ struct Entry {
 }
 
 impl Mirror {
-    /// Makes the local journal `path` in the run directory anew from the bucket. Blocks; a wait for the bucket has its own deadline.
-    pub fn restore(bucket: Bucket, run_directory: &Path, path: &Path, incarnation: u64) -> Result<(Self, Journal), MirrorError> {
+    /// Makes the local journal `path` in the run directory anew from the bucket. Blocks; a wait for
+    /// the bucket has its own deadline.
+    pub fn restore(
+        bucket: Bucket,
+        run_directory: &Path,
+        path: &Path,
+        incarnation: u64,
+    ) -> Result<(Self, Journal), MirrorError> {
         let conditional = bucket.refuses_to_replace(PROBE)?;
         if !conditional {
-            tracing::warn!("the bucket's store writes objects that must not be there: nothing but the operator keeps two coordinators of this run apart");
+            tracing::warn!(
+                "the bucket's store writes objects that must not be there: nothing but the operator keeps two coordinators of this run apart"
+            );
         }
         for suffix in ["", "-wal", "-shm"] {
             let file = PathBuf::from(format!("{}{suffix}", path.display()));
@@ -111,7 +124,14 @@ impl Mirror {
         }
         let mut journal = Journal::open(path)?;
         let log = Mutex::new(Log::default());
-        let mirror = Self { bucket, scratch: run_directory.to_owned(), incarnation, conditional, log, replaced: CancellationToken::new() };
+        let mirror = Self {
+            bucket,
+            scratch: run_directory.to_owned(),
+            incarnation,
+            conditional,
+            log,
+            replaced: CancellationToken::new(),
+        };
         let next = mirror.read_log(&mut journal)?;
         mirror.read_samples(&mut journal)?;
         journal.follow()?;
@@ -119,7 +139,8 @@ impl Mirror {
         Ok((mirror, journal))
     }
 
-    /// Writes to the bucket whatever changed in the journal. When this returns, all that was in the journal when it was called is there. Blocks.
+    /// Writes to the bucket whatever changed in the journal. When this returns, all that was in the
+    /// journal when it was called is there. Blocks.
     pub fn save(&self, journal: &Mutex<Journal>) -> Result<(), MirrorError> {
         // Whoever waits here finds that its rows went with those of the one before.
         let mut log = self.log();
@@ -144,7 +165,12 @@ impl Mirror {
         self.save(journal)?;
         let _log = self.log();
         let used = journal.lock().unwrap_or_else(PoisonError::into_inner).sample_objects()?;
-        let used: Vec<String> = used.into_iter().filter_map(|(_, object)| Some(serde_json::from_value::<SampleObject>(object).ok()?.name)).collect();
+        let used: Vec<String> = used
+            .into_iter()
+            .filter_map(|(_, object)| {
+                Some(serde_json::from_value::<SampleObject>(object).ok()?.name)
+            })
+            .collect();
         let names = self.bucket.list(SAMPLES)?.into_keys().map(|name| format!("{SAMPLES}/{name}"));
         let unused: Vec<String> = names.filter(|name| !used.contains(name)).collect();
         if unused.is_empty() {
@@ -157,11 +183,17 @@ impl Mirror {
     fn take(&self, journal: &mut Journal, number: u64) -> Result<Entry, MirrorError> {
         let mut samples = Vec::new();
         for step in journal.new_batches()? {
-            let (name, file) = (format!("{SAMPLES}/{step}.{:x}", self.incarnation), self.scratch.join(format!("samples-{step}.part")));
+            let (name, file) = (
+                format!("{SAMPLES}/{step}.{:x}", self.incarnation),
+                self.scratch.join(format!("samples-{step}.part")),
+            );
             journal.write_samples(step, &file)?;
             let sha256 = hex(&Sha256::digest(fs::read(&file).map_err(io("read", &file))?));
             let object = SampleObject { name: name.clone(), sha256 };
-            let json = serde_json::to_value(&object).map_err(|error| JournalError::Malformed { what: "state.value", source: error.into() })?;
+            let json = serde_json::to_value(&object).map_err(|error| JournalError::Malformed {
+                what: "state.value",
+                source: error.into(),
+            })?;
             journal.put_sample_object(step, &json)?;
             samples.push((name, file));
         }
@@ -187,7 +219,10 @@ impl Mirror {
         }
         if number.is_multiple_of(WHOLE_EVERY)
             && number > 0
-            && let Err(error) = self.bucket.list(LOG).and_then(|names| self.bucket.remove(&before(names.into_keys(), number)))
+            && let Err(error) = self
+                .bucket
+                .list(LOG)
+                .and_then(|names| self.bucket.remove(&before(names.into_keys(), number)))
         {
             tracing::warn!(error = %crate::error_line(&error), "failed to remove old entries of the journal; tried again after {WHOLE_EVERY} more");
         }
@@ -196,22 +231,33 @@ impl Mirror {
 
     /// Answers the number of the next entry.
     fn read_log(&self, journal: &mut Journal) -> Result<u64, MirrorError> {
-        let numbers: Vec<u64> = self.bucket.list(LOG)?.into_keys().filter_map(|name| name.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            self.bucket.list(LOG)?.into_keys().filter_map(|name| name.parse().ok()).collect();
         let Some(last) = numbers.iter().max().copied() else { return Ok(0) };
         for number in last - last % WHOLE_EVERY..=last {
             let bytes = self.bucket.read(&entry_name(number))?;
-            let torn = |detail| MirrorError::Torn { place: self.bucket.place(&entry_name(number)), detail };
-            let bytes = unsealed(bytes.ok_or_else(|| torn("is missing"))?).ok_or_else(|| torn("was altered"))?;
+            let torn = |detail| MirrorError::Torn {
+                place: self.bucket.place(&entry_name(number)),
+                detail,
+            };
+            let bytes = unsealed(bytes.ok_or_else(|| torn("is missing"))?)
+                .ok_or_else(|| torn("was altered"))?;
             self.apply(journal, &bytes)?;
         }
-        tracing::info!(entries = last % WHOLE_EVERY + 1, "the journal was made anew from the bucket");
+        tracing::info!(
+            entries = last % WHOLE_EVERY + 1,
+            "the journal was made anew from the bucket"
+        );
         Ok(last + 1)
     }
 
     fn read_samples(&self, journal: &mut Journal) -> Result<(), MirrorError> {
         for (_, object) in journal.sample_objects()? {
-            let object: SampleObject = serde_json::from_value(object).map_err(|error| JournalError::Malformed { what: "state.value", source: error.into() })?;
-            let torn = |detail| MirrorError::Torn { place: self.bucket.place(&object.name), detail };
+            let object: SampleObject = serde_json::from_value(object).map_err(|error| {
+                JournalError::Malformed { what: "state.value", source: error.into() }
+            })?;
+            let torn =
+                |detail| MirrorError::Torn { place: self.bucket.place(&object.name), detail };
             let bytes = self.bucket.read(&object.name)?.ok_or_else(|| torn("is missing"))?;
             if hex(&Sha256::digest(&bytes)) != object.sha256 {
                 return Err(torn("was altered"));
@@ -244,7 +290,10 @@ fn entry_name(number: u64) -> String {
 
 /// Entries before a number, by their names in full.
 fn before(names: impl Iterator<Item = String>, number: u64) -> Vec<String> {
-    names.filter(|name| name.parse::<u64>().is_ok_and(|other| other < number)).map(|name| format!("{LOG}/{name}")).collect()
+    names
+        .filter(|name| name.parse::<u64>().is_ok_and(|other| other < number))
+        .map(|name| format!("{LOG}/{name}"))
+        .collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

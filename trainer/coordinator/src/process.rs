@@ -59,12 +59,14 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
-    let listener = std::net::TcpListener::bind(options.listen).with_context(|| format!("failed to listen on {}", options.listen))?;
+    let listener = std::net::TcpListener::bind(options.listen)
+        .with_context(|| format!("failed to listen on {}", options.listen))?;
     listener.set_nonblocking(true)?;
     announce(listener.local_addr()?)?;
     let (door, shut) = (Door::default(), CancellationToken::new());
     let waiting =
-        axum::serve(TcpListener::from_std(listener.try_clone()?)?, door.router(operator.clone())).with_graceful_shutdown(shut.clone().cancelled_owned());
+        axum::serve(TcpListener::from_std(listener.try_clone()?)?, door.router(operator.clone()))
+            .with_graceful_shutdown(shut.clone().cancelled_owned());
     let waiting = tokio::spawn(waiting.into_future());
     let epoch = tokio::select! {
         epoch = door.asked() => epoch,
@@ -84,11 +86,14 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     tasks.spawn(copies::run(Arc::clone(&coordinator), coordinator.stop.clone()));
     let monitored = Arc::clone(&coordinator);
-    tasks.spawn(async move { monitored.fleet.monitor(monitored.store.fence(), monitored.stop.clone()).await });
+    tasks.spawn(async move {
+        monitored.fleet.monitor(monitored.store.fence(), monitored.stop.clone()).await
+    });
 
     let stop = coordinator.stop.clone();
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
-    let served = axum::serve(TcpListener::from_std(listener)?, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let served = axum::serve(TcpListener::from_std(listener)?, routes)
+        .with_graceful_shutdown(stop.clone().cancelled_owned());
     let mut server = tokio::spawn(served.into_future());
     door.open(Arc::clone(&coordinator));
     shut.cancel();
@@ -114,12 +119,18 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
 
 fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
     let path = options.config.display();
-    let text = std::fs::read_to_string(&options.config).with_context(|| format!("failed to read {path}"))?;
+    let text = std::fs::read_to_string(&options.config)
+        .with_context(|| format!("failed to read {path}"))?;
     serde_json::from_str(&text).with_context(|| format!("failed to parse {path}"))
 }
 
 /// Claims the run directory, opens it and reads back where the run stands.
-pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u64, epoch: u64) -> anyhow::Result<Coordinator> {
+pub(crate) async fn open(
+    config: RunConfig,
+    client: EngineClient,
+    incarnation: u64,
+    epoch: u64,
+) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
     let home = Home::of(&config)?;
     let store = claim(&config, &home, incarnation, epoch).await?;
@@ -128,22 +139,37 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
         .call(move |journal| {
             let last_step = journal.last_step()?;
             let (fixed_step, _) = journal.newest_batch()?;
-            let facts = Facts { last_step, fixed_step, evaluated: journal.evaluated_steps()?, ..Facts::default() };
-            Ok((journal.get_state(record::KEY)?, facts, journal.metrics(last_step)?, journal.last_evaluation()?))
+            let facts = Facts {
+                last_step,
+                fixed_step,
+                evaluated: journal.evaluated_steps()?,
+                ..Facts::default()
+            };
+            Ok((
+                journal.get_state(record::KEY)?,
+                facts,
+                journal.metrics(last_step)?,
+                journal.last_evaluation()?,
+            ))
         })
         .await?;
     let record = match record {
-        Some(json) => serde_json::from_value(json).context("failed to read the run's state from the journal")?,
+        Some(json) => serde_json::from_value(json)
+            .context("failed to read the run's state from the journal")?,
         None => Record::default(),
     };
     let listed = home.clone();
-    let listed = tokio::task::spawn_blocking(move || Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?)));
-    (facts.checkpoints, facts.exported_step) = listed.await?.context("failed to list checkpoints and exports")?;
-    let (restore_from, failure) = match restore::choose(&config, &store, !facts.checkpoints.is_empty()).await {
-        Ok(restore) => (restore, None),
-        Err(error @ RestoreError::None { .. }) => (None, Some(driver::input_failure(&error))),
-        Err(error) => return Err(error.into()),
-    };
+    let listed = tokio::task::spawn_blocking(move || {
+        Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?))
+    });
+    (facts.checkpoints, facts.exported_step) =
+        listed.await?.context("failed to list checkpoints and exports")?;
+    let (restore_from, failure) =
+        match restore::choose(&config, &store, !facts.checkpoints.is_empty()).await {
+            Ok(restore) => (restore, None),
+            Err(error @ RestoreError::None { .. }) => (None, Some(driver::input_failure(&error))),
+            Err(error) => return Err(error.into()),
+        };
     let settings = Settings { restore_from, ..Settings::from_config(&config) };
     if let Some(restore) = settings.restore_from.as_ref().filter(|_| facts.checkpoints.is_empty()) {
         facts.last_step = facts.last_step.max(restore.version.step);
@@ -170,18 +196,25 @@ pub(crate) async fn open(config: RunConfig, client: EngineClient, incarnation: u
 }
 
 /// The journal of a run whose home is this coordinator's from now on.
-async fn claim(config: &RunConfig, home: &Home, incarnation: u64, epoch: u64) -> anyhow::Result<Store> {
+async fn claim(
+    config: &RunConfig,
+    home: &Home,
+    incarnation: u64,
+    epoch: u64,
+) -> anyhow::Result<Store> {
     let (config, home) = (config.clone(), home.clone());
     let claimed = tokio::task::spawn_blocking(move || {
         let (identity, directory) = (Identity::of(&config)?, &config.run_directory);
-        std::fs::create_dir_all(directory).with_context(|| format!("failed to make the run directory {}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
         identity.check(&home)?;
         let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
         let store = match &home {
             Home::Folder(_) => Store::new(Journal::open(&fence.journal())?, fence),
             Home::Bucket(bucket) => {
                 copies::fetch(&home, directory)?;
-                let (mirror, journal) = Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
+                let (mirror, journal) =
+                    Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
                 Store::mirrored(journal, mirror, fence)
             }
         };
@@ -193,7 +226,9 @@ async fn claim(config: &RunConfig, home: &Home, incarnation: u64, epoch: u64) ->
 
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
-    let input = record.last_failure.as_ref().is_some_and(|failure| [driver::INPUT_REASON, LEARNER_INPUT].contains(&failure.reason.as_str()));
+    let input = record.last_failure.as_ref().is_some_and(|failure| {
+        [driver::INPUT_REASON, LEARNER_INPUT].contains(&failure.reason.as_str())
+    });
     if record.stage == Stage::Failed && input {
         record.stage = Stage::default();
         record.last_failure = None;

@@ -1,5 +1,6 @@
-//! What a run starts from that has no checkpoint of its own: the checkpoint that its spec names, or the newest one of a job that it names. That is chosen once and written to the journal: the
-//! other job may go on, and a run that starts again is to start from the same weights.
+//! What a run starts from that has no checkpoint of its own: the checkpoint that its spec names, or
+//! the newest one of a job that it names. That is chosen once and written to the journal: the other
+//! job may go on, and a run that starts again is to start from the same weights.
 
 use std::path::Path;
 
@@ -18,7 +19,9 @@ const KEY: &str = "restoreFrom";
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The job that is named has made none.
-    #[error("checkpoint.restoreFrom: the job `{job}` has no complete checkpoint in {place}: let it make one first")]
+    #[error(
+        "checkpoint.restoreFrom: the job `{job}` has no complete checkpoint in {place}: let it make one first"
+    )]
     None {
         /// The job.
         job: String,
@@ -44,16 +47,26 @@ struct Choice {
     restore: Restore,
 }
 
-/// What the run starts from, if its spec says; `has_own`: it has a checkpoint of its own, which comes before.
+/// What the run starts from, if its spec says; `has_own`: it has a checkpoint of its own, which
+/// comes before.
 ///
 /// # Errors
 /// See [`RestoreError`].
-pub async fn choose(config: &RunConfig, store: &Store, has_own: bool) -> Result<Option<Restore>, RestoreError> {
+pub async fn choose(
+    config: &RunConfig,
+    store: &Store,
+    has_own: bool,
+) -> Result<Option<Restore>, RestoreError> {
     let Some(from) = config.spec.checkpoint.restore_from.clone() else { return Ok(None) };
     if let Some(restore) = at(&from) {
         return Ok(Some(restore));
     }
-    let before = store.call(|journal| journal.get_state(KEY)).await?.map(serde_json::from_value::<Choice>).transpose()?.filter(|choice| choice.job == from);
+    let before = store
+        .call(|journal| journal.get_state(KEY))
+        .await?
+        .map(serde_json::from_value::<Choice>)
+        .transpose()?
+        .filter(|choice| choice.job == from);
     if has_own || before.is_some() {
         return Ok(before.map(|choice| choice.restore));
     }
@@ -73,7 +86,9 @@ fn at(path: &str) -> Option<Restore> {
 async fn newest(config: &RunConfig, job: &str) -> Result<Restore, RestoreError> {
     let place = config.home().with_file_name(job);
     let home = Home::at(&place, config.bucket.as_ref())?;
-    let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&home)).await.map_err(StoreError::from)??;
+    let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&home))
+        .await
+        .map_err(StoreError::from)??;
     let none = || RestoreError::None { job: job.to_owned(), place: place.display().to_string() };
     let version = *listed.last().ok_or_else(none)?;
     Ok(Restore { version, path: place.join(checkpoints::folder(version)) })

@@ -1,4 +1,5 @@
-//! The journal for asynchronous callers: one at a time, on threads that may block. What a replaced coordinator asks of it is not answered.
+//! The journal for asynchronous callers: one at a time, on threads that may block. What a replaced
+//! coordinator asks of it is not answered.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -52,7 +53,9 @@ impl Store {
 
     /// Removes what the journal's copy has no use for any more.
     pub async fn tidy(&self) -> Result<(), StoreError> {
-        let (journal, Some(mirror)) = (Arc::clone(&self.journal), self.mirror.clone()) else { return Ok(()) };
+        let (journal, Some(mirror)) = (Arc::clone(&self.journal), self.mirror.clone()) else {
+            return Ok(());
+        };
         Ok(tokio::task::spawn_blocking(move || mirror.tidy(&journal)).await??)
     }
 
@@ -61,7 +64,8 @@ impl Store {
         &self.fence
     }
 
-    /// Makes one call. What it wrote is on the disk, or in the bucket but for samples of no batch, when this returns, and this coordinator was not replaced before it was.
+    /// Makes one call. What it wrote is on the disk, or in the bucket but for samples of no batch,
+    /// when this returns, and this coordinator was not replaced before it was.
     pub async fn call<T, F>(&self, call: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -72,11 +76,20 @@ impl Store {
     }
 
     /// [`Self::call`] from where it may block.
-    pub fn call_blocking<T>(&self, call: impl FnOnce(&mut Journal) -> Result<T, JournalError>) -> Result<T, StoreError> {
+    pub fn call_blocking<T>(
+        &self,
+        call: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
+    ) -> Result<T, StoreError> {
         let (result, changed) = {
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
             let result = call(&mut journal)?;
-            (result, self.mirror.as_ref().map(|mirror| Ok::<_, JournalError>((mirror, journal.has_changed()?))).transpose()?)
+            (
+                result,
+                self.mirror
+                    .as_ref()
+                    .map(|mirror| Ok::<_, JournalError>((mirror, journal.has_changed()?)))
+                    .transpose()?,
+            )
         };
         if let Some((mirror, true)) = changed {
             mirror.save(&self.journal)?;

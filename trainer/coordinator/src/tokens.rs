@@ -1,4 +1,5 @@
-//! Bearer tokens: one file each, read anew now and then, because they may be rotated. Their text is never logged.
+//! Bearer tokens: one file each, read anew now and then, because they may be rotated. Their text is
+//! never logged.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +54,8 @@ impl Token {
         guard.1.clone()
     }
 
-    /// Whether `presented` is the token. Takes the same time wherever the two differ: digests are compared, and all of their bytes.
+    /// Whether `presented` is the token. Takes the same time wherever the two differ: digests are
+    /// compared, and all of their bytes.
     pub fn matches(&self, presented: &str) -> bool {
         let (own, other) = (Sha256::digest(self.text()), Sha256::digest(presented));
         own.iter().zip(other.iter()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
@@ -61,7 +63,8 @@ impl Token {
 }
 
 fn read(path: &Path) -> Result<String, TokenError> {
-    let text = std::fs::read_to_string(path).map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
     let text = text.trim();
     if text.is_empty() { Err(TokenError::Empty(path.to_owned())) } else { Ok(text.to_owned()) }
 }

@@ -1,10 +1,16 @@
-//! Generated tokens per second of SmolLM2-135M, 8 requests at once of 128 tokens, beside the real SGLang 0.5.12 on this machine's CPU with the same prompts,
-//! dtype and threads, in turn. Prints `bench NAME RATIO AIM holds|short` for fp32 and bf16; it asserts nothing about speed.
+//! Generated tokens per second of SmolLM2-135M, 8 requests at once of 128 tokens, beside the real
+//! SGLang 0.5.12 on this machine's CPU with the same prompts, dtype and threads, in turn. Prints
+//! `bench NAME RATIO AIM holds|short` for fp32 and bf16; it asserts nothing about speed.
 //!
-//! SGLang's attention is torch's here and its own CPU kernels are stood in for (tests/sglang/setup.sh): it runs on torch's operations, as on any machine
-//! without AMX. `OMP_NUM_THREADS` sets the threads of both. The peer's start and first requests do not count.
+//! SGLang's attention is torch's here and its own CPU kernels are stood in for
+//! (tests/sglang/setup.sh): it runs on torch's operations, as on any machine without AMX.
+//! `OMP_NUM_THREADS` sets the threads of both. The peer's start and first requests do not count.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark fails by panicking and says what it lacks")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a benchmark fails by panicking and says what it lacks"
+)]
 
 #[path = "../tests/contract/server.rs"]
 mod server;
@@ -26,7 +32,11 @@ const AIM: f64 = 1.5;
 
 /// Eight prompts of 16 tokens, others in every round, so that no cache has them.
 fn bodies(round: usize) -> Vec<Value> {
-    let prompt = |request: usize| (0..16).map(|position| (1000 + (round * REQUESTS + request) * 131 + position * 17) % 49000).collect::<Vec<_>>();
+    let prompt = |request: usize| {
+        (0..16)
+            .map(|position| (1000 + (round * REQUESTS + request) * 131 + position * 17) % 49000)
+            .collect::<Vec<_>>()
+    };
     let body = |request| {
         let sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": TOKENS, "ignore_eos": true});
         json!({"rid": format!("{round}-{request}."), "input_ids": prompt(request), "sampling_params": sampling, "return_logprob": true})
@@ -38,7 +48,8 @@ fn signal(server: &Server, signal: Signal) {
     kill_process_group(Pid::from_child(&server.child), signal).unwrap();
 }
 
-/// Tokens per second of a round, while the other one is stopped: SGLang's scheduler keeps a core busy when it has nothing to do.
+/// Tokens per second of a round, while the other one is stopped: SGLang's scheduler keeps a core
+/// busy when it has nothing to do.
 async fn round(server: &Server, other: &Server, round: usize) -> f64 {
     signal(other, Signal::STOP);
     let start = Instant::now();
@@ -46,7 +57,8 @@ async fn round(server: &Server, other: &Server, round: usize) -> f64 {
     let answers = join_all(bodies.iter().map(|body| server.generate(body))).await;
     let seconds = start.elapsed().as_secs_f64();
     signal(other, Signal::CONT);
-    let tokens: usize = answers.iter().map(|answer| answer["output_ids"].as_array().unwrap().len()).sum();
+    let tokens: usize =
+        answers.iter().map(|answer| answer["output_ids"].as_array().unwrap().len()).sum();
     assert_eq!(tokens, REQUESTS * TOKENS as usize);
     tokens as f64 / seconds
 }
@@ -63,16 +75,25 @@ async fn measure(name: &str, model: &Path, dtype: &str) {
         }
     }
     let (our_rate, their_rate) = (median(our_rates), median(their_rates));
-    row(name, &format!("{our_rate:.0} tok/s; SGLang {their_rate:.0} tok/s"), our_rate / their_rate, Aim::AtLeast(AIM));
+    row(
+        name,
+        &format!("{our_rate:.0} tok/s; SGLang {their_rate:.0} tok/s"),
+        our_rate / their_rate,
+        Aim::AtLeast(AIM),
+    );
     ours.stop().await;
     theirs.stop().await;
 }
 
 fn main() {
     let Some(models) = installation().map(|folder| folder.join("models")) else {
-        return skipped("generation-tokens", "SGLang 0.5.12 is not installed; run tests/sglang/setup.sh");
+        return skipped(
+            "generation-tokens",
+            "SGLang 0.5.12 is not installed; run tests/sglang/setup.sh",
+        );
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         measure("generation-tokens", &models.join("smollm2-135m-f32"), "float32").await;
         measure("generation-tokens-bf16", &models.join("smollm2-135m"), "bfloat16").await;

@@ -1,9 +1,11 @@
-//! Answers as SGLang gives them: text, tokens, log-probabilities, why it ended, and the weights' version at the end.
+//! Answers as SGLang gives them: text, tokens, log-probabilities, why it ended, and the weights'
+//! version at the end.
 
 use serde::ser::{Serialize, Serializer};
 use serde_json::json;
 
-/// A token's log-probability, its id, and its text if that was asked for. The first token of a prompt has none.
+/// A token's log-probability, its id, and its text if that was asked for. The first token of a
+/// prompt has none.
 pub type TokenLogprob = (Option<f64>, i64, Option<String>);
 
 /// The answer to one request, whole or so far.
@@ -107,9 +109,13 @@ impl Serialize for Finish {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let kind = self.kind();
         let value = match self {
-            Self::StopToken(_) | Self::StopText(_) => json!({"type": kind, "matched": self.matched()}),
+            Self::StopToken(_) | Self::StopText(_) => {
+                json!({"type": kind, "matched": self.matched()})
+            }
             Self::Length(length) => json!({"type": kind, "length": length}),
-            Self::Aborted => json!({"type": kind, "message": "Aborted", "status_code": null, "err_type": null}),
+            Self::Aborted => {
+                json!({"type": kind, "message": "Aborted", "status_code": null, "err_type": null})
+            }
             Self::AbortedWaiting => json!({"type": kind, "message": "Abort in waiting queue"}),
         };
         value.serialize(serializer)

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "rljob-engine", version, about)]
 pub struct Arguments {
-    /// A Hugging Face folder. One that is still being exported (no config.json, or no complete weights) is waited for, up to 10 minutes.
+    /// A Hugging Face folder. One that is still being exported (no config.json, or no complete
+    /// weights) is waited for, up to 10 minutes.
     #[arg(long)]
     pub model_path: PathBuf,
-    /// `auto` reads the folder's safetensors; `dummy` draws random weights for the shape in config.json.
+    /// `auto` reads the folder's safetensors; `dummy` draws random weights for the shape in
+    /// config.json.
     #[arg(long, value_enum, default_value = "auto")]
     pub load_format: LoadFormat,
     /// Type of weights, activations and KV cache. `auto` takes config.json's.
@@ -21,7 +23,8 @@ pub struct Arguments {
     /// Port to listen on; 0 lets the system choose, and the first log line says which.
     #[arg(long, default_value_t = rljob_crds::names::ENGINE_PORT)]
     pub port: u16,
-    /// Make a sample's tokens and log-probabilities depend on weights, prompt, sampling parameters and seed alone, never on what else is in the batch.
+    /// Make a sample's tokens and log-probabilities depend on weights, prompt, sampling parameters
+    /// and seed alone, never on what else is in the batch.
     #[arg(long)]
     pub deterministic: bool,
     /// Requests decoded together.
@@ -36,7 +39,8 @@ pub struct Arguments {
     /// Seed of the requests that bring none, and of `dummy` weights.
     #[arg(long, default_value_t = 1)]
     pub random_seed: u64,
-    /// File with the bearer token of every route but /health*, /metrics and the control routes (these too, if there is no admin key).
+    /// File with the bearer token of every route but /health*, /metrics and the control routes
+    /// (these too, if there is no admin key).
     #[arg(long)]
     pub api_key_file: Option<PathBuf>,
     /// File with the bearer token of the control routes.

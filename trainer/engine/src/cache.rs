@@ -1,19 +1,25 @@
-//! The KV cache of the running requests: one slot each, slots compact from 0, grown on demand up to a budget of token positions.
+//! The KV cache of the running requests: one slot each, slots compact from 0, grown on demand up to
+//! a budget of token positions.
 //!
 //! ```text
 //!  storage [layers, 2 (keys, values), slots, length, kv_heads, head_dim]
 //!           a request = one slot; when it ends, the last slot moves into the hole, in one copy for all layers
 //! ```
-//! Slots are padded to a multiple of [`ROWS`], lengths to a [`bucket`]: the spare rows and positions are what deterministic mode computes on.
+//! Slots are padded to a multiple of [`ROWS`], lengths to a [`bucket`]: the spare rows and
+//! positions are what deterministic mode computes on.
 
-#![expect(non_snake_case, reason = "tensors carry capital shape suffixes: S slots, L length, K key-value heads, D head dimension, T tokens")]
+#![expect(
+    non_snake_case,
+    reason = "tensors carry capital shape suffixes: S slots, L length, K key-value heads, D head dimension, T tokens"
+)]
 
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Slots come in multiples of this.
 pub const ROWS: usize = 8;
 
-/// Attention length for a row that attends to `tokens` positions: a pure function, so that a row's shapes never depend on its neighbours.
+/// Attention length for a row that attends to `tokens` positions: a pure function, so that a row's
+/// shapes never depend on its neighbours.
 pub fn bucket(tokens: usize) -> usize {
     let grain = if tokens <= 512 { 64 } else { 256 };
     tokens.next_multiple_of(grain)
@@ -61,7 +67,8 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache that will not grow beyond `budget` token positions, but for one request alone.
+    /// An empty cache that will not grow beyond `budget` token positions, but for one request
+    /// alone.
     pub fn new(shape: CacheShape, budget: usize) -> Result<Self, TchError> {
         let storage = Tensor::f_zeros([0], (shape.kind, Device::Cpu))?;
         Ok(Self { shape, budget, slots: 0, length: 0, storage, layers: Vec::new() })
@@ -82,22 +89,32 @@ impl KvCache {
         &self.layers[layer]
     }
 
-    /// Makes room for `requests` slots of `tokens` positions; the first `keep` slots keep their contents.
+    /// Makes room for `requests` slots of `tokens` positions; the first `keep` slots keep their
+    /// contents.
     pub fn reserve(&mut self, requests: usize, tokens: usize, keep: usize) -> Result<(), TchError> {
         let need = (requests.next_multiple_of(ROWS), bucket(tokens));
         if need.0 <= self.slots && need.1 <= self.length {
             return Ok(());
         }
-        // A half more than now, so that growth is rare; within the budget, else exactly what is needed.
-        let grown = |need: usize, now: usize, multiple: usize| if need <= now { now } else { need.max((now + now / 2).next_multiple_of(multiple)) };
+        // A half more than now, so that growth is rare; within the budget, else exactly what is
+        // needed.
+        let grown = |need: usize, now: usize, multiple: usize| {
+            if need <= now { now } else { need.max((now + now / 2).next_multiple_of(multiple)) }
+        };
         let roomy = (grown(need.0, self.slots, ROWS), bucket(grown(need.1, self.length, 64)));
-        let (slots, length) = [roomy, (need.0, roomy.1), need].into_iter().find(|(slots, length)| slots * length <= self.budget).unwrap_or(need);
+        let (slots, length) = [roomy, (need.0, roomy.1), need]
+            .into_iter()
+            .find(|(slots, length)| slots * length <= self.budget)
+            .unwrap_or(need);
         self.resize(slots, length, keep)
     }
 
     fn resize(&mut self, slots: usize, length: usize, keep: usize) -> Result<(), TchError> {
         let CacheShape { layers, kv_heads, head_dim, kind } = self.shape;
-        let storage = Tensor::f_zeros([layers, 2, slots as i64, length as i64, kv_heads, head_dim], (kind, Device::Cpu))?;
+        let storage = Tensor::f_zeros(
+            [layers, 2, slots as i64, length as i64, kv_heads, head_dim],
+            (kind, Device::Cpu),
+        )?;
         if keep > 0 {
             let shared = length.min(self.length) as i64;
             let old = self.storage.f_narrow(2, 0, keep as i64)?.f_narrow(3, 0, shared)?;
@@ -107,7 +124,9 @@ impl KvCache {
             let rows_SLKD = storage.f_select(0, layer)?.f_select(0, which)?;
             Ok(LayerCache { cells: rows_SLKD.f_view([-1, kv_heads, head_dim])?, rows_SLKD })
         };
-        self.layers = (0..layers).map(|layer| Ok([view(layer, 0)?, view(layer, 1)?])).collect::<Result<_, TchError>>()?;
+        self.layers = (0..layers)
+            .map(|layer| Ok([view(layer, 0)?, view(layer, 1)?]))
+            .collect::<Result<_, TchError>>()?;
         (self.slots, self.length, self.storage) = (slots, length, storage);
         Ok(())
     }
@@ -121,10 +140,15 @@ impl KvCache {
     /// Moves the first `tokens` positions of slot `from` to slot `to`.
     pub fn relocate(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), TchError> {
         let source = self.storage.f_select(2, from as i64)?.f_narrow(2, 0, tokens as i64)?;
-        self.storage.f_select(2, to as i64)?.f_narrow(2, 0, tokens as i64)?.f_copy_(&source).map(drop)
+        self.storage
+            .f_select(2, to as i64)?
+            .f_narrow(2, 0, tokens as i64)?
+            .f_copy_(&source)
+            .map(drop)
     }
 
-    /// Zeroes a slot. A number that is not finite would reach the slot's next request through masked positions, since 0 · NaN is NaN.
+    /// Zeroes a slot. A number that is not finite would reach the slot's next request through
+    /// masked positions, since 0 · NaN is NaN.
     pub fn wipe(&mut self, slot: usize) -> Result<(), TchError> {
         self.storage.f_select(2, slot as i64)?.f_zero_().map(drop)
     }
@@ -163,6 +187,9 @@ mod tests {
         let shape = CacheShape { layers: 1, kv_heads: 1, head_dim: 4, kind: Kind::Float };
         let cache = KvCache::new(shape, 1024).unwrap();
         assert_eq!([bucket(1), bucket(64), bucket(65), bucket(513)], [64, 64, 128, 768]);
-        assert_eq!([cache.admits(8, 128), cache.admits(9, 64), cache.admits(17, 64), cache.admits(8, 129)], [true, true, false, false]);
+        assert_eq!(
+            [cache.admits(8, 128), cache.admits(9, 64), cache.admits(17, 64), cache.admits(8, 129)],
+            [true, true, false, false]
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Text of a completion while its tokens come, as SGLang's detokenizer makes it: a token may be part of a character, and its text may depend on its
-//! neighbours, so a few tokens before the new ones (the prompt's last, at first) are decoded with them and cut off again.
+//! Text of a completion while its tokens come, as SGLang's detokenizer makes it: a token may be
+//! part of a character, and its text may depend on its neighbours, so a few tokens before the new
+//! ones (the prompt's last, at first) are decoded with them and cut off again.
 
 use rljob_text::{TextError, TextTokenizer};
 
@@ -27,7 +28,14 @@ impl Detokenizer {
     /// No text yet, after `prompt`.
     pub fn new(prompt: &[i64], skip_special_tokens: bool) -> Self {
         let ids = prompt[prompt.len().saturating_sub(NEIGHBOURS)..].to_vec();
-        Self { skip_special_tokens, settled: ids.len(), ids, start: 0, text: String::new(), unsettled: String::new() }
+        Self {
+            skip_special_tokens,
+            settled: ids.len(),
+            ids,
+            start: 0,
+            text: String::new(),
+            unsettled: String::new(),
+        }
     }
 
     /// Adds tokens.
@@ -46,7 +54,8 @@ impl Detokenizer {
 
     fn new_text(&self, tokenizer: &TextTokenizer) -> Result<String, TextError> {
         let all = tokenizer.decode_as(&self.ids[self.start..], self.skip_special_tokens)?;
-        let before = tokenizer.decode_as(&self.ids[self.start..self.settled], self.skip_special_tokens)?;
+        let before =
+            tokenizer.decode_as(&self.ids[self.start..self.settled], self.skip_special_tokens)?;
         Ok(all.chars().skip(before.chars().count()).collect())
     }
 
@@ -72,7 +81,10 @@ mod tests {
 
     #[test]
     fn the_text_is_the_same_token_by_token_and_never_shows_half_a_character() {
-        let tokenizer = TextTokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat")).unwrap();
+        let tokenizer = TextTokenizer::open(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat"),
+        )
+        .unwrap();
         let text = " a number — bitte: 漢字, é! 🙂 end";
         let tokens = tokenizer.encode(text).unwrap();
         let prompt = tokenizer.encode("Answer with").unwrap();

@@ -1,4 +1,5 @@
-//! The engine as the HTTP side sees it: checks, the bounded queue, and a channel to the scheduler's thread.
+//! The engine as the HTTP side sees it: checks, the bounded queue, and a channel to the scheduler's
+//! thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +43,8 @@ pub struct Engine {
 /// What an engine was started with.
 #[derive(Debug)]
 pub struct Served {
-    /// The folder, which OpenAI's routes know the model by. It stays when weights of another folder are loaded.
+    /// The folder, which OpenAI's routes know the model by. It stays when weights of another folder
+    /// are loaded.
     pub name: String,
     /// The kind of model.
     pub identity: Identity,
@@ -50,7 +52,8 @@ pub struct Served {
     pub since: u64,
 }
 
-/// Ids for requests that bring none: unlike those of another start, and of one width, so that none is the beginning of another.
+/// Ids for requests that bring none: unlike those of another start, and of one width, so that none
+/// is the beginning of another.
 #[derive(Debug)]
 struct Ids {
     start: u64,
@@ -100,10 +103,21 @@ impl Engine {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let served = Arc::new(Served { name: model_path.clone(), identity, since: now.as_secs() });
         let ids = Arc::new(Ids { start: now.as_nanos() as u64, count: AtomicU64::new(0) });
-        let (announce, info) = watch::channel(ModelInfo { model_path, is_generation: true, weight_version: DEFAULT_VERSION.to_owned() });
+        let (announce, info) = watch::channel(ModelInfo {
+            model_path,
+            is_generation: true,
+            weight_version: DEFAULT_VERSION.to_owned(),
+        });
         let metrics = Metrics::new()?;
         let (random_seed, deterministic) = (arguments.random_seed, arguments.deterministic);
-        let settings = Settings { max_running, max_total_tokens, eos, random_seed, deterministic, tokenizer: tokenizer.clone() };
+        let settings = Settings {
+            max_running,
+            max_total_tokens,
+            eos,
+            random_seed,
+            deterministic,
+            tokenizer: tokenizer.clone(),
+        };
         let (ready, started) = oneshot::channel();
         let of_scheduler = metrics.clone();
         let threads = arguments.deterministic.then_some(1);
@@ -124,7 +138,18 @@ impl Engine {
         })?;
         started.await.map_err(|_| StartError::Ended)??;
         let places = Arc::new(Semaphore::new(capacity));
-        Ok(Self { commands, places, capacity, info, ids, limits, tokenizer, served, metrics, draining: CancellationToken::new() })
+        Ok(Self {
+            commands,
+            places,
+            capacity,
+            info,
+            ids,
+            limits,
+            tokenizer,
+            served,
+            metrics,
+            draining: CancellationToken::new(),
+        })
     }
 
     /// What the engine holds.
@@ -151,21 +176,31 @@ impl Engine {
     pub async fn generate(&self, request: Request) -> Result<Pending, GenerateError> {
         let max_new_tokens = self.limits.check(&request)?;
         if self.tokenizer.is_none() && !request.sampling.stop.is_empty() {
-            return Err(GenerateError::Invalid("stop needs a tokenizer, and the model's folder has no tokenizer.json.".to_owned()));
+            return Err(GenerateError::Invalid(
+                "stop needs a tokenizer, and the model's folder has no tokenizer.json.".to_owned(),
+            ));
         }
         if self.draining.is_cancelled() {
             return Err(GenerateError::Draining);
         }
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| GenerateError::QueueFull)?;
+        let place =
+            Arc::clone(&self.places).try_acquire_owned().map_err(|_| GenerateError::QueueFull)?;
         let (done, answer) = oneshot::channel();
-        let (partial, so_far) = if request.stream { Some(watch::channel(None)).unzip() } else { (None, None) };
+        let (partial, so_far) =
+            if request.stream { Some(watch::channel(None)).unzip() } else { (None, None) };
         let job = Job { request, max_new_tokens, arrival: Instant::now(), done, partial, place };
-        self.commands.send(Command::Generate(job)).await.map_err(|_| GenerateError::Internal("the scheduler has ended".to_owned()))?;
+        self.commands
+            .send(Command::Generate(job))
+            .await
+            .map_err(|_| GenerateError::Internal("the scheduler has ended".to_owned()))?;
         Ok(Pending { done: answer, partial: so_far })
     }
 
     /// Checks requests and queues them all, or none if one cannot be served.
-    pub async fn generate_all(&self, requests: Vec<Request>) -> Result<Vec<Pending>, GenerateError> {
+    pub async fn generate_all(
+        &self,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Pending>, GenerateError> {
         for request in &requests {
             self.limits.check(request)?;
         }

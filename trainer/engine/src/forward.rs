@@ -1,15 +1,20 @@
-//! Inference forward of Llama, Qwen2 and Qwen3: a prompt at once, or one token of every running request.
+//! Inference forward of Llama, Qwen2 and Qwen3: a prompt at once, or one token of every running
+//! request.
 //!
 //! ```text
 //!  prefill: [T] tokens ──▶ block × layers (causal attention) ──▶ kv [layers, 2, T, kv_heads, head_dim], logits of the last token
 //!  decode:  [B] tokens ──▶ block × layers (attention over the KV cache, in spans of rows with one bucket) ──▶ logits [B, vocabulary]
 //! ```
-//! A step costs few calls whatever B is: matrices multiply all rows together ([`rljob_collective::linear`]: a decode step takes as long as the weights
-//! take to read), and attention is one call a span. In deterministic mode a
-//! prompt is computed alone at its own shape, decoded rows are padded to a multiple of [`ROWS`] and multiplied a few at a time, and a row's attention length is
-//! its own bucket.
+//! A step costs few calls whatever B is: matrices multiply all rows together
+//! ([`rljob_collective::linear`]: a decode step takes as long as the weights take to read), and
+//! attention is one call a span. In deterministic mode a prompt is computed alone at its own shape,
+//! decoded rows are padded to a multiple of [`ROWS`] and multiplied a few at a time, and a row's
+//! attention length is its own bucket.
 
-#![expect(non_snake_case, reason = "tensors carry capital shape suffixes: T or B rows, H query heads, K key-value heads, D head dimension")]
+#![expect(
+    non_snake_case,
+    reason = "tensors carry capital shape suffixes: T or B rows, H query heads, K key-value heads, D head dimension"
+)]
 
 use rljob_collective::{CollectiveError, linear, linear_by_rows};
 use rljob_learner::model::ModelConfig;
@@ -52,7 +57,8 @@ pub struct Row {
     pub position: usize,
 }
 
-/// Rotary embedding, `[positions, head_dim]` each. The first half of `sin` is negated, so that rotation is `x · cos + roll(x, head_dim / 2) · sin`.
+/// Rotary embedding, `[positions, head_dim]` each. The first half of `sin` is negated, so that
+/// rotation is `x · cos + roll(x, head_dim / 2) · sin`.
 #[derive(Debug)]
 struct Rotary {
     cos: Tensor,
@@ -70,7 +76,12 @@ struct Span {
 
 impl Model {
     /// A model over `weights`, for positions below `context`.
-    pub fn new(config: ModelConfig, weights: Weights, context: usize, deterministic: bool) -> Result<Self, TchError> {
+    pub fn new(
+        config: ModelConfig,
+        weights: Weights,
+        context: usize,
+        deterministic: bool,
+    ) -> Result<Self, TchError> {
         let rotary = Rotary::new(&config, context, weights.kind())?;
         Ok(Self { config, weights, rotary, deterministic })
     }
@@ -90,8 +101,14 @@ impl Model {
         self.prefill_with_hidden(prompt).map(|(prefilled, _)| prefilled)
     }
 
-    /// Computes a prompt, and the log-probabilities of its tokens after `start`, each given those before, with the `top` likeliest of each position.
-    pub fn score(&self, prompt: &[i64], start: usize, top: usize) -> Result<(Prefilled, Vec<Sampled>), ForwardError> {
+    /// Computes a prompt, and the log-probabilities of its tokens after `start`, each given those
+    /// before, with the `top` likeliest of each position.
+    pub fn score(
+        &self,
+        prompt: &[i64],
+        start: usize,
+        top: usize,
+    ) -> Result<(Prefilled, Vec<Sampled>), ForwardError> {
         let (prefilled, x_TE) = self.prefill_with_hidden(prompt)?;
         let mut scored = Vec::with_capacity(prompt.len() - start - 1);
         for first in (start..prompt.len() - 1).step_by(SCORED_ROWS) {
@@ -105,8 +122,14 @@ impl Model {
     /// A prompt's prefill and the residual stream after the last layer, `[T, hidden]`.
     fn prefill_with_hidden(&self, prompt: &[i64]) -> Result<(Prefilled, Tensor), ForwardError> {
         let (T, config) = (prompt.len() as i64, &self.config);
-        let kv = Tensor::f_zeros([config.num_hidden_layers as i64, 2, T, config.num_key_value_heads, config.head_dim], (self.weights.kind(), Device::Cpu))?;
-        let angles = [self.rotary.cos.f_narrow(0, 0, T)?.f_unsqueeze(1)?, self.rotary.sin.f_narrow(0, 0, T)?.f_unsqueeze(1)?];
+        let kv = Tensor::f_zeros(
+            [config.num_hidden_layers as i64, 2, T, config.num_key_value_heads, config.head_dim],
+            (self.weights.kind(), Device::Cpu),
+        )?;
+        let angles = [
+            self.rotary.cos.f_narrow(0, 0, T)?.f_unsqueeze(1)?,
+            self.rotary.sin.f_narrow(0, 0, T)?.f_unsqueeze(1)?,
+        ];
         let mut x_TE = self.embed(prompt)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let slot = kv.f_select(0, index as i64)?;
@@ -120,16 +143,25 @@ impl Model {
         Ok((Prefilled { kv, logits }, x_TE))
     }
 
-    /// Feeds one token of each request, row `i` being slot `i`; writes their keys and values into `cache` and returns logits `[rows, vocabulary]` in fp32.
+    /// Feeds one token of each request, row `i` being slot `i`; writes their keys and values into
+    /// `cache` and returns logits `[rows, vocabulary]` in fp32.
     pub fn decode(&self, cache: &KvCache, rows: &[Row]) -> Result<Tensor, ForwardError> {
         let count = rows.len() as i64;
         let rows = self.padded(rows);
         let tokens: Vec<i64> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<i64> = rows.iter().map(|row| row.position as i64).collect();
-        let cells: Vec<i64> = rows.iter().enumerate().map(|(slot, row)| (slot * cache.length() + row.position) as i64).collect();
-        let (positions_B, cells_B) = (Tensor::f_from_slice(&positions)?, Tensor::f_from_slice(&cells)?);
+        let cells: Vec<i64> = rows
+            .iter()
+            .enumerate()
+            .map(|(slot, row)| (slot * cache.length() + row.position) as i64)
+            .collect();
+        let (positions_B, cells_B) =
+            (Tensor::f_from_slice(&positions)?, Tensor::f_from_slice(&cells)?);
         let spans = spans(&rows, &positions_B, self.weights.kind())?;
-        let angles = [self.rotary.cos.f_index_select(0, &positions_B)?.f_unsqueeze(1)?, self.rotary.sin.f_index_select(0, &positions_B)?.f_unsqueeze(1)?];
+        let angles = [
+            self.rotary.cos.f_index_select(0, &positions_B)?.f_unsqueeze(1)?,
+            self.rotary.sin.f_index_select(0, &positions_B)?.f_unsqueeze(1)?,
+        ];
         let mut x_BE = self.embed(&tokens)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let [keys, values] = cache.layer(index);
@@ -142,9 +174,11 @@ impl Model {
         Ok(self.logits(&x_BE)?.f_narrow(0, 0, count)?)
     }
 
-    /// In deterministic mode, rows up to a multiple of [`ROWS`]; the spare ones use free slots and the last row's shapes.
+    /// In deterministic mode, rows up to a multiple of [`ROWS`]; the spare ones use free slots and
+    /// the last row's shapes.
     fn padded(&self, rows: &[Row]) -> Vec<Row> {
-        let wanted = if self.deterministic { rows.len().next_multiple_of(ROWS) } else { rows.len() };
+        let wanted =
+            if self.deterministic { rows.len().next_multiple_of(ROWS) } else { rows.len() };
         let spare = rows.last().map(|row| Row { token: 0, ..*row });
         rows.iter().copied().chain(spare.into_iter().cycle()).take(wanted).collect()
     }
@@ -154,7 +188,9 @@ impl Model {
     }
 
     fn logits(&self, x_TE: &Tensor) -> Result<Tensor, ForwardError> {
-        Ok(self.linear(&self.norm(x_TE, &self.weights.norm)?, &self.weights.head)?.f_to_kind(Kind::Float)?)
+        Ok(self
+            .linear(&self.norm(x_TE, &self.weights.norm)?, &self.weights.head)?
+            .f_to_kind(Kind::Float)?)
     }
 
     fn linear(&self, x_TE: &Tensor, weight: &Tensor) -> Result<Tensor, CollectiveError> {
@@ -165,12 +201,23 @@ impl Model {
         x.f_rms_norm(weight.size(), Some(weight), self.config.rms_norm_eps)
     }
 
-    /// One block. `attend` takes rotated q `[T, H, D]`, rotated k and v `[T, K, D]` and returns `[T, H · D]`.
-    fn block<A>(&self, layer: &LayerWeights, x_TE: &Tensor, angles: &[Tensor; 2], attend: A) -> Result<Tensor, ForwardError>
+    /// One block. `attend` takes rotated q `[T, H, D]`, rotated k and v `[T, K, D]` and returns
+    /// `[T, H · D]`.
+    fn block<A>(
+        &self,
+        layer: &LayerWeights,
+        x_TE: &Tensor,
+        angles: &[Tensor; 2],
+        attend: A,
+    ) -> Result<Tensor, ForwardError>
     where
         A: FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
     {
-        let (H, K, D) = (self.config.num_attention_heads, self.config.num_key_value_heads, self.config.head_dim);
+        let (H, K, D) = (
+            self.config.num_attention_heads,
+            self.config.num_key_value_heads,
+            self.config.head_dim,
+        );
         let mut qkv = self.linear(&self.norm(x_TE, &layer.input_norm)?, &layer.qkv)?;
         if let Some(bias) = &layer.qkv_bias {
             qkv = qkv.f_add_(bias)?;
@@ -178,31 +225,49 @@ impl Model {
         let qkv = qkv.f_view([-1, H + 2 * K, D])?;
         let mut qk = qkv.f_narrow(1, 0, H + K)?;
         if let Some([of_queries, of_keys]) = &layer.qk_norms {
-            qk = Tensor::f_cat(&[self.norm(&qk.f_narrow(1, 0, H)?, of_queries)?, self.norm(&qk.f_narrow(1, H, K)?, of_keys)?], 1)?;
+            qk = Tensor::f_cat(
+                &[
+                    self.norm(&qk.f_narrow(1, 0, H)?, of_queries)?,
+                    self.norm(&qk.f_narrow(1, H, K)?, of_keys)?,
+                ],
+                1,
+            )?;
         }
         let [cos, sin] = angles;
         let qk = qk.f_mul(cos)?.f_addcmul(&qk.f_roll([D / 2], [-1])?, sin)?;
-        let attended = attend(&qk.f_narrow(1, 0, H)?, &qk.f_narrow(1, H, K)?, &qkv.f_narrow(1, H + K, K)?)?;
+        let attended =
+            attend(&qk.f_narrow(1, 0, H)?, &qk.f_narrow(1, H, K)?, &qkv.f_narrow(1, H + K, K)?)?;
         let x_TE = self.linear(&attended, &layer.output)?.f_add_(x_TE)?;
         let gate_up = self.linear(&self.norm(&x_TE, &layer.mlp_norm)?, &layer.gate_up)?;
         let inner = self.config.intermediate_size;
-        let activated = gate_up.f_narrow(1, 0, inner)?.f_silu()?.f_mul_(&gate_up.f_narrow(1, inner, inner)?)?;
+        let activated =
+            gate_up.f_narrow(1, 0, inner)?.f_silu()?.f_mul_(&gate_up.f_narrow(1, inner, inner)?)?;
         Ok(self.linear(&activated, &layer.down)?.f_add_(&x_TE)?)
     }
 }
 
 /// Shape of the KV cache of a model of this shape.
 pub fn cache_shape(config: &ModelConfig, kind: Kind) -> CacheShape {
-    CacheShape { layers: config.num_hidden_layers as i64, kv_heads: config.num_key_value_heads, head_dim: config.head_dim, kind }
+    CacheShape {
+        layers: config.num_hidden_layers as i64,
+        kv_heads: config.num_key_value_heads,
+        head_dim: config.head_dim,
+        kind,
+    }
 }
 
 impl Rotary {
     fn new(config: &ModelConfig, context: usize, kind: Kind) -> Result<Self, TchError> {
         let options = (Kind::Float, Device::Cpu);
         let frequencies = Tensor::f_from_slice(&config.rope_frequencies())?;
-        let angles = Tensor::f_arange(context as i64, options)?.f_unsqueeze(1)?.f_mul(&frequencies.f_unsqueeze(0)?)?;
+        let angles = Tensor::f_arange(context as i64, options)?
+            .f_unsqueeze(1)?
+            .f_mul(&frequencies.f_unsqueeze(0)?)?;
         let (cos, sin) = (angles.f_cos()?, angles.f_sin()?);
-        Ok(Self { cos: Tensor::f_cat(&[&cos, &cos], 1)?.f_to_kind(kind)?, sin: Tensor::f_cat(&[&sin.f_neg()?, &sin], 1)?.f_to_kind(kind)? })
+        Ok(Self {
+            cos: Tensor::f_cat(&[&cos, &cos], 1)?.f_to_kind(kind)?,
+            sin: Tensor::f_cat(&[&sin.f_neg()?, &sin], 1)?.f_to_kind(kind)?,
+        })
     }
 }
 
@@ -212,9 +277,11 @@ fn spans(rows: &[Row], positions_B: &Tensor, kind: Kind) -> Result<Vec<Span>, Tc
     let mut spans = Vec::new();
     for run in rows.chunk_by(|a, b| bucket(a.position + 1) == bucket(b.position + 1)) {
         let (count, length) = (run.len() as i64, bucket(run[0].position + 1) as i64);
-        let beyond =
-            Tensor::f_arange(length, (Kind::Int64, Device::Cpu))?.f_unsqueeze(0)?.f_gt_tensor(&positions_B.f_narrow(0, start, count)?.f_unsqueeze(1)?)?;
-        let mask = Tensor::f_zeros([count, length], (kind, Device::Cpu))?.f_masked_fill_(&beyond, f64::NEG_INFINITY)?;
+        let beyond = Tensor::f_arange(length, (Kind::Int64, Device::Cpu))?
+            .f_unsqueeze(0)?
+            .f_gt_tensor(&positions_B.f_narrow(0, start, count)?.f_unsqueeze(1)?)?;
+        let mask = Tensor::f_zeros([count, length], (kind, Device::Cpu))?
+            .f_masked_fill_(&beyond, f64::NEG_INFINITY)?;
         spans.push(Span { start, rows: count, length, mask: mask.f_view([count, 1, 1, length])? });
         start += count;
     }
@@ -225,19 +292,52 @@ fn spans(rows: &[Row], positions_B: &Tensor, kind: Kind) -> Result<Vec<Span>, Tc
 fn causal_attention(q_THD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor) -> Result<Tensor, TchError> {
     let (q, k) = (q_THD.size(), k_TKD.size());
     let group = q[1] / k[1];
-    let repeat = |x: &Tensor| x.f_unsqueeze(2)?.f_expand([k[0], k[1], group, k[2]], false)?.f_reshape([k[0], q[1], k[2]])?.f_transpose(0, 1)?.f_unsqueeze(0);
+    let repeat = |x: &Tensor| {
+        x.f_unsqueeze(2)?
+            .f_expand([k[0], k[1], group, k[2]], false)?
+            .f_reshape([k[0], q[1], k[2]])?
+            .f_transpose(0, 1)?
+            .f_unsqueeze(0)
+    };
     let q_1HTD = q_THD.f_transpose(0, 1)?.f_unsqueeze(0)?;
-    let out = Tensor::f_scaled_dot_product_attention(&q_1HTD, &repeat(k_TKD)?, &repeat(v_TKD)?, None::<Tensor>, 0.0, true, None, false)?;
+    let out = Tensor::f_scaled_dot_product_attention(
+        &q_1HTD,
+        &repeat(k_TKD)?,
+        &repeat(v_TKD)?,
+        None::<Tensor>,
+        0.0,
+        true,
+        None,
+        false,
+    )?;
     out.f_squeeze_dim(0)?.f_transpose(0, 1)?.f_reshape([q[0], q[1] * q[2]])
 }
 
-/// Attention of one token a row over the cache: the heads of a group are the queries of their shared key-value head, `[rows, K, group, D]`.
-fn cached_attention(q_BHD: &Tensor, keys_SLKD: &Tensor, values_SLKD: &Tensor, spans: &[Span]) -> Result<Tensor, TchError> {
+/// Attention of one token a row over the cache: the heads of a group are the queries of their
+/// shared key-value head, `[rows, K, group, D]`.
+fn cached_attention(
+    q_BHD: &Tensor,
+    keys_SLKD: &Tensor,
+    values_SLKD: &Tensor,
+    spans: &[Span],
+) -> Result<Tensor, TchError> {
     let (q, K) = (q_BHD.size(), keys_SLKD.size()[2]);
     let attend = |span: &Span| {
-        let q_BKGD = q_BHD.f_narrow(0, span.start, span.rows)?.f_reshape([span.rows, K, q[1] / K, q[2]])?;
-        let of = |x: &Tensor| x.f_narrow(0, span.start, span.rows)?.f_narrow(1, 0, span.length)?.f_transpose(1, 2);
-        let out = Tensor::f_scaled_dot_product_attention(&q_BKGD, &of(keys_SLKD)?, &of(values_SLKD)?, Some(&span.mask), 0.0, false, None, false)?;
+        let q_BKGD =
+            q_BHD.f_narrow(0, span.start, span.rows)?.f_reshape([span.rows, K, q[1] / K, q[2]])?;
+        let of = |x: &Tensor| {
+            x.f_narrow(0, span.start, span.rows)?.f_narrow(1, 0, span.length)?.f_transpose(1, 2)
+        };
+        let out = Tensor::f_scaled_dot_product_attention(
+            &q_BKGD,
+            &of(keys_SLKD)?,
+            &of(values_SLKD)?,
+            Some(&span.mask),
+            0.0,
+            false,
+            None,
+            false,
+        )?;
         out.f_reshape([span.rows, q[1] * q[2]])
     };
     match spans {

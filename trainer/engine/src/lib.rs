@@ -1,6 +1,8 @@
-//! The embedded engine: tokens in, tokens with log-probabilities out, over the part of SGLang 0.5.12's HTTP interface that a run needs, and OpenAI's for people.
+//! The embedded engine: tokens in, tokens with log-probabilities out, over the part of SGLang
+//! 0.5.12's HTTP interface that a run needs, and OpenAI's for people.
 //!
-//! For laptops and tests, on CPUs; not a replacement for SGLang. Without a tokenizer in the model's folder `text` is empty.
+//! For laptops and tests, on CPUs; not a replacement for SGLang. Without a tokenizer in the model's
+//! folder `text` is empty.
 //!
 //! ```text
 //!  HTTP (axum) ──▶ engine: checks, bounded queue ──▶ scheduler's thread ──▶ forward ──▶ sampling
@@ -8,10 +10,12 @@
 //!                                                        │      └─ prompts: prefills that the samples of a group share
 //!                                                        └─ updates: folder or broadcast ──▶ weights (copied in place)
 //! ```
-//! Read in this order: [`request`], [`answer`], [`scheduler`], [`forward`], [`sampling`], [`cache`], [`weights`], then [`http`].
+//! Read in this order: [`request`], [`answer`], [`scheduler`], [`forward`], [`sampling`],
+//! [`cache`], [`weights`], then [`http`].
 //!
-//! With `--deterministic` a request's tokens and log-probabilities are a function of (weights, prompt, sampling parameters, seed): see [`forward`]. A sample that a pause takes
-//! back starts anew from its prompt.
+//! With `--deterministic` a request's tokens and log-probabilities are a function of (weights,
+//! prompt, sampling parameters, seed): see [`forward`]. A sample that a pause takes back starts
+//! anew from its prompt.
 
 pub mod answer;
 pub mod arguments;

@@ -1,4 +1,5 @@
-//! From a model folder to a model: waits for a folder that is still being exported, reads or draws the weights, and derives the limits.
+//! From a model folder to a model: waits for a folder that is still being exported, reads or draws
+//! the weights, and derives the limits.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -87,10 +88,14 @@ pub async fn wait_for_folder(folder: &Path, format: LoadFormat) -> Result<(), Lo
     Ok(())
 }
 
-/// Whether the folder has a configuration and, if asked for, weights. A learner writes a folder under another name and renames it when it is whole.
+/// Whether the folder has a configuration and, if asked for, weights. A learner writes a folder
+/// under another name and renames it when it is whole.
 fn is_complete(folder: &Path, format: LoadFormat) -> bool {
     let has = |name: &str| folder.join(name).is_file();
-    has("config.json") && (format == LoadFormat::Dummy || has("model.safetensors") || has("model.safetensors.index.json"))
+    has("config.json")
+        && (format == LoadFormat::Dummy
+            || has("model.safetensors")
+            || has("model.safetensors.index.json"))
 }
 
 /// Loads a complete folder.
@@ -110,11 +115,22 @@ pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
     };
     weights.copy_from(&blocks)?;
     let shape = cache_shape(&config, kind);
-    let max_total_tokens = arguments.max_total_tokens.unwrap_or_else(|| (CACHE_BYTES / shape.bytes_per_token()).max(1024)) as usize;
+    let max_total_tokens = arguments
+        .max_total_tokens
+        .unwrap_or_else(|| (CACHE_BYTES / shape.bytes_per_token()).max(1024))
+        as usize;
     // One request alone occupies a padded row of slots.
-    let context_length = (config.max_position_embeddings as usize).min(max_total_tokens / crate::cache::ROWS);
-    let (limits, eos) = (Limits { context_length, vocabulary: config.vocab_size }, config.eos_token_ids.clone());
-    tracing::info!(parameters = layout.numel(), ?kind, context_length, max_total_tokens, "model loaded");
+    let context_length =
+        (config.max_position_embeddings as usize).min(max_total_tokens / crate::cache::ROWS);
+    let (limits, eos) =
+        (Limits { context_length, vocabulary: config.vocab_size }, config.eos_token_ids.clone());
+    tracing::info!(
+        parameters = layout.numel(),
+        ?kind,
+        context_length,
+        max_total_tokens,
+        "model loaded"
+    );
     let model = Model::new(config, weights, context_length, arguments.deterministic)?;
     let tokenizer = tokenizer(folder)?;
     let eos = with_own_eos(eos, tokenizer.as_ref());
@@ -122,7 +138,11 @@ pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
 }
 
 fn tokenizer(folder: &Path) -> Result<Option<TextTokenizer>, LoadError> {
-    if folder.join("tokenizer.json").is_file() { Ok(Some(TextTokenizer::open(folder)?)) } else { Ok(None) }
+    if folder.join("tokenizer.json").is_file() {
+        Ok(Some(TextTokenizer::open(folder)?))
+    } else {
+        Ok(None)
+    }
 }
 
 /// The tokenizer's own end-of-sequence token ends a completion too, as in SGLang.
@@ -131,7 +151,8 @@ fn with_own_eos(mut eos: Vec<i64>, tokenizer: Option<&TextTokenizer>) -> Vec<i64
     eos
 }
 
-/// `dtype` (transformers 5) or `torch_dtype` (transformers 4); fp32 if the configuration names none.
+/// `dtype` (transformers 5) or `torch_dtype` (transformers 4); fp32 if the configuration names
+/// none.
 fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
     #[derive(Deserialize)]
     struct Raw {
@@ -142,12 +163,16 @@ fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
     match raw.dtype.or(raw.torch_dtype).as_deref() {
         None | Some("float32") => Ok(Kind::Float),
         Some("bfloat16") => Ok(Kind::BFloat16),
-        Some(other) => Err(config_error(folder, format!("dtype `{other}` is neither float32 nor bfloat16; give --dtype"))),
+        Some(other) => Err(config_error(
+            folder,
+            format!("dtype `{other}` is neither float32 nor bfloat16; give --dtype"),
+        )),
     }
 }
 
 fn read_config<T: serde::de::DeserializeOwned>(folder: &Path) -> Result<T, LoadError> {
-    let text = std::fs::read(folder.join("config.json")).map_err(|error| config_error(folder, error.to_string()))?;
+    let text = std::fs::read(folder.join("config.json"))
+        .map_err(|error| config_error(folder, error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| config_error(folder, error.to_string()))
 }
 

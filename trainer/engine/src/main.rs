@@ -1,4 +1,5 @@
-//! `rljob-engine`: see the library. Exit code 0 after SIGTERM or SIGINT, 1 if the model cannot be loaded or served.
+//! `rljob-engine`: see the library. Exit code 0 after SIGTERM or SIGINT, 1 if the model cannot be
+//! loaded or served.
 
 use std::future::Future;
 use std::io::IsTerminal as _;
@@ -14,11 +15,19 @@ use tracing_subscriber::EnvFilter;
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     if let Some(parent) = arguments.exit_with_parent {
         exit_with_parent(parent).context("failed to ask for a signal at the parent's end")?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("failed to start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
     let outcome = runtime.block_on(run(arguments));
     // The scheduler may be inside a collective; nothing it holds outlives the process.
     runtime.shutdown_background();
@@ -32,7 +41,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         server = Server::start(arguments) => server?,
         () = &mut stop => return Ok(()),
     };
-    tracing::info!("listening on http://{}", server.address().context("the listener has no address")?);
+    tracing::info!(
+        "listening on http://{}",
+        server.address().context("the listener has no address")?
+    );
     server.serve(stop).await
 }
 
@@ -48,9 +60,13 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// SIGTERM when the thread that started this process ends. If it ended before the order took effect, this process already has another parent.
+/// SIGTERM when the thread that started this process ends. If it ended before the order took
+/// effect, this process already has another parent.
 fn exit_with_parent(parent: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
+    anyhow::ensure!(
+        getppid() == Pid::from_raw(parent),
+        "the process {parent} that started this one is gone"
+    );
     Ok(())
 }

@@ -1,9 +1,12 @@
 //! Prometheus metrics under SGLang's names.
 
-use prometheus::{Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
+};
 
 /// Bounds of the histograms, in seconds.
-const SECONDS: [f64; 16] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+const SECONDS: [f64; 16] =
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// The metrics of one engine.
 #[derive(Clone, Debug)]
@@ -48,22 +51,92 @@ impl Metrics {
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         Ok(Self {
-            running: register(&registry, IntGauge::new("sglang:num_running_reqs", "The number of running requests.")?)?,
-            queued: register(&registry, IntGauge::new("sglang:num_queue_reqs", "The number of requests in the waiting queue.")?)?,
-            throughput: register(&registry, Gauge::new("sglang:gen_throughput", "The generation throughput (token/s).")?)?,
-            prompt_tokens: register(&registry, IntCounter::new("sglang:prompt_tokens_total", "Number of prefill tokens processed.")?)?,
-            cached_tokens: register(&registry, IntCounter::new("sglang:cached_tokens_total", "Number of cached prompt tokens.")?)?,
-            generation_tokens: register(&registry, IntCounter::new("sglang:generation_tokens_total", "Number of generation tokens processed.")?)?,
-            requests: register(&registry, IntCounter::new("sglang:num_requests_total", "Number of requests processed.")?)?,
-            aborted: register(&registry, IntCounter::new("sglang:num_aborted_requests_total", "Number of requests aborted.")?)?,
-            retracted: register(&registry, IntCounter::new("sglang:num_retracted_requests_total", "Number of requests taken back to the queue.")?)?,
-            used_tokens: register(&registry, IntGauge::new("sglang:num_used_tokens", "The number of used tokens.")?)?,
-            max_total_tokens: register(&registry, IntGauge::new("sglang:max_total_num_tokens", "Maximum total number of tokens in the KV cache pool.")?)?,
-            token_usage: register(&registry, Gauge::new("sglang:token_usage", "The token usage.")?)?,
-            first_token: histogram(&registry, "sglang:time_to_first_token_seconds", "Time to the first token in seconds.")?,
-            inter_token: histogram(&registry, "sglang:inter_token_latency_seconds", "Time from token to token in seconds.")?,
-            latency: histogram(&registry, "sglang:e2e_request_latency_seconds", "Time from arrival to answer in seconds.")?,
-            queue_time: histogram(&registry, "sglang:queue_time_seconds", "Time in the queue in seconds.")?,
+            running: register(
+                &registry,
+                IntGauge::new("sglang:num_running_reqs", "The number of running requests.")?,
+            )?,
+            queued: register(
+                &registry,
+                IntGauge::new(
+                    "sglang:num_queue_reqs",
+                    "The number of requests in the waiting queue.",
+                )?,
+            )?,
+            throughput: register(
+                &registry,
+                Gauge::new("sglang:gen_throughput", "The generation throughput (token/s).")?,
+            )?,
+            prompt_tokens: register(
+                &registry,
+                IntCounter::new(
+                    "sglang:prompt_tokens_total",
+                    "Number of prefill tokens processed.",
+                )?,
+            )?,
+            cached_tokens: register(
+                &registry,
+                IntCounter::new("sglang:cached_tokens_total", "Number of cached prompt tokens.")?,
+            )?,
+            generation_tokens: register(
+                &registry,
+                IntCounter::new(
+                    "sglang:generation_tokens_total",
+                    "Number of generation tokens processed.",
+                )?,
+            )?,
+            requests: register(
+                &registry,
+                IntCounter::new("sglang:num_requests_total", "Number of requests processed.")?,
+            )?,
+            aborted: register(
+                &registry,
+                IntCounter::new(
+                    "sglang:num_aborted_requests_total",
+                    "Number of requests aborted.",
+                )?,
+            )?,
+            retracted: register(
+                &registry,
+                IntCounter::new(
+                    "sglang:num_retracted_requests_total",
+                    "Number of requests taken back to the queue.",
+                )?,
+            )?,
+            used_tokens: register(
+                &registry,
+                IntGauge::new("sglang:num_used_tokens", "The number of used tokens.")?,
+            )?,
+            max_total_tokens: register(
+                &registry,
+                IntGauge::new(
+                    "sglang:max_total_num_tokens",
+                    "Maximum total number of tokens in the KV cache pool.",
+                )?,
+            )?,
+            token_usage: register(
+                &registry,
+                Gauge::new("sglang:token_usage", "The token usage.")?,
+            )?,
+            first_token: histogram(
+                &registry,
+                "sglang:time_to_first_token_seconds",
+                "Time to the first token in seconds.",
+            )?,
+            inter_token: histogram(
+                &registry,
+                "sglang:inter_token_latency_seconds",
+                "Time from token to token in seconds.",
+            )?,
+            latency: histogram(
+                &registry,
+                "sglang:e2e_request_latency_seconds",
+                "Time from arrival to answer in seconds.",
+            )?,
+            queue_time: histogram(
+                &registry,
+                "sglang:queue_time_seconds",
+                "Time in the queue in seconds.",
+            )?,
             registry,
         })
     }
@@ -76,11 +149,17 @@ impl Metrics {
     }
 }
 
-fn register<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {
+fn register<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: C,
+) -> Result<C, prometheus::Error> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
 }
 
 fn histogram(registry: &Registry, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-    register(registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?)
+    register(
+        registry,
+        Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?,
+    )
 }

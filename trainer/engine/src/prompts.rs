@@ -1,4 +1,5 @@
-//! Prompts already computed under the current weights, by their exact token ids: the samples of one group share one prefill.
+//! Prompts already computed under the current weights, by their exact token ids: the samples of one
+//! group share one prefill.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -16,7 +17,10 @@ pub struct Prefilled {
 
 impl Prefilled {
     fn bytes(&self) -> usize {
-        [&self.kv, &self.logits].map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes()).iter().sum()
+        [&self.kv, &self.logits]
+            .map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes())
+            .iter()
+            .sum()
     }
 }
 
@@ -50,7 +54,14 @@ impl PromptCache {
             return;
         }
         while self.bytes + bytes > self.budget {
-            let Some(oldest) = self.entries.iter().min_by_key(|(_, (used, _))| *used).map(|(prompt, _)| prompt.clone()) else { break };
+            let Some(oldest) = self
+                .entries
+                .iter()
+                .min_by_key(|(_, (used, _))| *used)
+                .map(|(prompt, _)| prompt.clone())
+            else {
+                break;
+            };
             self.bytes -= self.entries.remove(&oldest).map_or(0, |(_, removed)| removed.bytes());
         }
         self.clock += 1;
@@ -74,7 +85,8 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_prompt_goes_first() {
-        let prefilled = || Rc::new(Prefilled { kv: Tensor::from(0.0_f32), logits: Tensor::from(0.0_f32) });
+        let prefilled =
+            || Rc::new(Prefilled { kv: Tensor::from(0.0_f32), logits: Tensor::from(0.0_f32) });
         let mut cache = PromptCache::new(16);
         cache.insert(&[1, 1], prefilled());
         cache.insert(&[2, 2], prefilled());

@@ -1,4 +1,5 @@
-//! A request on its way through the engine: what is refused before it is queued, and how its answer gets back.
+//! A request on its way through the engine: what is refused before it is queued, and how its answer
+//! gets back.
 
 use std::time::Instant;
 
@@ -38,7 +39,8 @@ pub struct Request {
     pub stream: bool,
 }
 
-/// How to sample. Numbers that SGLang limits are as they came; [`Limits::check`] refuses those outside.
+/// How to sample. Numbers that SGLang limits are as they came; [`Limits::check`] refuses those
+/// outside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Longest completion in tokens; none asks for as many as fit.
@@ -115,7 +117,8 @@ pub struct Job {
 }
 
 impl Limits {
-    /// Checks a request and says how long its completion may be; the messages are SGLang's where it has them.
+    /// Checks a request and says how long its completion may be; the messages are SGLang's where it
+    /// has them.
     pub fn check(&self, request: &Request) -> Result<usize, GenerateError> {
         let prompt = request.input_ids.len();
         let asked = request.sampling.max_new_tokens;
@@ -123,19 +126,42 @@ impl Limits {
             "rid cannot be empty.".to_owned()
         } else if prompt == 0 {
             "input_ids cannot be empty.".to_owned()
-        } else if let Some(id) = request.input_ids.iter().find(|id| !(0..self.vocabulary).contains(*id)) {
-            format!("The input_ids contain {id}, which is outside the vocabulary (0 to {}).", self.vocabulary - 1)
+        } else if let Some(id) =
+            request.input_ids.iter().find(|id| !(0..self.vocabulary).contains(*id))
+        {
+            format!(
+                "The input_ids contain {id}, which is outside the vocabulary (0 to {}).",
+                self.vocabulary - 1
+            )
         } else if prompt >= self.context_length {
-            format!("The input ({prompt} tokens) is longer than the model's context length ({} tokens).", self.context_length)
+            format!(
+                "The input ({prompt} tokens) is longer than the model's context length ({} tokens).",
+                self.context_length
+            )
         } else if let Some(new) = asked.filter(|new| *new > (self.context_length - prompt) as i64) {
             self.too_many(prompt, new)
-        } else if let Some(logprobs) = request.logprobs.filter(|logprobs| logprobs.top > TOP_LOGPROBS.min(self.vocabulary as usize)) {
-            format!("top_logprobs_num must be at most {}, got {}.", TOP_LOGPROBS.min(self.vocabulary as usize), logprobs.top)
-        } else if let Some(start) = request.logprobs.and_then(|logprobs| logprobs.start).filter(|start| *start >= prompt) {
-            format!("logprob_start_len must be below the number of prompt tokens ({prompt}), got {start}.")
+        } else if let Some(logprobs) = request
+            .logprobs
+            .filter(|logprobs| logprobs.top > TOP_LOGPROBS.min(self.vocabulary as usize))
+        {
+            format!(
+                "top_logprobs_num must be at most {}, got {}.",
+                TOP_LOGPROBS.min(self.vocabulary as usize),
+                logprobs.top
+            )
+        } else if let Some(start) =
+            request.logprobs.and_then(|logprobs| logprobs.start).filter(|start| *start >= prompt)
+        {
+            format!(
+                "logprob_start_len must be below the number of prompt tokens ({prompt}), got {start}."
+            )
         } else {
             let room = self.context_length - prompt;
-            return request.sampling.check(self.vocabulary).map(|()| asked.map_or(room, |new| new as usize)).map_err(GenerateError::Invalid);
+            return request
+                .sampling
+                .check(self.vocabulary)
+                .map(|()| asked.map_or(room, |new| new as usize))
+                .map_err(GenerateError::Invalid);
         };
         Err(GenerateError::Invalid(message))
     }
@@ -174,24 +200,55 @@ impl Default for Sampling {
 
 impl Sampling {
     fn check(&self, vocabulary: i64) -> Result<(), String> {
-        let penalty = |name: &str, value: f64| if (-2.0..=2.0).contains(&value) { Ok(()) } else { Err(format!("{name} must be in [-2, 2], got {value:?}.")) };
+        let penalty = |name: &str, value: f64| {
+            if (-2.0..=2.0).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{name} must be in [-2, 2], got {value:?}."))
+            }
+        };
         let ensure = |holds: bool, message: String| if holds { Ok(()) } else { Err(message) };
         let Self { temperature, top_p, top_k, min_p, min_new_tokens, .. } = *self;
-        ensure(temperature >= 0.0 && temperature.is_finite(), format!("temperature must be non-negative, got {temperature:?}."))?;
+        ensure(
+            temperature >= 0.0 && temperature.is_finite(),
+            format!("temperature must be non-negative, got {temperature:?}."),
+        )?;
         ensure(top_p > 0.0 && top_p <= 1.0, format!("top_p must be in (0, 1], got {top_p:?}."))?;
         ensure((0.0..=1.0).contains(&min_p), format!("min_p must be in [0, 1], got {min_p:?}."))?;
-        ensure(top_k == -1 || top_k >= 1 || self.is_greedy(), format!("top_k must be -1 (disable) or at least 1, got {top_k}."))?;
+        ensure(
+            top_k == -1 || top_k >= 1 || self.is_greedy(),
+            format!("top_k must be -1 (disable) or at least 1, got {top_k}."),
+        )?;
         penalty("frequency_penalty", self.frequency_penalty)?;
         penalty("presence_penalty", self.presence_penalty)?;
-        ensure(min_new_tokens >= 0, format!("min_new_tokens must be in [0, max_new_tokens], got {min_new_tokens}."))?;
+        ensure(
+            min_new_tokens >= 0,
+            format!("min_new_tokens must be in [0, max_new_tokens], got {min_new_tokens}."),
+        )?;
         if let Some(max) = self.max_new_tokens {
             ensure(max >= 0, format!("max_new_tokens must be at least 0, got {max}."))?;
-            ensure(min_new_tokens <= max, format!("min_new_tokens must be in [0, max_new_tokens({max})], got {min_new_tokens}."))?;
+            ensure(
+                min_new_tokens <= max,
+                format!(
+                    "min_new_tokens must be in [0, max_new_tokens({max})], got {min_new_tokens}."
+                ),
+            )?;
         }
-        ensure(self.stop.len() <= STOP_STRINGS, format!("stop must have at most {STOP_STRINGS} strings, got {}.", self.stop.len()))?;
-        ensure(self.stop.iter().all(|stop| !stop.is_empty()), "stop must not have an empty string.".to_owned())?;
+        ensure(
+            self.stop.len() <= STOP_STRINGS,
+            format!("stop must have at most {STOP_STRINGS} strings, got {}.", self.stop.len()),
+        )?;
+        ensure(
+            self.stop.iter().all(|stop| !stop.is_empty()),
+            "stop must not have an empty string.".to_owned(),
+        )?;
         let outside = self.stop_token_ids.iter().find(|id| !(0..vocabulary).contains(*id));
-        outside.map_or(Ok(()), |id| Err(format!("stop_token_ids contain {id}, which is outside the vocabulary (0 to {}).", vocabulary - 1)))
+        outside.map_or(Ok(()), |id| {
+            Err(format!(
+                "stop_token_ids contain {id}, which is outside the vocabulary (0 to {}).",
+                vocabulary - 1
+            ))
+        })
     }
 
     /// Whether the most likely token is always taken.
@@ -205,8 +262,15 @@ pub(crate) mod tests {
     use super::{Limits, Logprobs, Request, Sampling};
 
     pub(crate) fn request(input_ids: Vec<i64>, max_new_tokens: i64) -> Request {
-        let sampling = Sampling { max_new_tokens: Some(max_new_tokens), seed: Some(1), ..Sampling::default() };
-        Request { rid: "r".to_owned(), input_ids, sampling, logprobs: Some(Logprobs::default()), stream: false }
+        let sampling =
+            Sampling { max_new_tokens: Some(max_new_tokens), seed: Some(1), ..Sampling::default() };
+        Request {
+            rid: "r".to_owned(),
+            input_ids,
+            sampling,
+            logprobs: Some(Logprobs::default()),
+            stream: false,
+        }
     }
 
     fn refused(request: &Request) -> String {
@@ -220,13 +284,27 @@ pub(crate) mod tests {
         let open = Request { sampling: Sampling::default(), ..request(vec![1, 9], 0) };
         assert_eq!(limits.check(&open), Ok(6));
         assert_eq!(refused(&request(vec![], 1)), "input_ids cannot be empty.");
-        assert_eq!(refused(&request(vec![1, 10], 1)), "The input_ids contain 10, which is outside the vocabulary (0 to 9).");
-        assert_eq!(refused(&request(vec![-1], 1)), "The input_ids contain -1, which is outside the vocabulary (0 to 9).");
-        assert_eq!(refused(&request(vec![1; 8], 1)), "The input (8 tokens) is longer than the model's context length (8 tokens).");
-        assert!(refused(&request(vec![1; 3], 6)).starts_with("Requested token count exceeds the model's maximum context length of 8 tokens."));
+        assert_eq!(
+            refused(&request(vec![1, 10], 1)),
+            "The input_ids contain 10, which is outside the vocabulary (0 to 9)."
+        );
+        assert_eq!(
+            refused(&request(vec![-1], 1)),
+            "The input_ids contain -1, which is outside the vocabulary (0 to 9)."
+        );
+        assert_eq!(
+            refused(&request(vec![1; 8], 1)),
+            "The input (8 tokens) is longer than the model's context length (8 tokens)."
+        );
+        assert!(refused(&request(vec![1; 3], 6)).starts_with(
+            "Requested token count exceeds the model's maximum context length of 8 tokens."
+        ));
         let mut late = request(vec![1], 1);
         late.logprobs = Some(Logprobs { start: Some(1), ..Logprobs::default() });
-        assert_eq!(refused(&late), "logprob_start_len must be below the number of prompt tokens (1), got 1.");
+        assert_eq!(
+            refused(&late),
+            "logprob_start_len must be below the number of prompt tokens (1), got 1."
+        );
         late.logprobs = Some(Logprobs { top: 11, ..Logprobs::default() });
         assert_eq!(refused(&late), "top_logprobs_num must be at most 10, got 11.");
     }
@@ -242,10 +320,22 @@ pub(crate) mod tests {
         assert_eq!(with(&|s| s.top_p = 0.0), "top_p must be in (0, 1], got 0.0.");
         assert_eq!(with(&|s| s.top_k = 0), "top_k must be -1 (disable) or at least 1, got 0.");
         assert_eq!(with(&|s| s.min_p = 1.5), "min_p must be in [0, 1], got 1.5.");
-        assert_eq!(with(&|s| s.presence_penalty = 3.0), "presence_penalty must be in [-2, 2], got 3.0.");
-        assert_eq!(with(&|s| s.min_new_tokens = 3), "min_new_tokens must be in [0, max_new_tokens(2)], got 3.");
-        assert_eq!(with(&|s| s.max_new_tokens = Some(-1)), "max_new_tokens must be at least 0, got -1.");
+        assert_eq!(
+            with(&|s| s.presence_penalty = 3.0),
+            "presence_penalty must be in [-2, 2], got 3.0."
+        );
+        assert_eq!(
+            with(&|s| s.min_new_tokens = 3),
+            "min_new_tokens must be in [0, max_new_tokens(2)], got 3."
+        );
+        assert_eq!(
+            with(&|s| s.max_new_tokens = Some(-1)),
+            "max_new_tokens must be at least 0, got -1."
+        );
         assert_eq!(with(&|s| s.stop = vec![String::new()]), "stop must not have an empty string.");
-        assert_eq!(with(&|s| s.stop_token_ids = vec![10]), "stop_token_ids contain 10, which is outside the vocabulary (0 to 9).");
+        assert_eq!(
+            with(&|s| s.stop_token_ids = vec![10]),
+            "stop_token_ids contain 10, which is outside the vocabulary (0 to 9)."
+        );
     }
 }

@@ -1,11 +1,13 @@
-//! From logits to tokens: argmax, or sampling by inversion of the cumulative distribution, with log-probabilities.
+//! From logits to tokens: argmax, or sampling by inversion of the cumulative distribution, with
+//! log-probabilities.
 //!
 //! ```text
 //!  logits ─ penalties, forbidden tokens ─▶ ÷ temperature ─▶ softmax ─▶ top-k, top-p, min-p ─▶ draw
 //!                                                             └─▶ log-probabilities (of the whole distribution, as SGLang's)
 //! ```
-//! A row's result depends on that row's logits and draw alone. One uniform number is used a token, a pure function of (seed, position in the
-//! completion), so that a sample's randomness is the same wherever and whenever it is generated. Nothing sorts the vocabulary.
+//! A row's result depends on that row's logits and draw alone. One uniform number is used a token,
+//! a pure function of (seed, position in the completion), so that a sample's randomness is the same
+//! wherever and whenever it is generated. Nothing sorts the vocabulary.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -46,7 +48,8 @@ pub struct Draw {
     pub addends: Vec<(i64, f32)>,
 }
 
-/// A sampled token with the log-probability that logits ÷ temperature give it (of the logits themselves when greedy).
+/// A sampled token with the log-probability that logits ÷ temperature give it (of the logits
+/// themselves when greedy).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The token id.
@@ -72,9 +75,15 @@ pub fn sample(logits_BV: &Tensor, draws: &[Draw]) -> Result<Vec<Option<Sampled>>
 fn sample_rows(logits_BV: &Tensor, draws: &[Draw]) -> Result<Vec<Option<Sampled>>, TchError> {
     let V = logits_BV.size()[1] as usize;
     let greedy = |draw: &Draw| draw.temperature < GREEDY_BELOW;
-    let temperatures: Vec<f32> = draws.iter().map(|draw| if greedy(draw) { 1.0 } else { draw.temperature as f32 }).collect();
-    let scaled_BV = added(logits_BV, draws)?.f_div(&Tensor::f_from_slice(&temperatures)?.f_unsqueeze(1)?)?;
-    let likeliest: Vec<i64> = if draws.iter().any(greedy) { scaled_BV.f_argmax(-1, false)?.try_into()? } else { Vec::new() };
+    let temperatures: Vec<f32> =
+        draws.iter().map(|draw| if greedy(draw) { 1.0 } else { draw.temperature as f32 }).collect();
+    let scaled_BV =
+        added(logits_BV, draws)?.f_div(&Tensor::f_from_slice(&temperatures)?.f_unsqueeze(1)?)?;
+    let likeliest: Vec<i64> = if draws.iter().any(greedy) {
+        scaled_BV.f_argmax(-1, false)?.try_into()?
+    } else {
+        Vec::new()
+    };
     let probabilities: Vec<f32> = scaled_BV.f_softmax(-1, Kind::Float)?.f_view([-1])?.try_into()?;
     let row = |(index, (row, draw)): (usize, (&[f32], &Draw))| {
         let sums: Vec<f64> = row.chunks(BLOCK).map(sum).collect();
@@ -82,9 +91,17 @@ fn sample_rows(logits_BV: &Tensor, draws: &[Draw]) -> Result<Vec<Option<Sampled>
         if !total.is_finite() {
             return None;
         }
-        let token = if greedy(draw) { likeliest[index] as usize } else { pick(row, &sums, total, draw) };
-        let top = if draw.top_logprobs == 0 { Vec::new() } else { likeliest_first(row, draw.top_logprobs) };
-        let top = top.into_iter().map(|token| (logarithm(row[token as usize]), i64::from(token))).collect();
+        let token =
+            if greedy(draw) { likeliest[index] as usize } else { pick(row, &sums, total, draw) };
+        let top = if draw.top_logprobs == 0 {
+            Vec::new()
+        } else {
+            likeliest_first(row, draw.top_logprobs)
+        };
+        let top = top
+            .into_iter()
+            .map(|token| (logarithm(row[token as usize]), i64::from(token)))
+            .collect();
         Some(Sampled { token: token as i64, logprob: logarithm(row[token]), top })
     };
     Ok(probabilities.chunks(V).zip(draws).enumerate().map(row).collect())
@@ -103,7 +120,11 @@ fn added(logits_BV: &Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
     let changed_BV = logits_BV.f_add_scalar(0.0)?; // a copy
     for (row, draw) in draws.iter().enumerate().filter(|(_, draw)| !draw.addends.is_empty()) {
         let (tokens, addends): (Vec<i64>, Vec<f32>) = draw.addends.iter().copied().unzip();
-        let _ = changed_BV.f_select(0, row as i64)?.f_index_add_(0, &Tensor::f_from_slice(&tokens)?, &Tensor::f_from_slice(&addends)?)?;
+        let _ = changed_BV.f_select(0, row as i64)?.f_index_add_(
+            0,
+            &Tensor::f_from_slice(&tokens)?,
+            &Tensor::f_from_slice(&addends)?,
+        )?;
     }
     Ok(changed_BV)
 }
@@ -145,7 +166,8 @@ fn pick(row: &[f32], sums: &[f64], total: f64, draw: &Draw) -> usize {
     kept[fall(kept.iter().map(|token| row[*token as usize]), uniform * mass)] as usize
 }
 
-/// The first index at which the cumulative sum exceeds `threshold`; the last that is not zero if none does, which is rounding.
+/// The first index at which the cumulative sum exceeds `threshold`; the last that is not zero if
+/// none does, which is rounding.
 fn fall(values: impl Iterator<Item = f32>, threshold: f64) -> usize {
     let (mut cumulative, mut last) = (0.0, 0);
     for (index, value) in values.enumerate() {
@@ -160,7 +182,8 @@ fn fall(values: impl Iterator<Item = f32>, threshold: f64) -> usize {
     last
 }
 
-/// The tokens that may be sampled, most likely first: SGLang's rule, each limit on the whole distribution.
+/// The tokens that may be sampled, most likely first: SGLang's rule, each limit on the whole
+/// distribution.
 fn kept(row: &[f32], draw: &Draw) -> Vec<u32> {
     let top_k = draw.top_k.unwrap_or(row.len()).min(row.len());
     let mut looked_at = CANDIDATES.min(top_k).max(1);
@@ -198,20 +221,36 @@ fn likeliest_first(row: &[f32], count: usize) -> Vec<u32> {
     tokens
 }
 
-/// Log-probabilities of `targets`, one a row of `logits_TV`, each with the `top` likeliest tokens of its row.
-pub fn logprobs_of(logits_TV: &Tensor, targets: &[i64], top: usize) -> Result<Vec<Sampled>, TchError> {
+/// Log-probabilities of `targets`, one a row of `logits_TV`, each with the `top` likeliest tokens
+/// of its row.
+pub fn logprobs_of(
+    logits_TV: &Tensor,
+    targets: &[i64],
+    top: usize,
+) -> Result<Vec<Sampled>, TchError> {
     let logprobs_TV = logits_TV.f_log_softmax(-1, Kind::Float)?;
     let targets_T1 = Tensor::f_from_slice(targets)?.f_unsqueeze(1)?;
-    let chosen: Vec<f64> = logprobs_TV.f_gather(1, &targets_T1, false)?.f_view([-1])?.f_to_kind(Kind::Double)?.try_into()?;
+    let chosen: Vec<f64> = logprobs_TV
+        .f_gather(1, &targets_T1, false)?
+        .f_view([-1])?
+        .f_to_kind(Kind::Double)?
+        .try_into()?;
     let (values, tokens) = if top == 0 {
         (Vec::new(), Vec::new())
     } else {
         let (values_TK, tokens_TK) = logprobs_TV.f_topk(top as i64, -1, true, true)?;
-        (Vec::<f64>::try_from(values_TK.f_view([-1])?.f_to_kind(Kind::Double)?)?, Vec::<i64>::try_from(tokens_TK.f_view([-1])?)?)
+        (
+            Vec::<f64>::try_from(values_TK.f_view([-1])?.f_to_kind(Kind::Double)?)?,
+            Vec::<i64>::try_from(tokens_TK.f_view([-1])?)?,
+        )
     };
     let row = |(index, (logprob, token)): (usize, (f64, &i64))| {
         let part = index * top..(index + 1) * top;
-        Sampled { token: *token, logprob, top: values[part.clone()].iter().copied().zip(tokens[part].iter().copied()).collect() }
+        Sampled {
+            token: *token,
+            logprob,
+            top: values[part.clone()].iter().copied().zip(tokens[part].iter().copied()).collect(),
+        }
     };
     Ok(chosen.into_iter().zip(targets).enumerate().map(row).collect())
 }

@@ -13,7 +13,8 @@ use crate::http::{Keys, router};
 use crate::loading::{load, wait_for_folder};
 use crate::scheduler::Command;
 
-/// How long requests in flight may go on after the order to stop; then they are answered as aborted.
+/// How long requests in flight may go on after the order to stop; then they are answered as
+/// aborted.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// How long the last answers may take to be written.
@@ -32,14 +33,21 @@ pub struct Server {
 impl Server {
     /// Loads the model, starts the scheduler and listens.
     pub async fn start(arguments: Arguments) -> anyhow::Result<Self> {
-        let keys = Keys::read(arguments.api_key_file.as_deref(), arguments.admin_api_key_file.as_deref())?;
+        let keys =
+            Keys::read(arguments.api_key_file.as_deref(), arguments.admin_api_key_file.as_deref())?;
         wait_for_folder(&arguments.model_path, arguments.load_format).await?;
         let to_load = arguments.clone();
-        let loaded = tokio::task::spawn_blocking(move || load(&to_load)).await.context("loading ended early")?;
-        let loaded = loaded.with_context(|| format!("failed to load the model in {}", arguments.model_path.display()))?;
+        let loaded = tokio::task::spawn_blocking(move || load(&to_load))
+            .await
+            .context("loading ended early")?;
+        let loaded = loaded.with_context(|| {
+            format!("failed to load the model in {}", arguments.model_path.display())
+        })?;
         let engine = Engine::start(&arguments, loaded).await?;
         let (host, port) = (arguments.host.as_str(), arguments.port);
-        let listener = TcpListener::bind((host, port)).await.with_context(|| format!("failed to listen on {host}:{port}"))?;
+        let listener = TcpListener::bind((host, port))
+            .await
+            .with_context(|| format!("failed to listen on {host}:{port}"))?;
         Ok(Self { engine, listener, keys })
     }
 
@@ -48,12 +56,14 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is done, then takes nothing new, lets requests in flight end, and returns.
+    /// Serves until `stop` is done, then takes nothing new, lets requests in flight end, and
+    /// returns.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { engine, listener, keys } = self;
         let closing = engine.draining.clone();
         let app = router(engine.clone(), keys);
-        let server = axum::serve(listener, app).with_graceful_shutdown(async move { closing.cancelled().await });
+        let server = axum::serve(listener, app)
+            .with_graceful_shutdown(async move { closing.cancelled().await });
         let mut serving = tokio::spawn(server.into_future());
         tokio::select! {
             ended = &mut serving => return ended.context("the HTTP server ended")?.context("the HTTP server failed"),

@@ -1,4 +1,5 @@
-//! The weights, allocated once: a flat tensor a block, in the learner's layout, where every Hugging Face name is a view.
+//! The weights, allocated once: a flat tensor a block, in the learner's layout, where every Hugging
+//! Face name is a view.
 //!
 //! ```text
 //!  block i: input_layernorm │ q k v │ biases │ norms │ o │ post_attention_layernorm │ gate up │ down
@@ -82,9 +83,16 @@ struct Block<'a> {
 impl Block<'_> {
     /// The tensors from `first` to `last`, which are neighbours with equal columns, as one matrix.
     fn matrix(&self, first: &'static str, last: &'static str) -> Result<Tensor, WeightsError> {
-        let find = |part| self.layout.tensors().iter().find(|spec| spec.name.ends_with(part)).ok_or(WeightsError::Missing(part));
+        let find = |part| {
+            self.layout
+                .tensors()
+                .iter()
+                .find(|spec| spec.name.ends_with(part))
+                .ok_or(WeightsError::Missing(part))
+        };
         let (first, last) = (find(first)?, find(last)?);
-        let flat = self.flat.f_narrow(0, first.offset, last.offset + last.numel() - first.offset)?;
+        let flat =
+            self.flat.f_narrow(0, first.offset, last.offset + last.numel() - first.offset)?;
         Ok(match first.shape.as_slice() {
             [_, columns] => flat.f_view([-1, *columns])?,
             _ => flat,
@@ -102,12 +110,24 @@ impl Weights {
         let layout = ModelLayout::new(config);
         let zeros = |block: &Layout| Tensor::f_zeros([block.numel()], (kind, Device::Cpu));
         let flats = layout.blocks().iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
-        let blocks: Vec<Block<'_>> = layout.blocks().iter().zip(&flats).map(|(layout, flat)| Block { layout, flat }).collect();
-        let [first, layers @ .., last] = blocks.as_slice() else { return Err(WeightsError::Missing("embed_tokens.weight")) };
+        let blocks: Vec<Block<'_>> = layout
+            .blocks()
+            .iter()
+            .zip(&flats)
+            .map(|(layout, flat)| Block { layout, flat })
+            .collect();
+        let [first, layers @ .., last] = blocks.as_slice() else {
+            return Err(WeightsError::Missing("embed_tokens.weight"));
+        };
         let embedding = first.tensor("embed_tokens.weight")?;
-        let head = if config.tie_word_embeddings { embedding.shallow_clone() } else { last.tensor("lm_head.weight")? };
+        let head = if config.tie_word_embeddings {
+            embedding.shallow_clone()
+        } else {
+            last.tensor("lm_head.weight")?
+        };
         let norm = last.tensor("model.norm.weight")?;
-        let layers = layers.iter().map(|block| layer_weights(block, config)).collect::<Result<_, _>>()?;
+        let layers =
+            layers.iter().map(|block| layer_weights(block, config)).collect::<Result<_, _>>()?;
         let views = hugging_face::named_tensors(&layout, &flats).into_iter().collect();
         Ok(Self { embedding, layers, norm, head, layout, blocks: flats, views })
     }
@@ -131,7 +151,11 @@ impl Weights {
     pub fn view_of_shape(&self, name: &str, shape: &[i64]) -> Result<&Tensor, WeightsError> {
         let view = self.view(name)?;
         let expected = view.size();
-        if expected == shape { Ok(view) } else { Err(WeightsError::Shape { name: name.to_owned(), found: shape.to_vec(), expected }) }
+        if expected == shape {
+            Ok(view)
+        } else {
+            Err(WeightsError::Shape { name: name.to_owned(), found: shape.to_vec(), expected })
+        }
     }
 
     /// Copies whole blocks, each flat in the layout's order, into place, converting their type.
@@ -144,9 +168,13 @@ impl Weights {
 }
 
 fn layer_weights(block: &Block<'_>, config: &ModelConfig) -> Result<LayerWeights, WeightsError> {
-    let norms = || Ok::<_, WeightsError>([block.tensor("q_norm.weight")?, block.tensor("k_norm.weight")?]);
+    let norms =
+        || Ok::<_, WeightsError>([block.tensor("q_norm.weight")?, block.tensor("k_norm.weight")?]);
     Ok(LayerWeights {
-        qkv_bias: config.qkv_bias.then(|| block.matrix("q_proj.bias", "v_proj.bias")).transpose()?,
+        qkv_bias: config
+            .qkv_bias
+            .then(|| block.matrix("q_proj.bias", "v_proj.bias"))
+            .transpose()?,
         qk_norms: config.qk_norm.then(norms).transpose()?,
         input_norm: block.tensor("input_layernorm.weight")?,
         qkv: block.matrix("q_proj.weight", "v_proj.weight")?,

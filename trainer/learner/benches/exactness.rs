@@ -1,4 +1,5 @@
-//! How exact training is: the largest difference of each kind, as a part of what is allowed. Prints `bench NAME RATIO 1.00 holds|short`.
+//! How exact training is: the largest difference of each kind, as a part of what is allowed. Prints
+//! `bench NAME RATIO 1.00 holds|short`.
 //!
 //! ```text
 //!  parity-*       logits, losses and gradients of small models     transformers, fp32    1e-4
@@ -7,7 +8,11 @@
 //!  fsdp-*         loss and gradients on 2 and 4 ranks              1 rank                1e-6 of the loss, 1e-5 of a gradient's maximum
 //! ```
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its figures")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark fails by panicking and prints its figures"
+)]
 
 #[path = "../tests/parity/comparison.rs"]
 mod comparison;
@@ -25,13 +30,24 @@ use serde_json::Value;
 
 /// Prints a row of a difference and its bound.
 fn difference(name: &str, what: &str, difference: f64, bound: f64) {
-    row(name, &format!("{what} {difference:.1e} of {bound:.0e} allowed"), difference / bound, Aim::AtMost(1.0));
+    row(
+        name,
+        &format!("{what} {difference:.1e} of {bound:.0e} allowed"),
+        difference / bound,
+        Aim::AtMost(1.0),
+    );
 }
 
 fn parity(python: &Path, name: &str, change: impl FnOnce(&mut Value)) {
     let folder = tempfile::tempdir().unwrap();
-    let differences = comparison::compare_model(python, &comparison::random_model(folder.path(), change));
-    difference(name, "a logit, loss or gradient differs by at most", differences.into_iter().fold(0.0, f64::max), 1e-4);
+    let differences =
+        comparison::compare_model(python, &comparison::random_model(folder.path(), change));
+    difference(
+        name,
+        "a logit, loss or gradient differs by at most",
+        differences.into_iter().fold(0.0, f64::max),
+        1e-4,
+    );
 }
 
 fn main() {
@@ -42,16 +58,39 @@ fn main() {
             parity(&python, "parity-qwen3", comparison::qwen3);
             difference("loss-curve", "a loss differs by at most", curve::difference(&python), 1e-4);
         }
-        None => skipped("parity and loss-curve", "no Python with torch and transformers; set RLJOB_PYTHON to one"),
+        None => skipped(
+            "parity and loss-curve",
+            "no Python with torch and transformers; set RLJOB_PYTHON to one",
+        ),
     }
     let [advantage, leave_one_out, surrogate, decoupled] = golden::differences();
-    difference("grpo-advantages", "a group-normalised advantage differs by at most", advantage, golden::ADVANTAGE);
-    difference("grpo-advantages-rloo", "a leave-one-out advantage differs by at most", leave_one_out, golden::ADVANTAGE);
+    difference(
+        "grpo-advantages",
+        "a group-normalised advantage differs by at most",
+        advantage,
+        golden::ADVANTAGE,
+    );
+    difference(
+        "grpo-advantages-rloo",
+        "a leave-one-out advantage differs by at most",
+        leave_one_out,
+        golden::ADVANTAGE,
+    );
     difference("grpo-loss", "the plain surrogate differs by", surrogate, golden::LOSS);
-    difference("grpo-loss-decoupled", "the decoupled loss with dual clip differs by", decoupled, golden::LOSS);
+    difference(
+        "grpo-loss-decoupled",
+        "the decoupled loss with dual clip differs by",
+        decoupled,
+        golden::LOSS,
+    );
     for world_size in [2, 4] {
         let [loss, gradient] = ranks::differences(world_size);
         difference(&format!("fsdp-{world_size}-loss"), "the loss differs by", loss, 1e-6);
-        difference(&format!("fsdp-{world_size}-gradient"), "a gradient differs by at most", gradient, 1e-5);
+        difference(
+            &format!("fsdp-{world_size}-gradient"),
+            "a gradient differs by at most",
+            gradient,
+            1e-5,
+        );
     }
 }

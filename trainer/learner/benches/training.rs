@@ -1,7 +1,9 @@
-//! Training tokens per second of the SmolLM2-135M shape, 4 × 512 tokens, beside transformers and PyTorch eager with the same threads and dtype, step by step
-//! in turn. Prints `bench NAME RATIO AIM holds|short`; it asserts nothing about speed.
+//! Training tokens per second of the SmolLM2-135M shape, 4 × 512 tokens, beside transformers and
+//! PyTorch eager with the same threads and dtype, step by step in turn. Prints `bench NAME RATIO
+//! AIM holds|short`; it asserts nothing about speed.
 //!
-//! Needs a Python with torch and transformers: `RLJOB_PYTHON`, else the one in the cache. `OMP_NUM_THREADS` sets the threads of both.
+//! Needs a Python with torch and transformers: `RLJOB_PYTHON`, else the one in the cache.
+//! `OMP_NUM_THREADS` sets the threads of both.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -42,7 +44,13 @@ fn trainer(folder: &Path) -> Trainer {
         "optimizer": {"learningRate": 1e-5},
         "training": {"steps": 1000},
     });
-    first_trainer(serde_json::from_value(spec).unwrap(), Model::new(ModelConfig::from_folder(folder).unwrap()), Ranks::alone(), folder).unwrap()
+    first_trainer(
+        serde_json::from_value(spec).unwrap(),
+        Model::new(ModelConfig::from_folder(folder).unwrap()),
+        Ranks::alone(),
+        folder,
+    )
+    .unwrap()
 }
 
 /// All sequences in one micro-batch, each token but the first trained.
@@ -54,9 +62,18 @@ fn batch(step: u32) -> RankBatch {
             rank: 0,
             world_size: 1,
             micro_batch_minibatch: vec![0],
-            sequences: (0..SEQUENCES).map(|sample| Sequence { sample, micro_batch: 0, tokens: TOKENS }).collect(),
+            sequences: (0..SEQUENCES)
+                .map(|sample| Sequence { sample, micro_batch: 0, tokens: TOKENS })
+                .collect(),
             samples: (0..SEQUENCES)
-                .map(|group| SampleRow { group, reward: 0.0, trainable_tokens: TOKENS - 1, rank: 0, minibatch: 0, truncated: false })
+                .map(|group| SampleRow {
+                    group,
+                    reward: 0.0,
+                    trainable_tokens: TOKENS - 1,
+                    rank: 0,
+                    minibatch: 0,
+                    truncated: false,
+                })
                 .collect(),
         },
         tokens_T: (0..i64::from(SEQUENCES * TOKENS)).map(|row| row * 7919 % 49152).collect(),
@@ -67,15 +84,23 @@ fn batch(step: u32) -> RankBatch {
 
 fn main() {
     let Some(python) = python() else {
-        return skipped("training-tokens", "no Python with torch and transformers; set RLJOB_PYTHON to one");
+        return skipped(
+            "training-tokens",
+            "no Python with torch and transformers; set RLJOB_PYTHON to one",
+        );
     };
     rljob_collective::keep_freed_memory();
     let folder = tempfile::tempdir().unwrap();
     write_config(folder.path());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/training_peer.py");
     let mut command = Command::new(python);
-    command.arg(script).arg(folder.path()).args([SEQUENCES.to_string(), TOKENS.to_string()]).env("CUDA_VISIBLE_DEVICES", "");
-    let (mut peer, mut trainer, mut step) = (Peer::start(&mut command).unwrap(), trainer(folder.path()), 0);
+    command
+        .arg(script)
+        .arg(folder.path())
+        .args([SEQUENCES.to_string(), TOKENS.to_string()])
+        .env("CUDA_VISIBLE_DEVICES", "");
+    let (mut peer, mut trainer, mut step) =
+        (Peer::start(&mut command).unwrap(), trainer(folder.path()), 0);
     let ours = || {
         step += 1;
         let start = Instant::now();
@@ -84,6 +109,10 @@ fn main() {
     };
     let (ours, theirs) = in_turn(ROUNDS, ours, || peer.ask("step").unwrap());
     let tokens = f64::from(SEQUENCES * TOKENS);
-    let figures = format!("{:.0} tok/s; transformers and PyTorch eager {:.0} tok/s", tokens / ours, tokens / theirs);
+    let figures = format!(
+        "{:.0} tok/s; transformers and PyTorch eager {:.0} tok/s",
+        tokens / ours,
+        tokens / theirs
+    );
     row("training-tokens", &figures, theirs / ours, Aim::AtLeast(AIM));
 }

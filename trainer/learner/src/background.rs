@@ -1,4 +1,5 @@
-//! Work behind the training loop's back: a thread, one piece of work at a time, whose failure comes out at the loop's next look.
+//! Work behind the training loop's back: a thread, one piece of work at a time, whose failure comes
+//! out at the loop's next look.
 
 use std::thread::JoinHandle;
 
@@ -24,16 +25,25 @@ impl<E: From<ThreadError> + Send + 'static> Background<E> {
     }
 
     /// Begins `work` once the work before is done. Returns that one's failure, if it failed.
-    pub fn begin(&mut self, work: impl FnOnce() -> Result<(), E> + Send + 'static) -> Result<(), E> {
+    pub fn begin(
+        &mut self,
+        work: impl FnOnce() -> Result<(), E> + Send + 'static,
+    ) -> Result<(), E> {
         self.wait()?;
         let thread = std::thread::Builder::new().name(self.name.to_owned()).spawn(work);
-        self.in_flight = Some(thread.map_err(|error| ThreadError { name: self.name, cause: error.to_string() })?);
+        self.in_flight = Some(
+            thread.map_err(|error| ThreadError { name: self.name, cause: error.to_string() })?,
+        );
         Ok(())
     }
 
     /// The failure of work that has ended meanwhile; returns at once.
     pub fn check(&mut self) -> Result<(), E> {
-        if self.in_flight.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(()) }
+        if self.in_flight.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.wait()
+        } else {
+            Ok(())
+        }
     }
 
     /// Waits for the work in flight, whose own waits have deadlines.
@@ -41,7 +51,9 @@ impl<E: From<ThreadError> + Send + 'static> Background<E> {
         match self.in_flight.take().map(JoinHandle::join) {
             None => Ok(()),
             Some(Ok(result)) => result,
-            Some(Err(_)) => Err(ThreadError { name: self.name, cause: "it panicked".to_owned() }.into()),
+            Some(Err(_)) => {
+                Err(ThreadError { name: self.name, cause: "it panicked".to_owned() }.into())
+            }
         }
     }
 }
@@ -53,8 +65,13 @@ mod tests {
     #[test]
     fn a_failure_comes_out_once_and_the_next_work_can_begin() {
         let mut background = Background::<ThreadError>::new("writer");
-        background.begin(|| Err(ThreadError { name: "writer", cause: "no room".to_owned() })).unwrap();
-        assert_eq!(background.begin(|| Ok(())).unwrap_err().to_string(), "the thread `writer` failed: no room");
+        background
+            .begin(|| Err(ThreadError { name: "writer", cause: "no room".to_owned() }))
+            .unwrap();
+        assert_eq!(
+            background.begin(|| Ok(())).unwrap_err().to_string(),
+            "the thread `writer` failed: no room"
+        );
         background.begin(|| Ok(())).unwrap();
         background.wait().unwrap();
         background.check().unwrap();

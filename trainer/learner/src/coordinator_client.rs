@@ -1,7 +1,9 @@
-//! The learner's way to the coordinator: blocking calls, from any thread, that outlast a restart of the coordinator.
+//! The learner's way to the coordinator: blocking calls, from any thread, that outlast a restart of
+//! the coordinator.
 //!
-//! A call is repeated while the coordinator is away (no connection, a time-out, a 5xx) for up to [`PATIENCE`]; a 409 means that a newer incarnation of
-//! the group exists and ends this one. The token is read for each request, since it may be rotated.
+//! A call is repeated while the coordinator is away (no connection, a time-out, a 5xx) for up to
+//! [`PATIENCE`]; a 409 means that a newer incarnation of the group exists and ends this one. The
+//! token is read for each request, since it may be rotated.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,13 +12,16 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rljob_protocol::batch::{BatchError, RankBatch};
-use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady};
+use rljob_protocol::learner::{
+    CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
+};
 use rljob_protocol::supervisor::EPOCH_HEADER;
 use rljob_storage::whereabouts::Whereabouts;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
-/// How long the coordinator may be away. Collectives wait longer than this, so that ranks do not give up on the one that waits here.
+/// How long the coordinator may be away. Collectives wait longer than this, so that ranks do not
+/// give up on the one that waits here.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// First and longest wait between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
@@ -91,13 +96,37 @@ pub struct CoordinatorClient {
 }
 
 impl CoordinatorClient {
-    /// A client of the coordinator at `base`, whose name leads where `whereabouts` says and whose epoch is at least `epoch`, with the token in the file `token`.
-    pub fn new(base: &str, whereabouts: Whereabouts, token: PathBuf, epoch: u64, attempt: u32) -> Result<Self, ClientError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("http").enable_all().build();
+    /// A client of the coordinator at `base`, whose name leads where `whereabouts` says and whose
+    /// epoch is at least `epoch`, with the token in the file `token`.
+    pub fn new(
+        base: &str,
+        whereabouts: Whereabouts,
+        token: PathBuf,
+        epoch: u64,
+        attempt: u32,
+    ) -> Result<Self, ClientError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("http")
+            .enable_all()
+            .build();
         let runtime = runtime.map_err(|error| ClientError::Start(error.to_string()))?;
-        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).connect_timeout(CONNECT_TIMEOUT).dns_resolver(Arc::new(whereabouts));
-        let http = http.no_proxy().build().map_err(|error| ClientError::Start(crate::error_line(&error)))?;
-        Ok(Self { runtime: Arc::new(runtime), http, base: base.trim_end_matches('/').to_owned(), token, attempt, epoch: Arc::new(epoch.into()) })
+        let http = reqwest::Client::builder()
+            .timeout(REQUEST_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .dns_resolver(Arc::new(whereabouts));
+        let http = http
+            .no_proxy()
+            .build()
+            .map_err(|error| ClientError::Start(crate::error_line(&error)))?;
+        Ok(Self {
+            runtime: Arc::new(runtime),
+            http,
+            base: base.trim_end_matches('/').to_owned(),
+            token,
+            attempt,
+            epoch: Arc::new(epoch.into()),
+        })
     }
 
     /// The incarnation that every call names.
@@ -105,7 +134,8 @@ impl CoordinatorClient {
         self.attempt
     }
 
-    /// Fails if this attempt was replaced: to be asked before what cannot be taken back, as the commit of a checkpoint.
+    /// Fails if this attempt was replaced: to be asked before what cannot be taken back, as the
+    /// commit of a checkpoint.
     pub fn confirm(&self) -> Result<(), ClientError> {
         self.call(&Method::GET, &format!("/v1/attempts/{}", self.attempt), None).map(drop)
     }
@@ -114,7 +144,8 @@ impl CoordinatorClient {
     pub fn instruction(&self, steps_done: u32) -> Result<Instruction, ClientError> {
         let path = format!("/v1/instructions?attempt={}&step={steps_done}", self.attempt);
         let bytes = self.call(&Method::GET, &path, None)?;
-        serde_json::from_slice(&bytes).map_err(|source| ClientError::Answer { call: format!("GET {path}"), source })
+        serde_json::from_slice(&bytes)
+            .map_err(|source| ClientError::Answer { call: format!("GET {path}"), source })
     }
 
     /// This rank's part of the batch of `step`.
@@ -123,13 +154,26 @@ impl CoordinatorClient {
     }
 
     /// This rank's part of the validation data, after `step` steps.
-    pub fn validation_data(&self, step: u32, rank: u32, world_size: u32) -> Result<RankBatch, ClientError> {
+    pub fn validation_data(
+        &self,
+        step: u32,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<RankBatch, ClientError> {
         self.part("validations", step, rank, world_size)
     }
 
-    fn part(&self, of: &str, step: u32, rank: u32, world_size: u32) -> Result<RankBatch, ClientError> {
-        let path = format!("/v1/{of}/{step}?attempt={}&rank={rank}&world={world_size}", self.attempt);
-        RankBatch::from_bytes(&self.call(&Method::GET, &path, None)?).map_err(|error| ClientError::Batch(step, error))
+    fn part(
+        &self,
+        of: &str,
+        step: u32,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<RankBatch, ClientError> {
+        let path =
+            format!("/v1/{of}/{step}?attempt={}&rank={rank}&world={world_size}", self.attempt);
+        RankBatch::from_bytes(&self.call(&Method::GET, &path, None)?)
+            .map_err(|error| ClientError::Batch(step, error))
     }
 
     /// A step is done.
@@ -138,7 +182,11 @@ impl CoordinatorClient {
     }
 
     /// The validation data's loss after `step` steps is measured.
-    pub fn report_validation(&self, step: u32, report: &ValidationReport) -> Result<(), ClientError> {
+    pub fn report_validation(
+        &self,
+        step: u32,
+        report: &ValidationReport,
+    ) -> Result<(), ClientError> {
         self.post(&format!("/v1/validations/{step}"), report)
     }
 
@@ -153,12 +201,18 @@ impl CoordinatorClient {
     }
 
     fn post(&self, path: &str, body: &impl Serialize) -> Result<(), ClientError> {
-        let json = serde_json::to_vec(body).map_err(|error| ClientError::Body(format!("POST {path}"), error))?;
+        let json = serde_json::to_vec(body)
+            .map_err(|error| ClientError::Body(format!("POST {path}"), error))?;
         self.call(&Method::POST, path, Some(&json)).map(drop)
     }
 
     /// Repeats a request until it is answered, refused, or [`PATIENCE`] is over.
-    fn call(&self, method: &Method, path: &str, json: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
+    fn call(
+        &self,
+        method: &Method,
+        path: &str,
+        json: Option<&[u8]>,
+    ) -> Result<Vec<u8>, ClientError> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
             crate::pulse::advance();
@@ -176,19 +230,34 @@ impl CoordinatorClient {
         }
     }
 
-    /// A coordinator that was replaced may still answer whoever was connected to it; nothing that it says counts.
+    /// A coordinator that was replaced may still answer whoever was connected to it; nothing that
+    /// it says counts.
     fn check_epoch(&self, response: &Response) -> Result<(), Failure> {
-        let told = response.headers().get(EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let told = response
+            .headers()
+            .get(EPOCH_HEADER)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
         let highest = self.epoch.fetch_max(told.unwrap_or_default(), Ordering::Relaxed);
         match told {
-            Some(epoch) if epoch < highest => Err(Failure::Again(format!("an answer of epoch {epoch} came after one of epoch {highest}"))),
+            Some(epoch) if epoch < highest => Err(Failure::Again(format!(
+                "an answer of epoch {epoch} came after one of epoch {highest}"
+            ))),
             _ => Ok(()),
         }
     }
 
-    async fn try_once(&self, method: &Method, path: &str, json: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
-        let token = std::fs::read_to_string(&self.token).map_err(|error| Failure::Final(ClientError::Token(self.token.clone(), error)))?;
-        let mut request: RequestBuilder = self.http.request(method.clone(), format!("{}{path}", self.base)).bearer_auth(token.trim());
+    async fn try_once(
+        &self,
+        method: &Method,
+        path: &str,
+        json: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Failure> {
+        let token = std::fs::read_to_string(&self.token)
+            .map_err(|error| Failure::Final(ClientError::Token(self.token.clone(), error)))?;
+        let mut request: RequestBuilder = self
+            .http
+            .request(method.clone(), format!("{}{path}", self.base))
+            .bearer_auth(token.trim());
         if let Some(json) = json {
             request = request.header("content-type", "application/json").body(json.to_vec());
         }
@@ -209,7 +278,9 @@ async fn check(response: Response, call: impl Fn() -> String) -> Result<Response
     Err(match status {
         StatusCode::CONFLICT => Failure::Final(ClientError::Fenced(message)),
         // A token may be rotated on one side a moment before the other.
-        StatusCode::UNAUTHORIZED | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Failure::Again(format!("{status}: {message}")),
+        StatusCode::UNAUTHORIZED | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+            Failure::Again(format!("{status}: {message}"))
+        }
         _ if status.is_server_error() => Failure::Again(format!("{status}: {message}")),
         _ => Failure::Final(ClientError::Refused { call: call(), status, message }),
     })

@@ -1,11 +1,13 @@
-//! Fully sharded parameters (Zhao et al. 2023, arXiv 2304.11277): each rank keeps a slice of every block in fp32 and sees a block whole only while it runs.
+//! Fully sharded parameters (Zhao et al. 2023, arXiv 2304.11277): each rank keeps a slice of every
+//! block in fp32 and sees a block whole only while it runs.
 //!
 //! ```text
 //!  block's flat vector, padded   │ rank 0 │ rank 1 │ … │
 //!  weights(b)        all-gather in the compute kind    master shards ──▶ whole block, for one use
 //!  add_gradient(b)   reduce-scatter, a sum in fp32     whole gradient ──▶ added to this rank's shard, every micro-batch
 //! ```
-//! Weights that never change ([`FrozenParameters`]) are kept in the compute kind and have no gradient.
+//! Weights that never change ([`FrozenParameters`]) are kept in the compute kind and have no
+//! gradient.
 //!
 //! It knows blocks as flat vectors only. In a world of one the same code runs without collectives.
 
@@ -52,9 +54,14 @@ pub struct ShardedParameters {
 }
 
 impl ShardedParameters {
-    /// Holds `masters`, this rank's fp32 shards of blocks of `numels` elements; passes see blocks in kind `compute`.
+    /// Holds `masters`, this rank's fp32 shards of blocks of `numels` elements; passes see blocks
+    /// in kind `compute`.
     pub fn new(ranks: Rc<Ranks>, compute: Kind, numels: &[i64], masters: Vec<Tensor>) -> Self {
-        let shard = |(&numel, master): (&i64, Tensor)| Shard { numel, gradient: master.zeros_like(), master };
+        let shard = |(&numel, master): (&i64, Tensor)| Shard {
+            numel,
+            gradient: master.zeros_like(),
+            master,
+        };
         Self { ranks, compute, shards: numels.iter().zip(masters).map(shard).collect() }
     }
 
@@ -97,7 +104,12 @@ pub struct FrozenParameters {
 impl FrozenParameters {
     /// Keeps this rank's shards of `blocks`, flat fp32 vectors, in kind `compute`.
     pub fn new(ranks: Rc<Ranks>, compute: Kind, blocks: &[Tensor]) -> Self {
-        let shard = |block: &Tensor| (block.numel() as i64, shard_of(block, ranks.rank(), ranks.world_size()).to_kind(compute));
+        let shard = |block: &Tensor| {
+            (
+                block.numel() as i64,
+                shard_of(block, ranks.rank(), ranks.world_size()).to_kind(compute),
+            )
+        };
         let shards = blocks.iter().map(shard).collect();
         Self { ranks, shards }
     }
@@ -105,7 +117,10 @@ impl FrozenParameters {
 
 impl Parameters for FrozenParameters {
     fn weights(&mut self, block: usize) -> Result<Tensor, ModelError> {
-        let (numel, local) = self.shards.get(block).ok_or_else(|| no_block("gather weights", block, self.shards.len()))?;
+        let (numel, local) = self
+            .shards
+            .get(block)
+            .ok_or_else(|| no_block("gather weights", block, self.shards.len()))?;
         gather(&self.ranks, local.shallow_clone(), *numel, block)
     }
 
@@ -117,7 +132,10 @@ impl Parameters for FrozenParameters {
 /// The whole block of `numel` elements from every rank's `local` shard, on every rank.
 fn gather(ranks: &Ranks, local: Tensor, numel: i64, block: usize) -> Result<Tensor, ModelError> {
     let Some(group) = ranks.group() else { return Ok(local) };
-    let padded = Tensor::f_empty([local.numel() as i64 * i64::from(ranks.world_size())], (local.kind(), Device::Cpu))?;
+    let padded = Tensor::f_empty(
+        [local.numel() as i64 * i64::from(ranks.world_size())],
+        (local.kind(), Device::Cpu),
+    )?;
     group.all_gather(&padded, &local).map_err(|error| failed("gather weights", block, error))?;
     Ok(padded.f_narrow(0, 0, numel)?)
 }
@@ -136,15 +154,22 @@ impl Parameters for ShardedParameters {
         let Some(group) = self.ranks.group() else {
             return Ok(shard.gradient.shallow_clone().f_add_(gradient).map(drop)?);
         };
-        let padding = shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
+        let padding =
+            shard.gradient.numel() as i64 * i64::from(self.ranks.world_size()) - shard.numel;
         let padded = gradient.f_constant_pad_nd([0, padding])?.f_contiguous()?;
         let sum = shard.gradient.f_empty_like()?;
-        group.reduce_scatter(&sum, &padded).map_err(|error| failed("reduce the gradient", block, error))?;
+        group
+            .reduce_scatter(&sum, &padded)
+            .map_err(|error| failed("reduce the gradient", block, error))?;
         Ok(shard.gradient.shallow_clone().f_add_(&sum).map(drop)?)
     }
 }
 
-fn failed(operation: &'static str, block: usize, source: impl std::error::Error + Send + Sync + 'static) -> ModelError {
+fn failed(
+    operation: &'static str,
+    block: usize,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> ModelError {
     ModelError::Parameters { operation, block, source: Box::new(source) }
 }
 
@@ -170,14 +195,17 @@ mod tests {
     #[test]
     fn two_ranks_see_the_whole_block_and_the_sum_of_gradients() {
         // One address, two threads: the ranks of a group are told apart by their number only.
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port =
+            std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
         let rank = move |rank: u32| {
             let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, 2, 0).unwrap();
             let whole = Tensor::from_slice(&[1f32, 2., 3.]);
-            let mut parameters = ShardedParameters::new(ranks, Kind::Float, &[3], vec![shard_of(&whole, rank, 2)]);
+            let mut parameters =
+                ShardedParameters::new(ranks, Kind::Float, &[3], vec![shard_of(&whole, rank, 2)]);
             parameters.add_gradient(0, &(&whole * f64::from(rank + 1))).unwrap();
             parameters.add_gradient(0, &whole).unwrap();
-            let mut frozen = FrozenParameters::new(Rc::clone(&parameters.ranks), Kind::Float, &[&whole * 2.0]);
+            let mut frozen =
+                FrozenParameters::new(Rc::clone(&parameters.ranks), Kind::Float, &[&whole * 2.0]);
             assert_eq!(floats(&frozen.weights(0).unwrap()), [2., 4., 6.]);
             (floats(&parameters.weights(0).unwrap()), floats(&parameters.shards()[0].gradient))
         };
@@ -191,14 +219,21 @@ mod tests {
 
     #[test]
     fn a_frozen_model_takes_no_gradient() {
-        let mut frozen = FrozenParameters::new(Ranks::alone(), Kind::Float, &[Tensor::from_slice(&[1f32])]);
+        let mut frozen =
+            FrozenParameters::new(Ranks::alone(), Kind::Float, &[Tensor::from_slice(&[1f32])]);
         let error = frozen.add_gradient(0, &Tensor::from_slice(&[1f32])).unwrap_err();
-        assert_eq!(crate::error_line(&error), "failed to add the gradient of block 0: the model is frozen");
+        assert_eq!(
+            crate::error_line(&error),
+            "failed to add the gradient of block 0: the model is frozen"
+        );
     }
 
     #[test]
     fn a_block_that_is_not_there_is_named() {
         let mut parameters = ShardedParameters::new(Ranks::alone(), Kind::Float, &[], vec![]);
-        assert_eq!(parameters.weights(4).unwrap_err().to_string(), "failed to gather weights of block 4");
+        assert_eq!(
+            parameters.weights(4).unwrap_err().to_string(),
+            "failed to gather weights of block 4"
+        );
     }
 }

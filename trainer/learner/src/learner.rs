@@ -1,4 +1,5 @@
-//! The learner's loop: ask the coordinator, act. Every rank acts on the same instruction at the same time; nothing else drives it.
+//! The learner's loop: ask the coordinator, act. Every rank acts on the same instruction at the
+//! same time; nothing else drives it.
 //!
 //! ```text
 //!  rank 0: GET /v1/instructions ──▶ broadcast ──▶ every rank: act ──▶ report ──▶ again
@@ -96,8 +97,12 @@ impl Learner {
                 Instruction::Wait => std::thread::sleep(PAUSE),
                 Instruction::Train { step } => self.train(step)?,
                 Instruction::Validate { step } => self.validate(step)?,
-                Instruction::PublishToDisk { version, path } => self.publish_to_disk(version, &path)?,
-                Instruction::PublishByBroadcast { version, transfers } => self.publish_by_broadcast(version, transfers)?,
+                Instruction::PublishToDisk { version, path } => {
+                    self.publish_to_disk(version, &path)?
+                }
+                Instruction::PublishByBroadcast { version, transfers } => {
+                    self.publish_by_broadcast(version, transfers)?
+                }
                 Instruction::Checkpoint { version, path } => self.checkpoint(version, &path)?,
                 Instruction::Export { version, path } => self.export(version, path)?,
                 Instruction::Exit => break,
@@ -110,17 +115,29 @@ impl Learner {
     }
 
     fn next_instruction(&self) -> Result<Instruction, LearnerError> {
-        let json = if self.trainer.ranks.rank() == 0 { serde_json::to_vec(&self.client.instruction(self.steps_done)?) } else { Ok(Vec::new()) };
+        let json = if self.trainer.ranks.rank() == 0 {
+            serde_json::to_vec(&self.client.instruction(self.steps_done)?)
+        } else {
+            Ok(Vec::new())
+        };
         let not_json = |error: serde_json::Error| LearnerError::Instruction(error.to_string());
-        serde_json::from_slice(&self.trainer.ranks.broadcast(json.map_err(not_json)?)?).map_err(not_json)
+        serde_json::from_slice(&self.trainer.ranks.broadcast(json.map_err(not_json)?)?)
+            .map_err(not_json)
     }
 
     fn train(&mut self, step: u32) -> Result<(), LearnerError> {
         if step != self.steps_done + 1 {
-            return Err(LearnerError::Instruction(format!("train step {step} after {} steps", self.steps_done)));
+            return Err(LearnerError::Instruction(format!(
+                "train step {step} after {} steps",
+                self.steps_done
+            )));
         }
-        let batch = self.client.batch(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
-        let mut metrics = self.trainer.step(step, &batch).map_err(|source| LearnerError::Step { step, source })?;
+        let batch =
+            self.client.batch(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
+        let mut metrics = self
+            .trainer
+            .step(step, &batch)
+            .map_err(|source| LearnerError::Step { step, source })?;
         self.steps_done = step;
         if self.trainer.ranks.rank() == 0 {
             metrics.attempt = self.client.attempt();
@@ -131,10 +148,20 @@ impl Learner {
 
     fn validate(&mut self, step: u32) -> Result<(), LearnerError> {
         if step != self.steps_done {
-            return Err(LearnerError::Instruction(format!("validate after {step} steps, but {} are done", self.steps_done)));
+            return Err(LearnerError::Instruction(format!(
+                "validate after {step} steps, but {} are done",
+                self.steps_done
+            )));
         }
-        let data = self.client.validation_data(step, self.trainer.ranks.rank(), self.trainer.ranks.world_size())?;
-        let mut report = self.trainer.validate(step, &data).map_err(|source| LearnerError::Validation { step, source })?;
+        let data = self.client.validation_data(
+            step,
+            self.trainer.ranks.rank(),
+            self.trainer.ranks.world_size(),
+        )?;
+        let mut report = self
+            .trainer
+            .validate(step, &data)
+            .map_err(|source| LearnerError::Validation { step, source })?;
         if self.trainer.ranks.rank() == 0 {
             report.attempt = self.client.attempt();
             self.client.report_validation(step, &report)?;
@@ -146,7 +173,11 @@ impl Learner {
         self.check_step(version)?;
         if let Some(staged) = self.stage(self.trainer.ranks.rank() == 0)? {
             disk::write_weights(path, &self.model_directory, &staged)?;
-            let ready = WeightsReady::Disk { attempt: self.client.attempt(), version, path: path.to_owned() };
+            let ready = WeightsReady::Disk {
+                attempt: self.client.attempt(),
+                version,
+                path: path.to_owned(),
+            };
             self.client.report_weights(&ready)?;
         }
         Ok(())
@@ -164,9 +195,16 @@ impl Learner {
         Ok(self.exports.begin(version, path, staged)?)
     }
 
-    fn publish_by_broadcast(&mut self, version: Version, transfers: Vec<Transfer>) -> Result<(), LearnerError> {
+    fn publish_by_broadcast(
+        &mut self,
+        version: Version,
+        transfers: Vec<Transfer>,
+    ) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        let mine: Vec<Transfer> = transfers.into_iter().filter(|transfer| transfer.sender == self.trainer.ranks.rank()).collect();
+        let mine: Vec<Transfer> = transfers
+            .into_iter()
+            .filter(|transfer| transfer.sender == self.trainer.ranks.rank())
+            .collect();
         match self.stage(!mine.is_empty())? {
             Some(staged) => Ok(self.broadcaster.begin(version, mine, staged)?),
             None => Ok(()),
@@ -182,12 +220,23 @@ impl Learner {
         self.exports.wait()?;
         let Trainer { ranks, parameters, optimizer, .. } = &self.trainer;
         let blocks = parameters.shards().iter().zip(optimizer.moments());
-        let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]))?;
+        let snapshot = Snapshot::take(
+            blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]),
+        )?;
         let (folder, bucket) = match &self.home {
             Home::Folder(_) => (path.to_owned(), None),
-            Home::Bucket(bucket) => (self.run_directory.join(CHECKPOINTS_DIR).join(version.to_string()), Some(bucket.clone())),
+            Home::Bucket(bucket) => (
+                self.run_directory.join(CHECKPOINTS_DIR).join(version.to_string()),
+                Some(bucket.clone()),
+            ),
         };
-        let place = Place { path: folder, bucket, version, rank: ranks.rank(), world_size: ranks.world_size() };
+        let place = Place {
+            path: folder,
+            bucket,
+            version,
+            rank: ranks.rank(),
+            world_size: ranks.world_size(),
+        };
         Ok(self.checkpoints.begin(place, path.to_owned(), optimizer.progress(), snapshot)?)
     }
 
@@ -199,6 +248,9 @@ impl Learner {
         if version.step == self.steps_done {
             return Ok(());
         }
-        Err(LearnerError::Instruction(format!("{version} was asked for after {} steps", self.steps_done)))
+        Err(LearnerError::Instruction(format!(
+            "{version} was asked for after {} steps",
+            self.steps_done
+        )))
     }
 }

@@ -1,4 +1,5 @@
-//! The learner of a trainer pod: model, sharding, the algorithm's arithmetic, optimizer, checkpoints, weight publication.
+//! The learner of a trainer pod: model, sharding, the algorithm's arithmetic, optimizer,
+//! checkpoints, weight publication.
 //!
 //! ```text
 //!  rljob-learner      startup ──▶ learner (the loop)
@@ -6,7 +7,9 @@
 //!                        publish      publish/             checkpoint   checkpoint/
 //!                     beside it: ranks (the other learners), coordinator_client, parent
 //! ```
-//! Read in this order: [`learner`], [`step`], [`fsdp`], [`optimizer`], [`model`], [`checkpoint`], [`publish`]. The supervisor is a program of its own beside this library (`bin/rljob-supervisor`).
+//! Read in this order: [`learner`], [`step`], [`fsdp`], [`optimizer`], [`model`], [`checkpoint`],
+//! [`publish`]. The supervisor is a program of its own beside this library
+//! (`bin/rljob-supervisor`).
 
 pub mod algorithm;
 pub mod background;
@@ -29,8 +32,13 @@ use std::error::Error;
 
 /// Sends the program's log to standard error; `RUST_LOG` selects, `info` is the default.
 pub fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
 }
 
 /// An error and its causes in one line.

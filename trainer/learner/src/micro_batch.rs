@@ -1,4 +1,5 @@
-//! A rank's batch, cut into the micro-batches of the passes, with what the loss needs beside the tokens. Pure.
+//! A rank's batch, cut into the micro-batches of the passes, with what the loss needs beside the
+//! tokens. Pure.
 //!
 //! Shape suffixes: T tokens of the rank's batch or of a micro-batch, N its trained tokens.
 
@@ -28,7 +29,8 @@ pub struct MicroBatch {
     pub groups: Vec<usize>,
     /// `[N]` the reference model's log-probabilities, once they are computed.
     pub reference_logprobs_N: Option<Tensor>,
-    /// `[N]` what the ratio is taken against, unless that is the learner's log-probabilities of the same pass.
+    /// `[N]` what the ratio is taken against, unless that is the learner's log-probabilities of the
+    /// same pass.
     pub proximal_logprobs_N: Option<Tensor>,
     /// The behaviour weights, if they can be known before the pass.
     pub behavior: Option<Weights>,
@@ -66,30 +68,45 @@ pub enum BatchError {
 }
 
 /// Checks that the batch is for `step` and this rank.
-pub fn check_place(header: &BatchHeader, step: u32, rank: u32, world_size: u32) -> Result<(), BatchError> {
+pub fn check_place(
+    header: &BatchHeader,
+    step: u32,
+    rank: u32,
+    world_size: u32,
+) -> Result<(), BatchError> {
     let place = |step, rank, world_size| format!("step {step} for rank {rank} of {world_size}");
-    let (found, expected) = (place(header.step, header.rank, header.world_size), place(step, rank, world_size));
+    let (found, expected) =
+        (place(header.step, header.rank, header.world_size), place(step, rank, world_size));
     if found == expected { Ok(()) } else { Err(BatchError::Place { found, expected }) }
 }
 
 /// The micro-batches in order. `table` has one entry for each row of the step's table.
-pub fn micro_batches(batch: &RankBatch, table: &Table, vocab_size: i64) -> Result<Vec<MicroBatch>, BatchError> {
+pub fn micro_batches(
+    batch: &RankBatch,
+    table: &Table,
+    vocab_size: i64,
+) -> Result<Vec<MicroBatch>, BatchError> {
     let (mut start, mut sequences) = (0, batch.header.sequences.as_slice());
     let mut result = Vec::with_capacity(batch.header.micro_batch_minibatch.len());
     for (index, &minibatch) in batch.header.micro_batch_minibatch.iter().enumerate() {
-        let (mine, rest) = sequences.split_at(sequences.partition_point(|sequence| sequence.micro_batch as usize <= index));
+        let (mine, rest) = sequences
+            .split_at(sequences.partition_point(|sequence| sequence.micro_batch as usize <= index));
         sequences = rest;
         let end = start + mine.iter().map(|sequence| sequence.tokens as usize).sum::<usize>();
         let (tokens, mask) = (&batch.tokens_T[start..end], &batch.loss_mask_T[start..end]);
         check_trained(mine, mask, &batch.header)?;
         let lengths: Vec<usize> = mine.iter().map(|sequence| sequence.tokens as usize).collect();
         let mask = effective_mask(mine, mask, table);
-        let packed = PackedTokens::new(tokens, &mask, &lengths, vocab_size).map_err(|source| BatchError::Packed { micro_batch: index, source })?;
+        let packed = PackedTokens::new(tokens, &mask, &lengths, vocab_size)
+            .map_err(|source| BatchError::Packed { micro_batch: index, source })?;
         let entries = || mine.iter().map(|sequence| table.entries[sequence.sample as usize]);
-        let at_tokens = |by_sequence: Vec<f32>| Tensor::from_slice(&by_sequence).index_select(0, packed.sequence_N());
+        let at_tokens = |by_sequence: Vec<f32>| {
+            Tensor::from_slice(&by_sequence).index_select(0, packed.sequence_N())
+        };
         result.push(MicroBatch {
             minibatch,
-            sampler_logprobs_N: Tensor::from_slice(&batch.sampler_logprobs_T[start..end]).index_select(0, packed.trained_N()),
+            sampler_logprobs_N: Tensor::from_slice(&batch.sampler_logprobs_T[start..end])
+                .index_select(0, packed.trained_N()),
             advantages_N: at_tokens(entries().map(|entry| entry.advantage as f32).collect()),
             weights_N: at_tokens(entries().map(|entry| entry.weight as f32).collect()),
             groups: entries().map(|entry| entry.group).collect(),
@@ -105,13 +122,21 @@ pub fn micro_batches(batch: &RankBatch, table: &Table, vocab_size: i64) -> Resul
 
 /// The mask without the samples that the table leaves out of the loss.
 fn effective_mask(sequences: &[Sequence], mask: &[u8], table: &Table) -> Vec<u8> {
-    let trained = |sequence: &Sequence| u8::from(table.entries[sequence.sample as usize].trainable_tokens > 0);
-    let by_token = sequences.iter().flat_map(|sequence| std::iter::repeat_n(trained(sequence), sequence.tokens as usize));
+    let trained = |sequence: &Sequence| {
+        u8::from(table.entries[sequence.sample as usize].trainable_tokens > 0)
+    };
+    let by_token = sequences
+        .iter()
+        .flat_map(|sequence| std::iter::repeat_n(trained(sequence), sequence.tokens as usize));
     mask.iter().zip(by_token).map(|(mask, trained)| mask * trained).collect()
 }
 
 /// Denominators come from the table, so it must agree with the masks.
-fn check_trained(sequences: &[Sequence], mask: &[u8], header: &BatchHeader) -> Result<(), BatchError> {
+fn check_trained(
+    sequences: &[Sequence],
+    mask: &[u8],
+    header: &BatchHeader,
+) -> Result<(), BatchError> {
     let mut rest = mask;
     for sequence in sequences {
         let (mine, after) = rest.split_at(sequence.tokens as usize);
@@ -133,7 +158,14 @@ mod tests {
     use tch::Tensor;
 
     fn batch() -> RankBatch {
-        let row = |trainable_tokens, minibatch| SampleRow { group: 0, reward: 0.0, trainable_tokens, rank: 1, minibatch, truncated: false };
+        let row = |trainable_tokens, minibatch| SampleRow {
+            group: 0,
+            reward: 0.0,
+            trainable_tokens,
+            rank: 1,
+            minibatch,
+            truncated: false,
+        };
         let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
         RankBatch {
             header: BatchHeader {
@@ -152,7 +184,12 @@ mod tests {
 
     /// Advantages 0.25, −1, 2; weights 1, 2, 3; the groups are the samples.
     fn table(trainable: [u32; 3]) -> Table {
-        let entry = |index: usize| Entry { group: index, advantage: [0.25, -1.0, 2.0][index], weight: (index + 1) as f64, trainable_tokens: trainable[index] };
+        let entry = |index: usize| Entry {
+            group: index,
+            advantage: [0.25, -1.0, 2.0][index],
+            weight: (index + 1) as f64,
+            trainable_tokens: trainable[index],
+        };
         Table { entries: (0..3).map(entry).collect(), groups: 3 }
     }
 
@@ -163,7 +200,13 @@ mod tests {
     #[test]
     fn micro_batches_carry_their_tokens_advantages_and_sampler() {
         let cut = micro_batches(&batch(), &table([1, 2, 2]), 16).unwrap();
-        let view = |index: usize| (cut[index].minibatch, floats(&cut[index].advantages_N), floats(&cut[index].sampler_logprobs_N));
+        let view = |index: usize| {
+            (
+                cut[index].minibatch,
+                floats(&cut[index].advantages_N),
+                floats(&cut[index].sampler_logprobs_N),
+            )
+        };
         assert_eq!(view(0), (0, vec![-1.0, -1.0, 0.25], vec![-0.5, -1.0, -2.0]));
         assert_eq!(view(1), (0, vec![], vec![]));
         assert_eq!(view(2), (1, vec![2.0, 2.0], vec![-3.5, -4.0]));
@@ -187,6 +230,9 @@ mod tests {
     #[test]
     fn a_batch_of_another_step_is_refused() {
         let error = check_place(&batch().header, 5, 1, 2).unwrap_err();
-        assert_eq!(error.to_string(), "the batch is of step 4 for rank 1 of 2, expected step 5 for rank 1 of 2");
+        assert_eq!(
+            error.to_string(),
+            "the batch is of step 4 for rank 1 of 2, expected step 5 for rank 1 of 2"
+        );
     }
 }

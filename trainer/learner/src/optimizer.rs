@@ -1,4 +1,5 @@
-//! AdamW over shards, with global gradient clipping, and with updates that are skipped when a number is not finite.
+//! AdamW over shards, with global gradient clipping, and with updates that are skipped when a
+//! number is not finite.
 
 use std::rc::Rc;
 
@@ -50,12 +51,22 @@ pub struct Optimizer {
 impl Optimizer {
     /// An optimizer at its start, for `parameters`.
     pub fn new(ranks: Rc<Ranks>, spec: OptimizerSpec, parameters: &ShardedParameters) -> Self {
-        let moments = parameters.shards().iter().map(|shard| [shard.master.zeros_like(), shard.master.zeros_like()]).collect();
+        let moments = parameters
+            .shards()
+            .iter()
+            .map(|shard| [shard.master.zeros_like(), shard.master.zeros_like()])
+            .collect();
         Self { ranks, spec, moments, progress: OptimizerProgress::default() }
     }
 
-    /// An optimizer that goes on from a checkpoint: `moments` are this rank's shards of first and second moment, by block.
-    pub fn restored(ranks: Rc<Ranks>, spec: OptimizerSpec, moments: Vec<[Tensor; 2]>, progress: OptimizerProgress) -> Self {
+    /// An optimizer that goes on from a checkpoint: `moments` are this rank's shards of first and
+    /// second moment, by block.
+    pub fn restored(
+        ranks: Rc<Ranks>,
+        spec: OptimizerSpec,
+        moments: Vec<[Tensor; 2]>,
+        progress: OptimizerProgress,
+    ) -> Self {
         Self { ranks, spec, moments, progress }
     }
 
@@ -69,10 +80,17 @@ impl Optimizer {
         self.progress
     }
 
-    /// Makes one update from the gradients and forgets them. `loss` is the minibatch's, summed over ranks, so that every rank skips or none does.
+    /// Makes one update from the gradients and forgets them. `loss` is the minibatch's, summed over
+    /// ranks, so that every rank skips or none does.
     ///
-    /// A collective. Clipping is PyTorch's `clip_grad_norm_`: gradients are scaled by clip ÷ (norm + 1e-6) if that is below 1.
-    pub fn update(&mut self, parameters: &mut ShardedParameters, learning_rate: f64, loss: f64) -> Result<Update, OptimizerError> {
+    /// A collective. Clipping is PyTorch's `clip_grad_norm_`: gradients are scaled by clip ÷ (norm
+    /// + 1e-6) if that is below 1.
+    pub fn update(
+        &mut self,
+        parameters: &mut ShardedParameters,
+        learning_rate: f64,
+        loss: f64,
+    ) -> Result<Update, OptimizerError> {
         let gradient_norm = self.gradient_norm(parameters)?;
         let skipped = !(loss.is_finite() && gradient_norm.is_finite());
         if skipped {
@@ -88,15 +106,29 @@ impl Optimizer {
         Ok(Update { gradient_norm, skipped })
     }
 
-    fn apply(&self, parameters: &ShardedParameters, learning_rate: f64, scale: f64) -> Result<(), OptimizerError> {
+    fn apply(
+        &self,
+        parameters: &ShardedParameters,
+        learning_rate: f64,
+        scale: f64,
+    ) -> Result<(), OptimizerError> {
         let OptimizerSpec { beta1, beta2, weight_decay, epsilon, .. } = self.spec;
         let settings = AdamW { learning_rate, beta1, beta2, weight_decay, epsilon };
-        for (block, (shard, [exp_avg, exp_avg_sq])) in parameters.shards().iter().zip(&self.moments).enumerate() {
+        for (block, (shard, [exp_avg, exp_avg_sq])) in
+            parameters.shards().iter().zip(&self.moments).enumerate()
+        {
             if scale < 1.0 {
                 let _ = shard.gradient.shallow_clone().f_mul_scalar_(scale)?;
             }
-            fused_adamw(&shard.master, &shard.gradient, exp_avg, exp_avg_sq, self.progress.updates, &settings)
-                .map_err(|source| OptimizerError::Update { block: Some(block), source })?;
+            fused_adamw(
+                &shard.master,
+                &shard.gradient,
+                exp_avg,
+                exp_avg_sq,
+                self.progress.updates,
+                &settings,
+            )
+            .map_err(|source| OptimizerError::Update { block: Some(block), source })?;
         }
         Ok(())
     }
@@ -104,10 +136,14 @@ impl Optimizer {
     fn gradient_norm(&self, parameters: &ShardedParameters) -> Result<f64, OptimizerError> {
         let mut squares = 0.0;
         for shard in parameters.shards() {
-            let norm = shard.gradient.f_norm_scalaropt_dtype(2, Kind::Double)?.f_double_value(&[])?;
+            let norm =
+                shard.gradient.f_norm_scalaropt_dtype(2, Kind::Double)?.f_double_value(&[])?;
             squares += norm * norm;
         }
-        let [sum] = self.ranks.sum([squares]).map_err(|source| OptimizerError::Update { block: None, source })?;
+        let [sum] = self
+            .ranks
+            .sum([squares])
+            .map_err(|source| OptimizerError::Update { block: None, source })?;
         Ok(sum.sqrt())
     }
 }
@@ -123,8 +159,14 @@ mod tests {
     use tch::{Kind, Tensor};
 
     fn setup() -> (ShardedParameters, Optimizer) {
-        let parameters = ShardedParameters::new(Ranks::alone(), Kind::Float, &[2], vec![Tensor::from_slice(&[1f32, -1.])]);
-        let spec = OptimizerSpec { weight_decay: 0.0, gradient_clipping: 1.0, ..OptimizerSpec::default() };
+        let parameters = ShardedParameters::new(
+            Ranks::alone(),
+            Kind::Float,
+            &[2],
+            vec![Tensor::from_slice(&[1f32, -1.])],
+        );
+        let spec =
+            OptimizerSpec { weight_decay: 0.0, gradient_clipping: 1.0, ..OptimizerSpec::default() };
         let optimizer = Optimizer::new(Ranks::alone(), spec, &parameters);
         (parameters, optimizer)
     }
@@ -139,8 +181,15 @@ mod tests {
         parameters.add_gradient(0, &Tensor::from_slice(&[3f32, 4.])).unwrap();
         let update = optimizer.update(&mut parameters, 0.5, 1.0).unwrap();
         assert_eq!((update.gradient_norm, update.skipped), (5.0, false));
-        // The first AdamW update is the learning rate in the gradient's direction; the first moment holds a tenth of the clipped gradient.
-        let close = |tensor: &Tensor, expected: [f32; 2]| assert!(tensor.allclose(&Tensor::from_slice(&expected), 1e-6, 0.0, false), "{:?}", floats(tensor));
+        // The first AdamW update is the learning rate in the gradient's direction; the first moment
+        // holds a tenth of the clipped gradient.
+        let close = |tensor: &Tensor, expected: [f32; 2]| {
+            assert!(
+                tensor.allclose(&Tensor::from_slice(&expected), 1e-6, 0.0, false),
+                "{:?}",
+                floats(tensor)
+            )
+        };
         close(&parameters.shards()[0].master, [0.5, -1.5]);
         close(&optimizer.moments()[0][0], [0.06, 0.08]);
         assert_eq!(floats(&parameters.shards()[0].gradient), [0.0, 0.0]);

@@ -18,7 +18,12 @@ pub enum ParentError {
 pub fn die_with_supervisor() -> Result<(), ParentError> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     match std::env::var(SUPERVISOR_PID_VARIABLE) {
-        Ok(pid) if getppid().map(Pid::as_raw_nonzero).map(|parent| parent.get().to_string()) != Some(pid.clone()) => Err(ParentError::Gone(pid)),
+        Ok(pid)
+            if getppid().map(Pid::as_raw_nonzero).map(|parent| parent.get().to_string())
+                != Some(pid.clone()) =>
+        {
+            Err(ParentError::Gone(pid))
+        }
         // Started by hand, there is no supervisor to follow but the parent.
         _ => Ok(()),
     }

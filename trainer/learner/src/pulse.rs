@@ -1,5 +1,6 @@
-//! Signs of life for the supervisor: a byte a second on standard output, another one if the loop got further meanwhile. The thread shows that the process is not stopped,
-//! its byte that the loop is not stuck; neither needs the coordinator or a file.
+//! Signs of life for the supervisor: a byte a second on standard output, another one if the loop
+//! got further meanwhile. The thread shows that the process is not stopped, its byte that the loop
+//! is not stuck; neither needs the coordinator or a file.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,8 @@ pub fn advance() {
     ADVANCES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Beats until the process ends, for the supervisor; without one, nobody listens and nothing is written.
+/// Beats until the process ends, for the supervisor; without one, nobody listens and nothing is
+/// written.
 pub fn start() -> io::Result<()> {
     if std::env::var_os(SUPERVISOR_PID_VARIABLE).is_none() {
         return Ok(());
@@ -27,7 +29,11 @@ pub fn start() -> io::Result<()> {
         loop {
             let advances = ADVANCES.load(Ordering::Relaxed);
             let mut out = io::stdout().lock();
-            if out.write_all(&[if advances == seen { BEAT } else { PROGRESS }]).and_then(|()| out.flush()).is_err() {
+            if out
+                .write_all(&[if advances == seen { BEAT } else { PROGRESS }])
+                .and_then(|()| out.flush())
+                .is_err()
+            {
                 return;
             }
             seen = advances;

@@ -1,4 +1,5 @@
-//! This learner's place among the ranks and the few small collectives that the training loop needs. A world of one makes none.
+//! This learner's place among the ranks and the few small collectives that the training loop needs.
+//! A world of one makes none.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use tch::{Kind, Tensor};
 
 use crate::coordinator_client::PATIENCE;
 
-/// Longest wait in a collective: a peer may be waiting for the coordinator for all of [`PATIENCE`]. A peer that died is noticed at once.
+/// Longest wait in a collective: a peer may be waiting for the coordinator for all of [`PATIENCE`].
+/// A peer that died is noticed at once.
 const TIMEOUT: Duration = Duration::from_secs(PATIENCE.as_secs() + 300);
 /// Longest wait for the other ranks to start.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -29,14 +31,32 @@ impl Ranks {
         Rc::new(Self { rank: 0, world_size: 1, group: None, _store: None })
     }
 
-    /// Joins the group of attempt `attempt`: rank 0 hosts the store at `rendezvous` (host, port); `address` is where the others reach this rank.
-    pub fn join(rendezvous: (&str, u16), address: &str, rank: u32, world_size: u32, attempt: u32) -> Result<Rc<Self>, CollectiveError> {
+    /// Joins the group of attempt `attempt`: rank 0 hosts the store at `rendezvous` (host, port);
+    /// `address` is where the others reach this rank.
+    pub fn join(
+        rendezvous: (&str, u16),
+        address: &str,
+        rank: u32,
+        world_size: u32,
+        attempt: u32,
+    ) -> Result<Rc<Self>, CollectiveError> {
         if world_size == 1 {
             return Ok(Self::alone());
         }
         let (host, port) = rendezvous;
-        let store = if rank == 0 { Store::host(port, JOIN_TIMEOUT)? } else { Store::connect(host, port, JOIN_TIMEOUT)? };
-        let group = Group::join(&store, &format!("learners-{attempt}"), rank, world_size, address, TIMEOUT)?;
+        let store = if rank == 0 {
+            Store::host(port, JOIN_TIMEOUT)?
+        } else {
+            Store::connect(host, port, JOIN_TIMEOUT)?
+        };
+        let group = Group::join(
+            &store,
+            &format!("learners-{attempt}"),
+            rank,
+            world_size,
+            address,
+            TIMEOUT,
+        )?;
         Ok(Rc::new(Self { rank, world_size, group: Some(group), _store: Some(store) }))
     }
 
@@ -84,7 +104,11 @@ impl Ranks {
         let length = Tensor::from_slice(&[bytes.len() as i64]);
         group.broadcast(&length, 0)?;
         let length = length.int64_value(&[0]);
-        let content = if self.rank == 0 { Tensor::from_slice(&bytes) } else { Tensor::zeros([length], (Kind::Uint8, tch::Device::Cpu)) };
+        let content = if self.rank == 0 {
+            Tensor::from_slice(&bytes)
+        } else {
+            Tensor::zeros([length], (Kind::Uint8, tch::Device::Cpu))
+        };
         group.broadcast(&content, 0)?;
         let mut received = vec![0; length as usize];
         content.copy_data(&mut received, length as usize);

@@ -1,8 +1,10 @@
-//! The learning rate of a step: linear warm-up, then constant, linear or cosine decay. A pure function of the step, so that a resumed run continues the curve.
+//! The learning rate of a step: linear warm-up, then constant, linear or cosine decay. A pure
+//! function of the step, so that a resumed run continues the curve.
 
 use rljob_crds::algorithm::{OptimizerSpec, Schedule};
 
-/// The learning rate of optimizer step `step` (from 1) of `steps`. All minibatches of a step share it.
+/// The learning rate of optimizer step `step` (from 1) of `steps`. All minibatches of a step share
+/// it.
 ///
 /// Warm-up reaches the full rate at step `warmupSteps`; decay reaches 0 at step `steps`.
 pub fn learning_rate(spec: &OptimizerSpec, step: u32, steps: u32) -> f64 {
@@ -25,7 +27,12 @@ mod tests {
     use rljob_crds::algorithm::{OptimizerSpec, Schedule};
 
     fn rates(schedule: Schedule, warmup_steps: u32, steps: u32) -> Vec<f64> {
-        let spec = OptimizerSpec { learning_rate: 8.0, warmup_steps, schedule, ..OptimizerSpec::default() };
+        let spec = OptimizerSpec {
+            learning_rate: 8.0,
+            warmup_steps,
+            schedule,
+            ..OptimizerSpec::default()
+        };
         (1..=steps).map(|step| (learning_rate(&spec, step, steps) * 1e6).round() / 1e6).collect()
     }
 

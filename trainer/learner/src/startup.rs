@@ -1,4 +1,5 @@
-//! From arguments to a [`Learner`]: settings of libtorch, the model's shape, the group, then weights from a checkpoint, a folder or a seed.
+//! From arguments to a [`Learner`]: settings of libtorch, the model's shape, the group, then
+//! weights from a checkpoint, a folder or a seed.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -90,12 +91,19 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the model or the checkpoint itself is wrong, so that another start would end in the same way.
+    /// Whether the model or the checkpoint itself is wrong, so that another start would end in the
+    /// same way.
     pub fn is_input(&self) -> bool {
         match self {
             Self::NoModel(_) | Self::NoExport { .. } => true,
             Self::Model(error) => {
-                matches!(error, ModelError::Json { .. } | ModelError::Config { .. } | ModelError::Weights { .. } | ModelError::Safetensors { .. })
+                matches!(
+                    error,
+                    ModelError::Json { .. }
+                        | ModelError::Config { .. }
+                        | ModelError::Weights { .. }
+                        | ModelError::Safetensors { .. }
+                )
             }
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
             Self::Collective(_) | Self::Client(_) | Self::Storage(_) => false,
@@ -103,12 +111,17 @@ impl StartError {
     }
 }
 
-/// Makes this process a rank of the group, with its weights and moments loaded. `threads` is libtorch's number of threads.
+/// Makes this process a rank of the group, with its weights and moments loaded. `threads` is
+/// libtorch's number of threads.
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
     // A large checkpoint on its way to a bucket, or from there, is no hang.
-    let at = |path| Home::at(path, config.bucket.as_ref()).map(|home| home.on_answer(pulse::advance));
+    let at =
+        |path| Home::at(path, config.bucket.as_ref()).map(|home| home.on_answer(pulse::advance));
     let home = Home::of(&config)?.on_answer(pulse::advance);
-    let (restored_from, target) = (place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?, Target::of(&config, &home));
+    let (restored_from, target) = (
+        place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?,
+        Target::of(&config, &home),
+    );
     let RunConfig { spec, model_directory, run_directory, .. } = config;
     rljob_collective::set_num_threads(threads);
     rljob_collective::keep_freed_memory();
@@ -116,52 +129,116 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
         rljob_collective::set_deterministic(true)?;
     }
     wait_for_model(&model_directory, spec.model.export_of.is_some())?;
-    let model = Model::new(ModelConfig::from_folder(&model_directory)?).recomputing(spec.training.activations == Activations::Recompute);
-    let client = CoordinatorClient::new(&place.coordinator, Whereabouts::of(home.clone()), place.tokens.join(TOKEN_LEARNER), place.epoch, place.attempt)?;
+    let model = Model::new(ModelConfig::from_folder(&model_directory)?)
+        .recomputing(spec.training.activations == Activations::Recompute);
+    let client = CoordinatorClient::new(
+        &place.coordinator,
+        Whereabouts::of(home.clone()),
+        place.tokens.join(TOKEN_LEARNER),
+        place.epoch,
+        place.attempt,
+    )?;
     let (host, port) = &place.rendezvous;
-    let ranks = Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
+    let ranks =
+        Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
     let shape = model_shape(model.layout());
     let trainer = match place.restore.as_ref().zip(restored_from) {
-        Some((restore, folder)) => restored_trainer(spec, model, ranks, (restore.version, &folder), &model_directory)?,
+        Some((restore, folder)) => {
+            restored_trainer(spec, model, ranks, (restore.version, &folder), &model_directory)?
+        }
         None => first_trainer(spec, model, ranks, &model_directory)?,
     };
     let steps_done = place.restore.as_ref().map_or(0, |restore| restore.version.step);
-    tracing::info!(rank = place.rank, world_size = place.world_size, steps_done, parameters = trainer.model.layout().numel(), "the learner is ready");
+    tracing::info!(
+        rank = place.rank,
+        world_size = place.world_size,
+        steps_done,
+        parameters = trainer.model.layout().numel(),
+        "the learner is ready"
+    );
     let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
     let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
     let exports = Exporter::new(client.clone(), model_directory.clone(), target);
-    Ok(Learner { trainer, model_directory, client, steps_done, home, run_directory, checkpoints, exports, broadcaster })
+    Ok(Learner {
+        trainer,
+        model_directory,
+        client,
+        steps_done,
+        home,
+        run_directory,
+        checkpoints,
+        exports,
+        broadcaster,
+    })
 }
 
 /// A trainer at step 0.
-pub fn first_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, model_directory: &Path) -> Result<Trainer, ModelError> {
+pub fn first_trainer(
+    spec: RLJobSpec,
+    model: Model,
+    ranks: Rc<Ranks>,
+    model_directory: &Path,
+) -> Result<Trainer, ModelError> {
     let blocks = initial_blocks(&spec, &model, model_directory)?;
-    let masters = blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
-    let reference = needs_reference(&spec).then(|| FrozenParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &blocks));
+    let masters =
+        blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
+    let reference = needs_reference(&spec).then(|| {
+        FrozenParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &blocks)
+    });
     drop(blocks);
     let numels = model_shape(model.layout()).block_numels;
-    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &numels, masters);
+    let parameters = ShardedParameters::new(
+        Rc::clone(&ranks),
+        compute_kind(spec.training.precision),
+        &numels,
+        masters,
+    );
     let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
     Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
 }
 
-/// A trainer that goes on from a checkpoint, given by its version and folder. The model folder is read again only for a reference model.
-pub fn restored_trainer(spec: RLJobSpec, model: Model, ranks: Rc<Ranks>, checkpoint: (Version, &Home), model_directory: &Path) -> Result<Trainer, StartError> {
+/// A trainer that goes on from a checkpoint, given by its version and folder. The model folder is
+/// read again only for a reference model.
+pub fn restored_trainer(
+    spec: RLJobSpec,
+    model: Model,
+    ranks: Rc<Ranks>,
+    checkpoint: (Version, &Home),
+    model_directory: &Path,
+) -> Result<Trainer, StartError> {
     let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.training.precision));
-    let restored = checkpoint::load(checkpoint.1, checkpoint.0, &shape, ranks.rank(), ranks.world_size())?;
-    let (masters, moments) = restored.blocks.into_iter().map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq])).unzip();
-    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
-    let optimizer = Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer);
-    let initial = needs_reference(&spec).then(|| initial_blocks(&spec, &model, model_directory)).transpose()?;
-    let reference = initial.map(|blocks| FrozenParameters::new(Rc::clone(&ranks), compute, &blocks));
+    let restored =
+        checkpoint::load(checkpoint.1, checkpoint.0, &shape, ranks.rank(), ranks.world_size())?;
+    let (masters, moments) = restored
+        .blocks
+        .into_iter()
+        .map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq]))
+        .unzip();
+    let parameters =
+        ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
+    let optimizer =
+        Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer);
+    let initial = needs_reference(&spec)
+        .then(|| initial_blocks(&spec, &model, model_directory))
+        .transpose()?;
+    let reference =
+        initial.map(|blocks| FrozenParameters::new(Rc::clone(&ranks), compute, &blocks));
     Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
 }
 
 /// The weights before training, fp32, one flat vector a block.
-fn initial_blocks(spec: &RLJobSpec, model: &Model, model_directory: &Path) -> Result<Vec<Tensor>, ModelError> {
+fn initial_blocks(
+    spec: &RLJobSpec,
+    model: &Model,
+    model_directory: &Path,
+) -> Result<Vec<Tensor>, ModelError> {
     match spec.model.weights {
-        InitialWeights::Pretrained => hugging_face::read_tensors(model_directory, model.layout(), Kind::Float),
-        InitialWeights::Random => random::random(model.layout(), model.config(), spec.training.seed),
+        InitialWeights::Pretrained => {
+            hugging_face::read_tensors(model_directory, model.layout(), Kind::Float)
+        }
+        InitialWeights::Random => {
+            random::random(model.layout(), model.config(), spec.training.seed)
+        }
     }
 }
 
@@ -186,7 +263,10 @@ pub fn model_shape(layout: &ModelLayout) -> ModelShape {
             hash.update(format!("{index} {} {:?}\n", spec.name, spec.shape));
         }
     }
-    ModelShape { sha256: hex(&hash.finalize()), block_numels: layout.blocks().iter().map(crate::model::Layout::numel).collect() }
+    ModelShape {
+        sha256: hex(&hash.finalize()),
+        block_numels: layout.blocks().iter().map(crate::model::Layout::numel).collect(),
+    }
 }
 
 /// A folder that the user named must be there; another job's export may still be on its way.
@@ -197,7 +277,10 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
     let (started, mut looks) = (Instant::now(), 0);
     while !folder.join(EXPORT_COMPLETE_FILE).exists() {
         if started.elapsed() > EXPORT_TIMEOUT {
-            return Err(StartError::NoExport { path: folder.to_owned(), seconds: EXPORT_TIMEOUT.as_secs() });
+            return Err(StartError::NoExport {
+                path: folder.to_owned(),
+                seconds: EXPORT_TIMEOUT.as_secs(),
+            });
         }
         if looks % EXPORT_LOG_EVERY == 0 {
             tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
@@ -217,7 +300,10 @@ mod tests {
     #[test]
     fn a_missing_model_folder_is_an_error_at_once_and_a_complete_export_is_not_waited_for() {
         let missing = wait_for_model(Path::new("/nonexistent/model"), false).unwrap_err();
-        assert_eq!(missing.to_string(), "the model folder `/nonexistent/model` is not there, or not a folder");
+        assert_eq!(
+            missing.to_string(),
+            "the model folder `/nonexistent/model` is not there, or not a folder"
+        );
         let export = tempfile::tempdir().unwrap();
         std::fs::write(export.path().join("complete.json"), "{}").unwrap();
         wait_for_model(export.path(), true).unwrap();

@@ -1,9 +1,12 @@
-//! What sharding relies on: which calls a pass makes, that packing does not change the numbers, and that bf16 stays near fp32.
+//! What sharding relies on: which calls a pass makes, that packing does not change the numbers, and
+//! that bf16 stays near fp32.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use rljob_learner::algorithm::sft;
-use rljob_learner::model::{Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random};
+use rljob_learner::model::{
+    Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random,
+};
 use tch::{Kind, Tensor};
 
 fn config(tied: bool) -> ModelConfig {
@@ -37,15 +40,31 @@ fn model(tied: bool, compute: Kind) -> (Model, WholeParameters) {
 
 /// Sequences of the given lengths, all but their first token trained.
 fn packed(lengths: &[usize]) -> PackedTokens {
-    let tokens: Vec<i64> = lengths.iter().flat_map(|&length| (0..length).map(move |position| ((position * 7 + length * 3) % 50) as i64)).collect();
-    let mask: Vec<u8> = lengths.iter().flat_map(|&length| (0..length).map(|position| u8::from(position > 0))).collect();
+    let tokens: Vec<i64> = lengths
+        .iter()
+        .flat_map(|&length| {
+            (0..length).map(move |position| ((position * 7 + length * 3) % 50) as i64)
+        })
+        .collect();
+    let mask: Vec<u8> = lengths
+        .iter()
+        .flat_map(|&length| (0..length).map(|position| u8::from(position > 0)))
+        .collect();
     PackedTokens::new(&tokens, &mask, lengths, 50).unwrap()
 }
 
-fn gradients(model: &Model, parameters: &mut WholeParameters, micro_batches: &[PackedTokens]) -> Tensor {
+fn gradients(
+    model: &Model,
+    parameters: &mut WholeParameters,
+    micro_batches: &[PackedTokens],
+) -> Tensor {
     parameters.zero_gradients();
     for packed in micro_batches {
-        model.forward_backward(parameters, packed, 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(0.01)).0).unwrap();
+        model
+            .forward_backward(parameters, packed, 1.0, &mut |chunk| {
+                sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(0.01)).0
+            })
+            .unwrap();
     }
     Tensor::cat(parameters.gradients(), 0)
 }
@@ -78,9 +97,17 @@ fn calls(tied: bool, lengths: &[usize]) -> Vec<(&'static str, usize)> {
     calls_of(&model, inner, lengths)
 }
 
-fn calls_of(model: &Model, inner: WholeParameters, lengths: &[usize]) -> Vec<(&'static str, usize)> {
+fn calls_of(
+    model: &Model,
+    inner: WholeParameters,
+    lengths: &[usize],
+) -> Vec<(&'static str, usize)> {
     let mut recorded = Recorded { inner, calls: Vec::new() };
-    model.forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.ones_like()).0).unwrap();
+    model
+        .forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| {
+            sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.ones_like()).0
+        })
+        .unwrap();
     recorded.calls
 }
 
@@ -139,7 +166,11 @@ fn sequences_give_the_same_gradient_packed_and_alone() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let together = gradients(&model, &mut parameters, &[packed(&[5, 17, 1, 6])]);
-        let alone = gradients(&model, &mut parameters, &[packed(&[5]), packed(&[17]), packed(&[1]), packed(&[6])]);
+        let alone = gradients(
+            &model,
+            &mut parameters,
+            &[packed(&[5]), packed(&[17]), packed(&[1]), packed(&[6])],
+        );
         assert!(relative(&together, &alone) < 1e-5, "{}", relative(&together, &alone));
     }
 }
@@ -149,7 +180,8 @@ fn recomputed_activations_give_the_same_gradient_with_the_same_calls() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let kept = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
-        let recomputed = gradients(&model.clone().recomputing(true), &mut parameters, &[packed(&[5, 17, 6])]);
+        let recomputed =
+            gradients(&model.clone().recomputing(true), &mut parameters, &[packed(&[5, 17, 6])]);
         assert!(relative(&recomputed, &kept) < 1e-6, "{}", relative(&recomputed, &kept));
         assert_eq!(calls_of(&model.recomputing(true), parameters, &[5, 3]), calls(tied, &[5, 3]));
     }
@@ -168,7 +200,11 @@ fn bf16_stays_near_fp32_and_its_gradients_are_fp32() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let expected = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
-        let mut rounded = WholeParameters::new(model.layout(), parameters.blocks().iter().map(Tensor::copy).collect(), Kind::BFloat16);
+        let mut rounded = WholeParameters::new(
+            model.layout(),
+            parameters.blocks().iter().map(Tensor::copy).collect(),
+            Kind::BFloat16,
+        );
         let actual = gradients(&model, &mut rounded, &[packed(&[5, 17, 6])]);
         assert_eq!(actual.kind(), Kind::Float);
         assert!(relative(&actual, &expected) < 0.03, "{}", relative(&actual, &expected));

@@ -1,6 +1,8 @@
-//! SGLang's answer to `/generate` as a client reads it: only what a sample is made of, numbers straight into columns, names borrowed from the bytes.
+//! SGLang's answer to `/generate` as a client reads it: only what a sample is made of, numbers
+//! straight into columns, names borrowed from the bytes.
 //!
-//! [`GenerateResponse`](crate::sglang::GenerateResponse) is the whole of it, as an engine writes it.
+//! [`GenerateResponse`](crate::sglang::GenerateResponse) is the whole of it, as an engine writes
+//! it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -82,7 +84,8 @@ impl<'de> Visitor<'de> for Columns {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut rows: S) -> Result<Logprobs, S::Error> {
-        let mut columns = Logprobs { logprobs: Vec::with_capacity(TOKENS), ids: Vec::with_capacity(TOKENS) };
+        let mut columns =
+            Logprobs { logprobs: Vec::with_capacity(TOKENS), ids: Vec::with_capacity(TOKENS) };
         while let Some((logprob, id, _)) = rows.next_element::<(f64, i64, IgnoredAny)>()? {
             columns.logprobs.push(logprob as f32);
             columns.ids.push(id);
@@ -112,12 +115,20 @@ mod tests {
             output_token_logprobs: rows,
             e2e_latency: 0.5,
         };
-        let written = serde_json::to_string(&GenerateResponse { text: "a\n".to_owned(), output_ids: vec![5, 2], meta_info }).unwrap();
+        let written = serde_json::to_string(&GenerateResponse {
+            text: "a\n".to_owned(),
+            output_ids: vec![5, 2],
+            meta_info,
+        })
+        .unwrap();
         let read: Answer<'_> = serde_json::from_str(&written).unwrap();
         assert_eq!(read.output_ids, [5, 2]);
         assert_eq!(read.meta_info.weight_version, "step-1.attempt-0 \"é\"");
         assert_eq!(read.meta_info.finish_reason.map(|finish| finish.kind), Some(FinishKind::Stop));
-        assert_eq!(read.meta_info.output_token_logprobs, Logprobs { logprobs: vec![-0.1, -17.234_568], ids: vec![5, 2] });
+        assert_eq!(
+            read.meta_info.output_token_logprobs,
+            Logprobs { logprobs: vec![-0.1, -17.234_568], ids: vec![5, 2] }
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! One rank's part of a step's batch, as a safetensors file: tensors concatenated over micro-batches, with the layout in the metadata key `batch`.
+//! One rank's part of a step's batch, as a safetensors file: tensors concatenated over
+//! micro-batches, with the layout in the metadata key `batch`.
 //!
 //! Names carry shape suffixes (`_T`), for which `non_snake_case` is allowed here.
 //!
-//! Worked example: a rank with two micro-batches, the first of two sequences of 3 and 2 tokens, the second of one of 4:
-//! `sequences = [{micro_batch: 0, tokens: 3}, {micro_batch: 0, tokens: 2}, {micro_batch: 1, tokens: 4}]`, and each tensor has 9 entries.
+//! Worked example: a rank with two micro-batches, the first of two sequences of 3 and 2 tokens, the
+//! second of one of 4: `sequences = [{micro_batch: 0, tokens: 3}, {micro_batch: 0, tokens: 2},
+//! {micro_batch: 1, tokens: 4}]`, and each tensor has 9 entries.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -19,9 +21,11 @@ pub struct RankBatch {
     pub header: BatchHeader,
     /// `[T]` token ids.
     pub tokens_T: Vec<i64>,
-    /// `[T]` 1 where the token is trained on (it is predicted from the tokens before it), else 0. The first token of a sequence is always 0.
+    /// `[T]` 1 where the token is trained on (it is predicted from the tokens before it), else 0.
+    /// The first token of a sequence is always 0.
     pub loss_mask_T: Vec<u8>,
-    /// `[T]` the sampler's log-probability of the token (of logits ÷ temperature); 0 where the mask is 0, and everywhere for `sft`.
+    /// `[T]` the sampler's log-probability of the token (of logits ÷ temperature); 0 where the mask
+    /// is 0, and everywhere for `sft`.
     pub sampler_logprobs_T: Vec<f32>,
 }
 
@@ -35,11 +39,13 @@ pub struct BatchHeader {
     pub rank: u32,
     /// Ranks in all.
     pub world_size: u32,
-    /// Micro-batches of every rank (some may be empty on some ranks), in order of minibatch: entry `m` is micro-batch `m`'s minibatch.
+    /// Micro-batches of every rank (some may be empty on some ranks), in order of minibatch: entry
+    /// `m` is micro-batch `m`'s minibatch.
     pub micro_batch_minibatch: Vec<u32>,
     /// This rank's sequences in the order of the tensors; indices into `samples`.
     pub sequences: Vec<Sequence>,
-    /// Every sample of the step, over all ranks, in canonical order: (loader position, index in group).
+    /// Every sample of the step, over all ranks, in canonical order: (loader position, index in
+    /// group).
     pub samples: Vec<SampleRow>,
 }
 
@@ -93,7 +99,8 @@ impl RankBatch {
     /// The batch as bytes of a safetensors file.
     pub fn to_bytes(&self) -> Result<Vec<u8>, BatchError> {
         let tokens: Vec<u8> = self.tokens_T.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let logprobs: Vec<u8> = self.sampler_logprobs_T.iter().flat_map(|logprob| logprob.to_le_bytes()).collect();
+        let logprobs: Vec<u8> =
+            self.sampler_logprobs_T.iter().flat_map(|logprob| logprob.to_le_bytes()).collect();
         let shape = vec![self.tokens_T.len()];
         let views = [
             ("tokens", TensorView::new(Dtype::I64, shape.clone(), &tokens)?),
@@ -108,11 +115,17 @@ impl RankBatch {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BatchError> {
         let (_, metadata) = SafeTensors::read_metadata(bytes)?;
         let json = metadata.metadata().as_ref().and_then(|map| map.get(KEY));
-        let header: BatchHeader = serde_json::from_str(json.ok_or_else(|| BatchError::Inconsistent("no layout".to_owned()))?)?;
+        let header: BatchHeader = serde_json::from_str(
+            json.ok_or_else(|| BatchError::Inconsistent("no layout".to_owned()))?,
+        )?;
         let file = SafeTensors::deserialize(bytes)?;
         let batch = Self {
             header,
-            tokens_T: column(&file, "tokens", Dtype::I64)?.chunks_exact(8).filter_map(|b| b.try_into().ok()).map(i64::from_le_bytes).collect(),
+            tokens_T: column(&file, "tokens", Dtype::I64)?
+                .chunks_exact(8)
+                .filter_map(|b| b.try_into().ok())
+                .map(i64::from_le_bytes)
+                .collect(),
             loss_mask_T: column(&file, "loss_mask", Dtype::U8)?.to_vec(),
             sampler_logprobs_T: column(&file, "sampler_logprobs", Dtype::F32)?
                 .chunks_exact(4)
@@ -129,16 +142,23 @@ impl RankBatch {
         let tokens: u64 = header.sequences.iter().map(|sequence| u64::from(sequence.tokens)).sum();
         let lengths = [self.tokens_T.len(), self.loss_mask_T.len(), self.sampler_logprobs_T.len()];
         if lengths.iter().any(|&length| length as u64 != tokens) {
-            return Err(BatchError::Inconsistent(format!("tensors of {lengths:?} entries for {tokens} tokens")));
+            return Err(BatchError::Inconsistent(format!(
+                "tensors of {lengths:?} entries for {tokens} tokens"
+            )));
         }
         for sequence in &header.sequences {
-            let known = (sequence.sample as usize) < header.samples.len() && (sequence.micro_batch as usize) < header.micro_batch_minibatch.len();
+            let known = (sequence.sample as usize) < header.samples.len()
+                && (sequence.micro_batch as usize) < header.micro_batch_minibatch.len();
             if !known || sequence.tokens == 0 {
-                return Err(BatchError::Inconsistent(format!("sequence {sequence:?} names a sample or micro-batch that is not there, or is empty")));
+                return Err(BatchError::Inconsistent(format!(
+                    "sequence {sequence:?} names a sample or micro-batch that is not there, or is empty"
+                )));
             }
         }
         if !header.sequences.is_sorted_by_key(|sequence| sequence.micro_batch) {
-            return Err(BatchError::Inconsistent("sequences are not in order of micro-batch".to_owned()));
+            return Err(BatchError::Inconsistent(
+                "sequences are not in order of micro-batch".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -147,7 +167,10 @@ impl RankBatch {
 fn column<'a>(file: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<&'a [u8], BatchError> {
     let view = file.tensor(name)?;
     if view.dtype() != dtype {
-        return Err(BatchError::Inconsistent(format!("tensor `{name}` is {:?}, expected {dtype:?}", view.dtype())));
+        return Err(BatchError::Inconsistent(format!(
+            "tensor `{name}` is {:?}, expected {dtype:?}",
+            view.dtype()
+        )));
     }
     Ok(view.data())
 }
@@ -157,14 +180,24 @@ mod tests {
     use super::{BatchHeader, RankBatch, SampleRow, Sequence};
 
     fn batch() -> RankBatch {
-        let row = |group, rank| SampleRow { group, reward: 0.5, trainable_tokens: 1, rank, minibatch: 0, truncated: rank == 1 };
+        let row = |group, rank| SampleRow {
+            group,
+            reward: 0.5,
+            trainable_tokens: 1,
+            rank,
+            minibatch: 0,
+            truncated: rank == 1,
+        };
         RankBatch {
             header: BatchHeader {
                 step: 7,
                 rank: 0,
                 world_size: 2,
                 micro_batch_minibatch: vec![0, 0],
-                sequences: vec![Sequence { sample: 1, micro_batch: 0, tokens: 3 }, Sequence { sample: 0, micro_batch: 1, tokens: 2 }],
+                sequences: vec![
+                    Sequence { sample: 1, micro_batch: 0, tokens: 3 },
+                    Sequence { sample: 0, micro_batch: 1, tokens: 2 },
+                ],
                 samples: vec![row(0, 0), row(0, 0), row(1, 1)],
             },
             tokens_T: vec![5, 6, 7, 8, 9],
@@ -183,6 +216,9 @@ mod tests {
         let mut wrong = batch();
         wrong.header.sequences[1].tokens = 4;
         let error = RankBatch::from_bytes(&wrong.to_bytes().unwrap()).unwrap_err();
-        assert_eq!(error.to_string(), "the batch is inconsistent: tensors of [5, 5, 5] entries for 7 tokens");
+        assert_eq!(
+            error.to_string(),
+            "the batch is inconsistent: tensors of [5, 5, 5] entries for 7 tokens"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! What a checkpoint's folder holds: `manifest.json`, written last. Its presence is the commit; a folder without it is no checkpoint. Learners write and read it, and
-//! the coordinator checks it before it lets a group start from the checkpoint.
+//! What a checkpoint's folder holds: `manifest.json`, written last. Its presence is the commit; a
+//! folder without it is no checkpoint. Learners write and read it, and the coordinator checks it
+//! before it lets a group start from the checkpoint.
 
 use serde::{Deserialize, Serialize};
 

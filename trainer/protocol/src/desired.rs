@@ -1,4 +1,5 @@
-//! `PUT /v1/desired`: what the operator wants of a coordinator. A level, not an edge: the newest one holds, whatever was missed.
+//! `PUT /v1/desired`: what the operator wants of a coordinator. A level, not an edge: the newest
+//! one holds, whatever was missed.
 
 use rljob_crds::failure_policy::FailureRule;
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,8 @@ pub struct CheckpointPolicy {
 pub struct RestartPolicy {
     /// Counted restarts allowed.
     pub max_restarts: u32,
-    /// Longest wait in seconds before the first restart, and before the first after one that led to something.
+    /// Longest wait in seconds before the first restart, and before the first after one that led to
+    /// something.
     pub backoff_initial_seconds: u32,
     /// Longest wait in seconds.
     pub backoff_max_seconds: u32,

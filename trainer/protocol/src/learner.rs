@@ -1,4 +1,5 @@
-//! The learners' side of the coordinator: rank 0 asks what to do next and tells the other ranks; every rank fetches its part of a batch.
+//! The learners' side of the coordinator: rank 0 asks what to do next and tells the other ranks;
+//! every rank fetches its part of a batch.
 //!
 //! ```text
 //! GET  /v1/instructions?attempt=A&step=S   rank 0, S = steps done; held up to 20 s → Instruction
@@ -29,19 +30,22 @@ pub enum Instruction {
         /// The step to make.
         step: u32,
     },
-    /// Fetch the validation data, measure its loss without training on it, then post [`ValidationReport`]. `sft` only.
+    /// Fetch the validation data, measure its loss without training on it, then post
+    /// [`ValidationReport`]. `sft` only.
     Validate {
         /// Steps done.
         step: u32,
     },
-    /// Write the weights as a Hugging Face folder (without tokenizer) to `path`, then post [`WeightsReady::Disk`].
+    /// Write the weights as a Hugging Face folder (without tokenizer) to `path`, then post
+    /// [`WeightsReady::Disk`].
     PublishToDisk {
         /// Version of the weights, for the engines.
         version: Version,
         /// Absolute folder, not yet existing.
         path: PathBuf,
     },
-    /// Stage the weights; each sender posts [`WeightsReady::Distributed`] and broadcasts to its engines.
+    /// Stage the weights; each sender posts [`WeightsReady::Distributed`] and broadcasts to its
+    /// engines.
     PublishByBroadcast {
         /// Version of the weights.
         version: Version,
@@ -55,7 +59,8 @@ pub enum Instruction {
         /// Absolute folder, not yet existing.
         path: PathBuf,
     },
-    /// Write the model with its tokenizer to `path`, in the background, then post [`WeightsReady::Disk`] with this version; asked again, wait for it and post once more.
+    /// Write the model with its tokenizer to `path`, in the background, then post
+    /// [`WeightsReady::Disk`] with this version; asked again, wait for it and post once more.
     Export {
         /// Version of the weights.
         version: Version,
@@ -93,7 +98,8 @@ pub enum WeightsReady {
         /// The folder.
         path: PathBuf,
     },
-    /// The sender hosts a TCPStore and is about to broadcast `tensors` in this order, in each group in turn.
+    /// The sender hosts a TCPStore and is about to broadcast `tensors` in this order, in each group
+    /// in turn.
     Distributed {
         /// Incarnation.
         attempt: u32,
@@ -128,7 +134,8 @@ pub struct TensorInfo {
 pub struct StepReport {
     /// Incarnation.
     pub attempt: u32,
-    /// The learners' part of the metrics: `reward`, `completion_tokens`, `rollout_seconds`, `sync_seconds` and `tokens_per_second` are filled in by the coordinator.
+    /// The learners' part of the metrics: `reward`, `completion_tokens`, `rollout_seconds`,
+    /// `sync_seconds` and `tokens_per_second` are filled in by the coordinator.
     pub metrics: StepMetrics,
 }
 

@@ -1,4 +1,5 @@
-//! Types that cross a process boundary between coordinator, operator, supervisors, learners and engines. Unknown fields are errors.
+//! Types that cross a process boundary between coordinator, operator, supervisors, learners and
+//! engines. Unknown fields are errors.
 //!
 //! ```text
 //!  operator ── PUT /v1/desired, GET /v1/status ──▶ coordinator          desired, status

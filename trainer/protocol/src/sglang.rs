@@ -1,7 +1,9 @@
-//! The part of SGLang 0.5.12's HTTP interface that a run uses: what the coordinator sends, and what the embedded engine serves and answers.
+//! The part of SGLang 0.5.12's HTTP interface that a run uses: what the coordinator sends, and what
+//! the embedded engine serves and answers.
 //!
-//! Fields are SGLang's own, in snake case. What the embedded engine does not act on must not be sent to it: requests deny unknown fields
-//! (SGLang itself ignores an unknown top-level field). Answers do not, since SGLang sends many more.
+//! Fields are SGLang's own, in snake case. What the embedded engine does not act on must not be
+//! sent to it: requests deny unknown fields (SGLang itself ignores an unknown top-level field).
+//! Answers do not, since SGLang sends many more.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +38,8 @@ pub struct SamplingParams {
     pub top_k: i64,
     /// Tokens that end the completion; the one that did is in the output.
     pub stop_token_ids: Vec<i64>,
-    /// Go on past the model's own end-of-sequence token. (In SGLang, true switches `stop_token_ids` off as well.)
+    /// Go on past the model's own end-of-sequence token. (In SGLang, true switches `stop_token_ids`
+    /// off as well.)
     pub ignore_eos: bool,
     /// Keep special tokens in the text.
     pub skip_special_tokens: bool,
@@ -117,7 +120,8 @@ pub struct ModelInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PauseGeneration {
-    /// `abort`: requests in flight are answered at once with what they have. `retract`: they go back to the queue. `in_place`: they stay as they are.
+    /// `abort`: requests in flight are answered at once with what they have. `retract`: they go
+    /// back to the queue. `in_place`: they stay as they are.
     pub mode: String,
 }
 
@@ -144,7 +148,8 @@ pub struct AbortRequest {
 pub struct UpdateWeightsFromDisk {
     /// A Hugging Face folder.
     pub model_path: String,
-    /// The version to stamp; always send it. Without one SGLang keeps the old version and the embedded engine says `default`.
+    /// The version to stamp; always send it. Without one SGLang keeps the old version and the
+    /// embedded engine says `default`.
     #[serde(default = "default_version")]
     pub weight_version: String,
     /// Drop the KV cache; the server must be idle.

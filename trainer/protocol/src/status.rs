@@ -62,7 +62,8 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LearnerFailure {
-    /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`, `CoordinatorInput`.
+    /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`,
+    /// `CoordinatorInput`.
     pub reason: String,
     /// One line: what failed, with the last log lines.
     pub message: String,
@@ -94,7 +95,8 @@ pub struct EngineState {
     pub state: EngineCondition,
     /// The weights it was seen to hold; none for weights that no learner published.
     pub version: Option<Version>,
-    /// Seconds since it last answered, or since it was listed if it never has; none while it answers.
+    /// Seconds since it last answered, or since it was listed if it never has; none while it
+    /// answers.
     pub silent_seconds: Option<u32>,
 }
 
@@ -135,13 +137,15 @@ pub struct StepMetrics {
     pub clip_fraction_lower: Option<f64>,
     /// Share of trainable tokens whose loss was bounded by cClip; none without cClip.
     pub clip_fraction_dual: Option<f64>,
-    /// Estimate of KL(learner ‖ model before training) per token by `klEstimator`; none without a reference model.
+    /// Estimate of KL(learner ‖ model before training) per token by `klEstimator`; none without a
+    /// reference model.
     pub reference_kl: Option<f64>,
     /// Mean behaviour weight of trainable tokens, 0 where masked; none without `behaviorWeight`.
     pub behavior_weight: Option<f64>,
     /// Share of trainable tokens that `behaviorWeight` masked or clamped; none without it.
     pub behavior_bounded: Option<f64>,
-    /// Mean of |learner − sampler| log-probability over trainable tokens before the update, in nats; none for `sft`.
+    /// Mean of |learner − sampler| log-probability over trainable tokens before the update, in
+    /// nats; none for `sft`.
     pub mismatch_mean: Option<f64>,
     /// Largest such difference.
     pub mismatch_max: Option<f64>,
@@ -157,7 +161,8 @@ pub struct StepMetrics {
     pub trainable_tokens: u64,
     /// Mean completion length in tokens; none for `sft`.
     pub completion_tokens: Option<f64>,
-    /// Samples by staleness: steps done since the oldest weights that any of a sample's tokens was sampled with. Empty for `sft`.
+    /// Samples by staleness: steps done since the oldest weights that any of a sample's tokens was
+    /// sampled with. Empty for `sft`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub staleness: BTreeMap<u32, u32>,
     /// Groups that dynamic sampling left out of the batch.
@@ -166,7 +171,8 @@ pub struct StepMetrics {
     /// Samples made again because they were too old.
     #[serde(default)]
     pub stale_samples: u32,
-    /// Seconds from the first prompt of the step to its last reward; none for `sft` and for a replayed batch.
+    /// Seconds from the first prompt of the step to its last reward; none for `sft` and for a
+    /// replayed batch.
     pub rollout_seconds: Option<f64>,
     /// Seconds in forward, backward and optimizer.
     pub train_seconds: f64,
@@ -176,7 +182,8 @@ pub struct StepMetrics {
     pub tokens_per_second: f64,
 }
 
-/// One evaluation's numbers: accuracy, the loss of `sft`, or both. Written as one line of `evaluations.jsonl`.
+/// One evaluation's numbers: accuracy, the loss of `sft`, or both. Written as one line of
+/// `evaluations.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationMetrics {
@@ -193,13 +200,16 @@ pub struct EvaluationMetrics {
     /// Mean reward of the greedy completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub greedy: Option<f64>,
-    /// By k: probability that one of k samples is correct, the unbiased estimate of Chen et al. (arXiv 2107.03374), as the mean over prompts.
+    /// By k: probability that one of k samples is correct, the unbiased estimate of Chen et al.
+    /// (arXiv 2107.03374), as the mean over prompts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pass_at: BTreeMap<u32, f64>,
-    /// By k: share of prompts for which the most frequent answer of the first k samples is correct; empty where answers cannot be told apart (`http`, `command`).
+    /// By k: share of prompts for which the most frequent answer of the first k samples is correct;
+    /// empty where answers cannot be told apart (`http`, `command`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub majority_at: BTreeMap<u32, f64>,
-    /// Mean negative log-likelihood of the completions' tokens, in nats; only with `dataset.evaluation.completion`.
+    /// Mean negative log-likelihood of the completions' tokens, in nats; only with
+    /// `dataset.evaluation.completion`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Tokens that it is the mean over.
@@ -213,6 +223,11 @@ impl EvaluationMetrics {
     /// With what the learners measured beside it.
     #[must_use]
     pub fn with_validation(self, report: &ValidationReport) -> Self {
-        Self { loss: Some(report.loss), loss_tokens: Some(report.tokens), seconds: self.seconds + report.seconds, ..self }
+        Self {
+            loss: Some(report.loss),
+            loss_tokens: Some(report.tokens),
+            seconds: self.seconds + report.seconds,
+            ..self
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! `POST /v1/supervisors/{name}`: a supervisor's report, at least twice a second and whenever something changed; the answer is its order.
+//! `POST /v1/supervisors/{name}`: a supervisor's report, at least twice a second and whenever
+//! something changed; the answer is its order.
 //!
 //! Both sides are levels: a lost report or a lost order is made good by the next one.
 
@@ -8,10 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
 
-/// Environment variable by which a learner knows the process id of its supervisor, which it must not outlive.
+/// Environment variable by which a learner knows the process id of its supervisor, which it must
+/// not outlive.
 pub const SUPERVISOR_PID_VARIABLE: &str = "RLJOB_SUPERVISOR_PID";
 
-/// Header of every answer to supervisors and learners: the epoch of the coordinator that gives it. One that is lower than one seen before comes from the past.
+/// Header of every answer to supervisors and learners: the epoch of the coordinator that gives it.
+/// One that is lower than one seen before comes from the past.
 pub const EPOCH_HEADER: &str = "rljob-epoch";
 
 /// What a supervisor has and sees.
@@ -20,7 +23,8 @@ pub const EPOCH_HEADER: &str = "rljob-epoch";
 pub struct SupervisorReport {
     /// Drawn when the supervisor process started; another one means that its learners are gone.
     pub instance: String,
-    /// When it started, in milliseconds since 1970: of two processes of one name, the later one has it.
+    /// When it started, in milliseconds since 1970: of two processes of one name, the later one has
+    /// it.
     pub started_at: u64,
     /// Address at which other ranks reach its learners.
     pub address: String,
@@ -32,7 +36,8 @@ pub struct SupervisorReport {
     pub attempt: Option<u32>,
     /// State of each of them, by local index.
     pub learners: Vec<LearnerState>,
-    /// Whether its pod was told to end: its learners go on for as long as it may wait, so that a checkpoint can be written.
+    /// Whether its pod was told to end: its learners go on for as long as it may wait, so that a
+    /// checkpoint can be written.
     #[serde(default)]
     pub terminating: bool,
 }
@@ -56,13 +61,16 @@ pub enum LearnerState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Pulse {
-    /// Seconds since its newest beat, which a thread of its own sends every second; none before the first.
+    /// Seconds since its newest beat, which a thread of its own sends every second; none before the
+    /// first.
     pub beat_seconds: Option<u32>,
-    /// Seconds since its loop last got further, or since it was started: a micro-batch, a tensor, an instruction.
+    /// Seconds since its loop last got further, or since it was started: a micro-batch, a tensor,
+    /// an instruction.
     pub progress_seconds: u32,
 }
 
-/// Byte that a learner writes to its standard output every second in which its loop did not get further.
+/// Byte that a learner writes to its standard output every second in which its loop did not get
+/// further.
 pub const BEAT: u8 = b'.';
 /// The same for a second in which it did.
 pub const PROGRESS: u8 = b'+';

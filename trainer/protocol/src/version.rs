@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Weights after `step` optimizer steps, computed by incarnation `attempt` of the learner group. Written `step-12.attempt-0`.
+/// Weights after `step` optimizer steps, computed by incarnation `attempt` of the learner group.
+/// Written `step-12.attempt-0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Version {
@@ -34,7 +35,9 @@ impl FromStr for Version {
             let (step, attempt) = text.strip_prefix("step-")?.split_once(".attempt-")?;
             Some(Self { step: step.parse().ok()?, attempt: attempt.parse().ok()? })
         };
-        parse().filter(|version| version.to_string() == text).ok_or_else(|| ParseVersionError(text.to_owned()))
+        parse()
+            .filter(|version| version.to_string() == text)
+            .ok_or_else(|| ParseVersionError(text.to_owned()))
     }
 }
 
@@ -60,7 +63,14 @@ mod tests {
     fn a_version_survives_its_own_text_and_nothing_else_parses() {
         let version = Version { step: 12, attempt: 3 };
         assert_eq!(version.to_string().parse(), Ok(version));
-        for bad in ["", "step-1", "step-01.attempt-0", "step-+1.attempt-0", "default", "step-1.attempt-2.x"] {
+        for bad in [
+            "",
+            "step-1",
+            "step-01.attempt-0",
+            "step-+1.attempt-0",
+            "default",
+            "step-1.attempt-2.x",
+        ] {
             assert!(bad.parse::<Version>().is_err(), "{bad}");
         }
     }

@@ -1,7 +1,8 @@
-//! A prefix of a bucket: whole objects in and out, checked on the way, tried again for as long as the server may be away.
+//! A prefix of a bucket: whole objects in and out, checked on the way, tried again for as long as
+//! the server may be away.
 //!
-//! Every body is sent with its SHA-256, which the server compares before it keeps anything. Large objects are read in ranges and written in parts ([`super::upload`]),
-//! each tried again by itself.
+//! Every body is sent with its SHA-256, which the server compares before it keeps anything. Large
+//! objects are read in ranges and written in parts ([`super::upload`]), each tried again by itself.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::path::Path as Key;
-use object_store::{BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
+use object_store::{
+    BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, RetryConfig,
+};
 use rljob_crds::BucketConfig;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
@@ -49,17 +53,32 @@ impl Bucket {
             .with_region(&config.region)
             .with_checksum_algorithm(Checksum::SHA256)
             // Tries are repeated here, where it is known for how long.
-            .with_retry(RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO })
+            .with_retry(RetryConfig {
+                backoff: BackoffConfig::default(),
+                max_retries: 0,
+                retry_timeout: Duration::ZERO,
+            })
             .with_client_options(ClientOptions::new().with_timeout(REQUEST_TIMEOUT));
         if let Some(endpoint) = &config.endpoint {
-            builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+            builder =
+                builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
         }
         if let Some(folder) = &config.credentials {
             builder = builder.with_credentials(Arc::new(KeyFiles(folder.clone())));
         }
-        let failed = |source| StorageError::Bucket { action: "open", place: format!("s3://{}", config.bucket), source };
+        let failed = |source| StorageError::Bucket {
+            action: "open",
+            place: format!("s3://{}", config.bucket),
+            source,
+        };
         let store = Arc::new(builder.build().map_err(failed)?);
-        Ok(Self { store, name: config.bucket.clone(), prefix: config.prefix.clone(), patience: PATIENCE, answered: || {} })
+        Ok(Self {
+            store,
+            name: config.bucket.clone(),
+            prefix: config.prefix.clone(),
+            patience: PATIENCE,
+            answered: || {},
+        })
     }
 
     /// The same with less patience.
@@ -68,7 +87,8 @@ impl Bucket {
         Self { patience, ..self }
     }
 
-    /// The same, which calls this after every request that the server has answered: a part of an upload, a range of a large object.
+    /// The same, which calls this after every request that the server has answered: a part of an
+    /// upload, a range of a large object.
     #[must_use]
     pub fn on_answer(self, answered: fn()) -> Self {
         Self { answered, ..self }
@@ -84,7 +104,8 @@ impl Bucket {
         let key = self.key(name);
         let Some(size) = self.size(name)? else { return Ok(None) };
         let mut bytes = Vec::with_capacity(size as usize);
-        self.each_range(&key, size, |range| bytes.extend_from_slice(range)).map_err(self.failed("read", name))?;
+        self.each_range(&key, size, |range| bytes.extend_from_slice(range))
+            .map_err(self.failed("read", name))?;
         Ok(Some(bytes))
     }
 
@@ -101,28 +122,41 @@ impl Bucket {
     /// An object's SHA-256, of all its bytes as they are now.
     pub fn sha256(&self, name: &str) -> Result<Sha256, StorageError> {
         let Some(size) = self.size(name)? else {
-            return Err(StorageError::Io { action: "read", place: self.place(name), source: std::io::ErrorKind::NotFound.into() });
+            return Err(StorageError::Io {
+                action: "read",
+                place: self.place(name),
+                source: std::io::ErrorKind::NotFound.into(),
+            });
         };
         let mut hash = Sha256::new();
-        self.each_range(&self.key(name), size, |range| hash.update(range)).map_err(self.failed("read", name))?;
+        self.each_range(&self.key(name), size, |range| hash.update(range))
+            .map_err(self.failed("read", name))?;
         Ok(hash)
     }
 
     /// Writes an object, replacing what is there.
     pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
         let (key, payload) = (self.key(name), PutPayload::from(bytes));
-        self.wait(|| self.store.put(&key, payload.clone()))?.map(drop).map_err(self.failed("write", name))
+        self.wait(|| self.store.put(&key, payload.clone()))?
+            .map(drop)
+            .map_err(self.failed("write", name))
     }
 
-    /// Writes an object that must not be there; false if another one is. An answer that was lost is found out: what is there and equal is ours.
+    /// Writes an object that must not be there; false if another one is. An answer that was lost is
+    /// found out: what is there and equal is ours.
     pub fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, StorageError> {
         let (key, payload) = (self.key(name), PutPayload::from(bytes.to_vec()));
         let create = || async {
-            let answer = self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create)).await;
+            let answer =
+                self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create)).await;
             let Err(Error::AlreadyExists { .. }) = &answer else { return answer };
             match self.store.head(&key).await {
-                // The server may still be at a request whose answer was lost: nobody's object is there yet.
-                Err(Error::NotFound { .. }) => Err(Error::Generic { store: "S3", source: "the server refuses to make an object that is not there".into() }),
+                // The server may still be at a request whose answer was lost: nobody's object is
+                // there yet.
+                Err(Error::NotFound { .. }) => Err(Error::Generic {
+                    store: "S3",
+                    source: "the server refuses to make an object that is not there".into(),
+                }),
                 Err(error) => Err(error),
                 Ok(_) => answer,
             }
@@ -134,7 +168,8 @@ impl Bucket {
         }
     }
 
-    /// Whether the store refuses to write an object that must not be there and is. One that ignores the condition would let two writers undo each other.
+    /// Whether the store refuses to write an object that must not be there and is. One that ignores
+    /// the condition would let two writers undo each other.
     pub fn refuses_to_replace(&self, name: &str) -> Result<bool, StorageError> {
         let (key, options) = (self.key(name), PutOptions::from(PutMode::Create));
         for _ in 0..2 {
@@ -150,8 +185,12 @@ impl Bucket {
     /// Every object below a folder: its name in there, and its size.
     pub fn list(&self, folder: &str) -> Result<BTreeMap<String, u64>, StorageError> {
         let prefix = self.key(folder);
-        let listed = self.wait(|| self.store.list(Some(&prefix)).try_collect::<Vec<_>>())?.map_err(self.failed("list", folder))?;
-        let name = |key: &Key| Some(key.as_ref().strip_prefix(prefix.as_ref())?.trim_start_matches('/').to_owned());
+        let listed = self
+            .wait(|| self.store.list(Some(&prefix)).try_collect::<Vec<_>>())?
+            .map_err(self.failed("list", folder))?;
+        let name = |key: &Key| {
+            Some(key.as_ref().strip_prefix(prefix.as_ref())?.trim_start_matches('/').to_owned())
+        };
         Ok(listed.into_iter().filter_map(|meta| Some((name(&meta.location)?, meta.size))).collect())
     }
 
@@ -160,15 +199,23 @@ impl Bucket {
         let keys: Vec<Key> = names.iter().map(|name| self.key(name)).collect();
         let remove = || {
             let keys = futures::stream::iter(keys.clone().into_iter().map(Ok)).boxed();
-            self.store.delete_stream(keys).filter(|result| std::future::ready(!matches!(result, Err(Error::NotFound { .. })))).try_collect::<Vec<_>>()
+            self.store
+                .delete_stream(keys)
+                .filter(|result| std::future::ready(!matches!(result, Err(Error::NotFound { .. }))))
+                .try_collect::<Vec<_>>()
         };
-        self.wait(remove)?.map(drop).map_err(self.failed("remove", names.first().map_or("", String::as_str)))
+        self.wait(remove)?
+            .map(drop)
+            .map_err(self.failed("remove", names.first().map_or("", String::as_str)))
     }
 
     /// Gives a large object's bytes to `take`, in order.
     fn each_range(&self, key: &Key, size: u64, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
-        let ranges = (0..size.div_ceil(RANGE)).map(|index| index * RANGE..size.min((index + 1) * RANGE));
-        let read = |range: Range<u64>| async move { self.patiently(|| self.store.get_range(key, range.clone())).await };
+        let ranges =
+            (0..size.div_ceil(RANGE)).map(|index| index * RANGE..size.min((index + 1) * RANGE));
+        let read = |range: Range<u64>| async move {
+            self.patiently(|| self.store.get_range(key, range.clone())).await
+        };
         let all = futures::stream::iter(ranges).map(read).buffered(AT_ONCE).try_for_each(|bytes| {
             take(&bytes);
             std::future::ready(Ok(()))
@@ -183,18 +230,28 @@ impl Bucket {
         Key::from(format!("{}/{name}", self.prefix))
     }
 
-    pub(crate) fn failed(&self, action: &'static str, name: &str) -> impl FnOnce(Error) -> StorageError {
+    pub(crate) fn failed(
+        &self,
+        action: &'static str,
+        name: &str,
+    ) -> impl FnOnce(Error) -> StorageError {
         let place = self.place(name);
         move |source| StorageError::Bucket { action, place, source }
     }
 
     /// Waits for a call, tried again as [`Self::patiently`] says.
-    fn wait<T, F: Future<Output = Result<T, Error>>>(&self, call: impl FnMut() -> F) -> Result<Result<T, Error>, StorageError> {
+    fn wait<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        call: impl FnMut() -> F,
+    ) -> Result<Result<T, Error>, StorageError> {
         Ok(runtime()?.block_on(self.patiently(call)))
     }
 
     /// Repeats a call that may be repeated until the server answers or patience is over.
-    pub(crate) async fn patiently<T, F: Future<Output = Result<T, Error>>>(&self, mut call: impl FnMut() -> F) -> Result<T, Error> {
+    pub(crate) async fn patiently<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T, Error> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
             match call().await {
@@ -212,24 +269,36 @@ impl Bucket {
     }
 }
 
-/// Whether the same call may be answered otherwise later: no answer, 5xx, 429, 408. What names an object, a right or a bad request will not.
+/// Whether the same call may be answered otherwise later: no answer, 5xx, 429, 408. What names an
+/// object, a right or a bad request will not.
 fn is_passing(error: &Error) -> bool {
-    let refused = |text: &str| text.contains("status code: 4") && !["status code: 429", "status code: 408"].iter().any(|code| text.contains(code));
+    let refused = |text: &str| {
+        text.contains("status code: 4")
+            && !["status code: 429", "status code: 408"].iter().any(|code| text.contains(code))
+    };
     matches!(error, Error::Generic { .. }) && !refused(&line(error))
 }
 
 /// An error and its causes in one line.
 fn line(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(|error| error.to_string().replace('\n', " ")).last().unwrap_or_default()
+    std::iter::successors(Some(error), |error| error.source())
+        .map(|error| error.to_string().replace('\n', " "))
+        .last()
+        .unwrap_or_default()
 }
 
-/// The client's threads, one pool a process. Never ended, since a runtime must not be dropped where another one waits.
+/// The client's threads, one pool a process. Never ended, since a runtime must not be dropped where
+/// another one waits.
 pub(crate) fn runtime() -> Result<&'static Runtime, StorageError> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     if let Some(runtime) = RUNTIME.get() {
         return Ok(runtime);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("s3").enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("s3")
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(StorageError::Runtime)?;
     Ok(RUNTIME.get_or_init(|| runtime))
 }

@@ -1,4 +1,5 @@
-//! Keys from a mounted Secret: one file each, read for every request, so that they may be rotated while a run goes on.
+//! Keys from a mounted Secret: one file each, read for every request, so that they may be rotated
+//! while a run goes on.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,11 +24,20 @@ impl KeyFiles {
     }
 
     fn needed(&self, name: &str) -> io::Result<String> {
-        self.read(name)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("the Secret of storage.s3.credentialsSecretRef has no key `{name}`")))
+        self.read(name)?.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("the Secret of storage.s3.credentialsSecretRef has no key `{name}`"),
+            )
+        })
     }
 
     fn all(&self) -> io::Result<AwsCredential> {
-        Ok(AwsCredential { key_id: self.needed(S3_ACCESS_KEY_ID)?, secret_key: self.needed(S3_SECRET_ACCESS_KEY)?, token: self.read(S3_SESSION_TOKEN)? })
+        Ok(AwsCredential {
+            key_id: self.needed(S3_ACCESS_KEY_ID)?,
+            secret_key: self.needed(S3_SECRET_ACCESS_KEY)?,
+            token: self.read(S3_SESSION_TOKEN)?,
+        })
     }
 }
 
@@ -36,6 +46,8 @@ impl CredentialProvider for KeyFiles {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> Result<Arc<AwsCredential>> {
-        self.all().map(Arc::new).map_err(|source| Error::Generic { store: "S3", source: source.into() })
+        self.all()
+            .map(Arc::new)
+            .map_err(|source| Error::Generic { store: "S3", source: source.into() })
     }
 }

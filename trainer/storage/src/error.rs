@@ -47,7 +47,10 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    pub(crate) fn io(action: &'static str, place: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn io(
+        action: &'static str,
+        place: impl Into<String>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { action, place: place.into(), source }
     }
 }

@@ -1,4 +1,5 @@
-//! A run's home, and what coordinator and learners do alike in both kinds: list folders, read, measure, remove.
+//! A run's home, and what coordinator and learners do alike in both kinds: list folders, read,
+//! measure, remove.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -36,12 +37,15 @@ impl Home {
         }
     }
 
-    /// A folder of any run, absolute or `s3://bucket/prefix`, as a home of its own; a bucket is reached as the run's own is.
+    /// A folder of any run, absolute or `s3://bucket/prefix`, as a home of its own; a bucket is
+    /// reached as the run's own is.
     pub fn at(path: &Path, config: Option<&BucketConfig>) -> Result<Self, StorageError> {
         match (config, path.to_str().and_then(|path| path.strip_prefix("s3://")?.split_once('/'))) {
-            (Some(own), Some((bucket, prefix))) => {
-                Ok(Self::Bucket(Bucket::open(&BucketConfig { bucket: bucket.to_owned(), prefix: prefix.trim_end_matches('/').to_owned(), ..own.clone() })?))
-            }
+            (Some(own), Some((bucket, prefix))) => Ok(Self::Bucket(Bucket::open(&BucketConfig {
+                bucket: bucket.to_owned(),
+                prefix: prefix.trim_end_matches('/').to_owned(),
+                ..own.clone()
+            })?)),
             _ => Ok(Self::Folder(path.to_owned())),
         }
     }
@@ -68,7 +72,9 @@ impl Home {
         match self {
             Self::Folder(root) => folders(&root.join(of), marker),
             Self::Bucket(bucket) => {
-                let names = bucket.list(of)?.into_keys().filter_map(|name| name.split_once('/').map(|(folder, name)| (folder.to_owned(), name == marker)));
+                let names = bucket.list(of)?.into_keys().filter_map(|name| {
+                    name.split_once('/').map(|(folder, name)| (folder.to_owned(), name == marker))
+                });
                 let mut found: Vec<Folder> = Vec::new();
                 for (name, complete) in names {
                     match found.last_mut().filter(|folder| folder.name == name) {
@@ -107,7 +113,10 @@ impl Home {
     /// A file's size in bytes; none if it is not there.
     pub fn size(&self, name: &str) -> Result<Option<u64>, StorageError> {
         match self {
-            Self::Folder(root) => Ok(if_there(fs::metadata(root.join(name)), "look up", || self.place(name))?.map(|file| file.len())),
+            Self::Folder(root) => {
+                Ok(if_there(fs::metadata(root.join(name)), "look up", || self.place(name))?
+                    .map(|file| file.len()))
+            }
             Self::Bucket(bucket) => bucket.size(name),
         }
     }
@@ -115,7 +124,9 @@ impl Home {
     /// A file's SHA-256 in hexadecimal.
     pub fn sha256(&self, name: &str) -> Result<String, StorageError> {
         let hash = match self {
-            Self::Folder(root) => sha256(&root.join(name)).map_err(StorageError::io("read", self.place(name)))?,
+            Self::Folder(root) => {
+                sha256(&root.join(name)).map_err(StorageError::io("read", self.place(name)))?
+            }
             Self::Bucket(bucket) => bucket.sha256(name)?,
         };
         Ok(hash.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
@@ -136,7 +147,11 @@ impl Home {
     }
 }
 
-fn if_there<T>(result: std::io::Result<T>, action: &'static str, place: impl FnOnce() -> String) -> Result<Option<T>, StorageError> {
+fn if_there<T>(
+    result: std::io::Result<T>,
+    action: &'static str,
+    place: impl FnOnce() -> String,
+) -> Result<Option<T>, StorageError> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -146,7 +161,9 @@ fn if_there<T>(result: std::io::Result<T>, action: &'static str, place: impl FnO
 
 fn folders(of: &Path, marker: &str) -> Result<Vec<Folder>, StorageError> {
     let failed = || StorageError::io("list", of.display().to_string());
-    let Some(entries) = if_there(fs::read_dir(of), "list", || of.display().to_string())? else { return Ok(Vec::new()) };
+    let Some(entries) = if_there(fs::read_dir(of), "list", || of.display().to_string())? else {
+        return Ok(Vec::new());
+    };
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(failed())?;

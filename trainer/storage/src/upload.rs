@@ -1,10 +1,12 @@
-//! A file into a bucket, in parts if it is large. An upload that is not completed is not an object: nobody sees it, but it is paid for until it is aborted.
+//! A file into a bucket, in parts if it is large. An upload that is not completed is not an object:
+//! nobody sees it, but it is paid for until it is aborted.
 //!
 //! ```text
 //!  create ─▶ NAME.upload (the upload's id) ─▶ parts, some at once ─▶ complete ─▶ remove NAME.upload
 //!                                               └─ failed ─▶ abort ─┘
 //! ```
-//! What a killed writer leaves is found by its `.upload` and aborted with its folder ([`Bucket::remove_folder`]).
+//! What a killed writer leaves is found by its `.upload` and aborted with its folder
+//! ([`Bucket::remove_folder`]).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -37,7 +39,9 @@ impl Bucket {
             size = bytes.len() as u64;
             self.put(name, bytes)?;
         } else {
-            runtime()?.block_on(self.in_parts(Arc::new(open), &self.key(name), size)).map_err(self.failed("upload", name))?;
+            runtime()?
+                .block_on(self.in_parts(Arc::new(open), &self.key(name), size))
+                .map_err(self.failed("upload", name))?;
         }
         match self.size(name)?.unwrap_or_default() {
             found if found == size => Ok(()),
@@ -45,13 +49,20 @@ impl Bucket {
         }
     }
 
-    /// Removes a folder, its marker first, and aborts what is being uploaded into it. Whoever writes there must be gone.
+    /// Removes a folder, its marker first, and aborts what is being uploaded into it. Whoever
+    /// writes there must be gone.
     pub fn remove_folder(&self, folder: &str, marker: &str) -> Result<(), StorageError> {
-        let inside: Vec<String> = self.list(folder)?.into_keys().map(|name| format!("{folder}/{name}")).collect();
+        let inside: Vec<String> =
+            self.list(folder)?.into_keys().map(|name| format!("{folder}/{name}")).collect();
         for name in inside.iter().filter(|name| name.ends_with(UNDER_WAY)) {
             if let Some(id) = self.read(name)? {
-                let (key, id) = (self.key(name.trim_end_matches(UNDER_WAY)), String::from_utf8_lossy(&id).into_owned());
-                runtime()?.block_on(self.abort(&key, &id)).map_err(self.failed("abort the upload of", name))?;
+                let (key, id) = (
+                    self.key(name.trim_end_matches(UNDER_WAY)),
+                    String::from_utf8_lossy(&id).into_owned(),
+                );
+                runtime()?
+                    .block_on(self.abort(&key, &id))
+                    .map_err(self.failed("abort the upload of", name))?;
             }
         }
         self.remove(&[format!("{folder}/{marker}")])?;
@@ -73,7 +84,13 @@ impl Bucket {
         result
     }
 
-    async fn parts(&self, file: &Arc<File>, key: &Key, id: &String, size: u64) -> Result<(), Error> {
+    async fn parts(
+        &self,
+        file: &Arc<File>,
+        key: &Key,
+        id: &String,
+        size: u64,
+    ) -> Result<(), Error> {
         let length = PART.max(size.div_ceil(PARTS));
         let part = |index: u64| async move {
             let (file, start) = (Arc::clone(file), index * length);
@@ -81,11 +98,17 @@ impl Bucket {
                 let mut bytes = vec![0; length.min(size - start) as usize];
                 file.read_exact_at(&mut bytes, start).map(|()| bytes)
             });
-            let bytes = bytes.await?.map_err(|error| Error::Generic { store: "S3", source: error.into() })?;
+            let bytes = bytes
+                .await?
+                .map_err(|error| Error::Generic { store: "S3", source: error.into() })?;
             let payload = PutPayload::from(bytes);
             self.patiently(|| self.store.put_part(key, id, index as usize, payload.clone())).await
         };
-        let parts: Vec<PartId> = futures::stream::iter(0..size.div_ceil(length)).map(part).buffered(AT_ONCE).try_collect().await?;
+        let parts: Vec<PartId> = futures::stream::iter(0..size.div_ceil(length))
+            .map(part)
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await?;
         match self.patiently(|| self.store.complete_multipart(key, id, parts.clone())).await {
             // It was completed before, and the answer was lost; the size tells.
             Err(Error::NotFound { .. }) => self.patiently(|| self.store.head(key)).await.map(drop),

@@ -1,11 +1,14 @@
-//! Where a run's coordinator is. A coordinator that may act writes its address into the run's home, and who calls it looks there instead of asking for its name.
+//! Where a run's coordinator is. A coordinator that may act writes its address into the run's home,
+//! and who calls it looks there instead of asking for its name.
 //!
 //! ```text
 //!  coordinator, once the home is its own ──▶ coordinator-address ◀── supervisors, learners: at every new connection
 //! ```
 //!
-//! A name leads to the pod before for as long as caches of DNS keep it, which is 30 s in many clusters, and one that was asked for too early to nobody for as long. An
-//! address of a coordinator that is gone does no harm: epochs fence what answers there, tokens whatever else does.
+//! A name leads to the pod before for as long as caches of DNS keep it, which is 30 s in many
+//! clusters, and one that was asked for too early to nobody for as long. An address of a
+//! coordinator that is gone does no harm: epochs fence what answers there, tokens whatever else
+//! does.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -26,7 +29,8 @@ pub fn announce(home: &Home, address: IpAddr) -> Result<(), StorageError> {
     home.put(FILE, address.to_string().into_bytes())
 }
 
-/// Finds the coordinator of the run that is kept in this home; by its name as long as none has announced itself there.
+/// Finds the coordinator of the run that is kept in this home; by its name as long as none has
+/// announced itself there.
 #[derive(Clone, Debug)]
 pub struct Whereabouts(Home);
 
@@ -40,7 +44,11 @@ impl Whereabouts {
     }
 
     fn address(&self) -> Option<IpAddr> {
-        let bytes = self.0.read(FILE).inspect_err(|error| tracing::debug!(%error, "looking for the coordinator by its name")).ok()??;
+        let bytes = self
+            .0
+            .read(FILE)
+            .inspect_err(|error| tracing::debug!(%error, "looking for the coordinator by its name"))
+            .ok()??;
         String::from_utf8(bytes).ok()?.trim().parse().ok()
     }
 }
@@ -52,7 +60,12 @@ impl Resolve for Whereabouts {
             // The port is the URL's.
             let found: Addrs = match tokio::task::spawn_blocking(move || home.address()).await? {
                 Some(address) => Box::new(std::iter::once(SocketAddr::new(address, 0))),
-                None => Box::new(tokio::net::lookup_host((name.as_str(), 0)).await?.collect::<Vec<_>>().into_iter()),
+                None => Box::new(
+                    tokio::net::lookup_host((name.as_str(), 0))
+                        .await?
+                        .collect::<Vec<_>>()
+                        .into_iter(),
+                ),
             };
             Ok(found)
         })
@@ -64,11 +77,19 @@ mod tests {
     use super::{FILE, Home, Resolve, Whereabouts, announce};
 
     #[tokio::test]
-    async fn a_coordinator_is_where_the_last_one_announced_itself_and_before_that_where_its_name_leads() {
+    async fn a_coordinator_is_where_the_last_one_announced_itself_and_before_that_where_its_name_leads()
+     {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::Folder(folder.path().to_owned());
         let whereabouts = Whereabouts::of(home.clone());
-        let found = || async { whereabouts.resolve("localhost".parse().unwrap()).await.unwrap().map(|address| address.to_string()).collect::<Vec<_>>() };
+        let found = || async {
+            whereabouts
+                .resolve("localhost".parse().unwrap())
+                .await
+                .unwrap()
+                .map(|address| address.to_string())
+                .collect::<Vec<_>>()
+        };
         assert!(found().await.contains(&"127.0.0.1:0".to_owned()));
         announce(&home, "10.1.2.3".parse().unwrap()).unwrap();
         announce(&home, "fd00::7".parse().unwrap()).unwrap();

@@ -1,18 +1,22 @@
-//! A chat template rendered as transformers does (`apply_chat_template` with `add_generation_prompt`): Jinja with Python's string methods,
-//! `trim_blocks`, `lstrip_blocks`, `break` and `continue`, the tag `generation`, and the functions `raise_exception` and `strftime_now`.
+//! A chat template rendered as transformers does (`apply_chat_template` with
+//! `add_generation_prompt`): Jinja with Python's string methods, `trim_blocks`, `lstrip_blocks`,
+//! `break` and `continue`, the tag `generation`, and the functions `raise_exception` and
+//! `strftime_now`.
 
 use std::collections::BTreeMap;
 
 use jiff::civil::Date;
 use minijinja::value::{Kwargs, Value, merge_maps};
-use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context, escape_formatter};
+use minijinja::{
+    Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context, escape_formatter,
+};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::folder::{SPECIAL_TOKENS, SpecialTokens};
 
-/// The day that `strftime_now` tells. A real clock would give one position other tokens after a restart; this is the day that Llama's templates
-/// use where they have no clock.
+/// The day that `strftime_now` tells. A real clock would give one position other tokens after a
+/// restart; this is the day that Llama's templates use where they have no clock.
 const TODAY: Date = jiff::civil::date(2024, 7, 26);
 
 const NAME: &str = "chat_template";
@@ -29,7 +33,8 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_formatter(print_as_python);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
@@ -38,15 +43,24 @@ impl ChatTemplate {
         Ok(Self { environment, special_tokens })
     }
 
-    /// The text of a conversation, with the assistant's turn opened. `variables` come beside the standard ones and do not replace them.
-    pub fn render(&self, messages: &[impl Serialize], variables: &BTreeMap<String, impl Serialize>) -> Result<String, Error> {
+    /// The text of a conversation, with the assistant's turn opened. `variables` come beside the
+    /// standard ones and do not replace them.
+    pub fn render(
+        &self,
+        messages: &[impl Serialize],
+        variables: &BTreeMap<String, impl Serialize>,
+    ) -> Result<String, Error> {
         render(&self.environment, messages, &self.special_tokens, variables)
     }
 
-    /// Special tokens that the template prints and the tokenizer does not have: transformers leaves them out in silence.
+    /// Special tokens that the template prints and the tokenizer does not have: transformers leaves
+    /// them out in silence.
     pub fn missing_tokens(&self) -> Result<Vec<&'static str>, Error> {
         let used = self.environment.get_template(NAME)?.undeclared_variables(false);
-        let missing: Vec<_> = SPECIAL_TOKENS.into_iter().filter(|name| used.contains(*name) && !self.special_tokens.contains_key(name)).collect();
+        let missing: Vec<_> = SPECIAL_TOKENS
+            .into_iter()
+            .filter(|name| used.contains(*name) && !self.special_tokens.contains_key(name))
+            .collect();
         let mut strict = self.environment.clone();
         strict.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         let probe = [BTreeMap::from([("role", "user"), ("content", "x")])];
@@ -55,7 +69,8 @@ impl ChatTemplate {
             return Ok(Vec::new());
         }
         let stand_ins = missing.iter().map(|name| (*name, String::new()));
-        let complete: SpecialTokens = self.special_tokens.clone().into_iter().chain(stand_ins).collect();
+        let complete: SpecialTokens =
+            self.special_tokens.clone().into_iter().chain(stand_ins).collect();
         Ok(if render(&strict, &probe, &complete, &none).is_ok() { missing } else { Vec::new() })
     }
 }
@@ -67,12 +82,13 @@ fn render(
     variables: &BTreeMap<String, impl Serialize>,
 ) -> Result<String, Error> {
     let conversation = context! { messages => Value::from_serialize(messages), tools => (), documents => (), add_generation_prompt => true };
-    let variables = merge_maps([Value::from_serialize(variables), Value::from_serialize(tokens), conversation]);
+    let variables =
+        merge_maps([Value::from_serialize(variables), Value::from_serialize(tokens), conversation]);
     environment.get_template(NAME)?.render(variables)
 }
 
-/// The source with `{% generation %}` … `{% endgeneration %}`, which mark the assistant's tokens for others, as a block that is always rendered. The
-/// tags' white space control stays.
+/// The source with `{% generation %}` … `{% endgeneration %}`, which mark the assistant's tokens
+/// for others, as a block that is always rendered. The tags' white space control stays.
 fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
@@ -81,7 +97,8 @@ fn without_generation_tags(source: &str) -> String {
         result.push_str(before);
         let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
         let (tag, after) = tag.split_at(end);
-        let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        let name =
+            tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
         match name {
             "generation" => result.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => result.push_str(&tag.replacen("endgeneration", "endif", 1)),
@@ -103,45 +120,66 @@ fn print_as_python(out: &mut Output, state: &State, value: &Value) -> Result<(),
 
 #[expect(clippy::needless_pass_by_value, reason = "the template engine passes arguments by value")]
 fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, format!("the template refuses this conversation: {message}")))
+    Err(Error::new(
+        ErrorKind::InvalidOperation,
+        format!("the template refuses this conversation: {message}"),
+    ))
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {
-    let failed = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
+    let failed = |error: jiff::Error| {
+        Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"))
+    };
     jiff::fmt::strtime::format(format, TODAY.at(0, 0, 0, 0)).map_err(failed)
 }
 
-/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, which transformers puts in the place of Jinja's HTML-safe filter.
+/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, which transformers puts in the place
+/// of Jinja's HTML-safe filter.
 #[expect(clippy::needless_pass_by_value, reason = "the template engine passes arguments by value")]
 fn tojson(value: Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;
     match indent {
-        Some(width) => to_json(&value, PrettyFormatter::with_indent(" ".repeat(width.min(16)).as_bytes())),
+        Some(width) => {
+            to_json(&value, PrettyFormatter::with_indent(" ".repeat(width.min(16)).as_bytes()))
+        }
         None => to_json(&value, PythonFormatter),
     }
 }
 
 fn to_json(value: &Value, formatter: impl Formatter) -> Result<String, Error> {
-    let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
+    let failed =
+        |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
     let mut bytes = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut bytes, formatter)).map_err(failed)?;
-    String::from_utf8(bytes).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    String::from_utf8(bytes)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// Separators `, ` and `: `, as Python's without indent.
 struct PythonFormatter;
 
 impl Formatter for PythonFormatter {
-    fn begin_array_value<W: std::io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: std::io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { writer.write_all(b", ") }
     }
 
-    fn begin_object_key<W: std::io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: std::io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { writer.write_all(b", ") }
     }
 
-    fn begin_object_value<W: std::io::Write + ?Sized>(&mut self, writer: &mut W) -> std::io::Result<()> {
+    fn begin_object_value<W: std::io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+    ) -> std::io::Result<()> {
         writer.write_all(b": ")
     }
 }

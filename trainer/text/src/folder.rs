@@ -1,4 +1,5 @@
-//! What a model folder says beside `tokenizer.json`: special tokens, chat template, stop tokens. Reading only.
+//! What a model folder says beside `tokenizer.json`: special tokens, chat template, stop tokens.
+//! Reading only.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,12 +10,14 @@ use serde::de::DeserializeOwned;
 use super::TextError;
 
 /// Names of the tokens that a template may use.
-pub const SPECIAL_TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+pub const SPECIAL_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Tokens by name.
 pub type SpecialTokens = BTreeMap<&'static str, String>;
 
-/// What is used of `tokenizer_config.json` and `chat_template.jinja`. All may be missing; other fields are transformers' business.
+/// What is used of `tokenizer_config.json` and `chat_template.jinja`. All may be missing; other
+/// fields are transformers' business.
 #[derive(Default)]
 pub struct TokenizerConfig {
     /// `bos_token`, `eos_token` and the others of [`SPECIAL_TOKENS`] that are set, for templates.
@@ -69,7 +72,9 @@ impl RawTemplate {
     fn default_source(self) -> Option<String> {
         match self {
             Self::Source(source) => Some(source),
-            Self::Named(list) => list.into_iter().find(|named| named.name == "default").map(|named| named.template),
+            Self::Named(list) => {
+                list.into_iter().find(|named| named.name == "default").map(|named| named.template)
+            }
         }
     }
 }
@@ -77,10 +82,24 @@ impl RawTemplate {
 impl TokenizerConfig {
     /// Reads both files of a model folder.
     pub fn read(folder: &Path) -> Result<Self, TextError> {
-        let raw: RawTokenizerConfig = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        let chat_template = read_optional(&folder.join("chat_template.jinja"))?.or_else(|| raw.chat_template.and_then(RawTemplate::default_source));
-        let tokens = [raw.bos_token, raw.eos_token, raw.unk_token, raw.sep_token, raw.pad_token, raw.cls_token, raw.mask_token];
-        let special_tokens = SPECIAL_TOKENS.into_iter().zip(tokens).filter_map(|(name, token)| Some((name, String::from(token?)))).collect();
+        let raw: RawTokenizerConfig =
+            read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let chat_template = read_optional(&folder.join("chat_template.jinja"))?
+            .or_else(|| raw.chat_template.and_then(RawTemplate::default_source));
+        let tokens = [
+            raw.bos_token,
+            raw.eos_token,
+            raw.unk_token,
+            raw.sep_token,
+            raw.pad_token,
+            raw.cls_token,
+            raw.mask_token,
+        ];
+        let special_tokens = SPECIAL_TOKENS
+            .into_iter()
+            .zip(tokens)
+            .filter_map(|(name, token)| Some((name, String::from(token?))))
+            .collect();
         Ok(Self { special_tokens, chat_template })
     }
 }
@@ -112,18 +131,23 @@ pub fn stop_token_ids(folder: &Path) -> Result<Vec<i64>, TextError> {
 
 /// A file's text.
 pub fn read(path: &Path) -> Result<String, TextError> {
-    std::fs::read_to_string(path).map_err(|source| TextError::Read { path: path.to_owned(), source })
+    std::fs::read_to_string(path)
+        .map_err(|source| TextError::Read { path: path.to_owned(), source })
 }
 
 fn read_optional(path: &Path) -> Result<Option<String>, TextError> {
     match read(path) {
         Ok(text) => Ok(Some(text)),
-        Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, TextError> {
     let Some(text) = read_optional(path)? else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).map_err(|source| TextError::Json { path: path.to_owned(), source })
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|source| TextError::Json { path: path.to_owned(), source })
 }

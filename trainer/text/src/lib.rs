@@ -1,4 +1,5 @@
-//! Text to tokens and back, as the model's own Hugging Face folder says: its tokenizer, its chat template, its end-of-sequence tokens.
+//! Text to tokens and back, as the model's own Hugging Face folder says: its tokenizer, its chat
+//! template, its end-of-sequence tokens.
 //!
 //! ```text
 //!  tokenizer.json ──────────────────────────────▶ encode, decode
@@ -6,8 +7,9 @@
 //!  generation_config.json | config.json ────────▶ stop tokens
 //! ```
 //!
-//! The coordinator makes prompts with it, the embedded engine serves text with it. It must not depend on the day, the machine or anything outside
-//! the folder: a prompt is the same tokens in every attempt.
+//! The coordinator makes prompts with it, the embedded engine serves text with it. It must not
+//! depend on the day, the machine or anything outside the folder: a prompt is the same tokens in
+//! every attempt.
 
 mod chat_template;
 mod folder;
@@ -121,13 +123,18 @@ impl std::fmt::Debug for TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// Reads `tokenizer.json` (required), `tokenizer_config.json`, `chat_template.jinja`, `generation_config.json` and `config.json` of a model folder.
+    /// Reads `tokenizer.json` (required), `tokenizer_config.json`, `chat_template.jinja`,
+    /// `generation_config.json` and `config.json` of a model folder.
     pub fn open(model_dir: &Path) -> Result<Self, TextError> {
         let path = model_dir.join("tokenizer.json");
         let text = folder::read(&path)?;
-        let failed = |error: tokenizers::Error| TextError::Tokenizer { path: path.clone(), message: error.to_string() };
+        let failed = |error: tokenizers::Error| TextError::Tokenizer {
+            path: path.clone(),
+            message: error.to_string(),
+        };
         let mut tokenizer = text.parse::<Tokenizer>().map_err(failed)?;
-        // The file may ask for truncation and padding, which are a caller's choice and would cut prompts in silence.
+        // The file may ask for truncation and padding, which are a caller's choice and would cut
+        // prompts in silence.
         tokenizer.with_truncation(None).map_err(failed)?;
         tokenizer.with_padding(None);
 
@@ -135,16 +142,31 @@ impl TextTokenizer {
         let stop_token_ids = folder::stop_token_ids(model_dir)?;
         let token_id = |token: &String| tokenizer.token_to_id(token).map(i64::from);
         let own_eos = config.special_tokens.get("eos_token").and_then(token_id);
-        let stop_token_ids = if stop_token_ids.is_empty() { own_eos.into_iter().collect() } else { stop_token_ids };
-        let eos_token_id = own_eos.filter(|id| stop_token_ids.contains(id)).or_else(|| stop_token_ids.first().copied());
+        let stop_token_ids =
+            if stop_token_ids.is_empty() { own_eos.into_iter().collect() } else { stop_token_ids };
+        let eos_token_id = own_eos
+            .filter(|id| stop_token_ids.contains(id))
+            .or_else(|| stop_token_ids.first().copied());
         let template = match config.chat_template {
             None => None,
-            Some(source) => Some(ChatTemplate::new(&source, config.special_tokens).map_err(|source| template_error(model_dir, source))?),
+            Some(source) => Some(
+                ChatTemplate::new(&source, config.special_tokens)
+                    .map_err(|source| template_error(model_dir, source))?,
+            ),
         };
-        Ok(Self { inner: Arc::new(Inner { folder: model_dir.to_owned(), tokenizer, template, stop_token_ids, eos_token_id }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                folder: model_dir.to_owned(),
+                tokenizer,
+                template,
+                stop_token_ids,
+                eos_token_id,
+            }),
+        })
     }
 
-    /// Tokens of a prompt: `Chat` makes `text` the user's turn and opens the assistant's; `Text` takes it as it is, without special tokens.
+    /// Tokens of a prompt: `Chat` makes `text` the user's turn and opens the assistant's; `Text`
+    /// takes it as it is, without special tokens.
     pub fn encode_prompt(&self, text: &str, format: PromptFormat) -> Result<Vec<i64>, TextError> {
         match format {
             PromptFormat::Text => self.encode(text),
@@ -158,40 +180,65 @@ impl TextTokenizer {
         self.render_messages(&[message], &BTreeMap::<String, String>::new())
     }
 
-    /// The chat template's text for a conversation, up to where the assistant's answer begins. A message is a map with `role` and `content`; `variables`
-    /// are the template's own, such as `enable_thinking`.
-    pub fn render_messages(&self, messages: &[impl Serialize], variables: &BTreeMap<String, impl Serialize>) -> Result<String, TextError> {
+    /// The chat template's text for a conversation, up to where the assistant's answer begins. A
+    /// message is a map with `role` and `content`; `variables` are the template's own, such as
+    /// `enable_thinking`.
+    pub fn render_messages(
+        &self,
+        messages: &[impl Serialize],
+        variables: &BTreeMap<String, impl Serialize>,
+    ) -> Result<String, TextError> {
         let folder = &self.inner.folder;
-        let template = self.inner.template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        let template = self
+            .inner
+            .template
+            .as_ref()
+            .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
         template.render(messages, variables).map_err(|source| template_error(folder, source))
     }
 
-    /// Checks that the tokenizer has what the chat template needs: the special tokens that it prints, by name (`bos_token`) or written out (`<|im_start|>`).
-    /// Without them prompts would be silently others than the model was trained on.
+    /// Checks that the tokenizer has what the chat template needs: the special tokens that it
+    /// prints, by name (`bos_token`) or written out (`<|im_start|>`). Without them prompts would be
+    /// silently others than the model was trained on.
     pub fn check_chat_template(&self) -> Result<(), TextError> {
         let folder = &self.inner.folder;
-        let template = self.inner.template.as_ref().ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
-        if let [name, ..] = template.missing_tokens().map_err(|source| template_error(folder, source))?.as_slice() {
+        let template = self
+            .inner
+            .template
+            .as_ref()
+            .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
+        if let [name, ..] =
+            template.missing_tokens().map_err(|source| template_error(folder, source))?.as_slice()
+        {
             return Err(TextError::TokenNotSet { folder: folder.clone(), name });
         }
         let text = self.render_chat("x")?;
-        let unknown = written_tokens(&text).find(|token| self.inner.tokenizer.token_to_id(token).is_none());
-        unknown.map_or(Ok(()), |token| Err(TextError::NotInVocabulary { folder: folder.clone(), token: token.to_owned() }))
+        let unknown =
+            written_tokens(&text).find(|token| self.inner.tokenizer.token_to_id(token).is_none());
+        unknown.map_or(Ok(()), |token| {
+            Err(TextError::NotInVocabulary { folder: folder.clone(), token: token.to_owned() })
+        })
     }
 
-    /// Tokens of a text; none are added in front or behind. Special tokens written out in it are recognised.
+    /// Tokens of a text; none are added in front or behind. Special tokens written out in it are
+    /// recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>, TextError> {
         self.encode_as(text, false)
     }
 
-    /// Tokens of a text with those that the tokenizer's own template adds in front and behind, as transformers encodes a text by default.
+    /// Tokens of a text with those that the tokenizer's own template adds in front and behind, as
+    /// transformers encodes a text by default.
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<i64>, TextError> {
         self.encode_as(text, true)
     }
 
     fn encode_as(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i64>, TextError> {
-        let failed = |error: tokenizers::Error| TextError::Encode { bytes: text.len(), message: error.to_string() };
-        let encoding = self.inner.tokenizer.encode_fast(text, add_special_tokens).map_err(failed)?;
+        let failed = |error: tokenizers::Error| TextError::Encode {
+            bytes: text.len(),
+            message: error.to_string(),
+        };
+        let encoding =
+            self.inner.tokenizer.encode_fast(text, add_special_tokens).map_err(failed)?;
         Ok(encoding.get_ids().iter().map(|&id| i64::from(id)).collect())
     }
 
@@ -202,22 +249,31 @@ impl TextTokenizer {
 
     /// Text of tokens, with or without special ones.
     pub fn decode_as(&self, ids: &[i64], skip_special_tokens: bool) -> Result<String, TextError> {
-        let ids: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).map_err(|_| TextError::NotATokenId(id))).collect::<Result<_, _>>()?;
-        let failed = |error: tokenizers::Error| TextError::Decode { tokens: ids.len(), message: error.to_string() };
+        let ids: Vec<u32> = ids
+            .iter()
+            .map(|&id| u32::try_from(id).map_err(|_| TextError::NotATokenId(id)))
+            .collect::<Result<_, _>>()?;
+        let failed = |error: tokenizers::Error| TextError::Decode {
+            tokens: ids.len(),
+            message: error.to_string(),
+        };
         self.inner.tokenizer.decode(&ids, skip_special_tokens).map_err(failed)
     }
 
-    /// Tokens that end a completion: `eos_token_id` of `generation_config.json`, else of `config.json`, else the tokenizer's own.
+    /// Tokens that end a completion: `eos_token_id` of `generation_config.json`, else of
+    /// `config.json`, else the tokenizer's own.
     pub fn stop_token_ids(&self) -> &[i64] {
         &self.inner.stop_token_ids
     }
 
-    /// The token that ends a text to learn: the tokenizer's own end-of-sequence token if it is one of [`Self::stop_token_ids`], else the first of these.
+    /// The token that ends a text to learn: the tokenizer's own end-of-sequence token if it is one
+    /// of [`Self::stop_token_ids`], else the first of these.
     pub fn eos_token_id(&self) -> Option<i64> {
         self.inner.eos_token_id
     }
 
-    /// The largest token id, added tokens included; none of an empty vocabulary. The model's vocabulary may be larger (padding), never smaller.
+    /// The largest token id, added tokens included; none of an empty vocabulary. The model's
+    /// vocabulary may be larger (padding), never smaller.
     pub fn largest_token_id(&self) -> Option<i64> {
         self.inner.tokenizer.get_vocab(true).into_values().max().map(i64::from)
     }

@@ -1,4 +1,5 @@
-//! Expected texts and ids are what transformers 5.6 gives for the same folder (`apply_chat_template(…, add_generation_prompt=True)`).
+//! Expected texts and ids are what transformers 5.6 gives for the same folder
+//! (`apply_chat_template(…, add_generation_prompt=True)`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +13,10 @@ use super::{TextError, TextTokenizer};
 
 const QUESTION: &str = "What is 12 + 30?\nAnswer with a number — bitte. <|im_end|>";
 /// Tokens of [`QUESTION`].
-const QUESTION_IDS: [i64; 31] =
-    [57, 74, 271, 348, 318, 20, 279, 930, 33, 201, 35, 80, 85, 89, 272, 733, 421, 666, 68, 272, 223, 161, 225, 245, 315, 293, 86, 71, 16, 223, 2];
+const QUESTION_IDS: [i64; 31] = [
+    57, 74, 271, 348, 318, 20, 279, 930, 33, 201, 35, 80, 85, 89, 272, 733, 421, 666, 68, 272, 223,
+    161, 225, 245, 315, 293, 86, 71, 16, 223, 2,
+];
 
 fn tokens(tokens: &[(&'static str, &str)]) -> SpecialTokens {
     tokens.iter().map(|(name, token)| (*name, (*token).to_owned())).collect()
@@ -41,15 +44,23 @@ fn changed(files: &[(&str, Option<&str>)]) -> tempfile::TempDir {
 }
 
 fn render(template: &ChatTemplate, user: &str) -> Result<String, minijinja::Error> {
-    template.render(&[BTreeMap::from([("role", "user"), ("content", user)])], &BTreeMap::<String, bool>::new())
+    template.render(
+        &[BTreeMap::from([("role", "user"), ("content", user)])],
+        &BTreeMap::<String, bool>::new(),
+    )
 }
 
 #[test]
 fn a_prompt_of_format_chat_has_the_tokens_that_transformers_gives() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
-    let expected = [vec![1, 87, 409, 201], QUESTION_IDS.to_vec(), vec![2, 201, 1, 458, 357, 289, 86, 201]].concat();
+    let expected =
+        [vec![1, 87, 409, 201], QUESTION_IDS.to_vec(), vec![2, 201, 1, 458, 357, 289, 86, 201]]
+            .concat();
     assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Chat).unwrap(), expected);
-    assert_eq!(tokenizer.decode(&expected).unwrap(), "user\nWhat is 12 + 30?\nAnswer with a number — bitte. \nassistant\n");
+    assert_eq!(
+        tokenizer.decode(&expected).unwrap(),
+        "user\nWhat is 12 + 30?\nAnswer with a number — bitte. \nassistant\n"
+    );
 }
 
 #[test]
@@ -57,7 +68,10 @@ fn a_prompt_of_format_text_gets_nothing_added() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
     assert_eq!(tokenizer.encode("").unwrap(), Vec::<i64>::new());
-    assert_eq!((tokenizer.largest_token_id(), tokenizer.stop_token_ids(), tokenizer.eos_token_id()), (Some(1023), &[2][..], Some(2)));
+    assert_eq!(
+        (tokenizer.largest_token_id(), tokenizer.stop_token_ids(), tokenizer.eos_token_id()),
+        (Some(1023), &[2][..], Some(2))
+    );
 }
 
 #[test]
@@ -76,7 +90,11 @@ fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
 #[test]
 fn python_methods_white_space_control_and_json_work_as_in_transformers() {
     let source = include_str!("../tests/fixtures/every-construct.jinja");
-    let template = ChatTemplate::new(source, tokens(&[("bos_token", "<|im_start|>"), ("eos_token", "<|im_end|>")])).unwrap();
+    let template = ChatTemplate::new(
+        source,
+        tokens(&[("bos_token", "<|im_start|>"), ("eos_token", "<|im_end|>")]),
+    )
+    .unwrap();
     assert_eq!(
         render(&template, "  <b>Hi</b> \"there\" – a|b  ").unwrap(),
         "<|im_start|>[no documents]\n  [0] <b>Hi</b> \"there\" – a|b|b|True\n{\"a\": [1, 2.5, null, true], \"b\": \"  <b>Hi</b> \\\"there\\\" – a|b  \"}\n    \
@@ -86,24 +104,37 @@ fn python_methods_white_space_control_and_json_work_as_in_transformers() {
 
 #[test]
 fn the_day_that_a_template_asks_for_is_always_the_same() {
-    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", SpecialTokens::new()).unwrap();
+    let template =
+        ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", SpecialTokens::new()).unwrap();
     assert_eq!(render(&template, "Hi").unwrap(), "26 Jul 2024");
 }
 
 #[test]
 fn a_template_that_refuses_the_conversation_is_an_error_with_its_words() {
     let folder = changed(&[("chat_template.jinja", Some("{{ raise_exception('system first') }}"))]);
-    let error = TextTokenizer::open(folder.path()).unwrap().encode_prompt("Hi", PromptFormat::Chat).unwrap_err();
-    assert_eq!(error.to_string(), format!("failed to apply the chat template of {}", folder.path().display()));
+    let error = TextTokenizer::open(folder.path())
+        .unwrap()
+        .encode_prompt("Hi", PromptFormat::Chat)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("failed to apply the chat template of {}", folder.path().display())
+    );
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(cause, "invalid operation: the template refuses this conversation: system first (in chat_template:1)");
+    assert_eq!(
+        cause,
+        "invalid operation: the template refuses this conversation: system first (in chat_template:1)"
+    );
 }
 
 #[test]
 fn a_template_in_the_tokenizer_config_is_used_where_there_is_no_file() {
     let config = r#"{"eos_token": {"content": "<|im_end|>"}, "chat_template": [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ eos_token }}!"}]}"#;
     let folder = changed(&[("chat_template.jinja", None), ("tokenizer_config.json", Some(config))]);
-    assert_eq!(TextTokenizer::open(folder.path()).unwrap().render_chat("Hi").unwrap(), "<|im_end|>!");
+    assert_eq!(
+        TextTokenizer::open(folder.path()).unwrap().render_chat("Hi").unwrap(),
+        "<|im_end|>!"
+    );
 }
 
 #[test]
@@ -123,37 +154,77 @@ fn stop_tokens_come_from_the_generation_config_then_the_config_then_the_tokenize
         let tokenizer = TextTokenizer::open(folder.path()).unwrap();
         (tokenizer.stop_token_ids().to_vec(), tokenizer.eos_token_id())
     };
-    assert_eq!(stops(&[("generation_config.json", Some(r#"{"eos_token_id": [7, 2]}"#))]), (vec![7, 2], Some(2)));
-    assert_eq!(stops(&[("generation_config.json", Some(r#"{"eos_token_id": [7, 8]}"#))]), (vec![7, 8], Some(7)));
-    assert_eq!(stops(&[("generation_config.json", Some("{}")), ("config.json", Some(r#"{"eos_token_id": 9}"#))]), (vec![9], Some(9)));
+    assert_eq!(
+        stops(&[("generation_config.json", Some(r#"{"eos_token_id": [7, 2]}"#))]),
+        (vec![7, 2], Some(2))
+    );
+    assert_eq!(
+        stops(&[("generation_config.json", Some(r#"{"eos_token_id": [7, 8]}"#))]),
+        (vec![7, 8], Some(7))
+    );
+    assert_eq!(
+        stops(&[
+            ("generation_config.json", Some("{}")),
+            ("config.json", Some(r#"{"eos_token_id": 9}"#))
+        ]),
+        (vec![9], Some(9))
+    );
     assert_eq!(stops(&[("generation_config.json", None)]), (vec![2], Some(2)));
-    assert_eq!(stops(&[("generation_config.json", None), ("tokenizer_config.json", None)]), (vec![], None));
+    assert_eq!(
+        stops(&[("generation_config.json", None), ("tokenizer_config.json", None)]),
+        (vec![], None)
+    );
 }
 
 #[test]
 fn truncation_that_the_tokenizer_file_asks_for_does_not_cut_prompts() {
     let file = fs::read_to_string(fixture().join("tokenizer.json")).unwrap();
-    let truncating = r#""truncation":{"direction":"Right","max_length":4,"strategy":"LongestFirst","stride":0}"#;
-    let folder = changed(&[("tokenizer.json", Some(&file.replace(r#""truncation":null"#, truncating)))]);
+    let truncating =
+        r#""truncation":{"direction":"Right","max_length":4,"strategy":"LongestFirst","stride":0}"#;
+    let folder =
+        changed(&[("tokenizer.json", Some(&file.replace(r#""truncation":null"#, truncating)))]);
     assert_eq!(TextTokenizer::open(folder.path()).unwrap().encode(QUESTION).unwrap(), QUESTION_IDS);
 }
 
 #[test]
 fn a_tokenizer_that_lacks_what_its_template_prints_is_refused() {
     let refusal = |template: &str, config: &str| {
-        let folder = changed(&[("chat_template.jinja", Some(template)), ("tokenizer_config.json", Some(config))]);
+        let folder = changed(&[
+            ("chat_template.jinja", Some(template)),
+            ("tokenizer_config.json", Some(config)),
+        ]);
         let checked = TextTokenizer::open(folder.path()).unwrap().check_chat_template();
-        checked.map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+        checked.map_err(|error| {
+            error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
+        })
     };
     let named = "the chat template of FOLDER prints bos_token, which tokenizer_config.json there does not set".to_owned();
     assert_eq!(refusal("{{ bos_token }}{{ messages[0].content }}", "{}"), Err(named.clone()));
     assert_eq!(refusal("{{ bos_token + 'x' }}", "{}"), Err(named));
     assert_eq!(refusal("{{ bos_token }}", r#"{"bos_token": "<|im_start|>"}"#), Ok(()));
-    assert_eq!(refusal("{% if bos_token is defined %}{{ bos_token }}{% endif %}{% if pad_token %}{{ pad_token }}{% endif %}", "{}"), Ok(()));
+    assert_eq!(
+        refusal(
+            "{% if bos_token is defined %}{{ bos_token }}{% endif %}{% if pad_token %}{{ pad_token }}{% endif %}",
+            "{}"
+        ),
+        Ok(())
+    );
     let written = "the chat template of FOLDER prints <|start_header_id|>, which is no token of tokenizer.json there: is the template another model's?";
-    assert_eq!(refusal("<|im_start|>a<|start_header_id|>user<|end_header_id|>", "{}"), Err(written.to_owned()));
-    assert_eq!(refusal("<|im_start|>{{ messages[0].content }}<| not one |><|im_end|>", "{}"), Ok(()));
-    assert_eq!(TextTokenizer::open(&fixture()).unwrap().check_chat_template().map_err(|error| error.to_string()), Ok(()));
+    assert_eq!(
+        refusal("<|im_start|>a<|start_header_id|>user<|end_header_id|>", "{}"),
+        Err(written.to_owned())
+    );
+    assert_eq!(
+        refusal("<|im_start|>{{ messages[0].content }}<| not one |><|im_end|>", "{}"),
+        Ok(())
+    );
+    assert_eq!(
+        TextTokenizer::open(&fixture())
+            .unwrap()
+            .check_chat_template()
+            .map_err(|error| error.to_string()),
+        Ok(())
+    );
 }
 
 #[test]
@@ -167,7 +238,9 @@ fn a_conversation_has_many_turns_and_the_template_sees_the_callers_variables() {
     let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}{{ thinking }}";
     let template = ChatTemplate::new(source, tokens(&[("bos_token", "<s>")])).unwrap();
     let turn = |role, content| BTreeMap::from([("role", role), ("content", content)]);
-    let variables = BTreeMap::from([("thinking".to_owned(), "off"), ("bos_token".to_owned(), "no")]);
-    let text = template.render(&[turn("system", "Be brief."), turn("user", "Hi")], &variables).unwrap();
+    let variables =
+        BTreeMap::from([("thinking".to_owned(), "off"), ("bos_token".to_owned(), "no")]);
+    let text =
+        template.render(&[turn("system", "Be brief."), turn("user", "Hi")], &variables).unwrap();
     assert_eq!(text, "system: Be brief.\nuser: Hi\n<s>off");
 }

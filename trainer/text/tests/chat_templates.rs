@@ -1,7 +1,10 @@
-//! Chat templates of every style against transformers: committed texts always, and transformers itself where there is a Python with it.
+//! Chat templates of every style against transformers: committed texts always, and transformers
+//! itself where there is a Python with it.
 //!
-//! The templates are made for these tests and use what those of the well-known models use: namespaces, loops backwards and with conditions, macros, white
-//! space control, `tojson`, `strftime_now`, `raise_exception`, `generation`, string methods and filters. `golden.py` writes `fixtures/golden.json`.
+//! The templates are made for these tests and use what those of the well-known models use:
+//! namespaces, loops backwards and with conditions, macros, white space control, `tojson`,
+//! `strftime_now`, `raise_exception`, `generation`, string methods and filters. `golden.py` writes
+//! `fixtures/golden.json`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and says what it skipped")]
 
@@ -23,28 +26,50 @@ fn tests() -> PathBuf {
 }
 
 fn golden() -> Texts {
-    serde_json::from_str(&fs::read_to_string(tests().join("fixtures/golden.json")).unwrap()).unwrap()
+    serde_json::from_str(&fs::read_to_string(tests().join("fixtures/golden.json")).unwrap())
+        .unwrap()
 }
 
 /// A model folder with the tokenizer of the fixture and this template.
 fn tokenizer(template: &str) -> TextTokenizer {
     let folder = tempfile::tempdir().unwrap();
-    fs::copy(tests().join("fixtures/tiny-chat/tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    fs::copy(
+        tests().join("fixtures/tiny-chat/tokenizer.json"),
+        folder.path().join("tokenizer.json"),
+    )
+    .unwrap();
     fs::write(folder.path().join("tokenizer_config.json"), CONFIG).unwrap();
-    fs::copy(tests().join(format!("fixtures/templates/{template}.jinja")), folder.path().join("chat_template.jinja")).unwrap();
+    fs::copy(
+        tests().join(format!("fixtures/templates/{template}.jinja")),
+        folder.path().join("chat_template.jinja"),
+    )
+    .unwrap();
     TextTokenizer::open(folder.path()).unwrap()
 }
 
 fn rendered() -> Texts {
-    let conversations: Vec<Value> = serde_json::from_str(&fs::read_to_string(tests().join("fixtures/conversations.json")).unwrap()).unwrap();
+    let conversations: Vec<Value> = serde_json::from_str(
+        &fs::read_to_string(tests().join("fixtures/conversations.json")).unwrap(),
+    )
+    .unwrap();
     let render = |tokenizer: &TextTokenizer, conversation: &Value| {
         let messages = conversation["messages"].as_array().unwrap();
-        let variables: BTreeMap<String, Value> = conversation.get("variables").map_or_else(BTreeMap::new, |map| serde_json::from_value(map.clone()).unwrap());
+        let variables: BTreeMap<String, Value> = conversation
+            .get("variables")
+            .map_or_else(BTreeMap::new, |map| serde_json::from_value(map.clone()).unwrap());
         tokenizer.render_messages(messages, &variables).ok()
     };
     let texts = |template: &String| {
         let tokenizer = tokenizer(template);
-        conversations.iter().map(|conversation| (conversation["name"].as_str().unwrap().to_owned(), render(&tokenizer, conversation))).collect()
+        conversations
+            .iter()
+            .map(|conversation| {
+                (
+                    conversation["name"].as_str().unwrap().to_owned(),
+                    render(&tokenizer, conversation),
+                )
+            })
+            .collect()
     };
     golden().keys().map(|template| (template.clone(), texts(template))).collect()
 }
@@ -61,7 +86,11 @@ fn every_template_gives_the_texts_that_transformers_gave() {
 #[test]
 fn the_committed_texts_are_what_transformers_gives_today() {
     let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
-    let Some(python) = std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists()) else {
+    let Some(python) = std::env::var_os("RLJOB_PYTHON")
+        .map(PathBuf::from)
+        .or_else(cached)
+        .filter(|path| path.exists())
+    else {
         println!("skipped: no Python with transformers; set RLJOB_PYTHON to one");
         return;
     };

@@ -21,9 +21,11 @@ fn as_it_lives(mut object: Value) -> Value {
     object["metadata"]["resourceVersion"] = "7".into();
     object["metadata"]["generation"] = 3.into();
     object["metadata"]["managedFields"] = json!([{"manager": "m"}]);
-    object["metadata"]["ownerReferences"] = json!([{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": "job", "controller": true}]);
+    object["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": "job", "controller": true}]);
     object["spec"]["podManagementPolicy"] = "OrderedReady".into();
-    object["spec"]["template"]["spec"]["containers"][0]["terminationMessagePath"] = "/dev/termination-log".into();
+    object["spec"]["template"]["spec"]["containers"][0]["terminationMessagePath"] =
+        "/dev/termination-log".into();
     object["status"] = json!({"replicas": 1, "observedGeneration": 2});
     object
 }
@@ -41,7 +43,12 @@ fn what_lives_holds_what_was_applied_whatever_the_server_and_others_add() {
     let mut labelled = applied.clone();
     labelled["metadata"]["labels"] = json!({"rljob.dev/job": "s"});
     assert_eq!([&set("i:2", "i:2"), &scaled, &labelled].map(wants), [false; 3]);
-    let expected = LiveSet { replicas: 2, settled: false, existing: 1, template: pin::template_text(&applied).map(|text| pin::mark(text).into()) };
+    let expected = LiveSet {
+        replicas: 2,
+        settled: false,
+        existing: 1,
+        template: pin::template_text(&applied).map(|text| pin::mark(text).into()),
+    };
     assert_eq!(live.set, Some(expected));
 }
 
@@ -57,14 +64,20 @@ fn a_template_that_somebody_has_altered_is_seen_and_changes_the_fingerprint() {
 fn what_is_wanted_as_it_lives_is_held_until_somebody_alters_it() {
     let applied = set("i:1", "i:1");
     let mut kept = applied.clone();
-    kept["metadata"]["annotations"][ANNOTATION_TEMPLATE] = pin::mark(pin::template_text(&applied).unwrap()).into();
+    kept["metadata"]["annotations"][ANNOTATION_TEMPLATE] =
+        pin::mark(pin::template_text(&applied).unwrap()).into();
     kept["spec"]["template"] = json!({});
     let wanted = Wanted::new(Kind::StatefulSet, &kept);
     assert_eq!(wanted, Wanted::new(Kind::StatefulSet, &applied));
     let mut marked = applied.clone();
     marked["metadata"]["annotations"] = kept["metadata"]["annotations"].clone();
-    let holds = |object: Value| Live::new(Kind::StatefulSet, &self::object(as_it_lives(object))).holds(&wanted);
-    assert_eq!([applied, set("i:2", "i:1"), set("i:1", "i:2"), marked].map(holds), [true, false, false, false]);
+    let holds = |object: Value| {
+        Live::new(Kind::StatefulSet, &self::object(as_it_lives(object))).holds(&wanted)
+    };
+    assert_eq!(
+        [applied, set("i:2", "i:1"), set("i:1", "i:2"), marked].map(holds),
+        [true, false, false, false]
+    );
 }
 
 #[test]
@@ -111,13 +124,23 @@ fn a_part_is_known_in_the_whole() {
 fn an_altered_run_configuration_pins_nothing() {
     let map = |text: &str| json!({"metadata": {"name": "m", "annotations": {ANNOTATION_DIGEST: pin::digest("one")}}, "data": {RUN_CONFIG_FILE: text}});
     let run_config = |text: &str| Live::new(Kind::ConfigMap, &object(map(text))).run_config;
-    assert_eq!(["one", "two", &pin::mark("one")].map(run_config), [Some(pin::mark("one").into()), None, None]);
+    assert_eq!(
+        ["one", "two", &pin::mark("one")].map(run_config),
+        [Some(pin::mark("one").into()), None, None]
+    );
 }
 
 #[test]
 fn a_changed_run_configuration_is_seen() {
     let map = |text: &str| json!({"metadata": {"name": "m"}, "data": {RUN_CONFIG_FILE: text}});
     let live = Live::new(Kind::ConfigMap, &object(map("one")));
-    assert_eq!(live.run_config.as_deref(), Some(&*pin::mark("one")), "of an operator that wrote no digest");
-    assert!(live.holds(&Wanted::new(Kind::ConfigMap, &map("one"))) && !live.holds(&Wanted::new(Kind::ConfigMap, &map("two"))));
+    assert_eq!(
+        live.run_config.as_deref(),
+        Some(&*pin::mark("one")),
+        "of an operator that wrote no digest"
+    );
+    assert!(
+        live.holds(&Wanted::new(Kind::ConfigMap, &map("one")))
+            && !live.holds(&Wanted::new(Kind::ConfigMap, &map("two")))
+    );
 }

@@ -1,4 +1,5 @@
-//! One axis of a chart: where a value stands on it, which values are marked, and how they are written. Pure.
+//! One axis of a chart: where a value stands on it, which values are marked, and how they are
+//! written. Pure.
 
 /// How distances on an axis grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,8 @@ impl Axis {
         Self { low, high: if high > low { high } else { low + 1.0 }, scale: Scale::Linear }
     }
 
-    /// An axis on which data from `low` to `high` are well seen. Linear: some room above and below, and zero stays an edge where the data do not cross it.
-    /// Logarithmic: whole powers of ten.
+    /// An axis on which data from `low` to `high` are well seen. Linear: some room above and below,
+    /// and zero stays an edge where the data do not cross it. Logarithmic: whole powers of ten.
     pub fn around(low: f64, high: f64, scale: Scale) -> Self {
         if scale == Scale::Logarithmic {
             let (low, high) = (low.log10().floor(), high.log10().ceil());
@@ -61,7 +62,8 @@ impl Axis {
         match self.scale {
             Scale::Linear => round_numbers(self.low, self.high, count),
             Scale::Logarithmic => {
-                let (first, last) = (self.low.log10().round() as i32, self.high.log10().round() as i32);
+                let (first, last) =
+                    (self.low.log10().round() as i32, self.high.log10().round() as i32);
                 let stride = last.abs_diff(first).div_ceil(count).max(1) as usize;
                 (first..=last).step_by(stride).map(|exponent| 10f64.powi(exponent)).collect()
             }
@@ -72,9 +74,16 @@ impl Axis {
 fn round_numbers(low: f64, high: f64, count: u32) -> Vec<f64> {
     let rough = (high - low) / f64::from(count);
     let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= rough * 0.999).unwrap_or(rough);
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(rough);
     let first = (low / step - 1e-9).ceil();
-    (0..=2 * count).map(|index| (first + f64::from(index)) * step).take_while(|tick| *tick <= high + step * 1e-9).collect()
+    (0..=2 * count)
+        .map(|index| (first + f64::from(index)) * step)
+        .take_while(|tick| *tick <= high + step * 1e-9)
+        .collect()
 }
 
 /// A marked value, as short as can be.
@@ -116,22 +125,30 @@ mod tests {
     #[test]
     fn a_logarithmic_axis_has_whole_decades_and_equal_ratios_are_equally_far_apart() {
         let axis = Axis::around(3e-7, 2e-5, Scale::Logarithmic);
-        let shares: Vec<i64> = [1e-7, 1e-6, 1e-4].map(|value| (axis.share(value) * 3e6).round() as i64).to_vec();
+        let shares: Vec<i64> =
+            [1e-7, 1e-6, 1e-4].map(|value| (axis.share(value) * 3e6).round() as i64).to_vec();
         assert_eq!(shares, [0, 1_000_000, 3_000_000]);
-        assert_eq!(axis.ticks(5).into_iter().map(label).collect::<Vec<_>>(), ["1e-7", "1e-6", "1e-5", "1e-4"]);
+        assert_eq!(
+            axis.ticks(5).into_iter().map(label).collect::<Vec<_>>(),
+            ["1e-7", "1e-6", "1e-5", "1e-4"]
+        );
         assert_eq!(Axis::around(1.0, 1.0, Scale::Logarithmic).ends(), (1.0, 10.0));
-        assert!(!Scale::Logarithmic.has(0.0) && Scale::Linear.has(0.0) && !Scale::Linear.has(f64::NAN));
+        assert!(
+            !Scale::Logarithmic.has(0.0) && Scale::Linear.has(0.0) && !Scale::Linear.has(f64::NAN)
+        );
     }
 
     #[test]
     fn labels_are_short_at_every_size() {
-        let labels: Vec<String> = [0.0, 0.5, 20.0, -0.25, 12345.0, 2e-7, 1.5e-5, 3e7].map(label).to_vec();
+        let labels: Vec<String> =
+            [0.0, 0.5, 20.0, -0.25, 12345.0, 2e-7, 1.5e-5, 3e7].map(label).to_vec();
         assert_eq!(labels, ["0", "0.5", "20", "-0.25", "12.3k", "2e-7", "1.5e-5", "3e7"]);
     }
 
     #[test]
     fn a_reading_has_about_four_digits() {
-        let readings: Vec<String> = [0.0, -0.001_23, 0.931_64, 12.5, 6405.9885, 3.4e-7, 2e6].map(reading).to_vec();
+        let readings: Vec<String> =
+            [0.0, -0.001_23, 0.931_64, 12.5, 6405.9885, 3.4e-7, 2e6].map(reading).to_vec();
         assert_eq!(readings, ["0", "-0.0012", "0.9316", "12.50", "6406", "3.4e-7", "2.0e6"]);
     }
 }

@@ -1,6 +1,7 @@
 //! A line chart as inline SVG. Pure; colours and sizes of text are the style sheet's.
 //!
-//! The plot's numbers stand in the element's `data-` attributes, so that `readout.js` can show the value under the pointer; without a script the chart is complete.
+//! The plot's numbers stand in the element's `data-` attributes, so that `readout.js` can show the
+//! value under the pointer; without a script the chart is complete.
 
 use std::fmt::Write;
 
@@ -61,10 +62,16 @@ impl Frame {
 impl Chart {
     /// The chart as a `figure`; none without a value.
     pub fn render(&self) -> Option<String> {
-        let series: Vec<Series> = self.series.iter().map(|series| thinned(series, self.scale)).filter(|series| !series.points.is_empty()).collect();
+        let series: Vec<Series> = self
+            .series
+            .iter()
+            .map(|series| thinned(series, self.scale))
+            .filter(|series| !series.points.is_empty())
+            .collect();
         let frame = self.frame(&series)?;
         let mut out = String::new();
-        let last: Vec<String> = series.iter().filter_map(|series| Some(reading(series.points.last()?.1))).collect();
+        let last: Vec<String> =
+            series.iter().filter_map(|series| Some(reading(series.points.last()?.1))).collect();
         let _ = write!(
             out,
             "<figure>\n<figcaption><h2>{}</h2><output>{}</output><small>{}</small></figcaption>\n",
@@ -72,7 +79,12 @@ impl Chart {
             escape(&last.join(" · ")),
             escape(self.unit)
         );
-        let _ = writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" {}>", escape(self.title), data(&series, &frame));
+        let _ = writeln!(
+            out,
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" {}>",
+            escape(self.title),
+            data(&series, &frame)
+        );
         axes(&mut out, &frame);
         for (index, series) in series.iter().enumerate() {
             line(&mut out, &frame, index, &series.points);
@@ -98,42 +110,85 @@ impl Chart {
 }
 
 fn thinned(series: &Series, scale: Scale) -> Series {
-    let shown: Vec<(f64, f64)> = series.points.iter().copied().filter(|point| scale.has(point.1)).collect();
+    let shown: Vec<(f64, f64)> =
+        series.points.iter().copied().filter(|point| scale.has(point.1)).collect();
     let stride = shown.len().div_ceil(MAX_POINTS).max(1);
     let last = shown.len().saturating_sub(1);
-    let points = shown.into_iter().enumerate().filter(|(index, _)| index % stride == 0 || *index == last).map(|(_, point)| point).collect();
+    let points = shown
+        .into_iter()
+        .enumerate()
+        .filter(|(index, _)| index % stride == 0 || *index == last)
+        .map(|(_, point)| point)
+        .collect();
     Series { name: series.name, points }
 }
 
 fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |extent, value| Some(extent.map_or((value, value), |(low, high): (f64, f64)| (low.min(value), high.max(value)))))
+    values.fold(None, |extent, value| {
+        Some(
+            extent.map_or((value, value), |(low, high): (f64, f64)| {
+                (low.min(value), high.max(value))
+            }),
+        )
+    })
 }
 
 fn axes(out: &mut String, frame: &Frame) {
     for value in frame.values.ticks(5) {
         let y = frame.y(value);
-        let _ = write!(out, "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>", WIDTH - RIGHT);
-        let _ = writeln!(out, "<text class=\"tick end\" x=\"{}\" y=\"{:.1}\">{}</text>", LEFT - 6.0, y + 3.5, label(value));
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
+            WIDTH - RIGHT
+        );
+        let _ = writeln!(
+            out,
+            "<text class=\"tick end\" x=\"{}\" y=\"{:.1}\">{}</text>",
+            LEFT - 6.0,
+            y + 3.5,
+            label(value)
+        );
     }
     for step in frame.steps.ticks(6).into_iter().filter(|step| step.fract() == 0.0) {
-        let _ = writeln!(out, "<text class=\"tick mid\" x=\"{:.1}\" y=\"{}\">{}</text>", frame.x(step), HEIGHT - 6.0, label(step));
+        let _ = writeln!(
+            out,
+            "<text class=\"tick mid\" x=\"{:.1}\" y=\"{}\">{}</text>",
+            frame.x(step),
+            HEIGHT - 6.0,
+            label(step)
+        );
     }
-    let _ = writeln!(out, "<text class=\"tick end\" x=\"{}\" y=\"{}\">step</text>", LEFT - 10.0, HEIGHT - 6.0);
+    let _ = writeln!(
+        out,
+        "<text class=\"tick end\" x=\"{}\" y=\"{}\">step</text>",
+        LEFT - 10.0,
+        HEIGHT - 6.0
+    );
 }
 
 fn line(out: &mut String, frame: &Frame, index: usize, points: &[(f64, f64)]) {
-    let path: Vec<String> = points.iter().map(|(step, value)| format!("{:.1},{:.1}", frame.x(*step), frame.y(*value))).collect();
+    let path: Vec<String> = points
+        .iter()
+        .map(|(step, value)| format!("{:.1},{:.1}", frame.x(*step), frame.y(*value)))
+        .collect();
     let _ = writeln!(out, "<polyline class=\"line s{index}\" points=\"{}\"/>", path.join(" "));
     if let (true, Some((step, value))) = (points.len() <= 24, points.last()) {
         let dots = if points.len() > 1 { points } else { &[(*step, *value)] };
         for (step, value) in dots {
-            let _ = writeln!(out, "<circle class=\"dot s{index}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.4\"/>", frame.x(*step), frame.y(*value));
+            let _ = writeln!(
+                out,
+                "<circle class=\"dot s{index}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.4\"/>",
+                frame.x(*step),
+                frame.y(*value)
+            );
         }
     }
 }
 
 fn legend(series: &[Series]) -> String {
-    let names = series.iter().enumerate().map(|(index, series)| format!("<span class=\"key s{index}\">{}</span>", escape(series.name)));
+    let names = series.iter().enumerate().map(|(index, series)| {
+        format!("<span class=\"key s{index}\">{}</span>", escape(series.name))
+    });
     format!("<p class=\"legend\">{}</p>\n", names.collect::<Vec<_>>().join(" "))
 }
 
@@ -166,12 +221,17 @@ mod tests {
         assert_eq!(chart(&[(1.0, f64::NAN)]).render(), None);
         let drawn = chart(&[(1.0, 2.0), (2.0, f64::INFINITY), (3.0, 4.0)]).render().unwrap();
         assert!(drawn.contains("data-points=\"[[[1.0,2.0],[3.0,4.0]]]\""), "{drawn}");
-        assert!(chart(&[(1.0, 2.0)]).render().is_some_and(|drawn| !drawn.contains("NaN") && !drawn.contains("inf")));
+        assert!(
+            chart(&[(1.0, 2.0)])
+                .render()
+                .is_some_and(|drawn| !drawn.contains("NaN") && !drawn.contains("inf"))
+        );
     }
 
     #[test]
     fn a_long_series_is_thinned_and_keeps_its_ends() {
-        let long = Series { name: "x", points: (0..10_000).map(|step| (f64::from(step), 1.0)).collect() };
+        let long =
+            Series { name: "x", points: (0..10_000).map(|step| (f64::from(step), 1.0)).collect() };
         let points = thinned(&long, Scale::Linear).points;
         assert!(points.len() <= MAX_POINTS + 1);
         assert_eq!((points[0].0, points[points.len() - 1].0), (0.0, 9999.0));

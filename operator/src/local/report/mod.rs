@@ -1,4 +1,5 @@
-//! `report.html`: what a run did, in one file that opens without a network. A pure function of the run's records; nothing of them is trusted, everything is escaped.
+//! `report.html`: what a run did, in one file that opens without a network. A pure function of the
+//! run's records; nothing of them is trusted, everything is escaped.
 //!
 //! ```text
 //!  header (name, outcome) ─ tiles (first → last) ─ charts ─ samples of the first, middle and last step ─ spec
@@ -48,7 +49,13 @@ pub enum Outcome {
 
 /// The report as an HTML document.
 pub fn render(report: &Report) -> String {
-    let sections = [header(report), tiles::render(report), charts(report), samples::render(&report.samples), spec(&report.spec)];
+    let sections = [
+        header(report),
+        tiles::render(report),
+        charts(report),
+        samples::render(&report.samples),
+        spec(&report.spec),
+    ];
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{} · rljob</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<script>\n{}</script>\n</body>\n</html>\n",
@@ -66,7 +73,11 @@ fn header(report: &Report) -> String {
         Outcome::Failed(_) => ("bad", "failed".to_owned()),
         Outcome::Interrupted => ("open", "interrupted".to_owned()),
     };
-    let cause = if let Outcome::Failed(cause) = &report.outcome { format!("<p class=\"cause\">{}</p>\n", escape(cause)) } else { String::new() };
+    let cause = if let Outcome::Failed(cause) = &report.outcome {
+        format!("<p class=\"cause\">{}</p>\n", escape(cause))
+    } else {
+        String::new()
+    };
     format!(
         "<header>\n<p class=\"kind\">RLJob</p>\n<h1>{}</h1>\n<p class=\"state\"><span class=\"badge {class}\">{outcome}</span> {done} of {} steps</p>\n{cause}</header>\n",
         escape(&report.name),
@@ -75,10 +86,27 @@ fn header(report: &Report) -> String {
 }
 
 fn charts(report: &Report) -> String {
-    let steps = |value: fn(&StepMetrics) -> Option<f64>| report.metrics.iter().filter_map(|m| Some((f64::from(m.step), value(m)?))).collect::<Vec<_>>();
-    let evaluations =
-        |value: fn(&EvaluationMetrics) -> Option<f64>| report.evaluations.iter().filter_map(|m| Some((f64::from(m.step), value(m)?))).collect::<Vec<_>>();
-    let one = |title, unit, value| Chart { title, unit, bounds: None, scale: Scale::Linear, series: vec![Series { name: title, points: steps(value) }] };
+    let steps = |value: fn(&StepMetrics) -> Option<f64>| {
+        report
+            .metrics
+            .iter()
+            .filter_map(|m| Some((f64::from(m.step), value(m)?)))
+            .collect::<Vec<_>>()
+    };
+    let evaluations = |value: fn(&EvaluationMetrics) -> Option<f64>| {
+        report
+            .evaluations
+            .iter()
+            .filter_map(|m| Some((f64::from(m.step), value(m)?)))
+            .collect::<Vec<_>>()
+    };
+    let one = |title, unit, value| Chart {
+        title,
+        unit,
+        bounds: None,
+        scale: Scale::Linear,
+        series: vec![Series { name: title, points: steps(value) }],
+    };
     let share = Some((0.0, 1.0));
     let charts = [
         Chart {
@@ -86,7 +114,10 @@ fn charts(report: &Report) -> String {
             unit: "mean reward of held-out prompts",
             bounds: share,
             scale: Scale::Linear,
-            series: vec![Series { name: "sampled", points: evaluations(|m| m.sampled) }, Series { name: "greedy", points: evaluations(|m| m.greedy) }],
+            series: vec![
+                Series { name: "sampled", points: evaluations(|m| m.sampled) },
+                Series { name: "greedy", points: evaluations(|m| m.greedy) },
+            ],
         },
         Chart { bounds: share, ..one("Reward", "mean of the step's samples", |m| m.reward) },
         Chart {
@@ -94,27 +125,45 @@ fn charts(report: &Report) -> String {
             unit: "per trainable token",
             bounds: None,
             scale: Scale::Linear,
-            series: vec![Series { name: "training", points: steps(|m| Some(m.loss)) }, Series { name: "validation", points: evaluations(|m| m.loss) }],
+            series: vec![
+                Series { name: "training", points: steps(|m| Some(m.loss)) },
+                Series { name: "validation", points: evaluations(|m| m.loss) },
+            ],
         },
         one("Entropy", "nats per token", |m| Some(m.entropy)),
         one("Gradient norm", "L2, before clipping", |m| Some(m.gradient_norm)),
         one("Clip fraction", "share of trainable tokens", |m| m.clip_fraction),
-        Chart { scale: Scale::Logarithmic, ..one("KL", "sampler to learner before the update, k3 per token", |m| m.kl) },
+        Chart {
+            scale: Scale::Logarithmic,
+            ..one("KL", "sampler to learner before the update, k3 per token", |m| m.kl)
+        },
         Chart {
             title: "Engine–learner mismatch",
             unit: "|Δ log-probability| before the update, nats",
             bounds: None,
             scale: Scale::Logarithmic,
-            series: vec![Series { name: "mean", points: steps(|m| m.mismatch_mean) }, Series { name: "max", points: steps(|m| m.mismatch_max) }],
+            series: vec![
+                Series { name: "mean", points: steps(|m| m.mismatch_mean) },
+                Series { name: "max", points: steps(|m| m.mismatch_max) },
+            ],
         },
-        one("Speed", "tokens per second, rollouts and evaluations included", |m| Some(m.tokens_per_second)),
+        one("Speed", "tokens per second, rollouts and evaluations included", |m| {
+            Some(m.tokens_per_second)
+        }),
     ];
     let drawn: String = charts.iter().filter_map(Chart::render).collect();
-    if drawn.is_empty() { "<p class=\"empty\">No step is done yet.</p>\n".to_owned() } else { format!("<section class=\"charts\">\n{drawn}</section>\n") }
+    if drawn.is_empty() {
+        "<p class=\"empty\">No step is done yet.</p>\n".to_owned()
+    } else {
+        format!("<section class=\"charts\">\n{drawn}</section>\n")
+    }
 }
 
 fn spec(yaml: &str) -> String {
-    format!("<section>\n<details>\n<summary>Spec</summary>\n<pre>{}</pre>\n</details>\n</section>\n", escape(yaml))
+    format!(
+        "<section>\n<details>\n<summary>Spec</summary>\n<pre>{}</pre>\n</details>\n</section>\n",
+        escape(yaml)
+    )
 }
 
 /// Text for HTML, inside elements and double-quoted attributes.

@@ -31,7 +31,10 @@ fn chosen(samples: &[SampleLine]) -> Vec<u32> {
     let mut steps: Vec<u32> = samples.iter().map(|sample| sample.step).collect();
     steps.sort_unstable();
     steps.dedup();
-    let mut chosen: Vec<u32> = [0, steps.len() / 2, steps.len().saturating_sub(1)].into_iter().filter_map(|index| steps.get(index).copied()).collect();
+    let mut chosen: Vec<u32> = [0, steps.len() / 2, steps.len().saturating_sub(1)]
+        .into_iter()
+        .filter_map(|index| steps.get(index).copied())
+        .collect();
     chosen.dedup();
     chosen
 }
@@ -44,7 +47,11 @@ fn card(out: &mut String, sample: &SampleLine) {
     } else {
         "bad"
     };
-    let answer = sample.answer.as_ref().map(|answer| format!(" <span class=\"answer\">answer {}</span>", escape(answer))).unwrap_or_default();
+    let answer = sample
+        .answer
+        .as_ref()
+        .map(|answer| format!(" <span class=\"answer\">answer {}</span>", escape(answer)))
+        .unwrap_or_default();
     let _ = writeln!(
         out,
         "<article><p><span class=\"badge {class}\">reward {}</span>{answer}</p><pre><span class=\"prompt\">{}</span>{}</pre></article>",
@@ -60,7 +67,13 @@ mod tests {
 
     #[test]
     fn the_first_middle_and_last_steps_are_shown() {
-        let sample = |step| SampleLine { step, prompt: "1+1=".to_owned(), completion: "2".to_owned(), reward: 1.0, answer: None };
+        let sample = |step| SampleLine {
+            step,
+            prompt: "1+1=".to_owned(),
+            completion: "2".to_owned(),
+            reward: 1.0,
+            answer: None,
+        };
         let of = |steps: &[u32]| chosen(&steps.iter().copied().map(sample).collect::<Vec<_>>());
         assert_eq!(of(&[]), Vec::<u32>::new());
         assert_eq!(of(&[4, 4]), [4]);

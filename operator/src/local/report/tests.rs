@@ -23,10 +23,23 @@ fn report() -> Report {
         total_steps: 50,
         metrics: (1..=50).map(step).collect(),
         evaluations: [(0, 0.4), (25, 0.7), (50, 0.93)]
-            .map(|(step, sampled)| EvaluationMetrics { step, sampled: Some(sampled), greedy: Some(0.95), prompts: 256, seconds: 1.0, ..Default::default() })
+            .map(|(step, sampled)| EvaluationMetrics {
+                step,
+                sampled: Some(sampled),
+                greedy: Some(0.95),
+                prompts: 256,
+                seconds: 1.0,
+                ..Default::default()
+            })
             .to_vec(),
         samples: [1, 25, 50]
-            .map(|step| SampleLine { step, prompt: "27+58=".to_owned(), completion: "085".to_owned(), reward: 1.0, answer: Some("085".to_owned()) })
+            .map(|step| SampleLine {
+                step,
+                prompt: "27+58=".to_owned(),
+                completion: "085".to_owned(),
+                reward: 1.0,
+                answer: Some("085".to_owned()),
+            })
             .to_vec(),
     }
 }
@@ -35,10 +48,27 @@ fn report() -> Report {
 fn a_report_has_every_curve_the_samples_and_the_spec() {
     let html = render(&report());
     let title = |chart: &str| format!("<h2>{chart}</h2>");
-    for chart in ["Reward", "Evaluation accuracy", "Loss", "KL", "Entropy", "Clip fraction", "Engine–learner mismatch", "Gradient norm", "Speed"] {
+    for chart in [
+        "Reward",
+        "Evaluation accuracy",
+        "Loss",
+        "KL",
+        "Entropy",
+        "Clip fraction",
+        "Engine–learner mismatch",
+        "Gradient norm",
+        "Speed",
+    ] {
         assert!(html.contains(&title(chart)), "{chart}");
     }
-    for text in ["<h1>sums</h1>", "50 of 50 steps", "0.400 → 0.930", "<h3>Step 25</h3>", "<span class=\"prompt\">27+58=</span>085", "  path: /models/tiny"] {
+    for text in [
+        "<h1>sums</h1>",
+        "50 of 50 steps",
+        "0.400 → 0.930",
+        "<h3>Step 25</h3>",
+        "<span class=\"prompt\">27+58=</span>085",
+        "  path: /models/tiny",
+    ] {
         assert!(html.contains(text), "{text}");
     }
 }
@@ -58,15 +88,34 @@ fn what_a_model_wrote_cannot_become_markup() {
     report.name = hostile.to_owned();
     report.spec = hostile.to_owned();
     report.outcome = Outcome::Failed(hostile.to_owned());
-    report.samples = vec![SampleLine { step: 1, prompt: hostile.to_owned(), completion: hostile.to_owned(), reward: 0.0, answer: Some(hostile.to_owned()) }];
+    report.samples = vec![SampleLine {
+        step: 1,
+        prompt: hostile.to_owned(),
+        completion: hostile.to_owned(),
+        reward: 0.0,
+        answer: Some(hostile.to_owned()),
+    }];
     let html = render(&report);
     assert_eq!(html.matches("<script>").count(), 1, "only the report's own");
-    assert_eq!(html.matches("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#39;\u{fffd}").count(), 7);
+    assert_eq!(
+        html.matches("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#39;\u{fffd}").count(),
+        7
+    );
 }
 
 #[test]
 fn a_run_without_a_step_says_so() {
-    let empty = Report { outcome: Outcome::Interrupted, metrics: vec![], evaluations: vec![], samples: vec![], ..report() };
+    let empty = Report {
+        outcome: Outcome::Interrupted,
+        metrics: vec![],
+        evaluations: vec![],
+        samples: vec![],
+        ..report()
+    };
     let html = render(&empty);
-    assert!(html.contains("No step is done yet.") && html.contains("0 of 50 steps") && !html.contains("<svg"));
+    assert!(
+        html.contains("No step is done yet.")
+            && html.contains("0 of 50 steps")
+            && !html.contains("<svg")
+    );
 }

@@ -14,7 +14,12 @@ pub fn render(report: &Report) -> String {
     }
     let mut out = "<section class=\"tiles\">\n".to_owned();
     for (name, value) in tiles {
-        let _ = writeln!(out, "<div><span>{}</span><strong>{}</strong></div>", escape(name), escape(&value));
+        let _ = writeln!(
+            out,
+            "<div><span>{}</span><strong>{}</strong></div>",
+            escape(name),
+            escape(&value)
+        );
     }
     out.push_str("</section>\n");
     out
@@ -23,8 +28,14 @@ pub fn render(report: &Report) -> String {
 fn tiles(report: &Report) -> Vec<(&'static str, String)> {
     let mut tiles = Vec::new();
     if let (Some(first), Some(last)) = (report.evaluations.first(), report.evaluations.last()) {
-        let of = |value: fn(&EvaluationMetrics) -> Option<f64>| Some(change(value(first)?, value(last)?));
-        let values = [("Accuracy, sampled", of(|m| m.sampled)), ("Accuracy, greedy", of(|m| m.greedy)), ("Validation loss", of(|m| m.loss))];
+        let of = |value: fn(&EvaluationMetrics) -> Option<f64>| {
+            Some(change(value(first)?, value(last)?))
+        };
+        let values = [
+            ("Accuracy, sampled", of(|m| m.sampled)),
+            ("Accuracy, greedy", of(|m| m.greedy)),
+            ("Validation loss", of(|m| m.loss)),
+        ];
         tiles.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
     }
     let rewards: Vec<f64> = report.metrics.iter().filter_map(|metrics| metrics.reward).collect();
@@ -33,10 +44,14 @@ fn tiles(report: &Report) -> Vec<(&'static str, String)> {
     } else if let (Some(first), Some(last)) = (report.metrics.first(), report.metrics.last()) {
         tiles.push(("Loss", change(first.loss, last.loss)));
     }
-    if let Some(speed) = median(report.metrics.iter().map(|metrics| metrics.tokens_per_second).collect()) {
+    if let Some(speed) =
+        median(report.metrics.iter().map(|metrics| metrics.tokens_per_second).collect())
+    {
         tiles.push(("Speed, median", format!("{speed:.0} tok/s")));
     }
-    if let Some(attempt) = report.metrics.last().map(|metrics| metrics.attempt).filter(|attempt| *attempt > 0) {
+    if let Some(attempt) =
+        report.metrics.last().map(|metrics| metrics.attempt).filter(|attempt| *attempt > 0)
+    {
         // The first is number 0; a run that was interrupted goes on with another one, too.
         tiles.push(("Attempts", (attempt + 1).to_string()));
     }

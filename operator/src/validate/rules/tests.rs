@@ -45,7 +45,8 @@ fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
 
 #[test]
 fn the_embedded_engine_takes_neither_gpus_nor_arguments_and_sglang_none_that_the_run_sets() {
-    let embedded = json!({"inference": {"gpusPerReplica": 1, "extraArgs": ["--context-length=4096"]}});
+    let embedded =
+        json!({"inference": {"gpusPerReplica": 1, "extraArgs": ["--context-length=4096"]}});
     assert_eq!(
         problems_with(&embedded),
         [
@@ -73,16 +74,17 @@ fn the_embedded_engine_takes_neither_gpus_nor_arguments_and_sglang_none_that_the
 fn a_run_in_a_bucket_has_no_folder_for_its_engines() {
     let s3 = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
     let in_bucket = |more: Value| {
-        let mut spec =
-            json!({"storage": s3, "weightSync": {"method": "Distributed"}, "checkpoint": {"restoreFrom": "s3://other/lab/a/checkpoints/step-2.attempt-0"}});
+        let mut spec = json!({"storage": s3, "weightSync": {"method": "Distributed"}, "checkpoint": {"restoreFrom": "s3://other/lab/a/checkpoints/step-2.attempt-0"}});
         merge(&mut spec, &more);
         problems_with(&spec)
     };
     assert_eq!(in_bucket(json!({})), Vec::<String>::new());
     assert_eq!(
-        in_bucket(json!({"weightSync": {"method": "Disk"}, "model": {"path": null, "exportOf": "warmup"}, "volumes": [
-            {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
-        ]})),
+        in_bucket(
+            json!({"weightSync": {"method": "Disk"}, "model": {"path": null, "exportOf": "warmup"}, "volumes": [
+                {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
+            ]})
+        ),
         [
             "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /tmp, /dev/shm",
             "spec.weightSync.method: must be Distributed with storage.s3, which is no folder that engines could read weights from; or keep the run on a volume",
@@ -91,7 +93,9 @@ fn a_run_in_a_bucket_has_no_folder_for_its_engines() {
     );
     assert_eq!(
         in_bucket(json!({"storage": {"s3": null, "hostPath": {"path": "/srv"}}})),
-        ["spec.checkpoint.restoreFrom: is in a bucket and needs storage.s3, which says how it is reached"]
+        [
+            "spec.checkpoint.restoreFrom: is in a bucket and needs storage.s3, which says how it is reached"
+        ]
     );
 }
 

@@ -1,5 +1,6 @@
-//! Input that is found wrong when the run reads it: the last line that `rljob run` says, which names file, line and field. No restart is spent on it, and a run whose
-//! input is mended goes on in the same directory.
+//! Input that is found wrong when the run reads it: the last line that `rljob run` says, which
+//! names file, line and field. No restart is spent on it, and a run whose input is mended goes on
+//! in the same directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,10 @@ struct Folder(tempfile::TempDir);
 impl Folder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        run(Command::new("python3").arg(workspace().join("manifests/samples/quickstart/make_data.py")).arg(folder.path())).unwrap();
+        run(Command::new("python3")
+            .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
+            .arg(folder.path()))
+        .unwrap();
         fs::write(folder.path().join("job.yaml"), include_str!("run.yaml")).unwrap();
         Self(folder)
     }
@@ -37,7 +41,9 @@ impl Folder {
 
     fn run(&self, more: &[&str]) -> (Option<i32>, String) {
         let output = output(self.path(), "rljob", &[&["run", "--file", "job.yaml"], more].concat());
-        let said = String::from_utf8(output.stderr).unwrap().replace(&self.path().display().to_string(), "DIR");
+        let said = String::from_utf8(output.stderr)
+            .unwrap()
+            .replace(&self.path().display().to_string(), "DIR");
         (output.status.code(), said)
     }
 
@@ -65,7 +71,10 @@ fn data_that_cannot_be_used_ends_the_run_with_its_line_and_mended_data_are_used(
         fs::write(folder.path().join("train.jsonl"), &data).unwrap();
         let (code, said) = folder.run(&[]);
         let start = format!("error: sums failed: CoordinatorInput after 0 restarts: {message}");
-        assert!(said.lines().last().is_some_and(|line| line.starts_with(&start)), "{start}\n{said}");
+        assert!(
+            said.lines().last().is_some_and(|line| line.starts_with(&start)),
+            "{start}\n{said}"
+        );
         assert_eq!(code, Some(1));
     }
     fs::write(folder.path().join("train.jsonl"), good).unwrap();
@@ -102,14 +111,23 @@ fn a_model_or_checkpoint_that_does_not_fit_ends_the_run_at_once_and_spends_no_re
     let restore = format!("spec.checkpoint.restoreFrom={}", checkpoint.display());
     ends_with(
         &["--set", &restore, "--set", "spec.training.steps=12"],
-        &format!("refused the checkpoint `{}`: it is a model of 430720 parameters with layout ", checkpoint.display()),
+        &format!(
+            "refused the checkpoint `{}`: it is a model of 430720 parameters with layout ",
+            checkpoint.display()
+        ),
     );
 
     fs::remove_dir_all(folder.path().join("model")).unwrap();
-    run(Command::new("cp").arg("-a").arg(runs.join("imitate/export")).arg(folder.path().join("model"))).unwrap();
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(runs.join("imitate/export"))
+        .arg(folder.path().join("model")))
+    .unwrap();
     let pretrained = ["--set", "spec.model.weights=Pretrained"];
     folder.edit("model/config.json", |config| config["num_hidden_layers"] = json!(3));
     ends_with(&pretrained, "the weights in DIR/model do not fit config.json: ");
-    folder.edit("model/config.json", |config| (config["num_hidden_layers"], config["intermediate_size"]) = (json!(2), json!(256)));
+    folder.edit("model/config.json", |config| {
+        (config["num_hidden_layers"], config["intermediate_size"]) = (json!(2), json!(256))
+    });
     ends_with(&pretrained, "the weights in DIR/model do not fit config.json: ");
 }

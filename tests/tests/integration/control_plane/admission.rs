@@ -1,4 +1,5 @@
-//! What may change when: every field of the spec, while the run has pods and while it is suspended; and what an object that an older CRD admitted may still do.
+//! What may change when: every field of the spec, while the run has pods and while it is suspended;
+//! and what an object that an older CRD admitted may still do.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,10 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Cluster, Namespace};
 use serde_json::{Value, json};
 
-use super::operator::{self, LIMIT, OWN, Operator, field, namespace_in, namespace_with, patch, wait_for_condition, wait_for_pods};
+use super::operator::{
+    self, LIMIT, OWN, Operator, field, namespace_in, namespace_with, patch, wait_for_condition,
+    wait_for_pods,
+};
 use super::{cluster, merge};
 
 /// When a field may change.
@@ -21,9 +25,11 @@ enum May {
 }
 
 const FROZEN: &str = "the run has started: to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume";
-const FIXED: &str = "spec.model, spec.storage and the kind of spec.algorithm never change once the run has started";
+const FIXED: &str =
+    "spec.model, spec.storage and the kind of spec.algorithm never change once the run has started";
 
-/// A change of every field of the spec, and of every field of `inference`, of which one may always change.
+/// A change of every field of the spec, and of every field of `inference`, of which one may always
+/// change.
 fn changes() -> Vec<(May, Value)> {
     use May::{Always, Never, WhileSuspended};
     let inference = |fields: Value| json!({ "inference": fields });
@@ -31,9 +37,15 @@ fn changes() -> Vec<(May, Value)> {
         (Never, json!({"managedBy": "example.com/other"})),
         (Never, json!({"model": {"path": "/models/other"}})),
         (Never, json!({"storage": {"hostPath": {"path": "/srv/other"}}})),
-        (Never, json!({"algorithm": {"grpo": null, "sft": {}}, "dataset": {"train": {"completion": "{{answer}}"}}})),
+        (
+            Never,
+            json!({"algorithm": {"grpo": null, "sft": {}}, "dataset": {"train": {"completion": "{{answer}}"}}}),
+        ),
         (WhileSuspended, json!({"algorithm": {"grpo": {"groupSize": 4}}})),
-        (WhileSuspended, json!({"volumes": [{"name": "data", "mountPath": "/data", "configMap": {"name": "data"}}]})),
+        (
+            WhileSuspended,
+            json!({"volumes": [{"name": "data", "mountPath": "/data", "configMap": {"name": "data"}}]}),
+        ),
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
         (WhileSuspended, json!({"reward": {"exactMatch": null, "math": {}}})),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),
@@ -44,7 +56,10 @@ fn changes() -> Vec<(May, Value)> {
         (WhileSuspended, json!({"weightSync": {"method": "Distributed"}})),
         (WhileSuspended, inference(json!({"engine": "SGLang"}))),
         (WhileSuspended, inference(json!({"engine": "SGLang", "gpusPerReplica": 1}))),
-        (WhileSuspended, inference(json!({"engine": "SGLang", "extraArgs": ["--context-length=4096"]}))),
+        (
+            WhileSuspended,
+            inference(json!({"engine": "SGLang", "extraArgs": ["--context-length=4096"]})),
+        ),
         (WhileSuspended, inference(json!({"gpuResourceName": "amd.com/gpu"}))),
         (WhileSuspended, inference(json!({"image": "example.com/engine:1"}))),
         (WhileSuspended, inference(json!({"resources": {"limits": {"memory": "2Gi"}}}))),
@@ -74,14 +89,30 @@ fn crd() -> Value {
 fn each_field_changes_when_it_may_and_is_refused_with_the_way_to_change_it_when_not() {
     let changes = changes();
     let keys = |part: &Value| part.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    let (top, inference): (Vec<_>, Vec<_>) = changes.iter().map(|(_, change)| (keys(change), change.get("inference").map(keys).unwrap_or_default())).unzip();
-    let named = |names: Vec<Vec<String>>, more: &[&str]| names.into_iter().flatten().chain(more.iter().map(|name| (*name).to_owned())).collect::<BTreeSet<_>>();
-    assert_eq!((named(top, &["suspend"]), named(inference, &[])), (fields(""), fields("/properties/inference")), "a field is not in the table");
+    let (top, inference): (Vec<_>, Vec<_>) = changes
+        .iter()
+        .map(|(_, change)| (keys(change), change.get("inference").map(keys).unwrap_or_default()))
+        .unzip();
+    let named = |names: Vec<Vec<String>>, more: &[&str]| {
+        names
+            .into_iter()
+            .flatten()
+            .chain(more.iter().map(|name| (*name).to_owned()))
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        (named(top, &["suspend"]), named(inference, &[])),
+        (fields(""), fields("/properties/inference")),
+        "a field is not in the table"
+    );
 
     let namespace = namespace_with("fields", &json!({}));
     let api = cluster().api().unwrap();
     let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);
-    let answer = |change: &Value| api.patch(&format!("{path}?dryRun=All"), &json!({ "spec": change })).map_err(|error| format!("{error:#}"));
+    let answer = |change: &Value| {
+        api.patch(&format!("{path}?dryRun=All"), &json!({ "spec": change }))
+            .map_err(|error| format!("{error:#}"))
+    };
     let check = |state: &str, may: &dyn Fn(May, &Value) -> bool| {
         for (when, change) in &changes {
             match (may(*when, change), answer(change)) {
@@ -89,12 +120,17 @@ fn each_field_changes_when_it_may_and_is_refused_with_the_way_to_change_it_when_
                 (false, answer) => {
                     let words = answer.expect_err(&format!("{state}: {change} was accepted"));
                     let expected = [FROZEN, FIXED, "spec.managedBy is immutable"];
-                    assert!(expected.iter().any(|expected| words.contains(expected)), "{state}: {change}: {words}");
+                    assert!(
+                        expected.iter().any(|expected| words.contains(expected)),
+                        "{state}: {change}: {words}"
+                    );
                 }
             }
         }
     };
-    let set_status = |status: Value| api.patch(&format!("{path}/status"), &json!({ "status": status })).map(drop).unwrap();
+    let set_status = |status: Value| {
+        api.patch(&format!("{path}/status"), &json!({ "status": status })).map(drop).unwrap()
+    };
     check("not started", &|_, change| change.get("managedBy").is_none());
     set_status(json!({"startTime": "2026-01-01T00:00:00Z"}));
     check("running", &|may, _| may == May::Always);
@@ -110,7 +146,9 @@ fn each_field_changes_when_it_may_and_is_refused_with_the_way_to_change_it_when_
 /// The CRD with fewer rules: without those across fields, with other limits, without a field.
 fn older_crd() -> Value {
     let mut crd = crd();
-    let remove = |crd: &mut Value, part: &str, field: &str| crd.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(field).map(drop).unwrap();
+    let remove = |crd: &mut Value, part: &str, field: &str| {
+        crd.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(field).map(drop).unwrap()
+    };
     remove(&mut crd, VERSION, "x-kubernetes-validations");
     remove(&mut crd, SPEC, "x-kubernetes-validations");
     remove(&mut crd, &format!("{SPEC}/properties/checkpoint/properties/keepLast"), "maximum");
@@ -124,7 +162,10 @@ fn old_spec() -> Value {
 }
 
 fn uids(namespace: &Namespace) -> String {
-    namespace.kubectl.run(&["get", "pods", OWN, "--output=jsonpath={.items[*].metadata.uid}"]).unwrap()
+    namespace
+        .kubectl
+        .run(&["get", "pods", OWN, "--output=jsonpath={.items[*].metadata.uid}"])
+        .unwrap()
 }
 
 #[test]
@@ -134,13 +175,24 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_suspended_mended_a
     operator::install(&kubectl).unwrap();
     super::install_crd(&kubectl).unwrap();
     kubectl.run_with_input(&["replace", "--filename=-"], &older_crd().to_string()).unwrap();
-    let breaks = |namespace: &Namespace| namespace.kubectl.run(&["patch", "rljob/sample", "--type=merge", "--patch", &json!({"spec": old_spec()}).to_string()]);
+    let breaks = |namespace: &Namespace| {
+        namespace.kubectl.run(&[
+            "patch",
+            "rljob/sample",
+            "--type=merge",
+            "--patch",
+            &json!({"spec": old_spec()}).to_string(),
+        ])
+    };
     let old = namespace_in(&cluster, "old", &json!({}));
     wait_until("the older CRD to be in force", LIMIT, || Ok(breaks(&old).is_ok())).unwrap();
     let operator = Operator::start_in(&cluster, "rljob:a", &[]);
     let namespace = namespace_in(&cluster, "upgraded", &json!({}));
     wait_for_pods(&namespace, 3);
-    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(operator::status(&namespace)?["epoch"] == 1)).unwrap();
+    wait_until("the epoch of the coordinator pod", LIMIT, || {
+        Ok(operator::status(&namespace)?["epoch"] == 1)
+    })
+    .unwrap();
     drop(operator);
     breaks(&namespace).unwrap();
     let before = uids(&namespace);
@@ -148,25 +200,51 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_suspended_mended_a
     super::install_crd(&kubectl).unwrap();
     let mut bad = super::job();
     merge(&mut bad, &json!({"metadata": {"name": "bad"}, "spec": old_spec()}));
-    let refused = || namespace.kubectl.run_with_input(&["create", "--dry-run=server", "--filename=-"], &bad.to_string()).is_err();
+    let refused = || {
+        namespace
+            .kubectl
+            .run_with_input(&["create", "--dry-run=server", "--filename=-"], &bad.to_string())
+            .is_err()
+    };
     wait_until("the new CRD to be in force", LIMIT, || Ok(refused())).unwrap();
-    assert_eq!(field(&namespace, "rljob/sample", ".spec.drainTimeoutSeconds"), "300", "a new field has its default");
+    assert_eq!(
+        field(&namespace, "rljob/sample", ".spec.drainTimeoutSeconds"),
+        "300",
+        "a new field has its default"
+    );
     namespace.kubectl.run(&["label", "rljob/sample", "example.com/team=a"]).unwrap();
     let operator = Operator::start_in(&cluster, "rljob:b", &[]);
     wait_for_condition(&namespace, "Stalled");
-    let words = field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
-    assert!(words.starts_with("spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 1"), "{words}");
+    let words =
+        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
+    assert!(
+        words.starts_with(
+            "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 1"
+        ),
+        "{words}"
+    );
     assert_eq!(uids(&namespace), before, "the new rule ended pods");
 
     patch(&namespace, &json!({"suspend": true, "drainTimeoutSeconds": 1}));
     wait_for_condition(&namespace, "Suspended");
     wait_for_pods(&namespace, 0);
-    patch(&namespace, &json!({"suspend": false, "weightSync": {"everySteps": 1}, "checkpoint": {"keepLast": 3}}));
+    patch(
+        &namespace,
+        &json!({"suspend": false, "weightSync": {"everySteps": 1}, "checkpoint": {"keepLast": 3}}),
+    );
     wait_for_pods(&namespace, 3);
     wait_for_condition(&namespace, "Stalled=False");
     let error = format!("{:#}", breaks(&namespace).unwrap_err());
-    assert!(error.contains("weightSync.everySteps must be at most rollout.maxStaleness + 1") && error.contains("spec.checkpoint.keepLast"), "{error}");
-    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+    assert!(
+        error.contains("weightSync.everySteps must be at most rollout.maxStaleness + 1")
+            && error.contains("spec.checkpoint.keepLast"),
+        "{error}"
+    );
+    assert!(
+        !operator.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        operator.words()
+    );
 }
 
 #[test]
@@ -193,7 +271,8 @@ fn a_job_of_a_newer_crd_that_the_operator_cannot_read_is_left_alone_and_holds_up
     wait_for_pods(&strange, 3);
 }
 
-/// Labels and host names hold 63 characters: those of pods are the longest, and the labels that Kubernetes itself adds to them.
+/// Labels and host names hold 63 characters: those of pods are the longest, and the labels that
+/// Kubernetes itself adds to them.
 #[test]
 fn jobs_with_the_longest_name_and_with_names_that_begin_alike_have_what_is_theirs() {
     let namespace = Namespace::create(cluster(), "names").unwrap();
@@ -203,16 +282,29 @@ fn jobs_with_the_longest_name_and_with_names_that_begin_alike_have_what_is_their
     let _operator = Operator::start(&namespace, "rljob:a");
     for name in names {
         let mut job = super::job();
-        merge(&mut job, &json!({"metadata": {"name": name}, "spec": {"inference": {"replicas": 2}}}));
+        merge(
+            &mut job,
+            &json!({"metadata": {"name": name}, "spec": {"inference": {"replicas": 2}}}),
+        );
         namespace.kubectl.apply(&job.to_string()).unwrap();
     }
     for name in names {
         let selector = format!("--selector=rljob.dev/job={name}");
-        let pods = || namespace.kubectl.run(&["get", "pods", &selector, "--output=jsonpath={range .items[*]}{.metadata.name} {end}"]);
-        let expected = ["coordinator-0", "inference-0", "inference-1", "trainer-0"].map(|pod| format!("{name}-{pod} ")).concat();
+        let pods = || {
+            namespace.kubectl.run(&[
+                "get",
+                "pods",
+                &selector,
+                "--output=jsonpath={range .items[*]}{.metadata.name} {end}",
+            ])
+        };
+        let expected = ["coordinator-0", "inference-0", "inference-1", "trainer-0"]
+            .map(|pod| format!("{name}-{pod} "))
+            .concat();
         wait_until(&format!("the pods of {name}"), LIMIT, || Ok(pods()? == expected)).unwrap();
         let uid = field(&namespace, &format!("pod/{name}-coordinator-0"), ".metadata.uid");
-        let known = || Ok(field(&namespace, &format!("rljob/{name}"), ".status.coordinatorUid") == uid);
+        let known =
+            || Ok(field(&namespace, &format!("rljob/{name}"), ".status.coordinatorUid") == uid);
         wait_until(&format!("the coordinator of {name}"), LIMIT, known).unwrap();
     }
 }

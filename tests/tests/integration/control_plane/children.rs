@@ -8,15 +8,23 @@ use rljob_tests::files::{binary, kubernetes};
 use rljob_tests::process::{run, wait_until};
 use serde_json::{Value, json};
 
-use super::operator::{KINDS, LIMIT, OWN, Operator, field, namespace_with, wait_for_condition, wait_for_pods};
+use super::operator::{
+    KINDS, LIMIT, OWN, Operator, field, namespace_with, wait_for_condition, wait_for_pods,
+};
 use super::{cluster, job, merge};
 
-/// Where `whole` lacks something of `part`, or has it otherwise: lists have to be equal in length, objects may have more fields.
+/// Where `whole` lacks something of `part`, or has it otherwise: lists have to be equal in length,
+/// objects may have more fields.
 fn differences(path: &str, whole: &Value, part: &Value, found: &mut Vec<String>) {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
             for (key, part) in part {
-                differences(&format!("{path}.{key}"), whole.get(key).unwrap_or(&Value::Null), part, found);
+                differences(
+                    &format!("{path}.{key}"),
+                    whole.get(key).unwrap_or(&Value::Null),
+                    part,
+                    found,
+                );
             }
         }
         (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
@@ -33,8 +41,12 @@ fn differences(path: &str, whole: &Value, part: &Value, found: &mut Vec<String>)
 fn rendered(namespace: &Namespace, image: &str) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.json");
-    fs::write(&file, namespace.kubectl.run(&["get", "rljob/sample", "--output=json"]).unwrap()).unwrap();
-    let text = run(Command::new(binary("rljob").unwrap()).args(["render", "--image", image, "--file"]).arg(&file)).unwrap();
+    fs::write(&file, namespace.kubectl.run(&["get", "rljob/sample", "--output=json"]).unwrap())
+        .unwrap();
+    let text = run(Command::new(binary("rljob").unwrap())
+        .args(["render", "--image", image, "--file"])
+        .arg(&file))
+    .unwrap();
     text.split("---\n").skip(1).map(|document| serde_yaml::from_str(document).unwrap()).collect()
 }
 
@@ -49,9 +61,17 @@ fn the_children_are_what_render_prints_and_belong_to_the_job() {
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 5);
     let rendered = rendered(&namespace, "rljob:a");
-    assert_eq!(rendered.len(), 10, "Secret, ConfigMap, NetworkPolicy, PodDisruptionBudget, and a Service and a StatefulSet of each role");
+    assert_eq!(
+        rendered.len(),
+        10,
+        "Secret, ConfigMap, NetworkPolicy, PodDisruptionBudget, and a Service and a StatefulSet of each role"
+    );
     for mut object in rendered {
-        let name = format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
+        let name = format!(
+            "{}/{}",
+            object["kind"].as_str().unwrap(),
+            object["metadata"]["name"].as_str().unwrap()
+        );
         let live = namespace.kubectl.get(&["--show-managed-fields", &name]).unwrap();
         // Tokens are the cluster's secret.
         if object["kind"] == "Secret" {
@@ -62,9 +82,17 @@ fn the_children_are_what_render_prints_and_belong_to_the_job() {
         differences(&name, &live, &object, &mut found);
         assert_eq!(found, Vec::<String>::new());
         let manager = &live["metadata"]["managedFields"][0];
-        assert_eq!((&manager["manager"], &manager["operation"]), (&json!("rljob.dev/operator"), &json!("Apply")), "{name}");
+        assert_eq!(
+            (&manager["manager"], &manager["operation"]),
+            (&json!("rljob.dev/operator"), &json!("Apply")),
+            "{name}"
+        );
     }
-    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+    assert!(
+        !operator.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        operator.words()
+    );
 }
 
 fn keys(object: &Value) -> Vec<&String> {
@@ -74,20 +102,43 @@ fn keys(object: &Value) -> Vec<&String> {
 #[test]
 fn the_pods_of_a_run_in_a_bucket_share_no_volume_and_only_those_that_reach_it_mount_its_keys() {
     let source = json!({"bucket": "runs", "prefix": "team", "endpoint": "https://s3.example:9000", "credentialsSecretRef": {"name": "bucket-keys"}});
-    let namespace = namespace_with("bucket", &json!({"spec": {"storage": {"hostPath": null, "s3": source}, "weightSync": {"method": "Distributed"}}}));
+    let namespace = namespace_with(
+        "bucket",
+        &json!({"spec": {"storage": {"hostPath": null, "s3": source}, "weightSync": {"method": "Distributed"}}}),
+    );
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
-    let volumes = |role: &str, of: &str| field(&namespace, &format!("pod/sample-{role}-0"), &format!(".spec.volumes[?(@.name=='{of}')]"));
+    let volumes = |role: &str, of: &str| {
+        field(
+            &namespace,
+            &format!("pod/sample-{role}-0"),
+            &format!(".spec.volumes[?(@.name=='{of}')]"),
+        )
+    };
     for role in ["coordinator", "trainer", "inference"] {
-        assert_eq!(volumes(role, "rljob-storage"), r#"{"emptyDir":{},"name":"rljob-storage"}"#, "{role}");
-        let keys = if role == "inference" { "" } else { r#"{"name":"rljob-s3","secret":{"defaultMode":288,"secretName":"bucket-keys"}}"# };
+        assert_eq!(
+            volumes(role, "rljob-storage"),
+            r#"{"emptyDir":{},"name":"rljob-storage"}"#,
+            "{role}"
+        );
+        let keys = if role == "inference" {
+            ""
+        } else {
+            r#"{"name":"rljob-s3","secret":{"defaultMode":288,"secretName":"bucket-keys"}}"#
+        };
         assert_eq!(volumes(role, "rljob-s3"), keys, "{role}");
     }
-    let config: Value = serde_json::from_str(&field(&namespace, "configmap/sample-run", ".data['run\\.json']")).unwrap();
+    let config: Value =
+        serde_json::from_str(&field(&namespace, "configmap/sample-run", ".data['run\\.json']"))
+            .unwrap();
     let prefix = format!("team/{}/sample", namespace.name);
     let expected = json!({"bucket": "runs", "prefix": prefix, "endpoint": "https://s3.example:9000", "region": "us-east-1", "credentials": "/rljob/s3"});
     assert_eq!(config["bucket"], expected);
-    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+    assert!(
+        !operator.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        operator.words()
+    );
 }
 
 #[test]
@@ -111,7 +162,11 @@ fn a_refused_child_stalls_the_job_until_it_is_accepted() {
     let summary = ".status.conditions[?(@.type=='Succeeded')]";
     assert_eq!(field(&namespace, "rljob/sample", &format!("{summary}.reason")), "ChildRejected");
     let message = field(&namespace, "rljob/sample", &format!("{summary}.message"));
-    assert!(message.starts_with("the API server refused StatefulSet sample-inference: ") && message.contains("exceeded quota"), "{message}");
+    assert!(
+        message.starts_with("the API server refused StatefulSet sample-inference: ")
+            && message.contains("exceeded quota"),
+        "{message}"
+    );
     namespace.kubectl.run(&["delete", "resourcequota/none"]).unwrap();
     // Any change of the object is a reason to try again at once.
     namespace.kubectl.run(&["annotate", "rljob/sample", "example.com/quota=removed"]).unwrap();
@@ -132,17 +187,43 @@ fn strangers() -> [Value; 5] {
     let pod = json!({"metadata": {"labels": {"app": "another"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     [
         object("v1", "ConfigMap", "sample-run", json!({"data": {"run.json": "another's"}})),
-        object("networking.k8s.io/v1", "NetworkPolicy", "sample", json!({"spec": {"podSelector": own}})),
-        object("policy/v1", "PodDisruptionBudget", "sample-inference", json!({"spec": {"minAvailable": 1, "selector": own}})),
-        object("v1", "Service", "sample-trainer", json!({"spec": {"clusterIP": "None", "selector": {"app": "another"}, "ports": [{"port": 80}]}})),
-        object("apps/v1", "StatefulSet", "sample-coordinator", json!({"spec": {"replicas": 0, "serviceName": "x", "selector": own, "template": pod}})),
+        object(
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            "sample",
+            json!({"spec": {"podSelector": own}}),
+        ),
+        object(
+            "policy/v1",
+            "PodDisruptionBudget",
+            "sample-inference",
+            json!({"spec": {"minAvailable": 1, "selector": own}}),
+        ),
+        object(
+            "v1",
+            "Service",
+            "sample-trainer",
+            json!({"spec": {"clusterIP": "None", "selector": {"app": "another"}, "ports": [{"port": 80}]}}),
+        ),
+        object(
+            "apps/v1",
+            "StatefulSet",
+            "sample-coordinator",
+            json!({"spec": {"replicas": 0, "serviceName": "x", "selector": own, "template": pod}}),
+        ),
     ]
 }
 
 #[test]
 fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
     let namespace = Namespace::create(cluster(), "foreign").unwrap();
-    let names = strangers().map(|object| format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap()));
+    let names = strangers().map(|object| {
+        format!(
+            "{}/{}",
+            object["kind"].as_str().unwrap(),
+            object["metadata"]["name"].as_str().unwrap()
+        )
+    });
     for object in strangers() {
         namespace.kubectl.apply(&object.to_string()).unwrap();
     }
@@ -152,7 +233,13 @@ fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
                 .kubectl
                 .get(&[name.as_str()])
                 .map(|object| {
-                    json!([object["metadata"]["uid"], object["metadata"]["labels"], object["metadata"]["ownerReferences"], object["spec"], object["data"]])
+                    json!([
+                        object["metadata"]["uid"],
+                        object["metadata"]["labels"],
+                        object["metadata"]["ownerReferences"],
+                        object["spec"],
+                        object["data"]
+                    ])
                 })
                 .unwrap()
         })
@@ -162,8 +249,13 @@ fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
     namespace.kubectl.apply(&job().to_string()).unwrap();
     wait_for_condition(&namespace, "Stalled");
     let named = names.each_ref().map(|name| name.replace('/', " ")).join(", ");
-    let message = format!("these objects have names that the job needs and belong to somebody else; rename the job or remove them: {named}");
-    assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message"), message);
+    let message = format!(
+        "these objects have names that the job needs and belong to somebody else; rename the job or remove them: {named}"
+    );
+    assert_eq!(
+        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message"),
+        message
+    );
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
     drop(operator);
     assert_eq!(specs(), before);
@@ -174,12 +266,17 @@ fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
 #[test]
 fn a_spec_that_only_the_operator_can_see_through_is_stalled_with_every_problem() {
     let volume = |name: &str, path: &str| json!({"name": name, "mountPath": path, "configMap": {"name": "data"}});
-    let namespace =
-        namespace_with("invalid", &json!({"spec": {"volumes": [volume("data", "/tmp/data"), volume("data", "/more")], "training": {"minibatches": 5}}}));
+    let namespace = namespace_with(
+        "invalid",
+        &json!({"spec": {"volumes": [volume("data", "/tmp/data"), volume("data", "/more")], "training": {"minibatches": 5}}}),
+    );
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_condition(&namespace, "Stalled");
-    let message = field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
-    for path in ["spec.volumes[0].mountPath: ", "spec.volumes[1].name: ", "spec.rollout.batchSize: "] {
+    let message =
+        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
+    for path in
+        ["spec.volumes[0].mountPath: ", "spec.volumes[1].name: ", "spec.rollout.batchSize: "]
+    {
         assert!(message.contains(path), "{path:?} is not in: {message}");
     }
     assert_eq!(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap(), "");
@@ -189,7 +286,15 @@ fn a_spec_that_only_the_operator_can_see_through_is_stalled_with_every_problem()
 #[test]
 fn pods_of_jobs_and_of_the_operator_pass_the_restricted_level() {
     let namespace = Namespace::create(cluster(), "restricted").unwrap();
-    namespace.kubectl.run(&["label", "namespace", &namespace.name, "pod-security.kubernetes.io/enforce=restricted"]).unwrap();
+    namespace
+        .kubectl
+        .run(&[
+            "label",
+            "namespace",
+            &namespace.name,
+            "pod-security.kubernetes.io/enforce=restricted",
+        ])
+        .unwrap();
     let claim = |name: &str| json!({"claimName": name});
     let mut job = job();
     let volume = json!({"name": "models", "mountPath": "/models", "readOnly": true, "persistentVolumeClaim": claim("models")});
@@ -199,7 +304,14 @@ fn pods_of_jobs_and_of_the_operator_pass_the_restricted_level() {
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     let system = cluster().kubectl().in_namespace("rljob-system");
-    let pods = || system.run(&["get", "pods", "--selector=app.kubernetes.io/name=rljob-operator", "--output=name"]);
+    let pods = || {
+        system.run(&[
+            "get",
+            "pods",
+            "--selector=app.kubernetes.io/name=rljob-operator",
+            "--output=name",
+        ])
+    };
     wait_until("the Deployment's two pods", LIMIT, || Ok(pods()?.lines().count() == 2)).unwrap();
 }
 
@@ -208,7 +320,14 @@ fn the_operator_may_do_no_more_than_it_needs() {
     let user = "--as=system:serviceaccount:rljob-system:rljob-operator";
     let may = |verb: &str, resource: &str| {
         let mut kubectl = Command::new(kubernetes("kubectl").unwrap());
-        kubectl.arg("--kubeconfig").arg(cluster().kubeconfig()).args(["auth", "can-i", verb, resource, "--namespace=default", user]);
+        kubectl.arg("--kubeconfig").arg(cluster().kubeconfig()).args([
+            "auth",
+            "can-i",
+            verb,
+            resource,
+            "--namespace=default",
+            user,
+        ]);
         // It exits with 1 where the answer is no.
         String::from_utf8_lossy(&kubectl.output().unwrap().stdout).trim() == "yes"
     };

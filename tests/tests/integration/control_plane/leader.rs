@@ -14,7 +14,8 @@ fn wait_to_lead(operator: &Operator, who: &str) {
     wait_until(&format!("the {who} operator to lead"), LIMIT, || leads(operator)).unwrap();
 }
 
-/// The first is stopped as a machine that hangs would stop it, and goes on when the second has taken over and there is something that it would do.
+/// The first is stopped as a machine that hangs would stop it, and goes on when the second has
+/// taken over and there is something that it would do.
 #[test]
 fn a_leader_that_was_paused_past_its_lease_writes_nothing_more_and_takes_over_again_when_asked() {
     let namespace = namespace_with("leader", &json!({}));
@@ -46,5 +47,9 @@ fn a_leader_that_was_paused_past_its_lease_writes_nothing_more_and_takes_over_ag
     wait_to_lead(&first, "first");
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
     wait_for_pods(&namespace, 4);
-    assert!(!first.words().contains("forbidden"), "the service account lacks a right:\n{}", first.words());
+    assert!(
+        !first.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        first.words()
+    );
 }

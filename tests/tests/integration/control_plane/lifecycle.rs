@@ -1,12 +1,16 @@
-//! How a job's status, epochs and pods go through a life: start, another operator, suspension, a new coordinator.
+//! How a job's status, epochs and pods go through a life: start, another operator, suspension, a
+//! new coordinator.
 
 use rljob_tests::process::wait_until;
 use serde_json::json;
 
-use super::operator::{LIMIT, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods};
+use super::operator::{
+    LIMIT, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods,
+};
 
 /// The scheduler's words where there is no node.
-const UNSCHEDULABLE: &str = "sample-inference-0 cannot be scheduled: no nodes available to schedule pods";
+const UNSCHEDULABLE: &str =
+    "sample-inference-0 cannot be scheduled: no nodes available to schedule pods";
 
 #[test]
 fn a_new_job_says_in_columns_and_events_what_it_waits_for() {
@@ -16,36 +20,62 @@ fn a_new_job_says_in_columns_and_events_what_it_waits_for() {
     let table = namespace.kubectl.run(&["get", "rljobs"]).unwrap();
     let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..4], ["sample", "Starting", "3", "0"], "{table}");
-    let waits_for = "waiting for 1 of 1 coordinator pods, 1 of 1 trainer pods, 1 of 1 inference pods";
-    let events =
-        || namespace.kubectl.run(&["get", "events", "--field-selector=involvedObject.name=sample", "--output=jsonpath={.items[*]['reason','message']}"]);
-    wait_until("the event", LIMIT, || Ok(events()?.starts_with(&format!("Starting {waits_for}")))).unwrap();
+    let waits_for =
+        "waiting for 1 of 1 coordinator pods, 1 of 1 trainer pods, 1 of 1 inference pods";
+    let events = || {
+        namespace.kubectl.run(&[
+            "get",
+            "events",
+            "--field-selector=involvedObject.name=sample",
+            "--output=jsonpath={.items[*]['reason','message']}",
+        ])
+    };
+    wait_until("the event", LIMIT, || Ok(events()?.starts_with(&format!("Starting {waits_for}"))))
+        .unwrap();
     let message = format!("{waits_for}; {UNSCHEDULABLE}");
-    let seen = || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
+    let seen =
+        || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
     wait_until("what keeps the pods from running", LIMIT, || Ok(seen() == message)).unwrap();
 }
 
 #[test]
 fn another_operator_changes_neither_pods_nor_status_until_the_job_is_resumed() {
     let namespace = namespace_with("pinned", &json!({"spec": {"drainTimeoutSeconds": 1}}));
-    let image = |object: &str, path: &str| field(&namespace, object, &format!("{path}.containers[0].image"));
+    let image = |object: &str, path: &str| {
+        field(&namespace, object, &format!("{path}.containers[0].image"))
+    };
     let first = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
-    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1)).unwrap();
+    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1))
+        .unwrap();
     // The last that this cluster has to say.
-    let message = || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
-    wait_until("what keeps the pods from running", LIMIT, || Ok(message().ends_with(UNSCHEDULABLE))).unwrap();
+    let message =
+        || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
+    wait_until(
+        "what keeps the pods from running",
+        LIMIT,
+        || Ok(message().ends_with(UNSCHEDULABLE)),
+    )
+    .unwrap();
     drop(first);
     let uid = field(&namespace, "pod/sample-trainer-0", ".metadata.uid");
     let version = field(&namespace, "rljob/sample", ".metadata.resourceVersion");
 
     let second = Operator::start(&namespace, "rljob:b");
     second.wait_to_say("\"reconciled\"");
-    assert_eq!(field(&namespace, "rljob/sample", ".metadata.resourceVersion"), version, "nothing had changed, and yet the status was written");
+    assert_eq!(
+        field(&namespace, "rljob/sample", ".metadata.resourceVersion"),
+        version,
+        "nothing had changed, and yet the status was written"
+    );
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
     wait_for_pods(&namespace, 4);
     assert_eq!(field(&namespace, "pod/sample-trainer-0", ".metadata.uid"), uid);
-    assert_eq!(image("pod/sample-inference-1", ".spec"), "rljob:a", "a pod of a running job is made like its peers");
+    assert_eq!(
+        image("pod/sample-inference-1", ".spec"),
+        "rljob:a",
+        "a pod of a running job is made like its peers"
+    );
 
     patch(&namespace, &json!({"suspend": true}));
     wait_for_condition(&namespace, "Suspended");
@@ -62,8 +92,14 @@ fn a_suspended_job_has_no_pods_and_a_resumed_one_has_them_again() {
     patch(&namespace, &json!({"suspend": true}));
     wait_for_condition(&namespace, "Suspended");
     wait_for_pods(&namespace, 0);
-    assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].reason"), "Suspended");
-    assert_eq!(field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Ready')].status"), "True");
+    assert_eq!(
+        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].reason"),
+        "Suspended"
+    );
+    assert_eq!(
+        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Ready')].status"),
+        "True"
+    );
     patch(&namespace, &json!({"suspend": false}));
     wait_for_pods(&namespace, 3);
     wait_for_condition(&namespace, "Suspended=False");
@@ -96,7 +132,10 @@ fn no_pod_is_removed_before_the_status_says_so() {
     operator.wait_to_say("this record is refused");
     wait_for_pods(&namespace, 3);
     assert_eq!(field(&namespace, "statefulset/sample-trainer", ".spec.replicas"), "1");
-    namespace.kubectl.run(&["delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", &name]).unwrap();
+    namespace
+        .kubectl
+        .run(&["delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", &name])
+        .unwrap();
     wait_for_condition(&namespace, "Suspended");
     wait_for_pods(&namespace, 0);
 }
@@ -106,9 +145,17 @@ fn every_new_coordinator_pod_has_a_higher_epoch() {
     let namespace = namespace_with("epoch", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");
     for epoch in 1..=2 {
-        wait_until(&format!("epoch {epoch}"), LIMIT, || Ok(status(&namespace)?["epoch"] == epoch)).unwrap();
+        wait_until(&format!("epoch {epoch}"), LIMIT, || Ok(status(&namespace)?["epoch"] == epoch))
+            .unwrap();
         let seen = status(&namespace).unwrap();
-        assert_eq!(seen["coordinatorUid"], field(&namespace, "pod/sample-coordinator-0", ".metadata.uid"), "{seen}");
-        namespace.kubectl.run(&["delete", "pod/sample-coordinator-0", "--grace-period=0", "--force"]).unwrap();
+        assert_eq!(
+            seen["coordinatorUid"],
+            field(&namespace, "pod/sample-coordinator-0", ".metadata.uid"),
+            "{seen}"
+        );
+        namespace
+            .kubectl
+            .run(&["delete", "pod/sample-coordinator-0", "--grace-period=0", "--force"])
+            .unwrap();
     }
 }

@@ -1,9 +1,13 @@
-//! What ends a job from outside its coordinator: a deadline, a run directory of another run, time after the end; and what cannot be placed.
+//! What ends a job from outside its coordinator: a deadline, a run directory of another run, time
+//! after the end; and what cannot be placed.
 
 use rljob_tests::process::wait_until;
 use serde_json::json;
 
-use super::operator::{KINDS, LIMIT, OWN, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods};
+use super::operator::{
+    KINDS, LIMIT, OWN, Operator, field, namespace_with, patch, status, wait_for_condition,
+    wait_for_pods,
+};
 
 const SUMMARY: &str = ".status.conditions[?(@.type=='Succeeded')]";
 
@@ -13,16 +17,32 @@ fn a_job_past_its_deadline_fails_frees_its_pods_and_after_a_time_its_children() 
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     wait_for_condition(&namespace, "Stalled");
-    let summary = field(&namespace, "rljob/sample", &format!("{SUMMARY}['status','reason','message']"));
-    assert_eq!(summary, "False DeadlineExceeded the run took longer than spec.activeDeadlineSeconds = 5");
+    let summary =
+        field(&namespace, "rljob/sample", &format!("{SUMMARY}['status','reason','message']"));
+    assert_eq!(
+        summary,
+        "False DeadlineExceeded the run took longer than spec.activeDeadlineSeconds = 5"
+    );
     wait_for_pods(&namespace, 0);
-    assert_eq!(field(&namespace, "statefulset/sample-trainer", ".spec.replicas"), "0", "without a time to live, the children stay");
+    assert_eq!(
+        field(&namespace, "statefulset/sample-trainer", ".spec.replicas"),
+        "0",
+        "without a time to live, the children stay"
+    );
 
     patch(&namespace, &json!({"ttlSecondsAfterFinished": 0}));
     let left = || namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]);
     wait_until("the children to go", LIMIT, || Ok(left()?.is_empty())).unwrap();
-    assert_eq!(field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")), "DeadlineExceeded", "the RLJob stays, and its record");
-    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+    assert_eq!(
+        field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")),
+        "DeadlineExceeded",
+        "the RLJob stays, and its record"
+    );
+    assert!(
+        !operator.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        operator.words()
+    );
 }
 
 /// There is no kubelet: the test says what it would say.
@@ -31,14 +51,26 @@ fn a_run_directory_of_another_run_stalls_the_job_with_the_coordinators_words() {
     let namespace = namespace_with("in-use", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
-    let words =
-        "the run directory /rljob/runs/lab/sample belongs to lab/other (uid u) with its own run: use another directory, or remove this one to start over";
+    let words = "the run directory /rljob/runs/lab/sample belongs to lab/other (uid u) with its own run: use another directory, or remove this one to start over";
     let ended = json!({"exitCode": 78, "message": format!("starting\nerror: {words}\n")});
     let container = json!({"name": "coordinator", "image": "rljob:a", "imageID": "", "ready": false, "restartCount": 1, "lastState": {"terminated": ended}});
     let status = json!({"status": {"containerStatuses": [container]}}).to_string();
-    namespace.kubectl.run(&["patch", "pod/sample-coordinator-0", "--subresource=status", "--type=merge", "--patch", &status]).unwrap();
+    namespace
+        .kubectl
+        .run(&[
+            "patch",
+            "pod/sample-coordinator-0",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            &status,
+        ])
+        .unwrap();
     wait_for_condition(&namespace, "Stalled");
-    assert_eq!(field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")), "RunDirectoryInUse");
+    assert_eq!(
+        field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")),
+        "RunDirectoryInUse"
+    );
     assert_eq!(field(&namespace, "rljob/sample", &format!("{SUMMARY}.message")), words);
     wait_for_pods(&namespace, 0);
 }
@@ -48,16 +80,32 @@ fn gpus_are_asked_for_when_a_coordinator_has_reported_once_and_those_that_no_nod
     let inference = json!({"engine": "SGLang", "gpusPerReplica": 2, "extraArgs": ["--mem-fraction-static=0.8"]});
     let namespace = namespace_with("gpus", &json!({"spec": {"inference": inference}}));
     let _operator = Operator::start(&namespace, "rljob:a");
-    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1)).unwrap();
+    wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1))
+        .unwrap();
     wait_for_pods(&namespace, 2);
     assert_eq!(field(&namespace, "statefulset/sample-inference", ".spec.replicas"), "0");
     // The record of a report, as an operator leaves it.
     let reported = json!({"status": {"progress": {"step": 0, "totalSteps": 3}}}).to_string();
-    namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--patch", &reported]).unwrap();
+    namespace
+        .kubectl
+        .run(&[
+            "patch",
+            "rljob/sample",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            &reported,
+        ])
+        .unwrap();
     wait_for_pods(&namespace, 3);
-    let engine = field(&namespace, "pod/sample-inference-0", ".spec.containers[0]['image','resources']");
-    assert_eq!(engine, r#"lmsysorg/sglang:v0.5.12 {"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}"#);
-    // Which pod the scheduler judges first is its own affair: the engine's is named as soon as it has.
+    let engine =
+        field(&namespace, "pod/sample-inference-0", ".spec.containers[0]['image','resources']");
+    assert_eq!(
+        engine,
+        r#"lmsysorg/sglang:v0.5.12 {"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}"#
+    );
+    // Which pod the scheduler judges first is its own affair: the engine's is named as soon as it
+    // has.
     let named = "waiting for 1 of 1 coordinator pods, 1 of 1 trainer pods, 1 of 1 inference pods; sample-inference-0 cannot be scheduled: ";
     wait_until("the scheduler's words about the engine", LIMIT, || {
         let message = field(&namespace, "rljob/sample", &format!("{SUMMARY}.message"));
@@ -75,11 +123,18 @@ fn what_pods_are_made_from_changes_only_while_the_job_is_suspended() {
     let edit = ["patch", "rljob/sample", "--type=merge", "--patch", edit.as_str()];
     let refused = format!("{:#}", namespace.kubectl.run(&edit).unwrap_err());
     assert!(refused.contains("to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume"), "{refused}");
-    patch(&namespace, &json!({"suspend": true, "activeDeadlineSeconds": 3600, "ttlSecondsAfterFinished": 60, "checkpoint": {"everySteps": 2}}));
+    patch(
+        &namespace,
+        &json!({"suspend": true, "activeDeadlineSeconds": 3600, "ttlSecondsAfterFinished": 60, "checkpoint": {"everySteps": 2}}),
+    );
     wait_for_condition(&namespace, "Suspended");
     namespace.kubectl.run(&edit).unwrap();
     patch(&namespace, &json!({"suspend": false}));
     wait_for_pods(&namespace, 3);
     let command = field(&namespace, "pod/sample-inference-0", ".spec.containers[0].command");
-    assert!(command.contains(r#""sglang.launch_server""#) && command.contains(r#""--context-length=4096""#), "{command}");
+    assert!(
+        command.contains(r#""sglang.launch_server""#)
+            && command.contains(r#""--context-length=4096""#),
+        "{command}"
+    );
 }

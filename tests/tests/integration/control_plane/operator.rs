@@ -1,5 +1,6 @@
-//! The operator's binary beside a real API server and real controllers, with the rights of install.yaml's service account and nothing else. There is no node, so
-//! that pods are made and removed but never run: what a run does is the end-to-end test's.
+//! The operator's binary beside a real API server and real controllers, with the rights of
+//! install.yaml's service account and nothing else. There is no node, so that pods are made and
+//! removed but never run: what a run does is the end-to-end test's.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,10 +16,12 @@ use serde_json::{Value, json};
 
 use super::{cluster, job, merge};
 
-/// What the API server and its controllers may take on a machine that does other things too; the garbage collector learns of a new kind within half a minute.
+/// What the API server and its controllers may take on a machine that does other things too; the
+/// garbage collector learns of a new kind within half a minute.
 pub(super) const LIMIT: Duration = Duration::from_secs(90);
 /// Everything that a job is made of.
-pub(super) const KINDS: &str = "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
+pub(super) const KINDS: &str =
+    "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
 /// Selects it.
 pub(super) const OWN: &str = "--selector=rljob.dev/job=sample";
 
@@ -45,22 +48,47 @@ impl Operator {
     }
 
     /// One that talks to the API server through a proxy, `server`.
-    pub(super) fn start_at(namespace: &Namespace, image: &str, server: Option<&str>, more: &[&str]) -> Self {
+    pub(super) fn start_at(
+        namespace: &Namespace,
+        image: &str,
+        server: Option<&str>,
+        more: &[&str],
+    ) -> Self {
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
-        let (config, namespace) = (service_account_config(cluster(), &namespace.name, server), format!("--namespace={}", namespace.name));
+        let (config, namespace) = (
+            service_account_config(cluster(), &namespace.name, server),
+            format!("--namespace={}", namespace.name),
+        );
         let arguments: Vec<&str> = [namespace.as_str()].iter().chain(more).copied().collect();
         Self::start_program(cluster(), &name, image, &config, &arguments)
     }
 
     /// One for all namespaces of a cluster of its own.
     pub(super) fn start_in(cluster: &Cluster, image: &str, more: &[&str]) -> Self {
-        Self::start_program(cluster, &format!("operator-{}", image.replace([':', '/'], "-")), image, &service_account_config(cluster, "all", None), more)
+        Self::start_program(
+            cluster,
+            &format!("operator-{}", image.replace([':', '/'], "-")),
+            image,
+            &service_account_config(cluster, "all", None),
+            more,
+        )
     }
 
-    fn start_program(cluster: &Cluster, name: &str, image: &str, config: &str, more: &[&str]) -> Self {
+    fn start_program(
+        cluster: &Cluster,
+        name: &str,
+        image: &str,
+        config: &str,
+        more: &[&str],
+    ) -> Self {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let program = binary("rljob-operator").unwrap().display().to_string();
-        let mut arguments = vec![format!("KUBECONFIG={config}"), program, format!("--image={image}"), format!("--listen=0.0.0.0:{port}")];
+        let mut arguments = vec![
+            format!("KUBECONFIG={config}"),
+            program,
+            format!("--image={image}"),
+            format!("--listen=0.0.0.0:{port}"),
+        ];
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();
         Self { program, metrics: SocketAddr::from((cluster.address(), port)) }
@@ -84,7 +112,8 @@ impl Operator {
     /// Writes to the API server so far, but for those of the lease.
     pub(super) fn writes(&self) -> anyhow::Result<u64> {
         let samples = scrape::metrics(self.metrics)?;
-        let verbs = ["create", "update", "patch", "delete"].map(|verb| format!("rljob_api_requests_total{{verb=\"{verb}\"}}"));
+        let verbs = ["create", "update", "patch", "delete"]
+            .map(|verb| format!("rljob_api_requests_total{{verb=\"{verb}\"}}"));
         Ok(verbs.iter().filter_map(|name| samples.get(name)).sum::<f64>() as u64)
     }
 
@@ -96,12 +125,22 @@ impl Operator {
     /// Passes and requests to the API server so far, of whatever kind.
     pub(super) fn passes_and_requests(&self) -> anyhow::Result<(f64, f64)> {
         let samples = scrape::metrics(self.metrics)?;
-        let requests = samples.iter().filter(|(name, _)| name.starts_with("rljob_api_requests_total")).map(|(_, count)| count).sum();
-        Ok((samples.get("rljob_reconcile_duration_seconds_count").copied().unwrap_or_default(), requests))
+        let requests = samples
+            .iter()
+            .filter(|(name, _)| name.starts_with("rljob_api_requests_total"))
+            .map(|(_, count)| count)
+            .sum();
+        Ok((
+            samples.get("rljob_reconcile_duration_seconds_count").copied().unwrap_or_default(),
+            requests,
+        ))
     }
 
     pub(super) fn wait_to_say(&self, words: &str) {
-        wait_until(&format!("the operator to say {words:?}"), LIMIT, || Ok(self.program.words().contains(words))).unwrap();
+        wait_until(&format!("the operator to say {words:?}"), LIMIT, || {
+            Ok(self.program.words().contains(words))
+        })
+        .unwrap();
     }
 }
 
@@ -148,7 +187,12 @@ pub(super) fn status(namespace: &Namespace) -> anyhow::Result<Value> {
 }
 
 pub(super) fn wait_for_condition(namespace: &Namespace, condition: &str) {
-    let arguments = ["wait", &format!("--for=condition={condition}"), "rljob/sample", &format!("--timeout={}s", LIMIT.as_secs())];
+    let arguments = [
+        "wait",
+        &format!("--for=condition={condition}"),
+        "rljob/sample",
+        &format!("--timeout={}s", LIMIT.as_secs()),
+    ];
     namespace.kubectl.run(&arguments).unwrap();
 }
 
@@ -164,13 +208,33 @@ pub(super) fn field(namespace: &Namespace, object: &str, path: &str) -> String {
 }
 
 pub(super) fn patch(namespace: &Namespace, spec: &Value) {
-    namespace.kubectl.run(&["patch", "rljob/sample", "--type=merge", "--patch", &json!({"spec": spec}).to_string()]).unwrap();
+    namespace
+        .kubectl
+        .run(&[
+            "patch",
+            "rljob/sample",
+            "--type=merge",
+            "--patch",
+            &json!({"spec": spec}).to_string(),
+        ])
+        .unwrap();
 }
 
-/// Puts the service account and its rights into the cluster, and waits until they hold; the Deployment finds no node.
+/// Puts the service account and its rights into the cluster, and waits until they hold; the
+/// Deployment finds no node.
 pub(super) fn install(kubectl: &Kubectl) -> anyhow::Result<()> {
-    kubectl.run(&["apply", "--filename", &workspace().join("manifests/install.yaml").display().to_string()])?;
-    let can = |verb, resource| kubectl.run(&["auth", "can-i", verb, resource, "--namespace=rljob-system", "--as", ACCOUNT]).is_ok();
+    kubectl.run(&[
+        "apply",
+        "--filename",
+        &workspace().join("manifests/install.yaml").display().to_string(),
+    ])?;
+    let can = |verb, resource| {
+        kubectl
+            .run(&["auth", "can-i", verb, resource, "--namespace=rljob-system", "--as", ACCOUNT])
+            .is_ok()
+    };
     // One of its ClusterRole, one of its Role: each is learned of by itself.
-    wait_until("the operator's rights to hold", LIMIT, || Ok(can("list", "rljobs.rljob.dev") && can("create", "leases.coordination.k8s.io")))
+    wait_until("the operator's rights to hold", LIMIT, || {
+        Ok(can("list", "rljobs.rljob.dev") && can("create", "leases.coordination.k8s.io"))
+    })
 }

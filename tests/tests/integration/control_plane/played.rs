@@ -1,7 +1,8 @@
-//! The rest of a cluster, played: pods that run as soon as they exist, and a coordinator behind every coordinator pod, which does what it is told.
+//! The rest of a cluster, played: pods that run as soon as they exist, and a coordinator behind
+//! every coordinator pod, which does what it is told.
 //!
-//! The addresses of the pods are all the cluster's own (a local route); one server answers for every coordinator, and tells them apart by the address it is
-//! called by.
+//! The addresses of the pods are all the cluster's own (a local route); one server answers for
+//! every coordinator, and tells them apart by the address it is called by.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -58,11 +59,18 @@ struct Theatre {
 static THEATRE: LazyLock<Theatre> = LazyLock::new(|| {
     let cluster = cluster();
     cluster.run("ip", &["route", "add", "local", POD_NETWORK, "dev", "lo"]).unwrap();
-    let listener = cluster.listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, rljob_crds::names::COORDINATOR_PORT))).unwrap();
+    let listener = cluster
+        .listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, rljob_crds::names::COORDINATOR_PORT)))
+        .unwrap();
     listener.set_nonblocking(true).unwrap();
     let coordinators = Coordinators::default();
-    let router = axum::Router::new().route("/v1/desired", put(desired)).route("/v1/status", get(status)).with_state(coordinators.clone());
-    runtime().spawn(async move { axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await });
+    let router = axum::Router::new()
+        .route("/v1/desired", put(desired))
+        .route("/v1/status", get(status))
+        .with_state(coordinators.clone());
+    runtime().spawn(async move {
+        axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await
+    });
     Theatre { coordinators, api: cluster.api().unwrap(), addresses: AtomicU32::new(0) }
 });
 
@@ -71,9 +79,15 @@ fn address(headers: &HeaderMap) -> String {
     host.split(':').next().unwrap_or_default().to_owned()
 }
 
-async fn desired(State(coordinators): State<Coordinators>, headers: HeaderMap, Json(desired): Json<Value>) -> StatusCode {
+async fn desired(
+    State(coordinators): State<Coordinators>,
+    headers: HeaderMap,
+    Json(desired): Json<Value>,
+) -> StatusCode {
     let mut coordinators = coordinators.lock().unwrap();
-    let Some(coordinator) = coordinators.get_mut(&address(&headers)) else { return StatusCode::NOT_FOUND };
+    let Some(coordinator) = coordinators.get_mut(&address(&headers)) else {
+        return StatusCode::NOT_FOUND;
+    };
     let epoch = desired["epoch"].as_u64().unwrap();
     let mut run = coordinator.run.lock().unwrap();
     if epoch < run.epoch {
@@ -86,9 +100,13 @@ async fn desired(State(coordinators): State<Coordinators>, headers: HeaderMap, J
     StatusCode::NO_CONTENT
 }
 
-async fn status(State(coordinators): State<Coordinators>, headers: HeaderMap) -> Result<Json<Value>, StatusCode> {
+async fn status(
+    State(coordinators): State<Coordinators>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, StatusCode> {
     let coordinators = coordinators.lock().unwrap();
-    let Coordinator { run, desired } = coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
+    let Coordinator { run, desired } =
+        coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let mut run = run.lock().unwrap();
     run.questions += 1;
     let phase = match (run.end, desired["mode"].as_str()) {
@@ -136,7 +154,8 @@ impl Drop for Play {
     }
 }
 
-/// Lets the pods run that do not yet. One that is gone before it runs is none of the player's business.
+/// Lets the pods run that do not yet. One that is gone before it runs is none of the player's
+/// business.
 fn look(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     let pods = THEATRE.api.get(&path)?;
@@ -147,12 +166,19 @@ fn look(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         let number = THEATRE.addresses.fetch_add(1, Ordering::Relaxed);
         let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
         if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
-            THEATRE.coordinators.lock().unwrap().insert(address.clone(), Coordinator { run: run.clone(), desired: Value::Null });
+            THEATRE
+                .coordinators
+                .lock()
+                .unwrap()
+                .insert(address.clone(), Coordinator { run: run.clone(), desired: Value::Null });
         }
         let condition = |type_: &str| json!({"type": type_, "status": "True"});
         let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
         let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}});
-        THEATRE.api.patch(&format!("{path}/{}/status", pod["metadata"]["name"].as_str().unwrap_or_default()), &status)?;
+        THEATRE.api.patch(
+            &format!("{path}/{}/status", pod["metadata"]["name"].as_str().unwrap_or_default()),
+            &status,
+        )?;
     }
     Ok(())
 }

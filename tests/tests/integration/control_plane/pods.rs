@@ -1,5 +1,5 @@
-//! What happens to single pods: taken away, lost with their node, vanished. There is no kubelet: the test binds pods to a node that does not exist and says what nodes'
-//! controllers would say.
+//! What happens to single pods: taken away, lost with their node, vanished. There is no kubelet:
+//! the test binds pods to a node that does not exist and says what nodes' controllers would say.
 
 use rljob_tests::Namespace;
 use rljob_tests::process::wait_until;
@@ -15,26 +15,35 @@ pub(super) fn bind(namespace: &Namespace, pod: &str) {
 
 fn post(namespace: &Namespace, pod: &str, subresource: &str, body: &Value) {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/{subresource}", namespace.name);
-    namespace.kubectl.run_with_input(&["create", "--raw", &path, "--filename=-"], &body.to_string()).unwrap();
+    namespace
+        .kubectl
+        .run_with_input(&["create", "--raw", &path, "--filename=-"], &body.to_string())
+        .unwrap();
 }
 
 /// What kubelet and controllers write.
 pub(super) fn set_status(namespace: &Namespace, pod: &str, status: &Value) {
     let patch = json!({"status": status}).to_string();
-    namespace.kubectl.run(&["patch", &format!("pod/{pod}"), "--subresource=status", "--patch", &patch]).unwrap();
+    namespace
+        .kubectl
+        .run(&["patch", &format!("pod/{pod}"), "--subresource=status", "--patch", &patch])
+        .unwrap();
 }
 
 fn incidents(namespace: &Namespace) -> Vec<(String, String, String)> {
     let status = status(namespace).unwrap();
     let text = |incident: &Value, key: &str| incident[key].as_str().unwrap_or_default().to_owned();
     let list = status["incidents"].as_array().cloned().unwrap_or_default();
-    list.iter().map(|incident| (text(incident, "reason"), text(incident, "pod"), text(incident, "node"))).collect()
+    list.iter()
+        .map(|incident| (text(incident, "reason"), text(incident, "pod"), text(incident, "node")))
+        .collect()
 }
 
 /// Waits until the only incident is this one.
 fn wait_for_incident(namespace: &Namespace, reason: &str, pod: &str) {
     let expected = [(reason.to_owned(), pod.to_owned(), "ghost".to_owned())];
-    wait_until(&format!("{reason} of {pod}"), LIMIT, || Ok(incidents(namespace) == expected)).unwrap();
+    wait_until(&format!("{reason} of {pod}"), LIMIT, || Ok(incidents(namespace) == expected))
+        .unwrap();
 }
 
 fn uid(namespace: &Namespace, pod: &str) -> String {
@@ -44,8 +53,15 @@ fn uid(namespace: &Namespace, pod: &str) -> String {
 /// Reasons of the job's events that speak of a pod.
 fn events(namespace: &Namespace, pod: &str) -> Vec<String> {
     let path = "--output=jsonpath={range .items[*]}{.reason} {.message}{\"\\n\"}{end}";
-    let text = namespace.kubectl.run(&["get", "events", "--field-selector=involvedObject.name=sample", path]).unwrap();
-    text.lines().filter(|line| line.contains(&format!(" {pod} on ghost "))).filter_map(|line| line.split(' ').next()).map(ToOwned::to_owned).collect()
+    let text = namespace
+        .kubectl
+        .run(&["get", "events", "--field-selector=involvedObject.name=sample", path])
+        .unwrap();
+    text.lines()
+        .filter(|line| line.contains(&format!(" {pod} on ghost ")))
+        .filter_map(|line| line.split(' ').next())
+        .map(ToOwned::to_owned)
+        .collect()
 }
 
 #[test]
@@ -56,22 +72,44 @@ fn a_pod_whose_node_does_not_end_it_is_recorded_then_removed_by_force_and_replac
     let pod = "sample-trainer-0";
     let before = uid(&namespace, pod);
     bind(&namespace, pod);
-    // A kubelet had it, and its node's controller then called it not ready, which leaves the reason empty.
-    set_status(&namespace, pod, &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}));
+    // A kubelet had it, and its node's controller then called it not ready, which leaves the reason
+    // empty.
+    set_status(
+        &namespace,
+        pod,
+        &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}),
+    );
     wait_for_incident(&namespace, "NodeNotReady", pod);
-    let message = format!("{pod} on ghost is not heard of: its node does not answer; unless it comes back, the pod is replaced");
+    let message = format!(
+        "{pod} on ghost is not heard of: its node does not answer; unless it comes back, the pod is replaced"
+    );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
     wait_until("another pod in its place", LIMIT, || {
-        Ok(namespace.kubectl.run(&["get", "pods", "--output=jsonpath={.items[*].metadata.uid}"])?.split(' ').count() == 3 && uid(&namespace, pod) != before)
+        Ok(namespace
+            .kubectl
+            .run(&["get", "pods", "--output=jsonpath={.items[*].metadata.uid}"])?
+            .split(' ')
+            .count()
+            == 3
+            && uid(&namespace, pod) != before)
     })
     .unwrap();
     wait_for_incident(&namespace, "PodLost", pod);
-    wait_until("both events", LIMIT, || Ok(events(&namespace, pod) == ["NodeNotReady", "PodLost"])).unwrap();
+    wait_until("both events", LIMIT, || Ok(events(&namespace, pod) == ["NodeNotReady", "PodLost"]))
+        .unwrap();
     assert_eq!(status(&namespace).unwrap()["restarts"], 0);
-    let counted = |reason: &str| operator.metric(&format!("rljob_incidents_total{{reason=\"{reason}\",role=\"trainer\"}}")).unwrap() as u64;
+    let counted = |reason: &str| {
+        operator
+            .metric(&format!("rljob_incidents_total{{reason=\"{reason}\",role=\"trainer\"}}"))
+            .unwrap() as u64
+    };
     assert_eq!([counted("NodeNotReady"), counted("PodLost")], [1, 1]);
-    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+    assert!(
+        !operator.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        operator.words()
+    );
 }
 
 #[test]
@@ -82,18 +120,36 @@ fn an_evicted_pod_and_one_that_vanished_are_told_and_not_counted() {
     let (engine, coordinator) = ("sample-inference-0", "sample-coordinator-0");
     bind(&namespace, engine);
     // Its kubelet is there, and has the grace period to end it.
-    set_status(&namespace, engine, &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}));
-    post(&namespace, engine, "eviction", &json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": engine}}));
+    set_status(
+        &namespace,
+        engine,
+        &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}),
+    );
+    post(
+        &namespace,
+        engine,
+        "eviction",
+        &json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": engine}}),
+    );
     wait_for_incident(&namespace, "Evicted", engine);
-    let message = format!("{engine} on ghost was evicted, as by kubectl drain; its StatefulSet makes a new one; nothing is counted");
+    let message = format!(
+        "{engine} on ghost was evicted, as by kubectl drain; its StatefulSet makes a new one; nothing is counted"
+    );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
 
     let before = uid(&namespace, coordinator);
-    wait_until("the operator to have seen the coordinator's pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1)).unwrap();
-    namespace.kubectl.run(&["delete", &format!("pod/{coordinator}"), "--grace-period=0", "--force"]).unwrap();
+    wait_until("the operator to have seen the coordinator's pod", LIMIT, || {
+        Ok(status(&namespace)?["epoch"] == 1)
+    })
+    .unwrap();
+    namespace
+        .kubectl
+        .run(&["delete", &format!("pod/{coordinator}"), "--grace-period=0", "--force"])
+        .unwrap();
     wait_until("another coordinator", LIMIT, || Ok(status(&namespace)?["epoch"] == 2)).unwrap();
     let seen = incidents(&namespace);
-    let seen: Vec<(&str, &str)> = seen.iter().map(|(reason, pod, _)| (reason.as_str(), pod.as_str())).collect();
+    let seen: Vec<(&str, &str)> =
+        seen.iter().map(|(reason, pod, _)| (reason.as_str(), pod.as_str())).collect();
     // How much is seen of a deletion without grace is up to the watch.
     let gone = |reason| [("Evicted", engine), (reason, coordinator)];
     assert!(seen == gone("Vanished") || seen == gone("Deleted"), "{seen:?}");

@@ -1,5 +1,6 @@
-//! The operator's rights: each is needed, and none is missing. It runs with those of install.yaml on a control plane of its own that writes down every request and the binding that
-//! allows it, through a whole life of a job; what is asked and what is granted have to be the same.
+//! The operator's rights: each is needed, and none is missing. It runs with those of install.yaml
+//! on a control plane of its own that writes down every request and the binding that allows it,
+//! through a whole life of a job; what is asked and what is granted have to be the same.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,7 +10,10 @@ use rljob_tests::process::wait_until;
 use rljob_tests::{Asked, Cluster, Namespace};
 use serde_json::{Value, json};
 
-use super::operator::{self, ACCOUNT, KINDS, LIMIT, OWN, Operator, field, namespace_in, patch, wait_for_condition, wait_for_pods};
+use super::operator::{
+    self, ACCOUNT, KINDS, LIMIT, OWN, Operator, field, namespace_in, patch, wait_for_condition,
+    wait_for_pods,
+};
 use super::pods::{bind, set_status};
 
 /// One verb of one resource in a rule.
@@ -26,31 +30,52 @@ struct Right {
 
 impl Right {
     fn new(role: &'static str, group: &str, resource: &str, verb: &str) -> Self {
-        Self { role, group: group.to_owned(), resource: resource.to_owned(), verb: verb.to_owned(), names: Vec::new() }
+        Self {
+            role,
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            verb: verb.to_owned(),
+            names: Vec::new(),
+        }
     }
 
     /// Whether it is this one that a request was allowed by.
     fn allowed(&self, asked: &Asked) -> bool {
         let same = (&self.group, &self.resource) == (&asked.group, &asked.resource);
         // An apply that makes the object is authorized for both.
-        let verb = self.verb == asked.verb || (self.verb == "create" && asked.verb == "patch" && asked.code == 201);
+        let verb = self.verb == asked.verb
+            || (self.verb == "create" && asked.verb == "patch" && asked.code == 201);
         let named = self.names.is_empty() || self.names.contains(&asked.name);
-        same && verb && named && asked.reason.contains(&format!("of {} \"rljob-operator\"", self.role))
+        same && verb
+            && named
+            && asked.reason.contains(&format!("of {} \"rljob-operator\"", self.role))
     }
 }
 
 fn texts(values: &Value) -> Vec<String> {
-    values.as_array().into_iter().flatten().filter_map(|value| value.as_str().map(ToOwned::to_owned)).collect()
+    values
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|value| value.as_str().map(ToOwned::to_owned))
+        .collect()
 }
 
 /// Every right of the operator's role of that kind, as it is installed.
 fn granted(cluster: &Cluster, role: &'static str) -> Vec<Right> {
-    let object = cluster.kubectl().in_namespace("rljob-system").get(&[&format!("{role}/rljob-operator")]).unwrap();
+    let object = cluster
+        .kubectl()
+        .in_namespace("rljob-system")
+        .get(&[&format!("{role}/rljob-operator")])
+        .unwrap();
     let mut rights = Vec::new();
     for rule in object["rules"].as_array().unwrap() {
         for group in texts(&rule["apiGroups"]) {
             for resource in texts(&rule["resources"]) {
-                let right = |verb: &String| Right { names: texts(&rule["resourceNames"]), ..Right::new(role, &group, &resource, verb) };
+                let right = |verb: &String| Right {
+                    names: texts(&rule["resourceNames"]),
+                    ..Right::new(role, &group, &resource, verb)
+                };
                 rights.extend(texts(&rule["verbs"]).iter().map(right));
             }
         }
@@ -58,16 +83,23 @@ fn granted(cluster: &Cluster, role: &'static str) -> Vec<Right> {
     rights
 }
 
-/// Says that an engine's container was started again since its gate was opened; the operator closes it.
+/// Says that an engine's container was started again since its gate was opened; the operator closes
+/// it.
 fn restart_engine(namespace: &Namespace) {
     let engine = "sample-inference-0";
     let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
-    let container =
-        json!({"name": "inference", "image": "", "imageID": "", "containerID": "containerd://c2", "ready": true, "restartCount": 1, "state": running});
+    let container = json!({"name": "inference", "image": "", "imageID": "", "containerID": "containerd://c2", "ready": true, "restartCount": 1, "state": running});
     let gate = json!({"type": "rljob.dev/weights-synced", "status": "True", "message": "container containerd://c1 holds weights of the run"});
-    set_status(namespace, engine, &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [gate], "containerStatuses": [container]}));
+    set_status(
+        namespace,
+        engine,
+        &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [gate], "containerStatuses": [container]}),
+    );
     let path = ".status.conditions[?(@.type=='rljob.dev/weights-synced')].status";
-    wait_until("the engine's gate to be closed", LIMIT, || Ok(field(namespace, &format!("pod/{engine}"), path) == "False")).unwrap();
+    wait_until("the engine's gate to be closed", LIMIT, || {
+        Ok(field(namespace, &format!("pod/{engine}"), path) == "False")
+    })
+    .unwrap();
 }
 
 /// Lets a pod be one that nobody ends; the operator removes it.
@@ -76,7 +108,10 @@ fn lose(namespace: &Namespace, pod: &str) {
     let uid = || field(namespace, &format!("pod/{pod}"), ".metadata.uid");
     let before = uid();
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
-    let replaced = || Ok(namespace.kubectl.run(&["get", "pods", OWN, "--output=name"])?.lines().count() == 3 && uid() != before);
+    let replaced = || {
+        Ok(namespace.kubectl.run(&["get", "pods", OWN, "--output=name"])?.lines().count() == 3
+            && uid() != before)
+    };
     wait_until("another pod in the lost one's place", LIMIT, replaced).unwrap();
 }
 
@@ -94,7 +129,10 @@ fn live(namespace: &Namespace) {
     }
     patch(namespace, &json!({"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0}));
     wait_for_condition(namespace, "Stalled");
-    wait_until("the children to go", LIMIT, || Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())).unwrap();
+    wait_until("the children to go", LIMIT, || {
+        Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())
+    })
+    .unwrap();
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
 }
 
@@ -120,19 +158,29 @@ fn without(cluster: &Cluster, right: &Right) -> String {
     let role = kubectl.get(&["clusterrole/rljob-operator"]).unwrap();
     let mut rules = role["rules"].clone();
     for rule in rules.as_array_mut().unwrap() {
-        if rule["apiGroups"] == json!([right.group]) && rule["resources"] == json!([right.resource]) {
+        if rule["apiGroups"] == json!([right.group]) && rule["resources"] == json!([right.resource])
+        {
             rule["verbs"].as_array_mut().unwrap().retain(|verb| *verb != right.verb);
         }
     }
     let replace = |rules: &Value| {
-        kubectl.run(&["patch", "clusterrole/rljob-operator", "--type=merge", "--patch", &json!({"rules": rules}).to_string()]).unwrap();
+        kubectl
+            .run(&[
+                "patch",
+                "clusterrole/rljob-operator",
+                "--type=merge",
+                "--patch",
+                &json!({"rules": rules}).to_string(),
+            ])
+            .unwrap();
     };
     rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
     replace(&rules);
     wait_until("the right to be gone", LIMIT, || Ok(!can(cluster, right))).unwrap();
     let namespace = namespace_in(cluster, "without", &json!({}));
     wait_for_condition(&namespace, "Stalled");
-    let words = field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
+    let words =
+        field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
     replace(&role["rules"]);
     wait_until("the right to be back", LIMIT, || Ok(can(cluster, right))).unwrap();
     words
@@ -142,7 +190,12 @@ fn without(cluster: &Cluster, right: &Right) -> String {
 fn wait_for_owners(cluster: &Cluster) {
     let owner = json!({"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "x", "uid": "x", "controller": true, "blockOwnerDeletion": true});
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "ownerReferences": [owner]}}).to_string();
-    let known = || cluster.kubectl().run_with_input(&["create", "--dry-run=server", "--filename=-"], &object).map(|_| true);
+    let known = || {
+        cluster
+            .kubectl()
+            .run_with_input(&["create", "--dry-run=server", "--filename=-"], &object)
+            .map(|_| true)
+    };
     wait_until("RLJobs to be known as owners", LIMIT, known).unwrap();
 }
 
@@ -157,21 +210,37 @@ fn every_right_is_needed_and_none_is_missing() {
     live(&namespace);
 
     let asked = cluster.asked().unwrap();
-    let granted: Vec<Right> = ["ClusterRole", "Role"].into_iter().flat_map(|role| granted(&cluster, role)).collect();
-    let strangers: BTreeSet<&Asked> = asked.iter().filter(|asked| !granted.iter().any(|right| right.allowed(asked))).collect();
+    let granted: Vec<Right> =
+        ["ClusterRole", "Role"].into_iter().flat_map(|role| granted(&cluster, role)).collect();
+    let strangers: BTreeSet<&Asked> =
+        asked.iter().filter(|asked| !granted.iter().any(|right| right.allowed(asked))).collect();
     assert_eq!(strangers, BTreeSet::new(), "no right of the operator's own allows these");
-    let mut unused: Vec<&Right> = granted.iter().filter(|right| !asked.iter().any(|asked| right.allowed(asked))).collect();
+    let mut unused: Vec<&Right> =
+        granted.iter().filter(|right| !asked.iter().any(|asked| right.allowed(asked))).collect();
     // That of owners is asked for by no request, but on the way of one.
     let finalizers = Right::new("ClusterRole", "rljob.dev", "rljobs/finalizers", "update");
     unused.retain(|right| **right != finalizers);
     assert_eq!(unused, Vec::<&Right>::new(), "nothing needs these");
-    let places: BTreeSet<&str> = asked.iter().filter(|asked| !matches!(asked.verb.as_str(), "list" | "watch")).map(|asked| asked.namespace.as_str()).collect();
-    assert_eq!(places, [namespace.name.as_str(), "rljob-system"].into(), "it reaches into the namespaces of its jobs and its own only");
+    let places: BTreeSet<&str> = asked
+        .iter()
+        .filter(|asked| !matches!(asked.verb.as_str(), "list" | "watch"))
+        .map(|asked| asked.namespace.as_str())
+        .collect();
+    assert_eq!(
+        places,
+        [namespace.name.as_str(), "rljob-system"].into(),
+        "it reaches into the namespaces of its jobs and its own only"
+    );
 
-    let creates = |right: &&Right| right.role == "ClusterRole" && right.verb == "create" && right.group != "events.k8s.io";
+    let creates = |right: &&Right| {
+        right.role == "ClusterRole" && right.verb == "create" && right.group != "events.k8s.io"
+    };
     for right in granted.iter().filter(creates) {
         let words = without(&cluster, right);
-        assert!(words.contains(&format!("cannot create resource \"{}\"", right.resource)), "without {right:?}: {words}");
+        assert!(
+            words.contains(&format!("cannot create resource \"{}\"", right.resource)),
+            "without {right:?}: {words}"
+        );
     }
     let words = without(&cluster, &finalizers);
     assert!(words.contains("cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"), "{words}");

@@ -12,11 +12,19 @@ fn engines_scale_as_kubectl_and_an_autoscaler_ask() {
     wait_for_pods(&namespace, 3);
     namespace.kubectl.run(&["scale", "rljob/sample", "--replicas=3", "--timeout=60s"]).unwrap();
     wait_for_pods(&namespace, 5);
-    let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample/scale", namespace.name);
-    let scale = || -> anyhow::Result<Value> { Ok(serde_json::from_str(&namespace.kubectl.run(&["get", "--raw", &path])?)?) };
-    wait_until("the status to count the pods", LIMIT, || Ok(scale()?["status"]["replicas"] == 3)).unwrap();
-    let expected = json!({"replicas": 3, "selector": "rljob.dev/job=sample,rljob.dev/role=inference"});
-    assert_eq!((&scale().unwrap()["spec"], &scale().unwrap()["status"]), (&json!({"replicas": 3}), &expected));
+    let path =
+        format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample/scale", namespace.name);
+    let scale = || -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&namespace.kubectl.run(&["get", "--raw", &path])?)?)
+    };
+    wait_until("the status to count the pods", LIMIT, || Ok(scale()?["status"]["replicas"] == 3))
+        .unwrap();
+    let expected =
+        json!({"replicas": 3, "selector": "rljob.dev/job=sample,rljob.dev/role=inference"});
+    assert_eq!(
+        (&scale().unwrap()["spec"], &scale().unwrap()["status"]),
+        (&json!({"replicas": 3}), &expected)
+    );
     namespace.kubectl.run(&["scale", "rljob/sample", "--replicas=1"]).unwrap();
     wait_for_pods(&namespace, 3);
 
@@ -26,7 +34,14 @@ fn engines_scale_as_kubectl_and_an_autoscaler_ask() {
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]}});
     namespace.kubectl.apply(&autoscaler.to_string()).unwrap();
     wait_for_pods(&namespace, 4);
-    assert_eq!(field(&namespace, "hpa/engines", ".status.conditions[?(@.type=='AbleToScale')].status"), "True");
+    assert_eq!(
+        field(&namespace, "hpa/engines", ".status.conditions[?(@.type=='AbleToScale')].status"),
+        "True"
+    );
     assert_eq!(field(&namespace, "rljob/sample", ".spec.inference.replicas"), "2");
-    assert!(!operator.words().contains("forbidden"), "the service account lacks a right:\n{}", operator.words());
+    assert!(
+        !operator.words().contains("forbidden"),
+        "the service account lacks a right:\n{}",
+        operator.words()
+    );
 }

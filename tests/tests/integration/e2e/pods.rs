@@ -1,4 +1,5 @@
-//! Processes that hang, and pods that are lost with their node or drained, in one run: the job goes on, none of it is counted, and its status says what happened.
+//! Processes that hang, and pods that are lost with their node or drained, in one run: the job goes
+//! on, none of it is counted, and its status says what happened.
 
 use std::sync::PoisonError;
 
@@ -38,8 +39,14 @@ impl Run<'_> {
 
 /// The newest process whose command line contains these words.
 fn newest_process(cluster: &Cluster, words: &str) -> Pid {
-    let processes = cluster.pod_processes("").into_iter().filter(|process| process.command_line.contains(words));
-    processes.max_by_key(|process| process.started).unwrap_or_else(|| panic!("no process is {words}")).pid
+    let processes = cluster
+        .pod_processes("")
+        .into_iter()
+        .filter(|process| process.command_line.contains(words));
+    processes
+        .max_by_key(|process| process.started)
+        .unwrap_or_else(|| panic!("no process is {words}"))
+        .pid
 }
 
 fn stop_newest(cluster: &Cluster, words: &str) {
@@ -49,19 +56,34 @@ fn stop_newest(cluster: &Cluster, words: &str) {
 /// Asks the eviction API, as a drain does.
 fn evict(namespace: &Namespace, pod: &str) {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name);
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}).to_string();
-    namespace.kubectl.run_with_input(&["create", "--raw", &path, "--filename=-"], &eviction).unwrap();
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}})
+            .to_string();
+    namespace
+        .kubectl
+        .run_with_input(&["create", "--raw", &path, "--filename=-"], &eviction)
+        .unwrap();
 }
 
 /// The names of the job's pods on a node.
 fn pods_on(namespace: &Namespace, node: &str) -> Vec<String> {
     let on_it = format!("--field-selector=spec.nodeName={node}");
-    let names = namespace.kubectl.run(&["get", "pods", "--selector=rljob.dev/job=stays", &on_it, "--output=jsonpath={.items[*].metadata.name}"]).unwrap();
+    let names = namespace
+        .kubectl
+        .run(&[
+            "get",
+            "pods",
+            "--selector=rljob.dev/job=stays",
+            &on_it,
+            "--output=jsonpath={.items[*].metadata.name}",
+        ])
+        .unwrap();
     names.split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
-fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_other_one_is_drained() {
+fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_other_one_is_drained()
+{
     let _alone = NODES.write().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "stays").unwrap();
@@ -73,7 +95,8 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     learners_fail_by_a_rule(&run);
     learners_wait_for_each_other(&run);
 
-    // A stopped process accepts connections and answers nothing. An engine is missed by its coordinator, the other two by their kubelets.
+    // A stopped process accepts connections and answers nothing. An engine is missed by its
+    // coordinator, the other two by their kubelets.
     stop_newest(cluster, "rljob-engine --model-path=/data/model ");
     stop_newest(cluster, "rljob-supervisor --config");
     run.wait_for_killed("SupervisorExited");
@@ -88,7 +111,10 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     end_a_pod_whose_node_cannot(cluster, &run);
 
     // The one that has a trainer pod, whatever else; with it may go the operator that leads.
-    let lost = namespace.kubectl.run(&["get", "pod/stays-trainer-0", "--output=jsonpath={.spec.nodeName}"]).unwrap();
+    let lost = namespace
+        .kubectl
+        .run(&["get", "pod/stays-trainer-0", "--output=jsonpath={.spec.nodeName}"])
+        .unwrap();
     let kept = if lost == "node-1" { "node-2" } else { "node-1" };
     let gone = pods_on(&namespace, &lost);
     let stopped = cluster.stop_node(&lost).unwrap();
@@ -99,11 +125,17 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     run.wait_for_all_ready();
     run.goes_on();
     drop(stopped);
-    cluster.kubectl().run(&["wait", "--for=condition=Ready", &format!("node/{lost}"), "--timeout=120s"]).unwrap();
+    cluster
+        .kubectl()
+        .run(&["wait", "--for=condition=Ready", &format!("node/{lost}"), "--timeout=120s"])
+        .unwrap();
 
     evict_between_checkpoints(&run);
     // The operator goes along.
-    cluster.kubectl().run(&["drain", kept, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"]).unwrap();
+    cluster
+        .kubectl()
+        .run(&["drain", kept, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"])
+        .unwrap();
     run.say(&format!("{kept} is drained"));
     run.wait_for_all_ready();
     run.goes_on();
@@ -114,11 +146,15 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     let seen = run.steps();
     assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "every step is recorded once");
     namespace.kubectl.run(&["delete", "rljob/stays", "--wait"]).unwrap();
-    namespace.kubectl.run(&["wait", "--for=delete", "pods", "--selector=rljob.dev/job=stays", "--timeout=300s"]).unwrap();
+    namespace
+        .kubectl
+        .run(&["wait", "--for=delete", "pods", "--selector=rljob.dev/job=stays", "--timeout=300s"])
+        .unwrap();
     run.say("the job was deleted while it ran, and no pod is left");
 }
 
-/// A learner is killed, another one is stopped: neither is counted, for the rule of pods.yaml says so, and is named.
+/// A learner is killed, another one is stopped: neither is counted, for the rule of pods.yaml says
+/// so, and is named.
 fn learners_fail_by_a_rule(run: &Run<'_>) {
     for (signal, reason) in [(Signal::KILL, "LearnerKilled"), (Signal::STOP, "LearnerHung")] {
         kill_process(newest_process(cluster(), "rljob-learner --"), signal).unwrap();
@@ -129,20 +165,35 @@ fn learners_fail_by_a_rule(run: &Run<'_>) {
     }
 }
 
-/// The pods of the learners do not reach each other, and both reach everybody else: all learners live, and no collective ends.
+/// The pods of the learners do not reach each other, and both reach everybody else: all learners
+/// live, and no collective ends.
 fn learners_wait_for_each_other(run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     let hang_timeout = |seconds: u32| {
         kubectl
-            .run(&["patch", "rljob/stays", "--type=merge", &format!("--patch={}", json!({"spec": {"failurePolicy": {"hangTimeoutSeconds": seconds}}}))])
+            .run(&[
+                "patch",
+                "rljob/stays",
+                "--type=merge",
+                &format!(
+                    "--patch={}",
+                    json!({"spec": {"failurePolicy": {"hangTimeoutSeconds": seconds}}})
+                ),
+            ])
             .unwrap()
     };
     hang_timeout(10);
-    let addresses = ["stays-trainer-0", "stays-trainer-1"].map(|pod| kubectl.run(&["get", "pod", pod, "--output=jsonpath={.status.podIP}"]).unwrap());
+    let addresses = ["stays-trainer-0", "stays-trainer-1"]
+        .map(|pod| kubectl.run(&["get", "pod", pod, "--output=jsonpath={.status.podIP}"]).unwrap());
     let pid = newest_process(cluster(), "rljob-learner --");
     // One of the two is its own.
-    let partitions = addresses.map(|address| Partition::between(pid, address.parse().unwrap()).unwrap());
-    let told = || run.status()["lastFailure"]["message"].as_str().is_some_and(|message| message.contains("no learner got any further for 10 s"));
+    let partitions =
+        addresses.map(|address| Partition::between(pid, address.parse().unwrap()).unwrap());
+    let told = || {
+        run.status()["lastFailure"]["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("no learner got any further for 10 s"))
+    };
     wait_until("learners that wait for each other", LIMIT, || Ok(told())).unwrap();
     run.say("learners that wait for each other");
     drop(partitions);
@@ -150,10 +201,13 @@ fn learners_wait_for_each_other(run: &Run<'_>) {
     run.goes_on();
 }
 
-/// Its kubelet lives, and the container runtime answers nothing: nobody ends the pod in its grace period.
+/// Its kubelet lives, and the container runtime answers nothing: nobody ends the pod in its grace
+/// period.
 fn end_a_pod_whose_node_cannot(cluster: &Cluster, run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
-    let node = kubectl.run(&["get", "pod/stays-inference-0", "--output=jsonpath={.spec.nodeName}"]).unwrap();
+    let node = kubectl
+        .run(&["get", "pod/stays-inference-0", "--output=jsonpath={.spec.nodeName}"])
+        .unwrap();
     let runtime = cluster.own_process(&format!("/{node}/containerd.toml")).unwrap();
     kill_process(runtime, Signal::STOP).unwrap();
     kubectl.run(&["delete", "pod/stays-inference-0", "--grace-period=2", "--wait=false"]).unwrap();
@@ -167,10 +221,14 @@ fn end_a_pod_whose_node_cannot(cluster: &Cluster, run: &Run<'_>) {
 fn evict_between_checkpoints(run: &Run<'_>) {
     let between = |step: u64| !step.is_multiple_of(EVERY_STEPS);
     let newest = || run.status()["checkpoint"]["step"].as_u64();
-    let far_from_the_next = || (1..EVERY_STEPS / 2).contains(&(steps_done(&run.directory) % EVERY_STEPS)) && newest().is_some_and(|step| !between(step));
+    let far_from_the_next = || {
+        (1..EVERY_STEPS / 2).contains(&(steps_done(&run.directory) % EVERY_STEPS))
+            && newest().is_some_and(|step| !between(step))
+    };
     wait_until("a step between two checkpoints", LIMIT, || Ok(far_from_the_next())).unwrap();
     evict(run.namespace, "stays-trainer-0");
-    wait_until("a checkpoint of the group that ends", LIMIT, || Ok(newest().is_some_and(between))).unwrap();
+    wait_until("a checkpoint of the group that ends", LIMIT, || Ok(newest().is_some_and(between)))
+        .unwrap();
     run.wait_for_incident("Evicted", "stays-trainer-0");
 }
 
@@ -179,7 +237,9 @@ fn scale_up_and_down(run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     kubectl.run(&["scale", "rljob/stays", "--replicas=3"]).unwrap();
     kubectl.run(&["wait", "--for=create", "pod/stays-inference-2", "--timeout=60s"]).unwrap();
-    kubectl.run(&["wait", "--for=condition=Ready", "pod/stays-inference-2", "--timeout=120s"]).unwrap();
+    kubectl
+        .run(&["wait", "--for=condition=Ready", "pod/stays-inference-2", "--timeout=120s"])
+        .unwrap();
     run.say("a third engine has joined");
     kubectl.run(&["scale", "rljob/stays", "--replicas=2"]).unwrap();
     kubectl.run(&["wait", "--for=delete", "pod/stays-inference-2", "--timeout=120s"]).unwrap();
@@ -189,5 +249,15 @@ fn scale_up_and_down(run: &Run<'_>) {
 /// Every engine holds weights of the run by now, and kubelet adds that up.
 fn gates_are_open(namespace: &Namespace) {
     let selector = "--selector=rljob.dev/role=inference";
-    namespace.kubectl.run(&["wait", "--for=condition=rljob.dev/weights-synced", "--for=condition=Ready", "pods", selector, "--timeout=120s"]).unwrap();
+    namespace
+        .kubectl
+        .run(&[
+            "wait",
+            "--for=condition=rljob.dev/weights-synced",
+            "--for=condition=Ready",
+            "pods",
+            selector,
+            "--timeout=120s",
+        ])
+        .unwrap();
 }

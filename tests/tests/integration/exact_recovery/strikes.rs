@@ -1,4 +1,5 @@
-//! Kills of processes at moments that show in what a run leaves behind: its logs and its folders. Whoever turns out to have died elsewhere is killed again.
+//! Kills of processes at moments that show in what a run leaves behind: its logs and its folders.
+//! Whoever turns out to have died elsewhere is killed again.
 //!
 //! ```text
 //!  traces ─ the moment? ─▶ kill ─▶ its successor runs ─▶ traces of the dead ─ the same moment? ─▶ struck
@@ -40,11 +41,25 @@ pub struct Traces {
 
 impl Traces {
     fn of(directory: &Path) -> Self {
-        let log = |name: &str| fs::read_to_string(directory.join(format!("logs/{name}.log"))).unwrap_or_default();
-        let folders = |name: &str| fs::read_dir(directory.join(name)).into_iter().flatten().flatten().map(|entry| entry.path());
-        let checkpoints = folders(CHECKPOINTS_DIR).filter(|folder| !folder.join("manifest.json").exists());
-        let weights = folders(WEIGHTS_DIR).filter(|folder| folder.extension().is_some_and(|extension| extension == "partial"));
-        Self { unfinished: checkpoints.chain(weights).collect(), coordinator: log("coordinator"), trainer: log("trainer-0") }
+        let log = |name: &str| {
+            fs::read_to_string(directory.join(format!("logs/{name}.log"))).unwrap_or_default()
+        };
+        let folders = |name: &str| {
+            fs::read_dir(directory.join(name))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+        };
+        let checkpoints =
+            folders(CHECKPOINTS_DIR).filter(|folder| !folder.join("manifest.json").exists());
+        let weights = folders(WEIGHTS_DIR)
+            .filter(|folder| folder.extension().is_some_and(|extension| extension == "partial"));
+        Self {
+            unfinished: checkpoints.chain(weights).collect(),
+            coordinator: log("coordinator"),
+            trainer: log("trainer-0"),
+        }
     }
 
     /// Without what was said after the victim's successor was started.
@@ -67,9 +82,10 @@ impl Traces {
 
     /// Whether an engine's weights are being updated, as far as the coordinator says.
     pub fn updating(&self) -> bool {
-        ["inference-0", "inference-1"]
-            .iter()
-            .any(|engine| newest(&self.coordinator, &format!("weights engine=\"{engine}\"")).is_some_and(|line| line.contains("updating")))
+        ["inference-0", "inference-1"].iter().any(|engine| {
+            newest(&self.coordinator, &format!("weights engine=\"{engine}\""))
+                .is_some_and(|line| line.contains("updating"))
+        })
     }
 
     /// How often an update of an engine failed.
@@ -136,8 +152,14 @@ impl Struck {
     pub fn freeze(&mut self, victim: Victim) -> Frozen {
         let pid = self.wait_for(victim, |_| true);
         kill_process(pid, Signal::STOP).unwrap();
-        let tasks = || fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().map(|task| fs::read_to_string(task.path().join("stat")).unwrap());
-        wait_until("every thread to stop", LIMIT, || Ok(tasks().all(|stat| stat.contains(") T ")))).unwrap();
+        let tasks = || {
+            fs::read_dir(format!("/proc/{pid}/task"))
+                .unwrap()
+                .flatten()
+                .map(|task| fs::read_to_string(task.path().join("stat")).unwrap())
+        };
+        wait_until("every thread to stop", LIMIT, || Ok(tasks().all(|stat| stat.contains(") T "))))
+            .unwrap();
         Frozen(pid)
     }
 
@@ -151,7 +173,13 @@ impl Struck {
 
     /// Stops rank 0 while a checkpoint is not whole; answers the checkpoint's name.
     pub fn freeze_learner_that_writes(&mut self) -> (Frozen, String) {
-        let unfinished = |traces: &Traces| traces.unfinished().iter().find(|folder| folder.extension().is_some_and(|attempt| attempt == "attempt-0")).cloned();
+        let unfinished = |traces: &Traces| {
+            traces
+                .unfinished()
+                .iter()
+                .find(|folder| folder.extension().is_some_and(|attempt| attempt == "attempt-0"))
+                .cloned()
+        };
         loop {
             self.await_moment(|traces| unfinished(traces).is_some());
             let frozen = self.freeze(Victim::Learner(0));
@@ -165,8 +193,15 @@ impl Struck {
     /// The journal as it is now, in a folder.
     pub fn copy_journal(&mut self, folder: &Path) {
         let coordinator = self.freeze(Victim::Coordinator);
-        let journal = fs::read_link(self.directory.join(JOURNAL_FILE)).unwrap().into_os_string().into_string().unwrap();
-        for (name, copy) in [(journal.clone(), JOURNAL_FILE.to_owned()), (format!("{journal}-wal"), format!("{JOURNAL_FILE}-wal"))] {
+        let journal = fs::read_link(self.directory.join(JOURNAL_FILE))
+            .unwrap()
+            .into_os_string()
+            .into_string()
+            .unwrap();
+        for (name, copy) in [
+            (journal.clone(), JOURNAL_FILE.to_owned()),
+            (format!("{journal}-wal"), format!("{JOURNAL_FILE}-wal")),
+        ] {
             fs::copy(self.directory.join(name), folder.join(copy)).unwrap();
         }
         coordinator.thaw();
@@ -188,8 +223,14 @@ impl Struck {
         Traces::of(&self.directory)
     }
 
-    /// Kills `victim` in `moment`; `there` says of the traces at the kill and of those of the dead whether that is where it died.
-    pub fn strike(&mut self, victim: Victim, moment: impl Fn(&Traces) -> bool, there: impl Fn(&Traces, &Traces) -> bool) {
+    /// Kills `victim` in `moment`; `there` says of the traces at the kill and of those of the dead
+    /// whether that is where it died.
+    pub fn strike(
+        &mut self,
+        victim: Victim,
+        moment: impl Fn(&Traces) -> bool,
+        there: impl Fn(&Traces, &Traces) -> bool,
+    ) {
         loop {
             let pid = self.wait_for(victim, |_| true);
             let at_kill = self.await_moment(&moment);
@@ -207,7 +248,9 @@ impl Struck {
         let deadline = Instant::now() + LIMIT;
         loop {
             let found = match victim {
-                Victim::Learner(rank) => self.local.find("rljob-learner", &format!("--rank {rank} ")),
+                Victim::Learner(rank) => {
+                    self.local.find("rljob-learner", &format!("--rank {rank} "))
+                }
                 Victim::Coordinator => self.local.find("rljob-coordinator", ""),
                 Victim::Engine => self.local.find("rljob-engine", ""),
                 Victim::Supervisor => self.local.find("rljob-supervisor", ""),
@@ -233,7 +276,12 @@ impl Struck {
     /// Between two looks, which are close together because moments are short.
     fn pause(&mut self, deadline: Instant, what: &str) {
         self.local.assert_running();
-        assert!(Instant::now() < deadline, "waited in vain for {what}\n{}\n{:#?}", self.local.output(), self.traces());
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain for {what}\n{}\n{:#?}",
+            self.local.output(),
+            self.traces()
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }

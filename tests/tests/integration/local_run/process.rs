@@ -32,7 +32,12 @@ impl LocalRun {
     }
 
     /// With more in its environment.
-    pub(crate) fn start_in(folder: &Path, runs: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_in(
+        folder: &Path,
+        runs: &str,
+        more: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let log = folder.join(format!("{runs}.log"));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let child = Command::new(binary("rljob").unwrap())
@@ -52,12 +57,15 @@ impl LocalRun {
     pub(crate) fn wait_for_steps(&self, job: &str, steps: usize) {
         let metrics = self.runs.join("default").join(job).join(METRICS_FILE);
         let done = || fs::read_to_string(&metrics).unwrap_or_default().lines().count();
-        wait_until(&format!("step {steps} of {job}"), LIMIT, || Ok(done() >= steps)).unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
+        wait_until(&format!("step {steps} of {job}"), LIMIT, || Ok(done() >= steps))
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
     }
 
     /// Kills a process of this program.
     pub(crate) fn kill(&self, program: &str) {
-        let victim = self.find(program, "").unwrap_or_else(|| panic!("no {program} runs\n{}", self.output()));
+        let victim = self
+            .find(program, "")
+            .unwrap_or_else(|| panic!("no {program} runs\n{}", self.output()));
         kill_process(victim, Signal::KILL).unwrap();
     }
 
@@ -65,9 +73,13 @@ impl LocalRun {
     pub(crate) fn find(&self, program: &str, words: &str) -> Option<Pid> {
         let matches = |pid: &u32| {
             let line = command_line(*pid);
-            line.split(' ').next().is_some_and(|path| path.ends_with(program)) && line.contains(words)
+            line.split(' ').next().is_some_and(|path| path.ends_with(program))
+                && line.contains(words)
         };
-        descendants(self.child.id()).into_iter().find(matches).and_then(|pid| Pid::from_raw(pid.cast_signed()))
+        descendants(self.child.id())
+            .into_iter()
+            .find(matches)
+            .and_then(|pid| Pid::from_raw(pid.cast_signed()))
     }
 
     /// Fails if the run has ended.
@@ -86,12 +98,16 @@ impl LocalRun {
         let others = descendants(self.child.id());
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        wait_until("its processes to end with it", LIMIT, || Ok(others.iter().all(|pid| command_line(*pid).is_empty()))).unwrap();
+        wait_until("its processes to end with it", LIMIT, || {
+            Ok(others.iter().all(|pid| command_line(*pid).is_empty()))
+        })
+        .unwrap();
     }
 
     /// Waits for the end: exit code and output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        let ended = wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
+        let ended =
+            wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
         ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
         (self.child.wait().unwrap().code(), self.output())
     }
@@ -116,7 +132,12 @@ fn command_line(pid: u32) -> String {
 /// Children, their children and so on.
 fn descendants(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children")).into_iter());
-    let children: Vec<u32> = children.flat_map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect();
+    let children =
+        threads.flat_map(|thread| fs::read_to_string(thread.path().join("children")).into_iter());
+    let children: Vec<u32> = children
+        .flat_map(|line| {
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect();
     children.iter().flat_map(|child| [vec![*child], descendants(*child)].concat()).collect()
 }

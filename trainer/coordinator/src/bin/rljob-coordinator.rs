@@ -12,7 +12,8 @@ use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tracing_subscriber::EnvFilter;
 
-/// Coordinator of an RLJob: data, rollouts, rewards, the journal, batches, weight-sync orders and evaluation.
+/// Coordinator of an RLJob: data, rollouts, rewards, the journal, batches, weight-sync orders and
+/// evaluation.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -25,7 +26,8 @@ struct Arguments {
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Address at which supervisors and learners reach it, for them to be found in the run's home. Default: they go by its name.
+    /// Address at which supervisors and learners reach it, for them to be found in the run's home.
+    /// Default: they go by its name.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     /// End when the process with this id, which started this one, ends.
@@ -36,7 +38,11 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -52,7 +58,10 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(parent) = arguments.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM))?;
         // It may have ended before.
-        anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
+        anyhow::ensure!(
+            getppid() == Pid::from_raw(parent),
+            "the process {parent} that started this one is gone"
+        );
     }
     let Arguments { config, tokens, listen, address, .. } = arguments;
     let options = Options { config, tokens, listen, address, incarnation: rand::random() };

@@ -1,4 +1,5 @@
-//! How far sampling may run ahead of training, and how old weights may be: AReaL's rule (arXiv 2505.24298, eq. 3; its `StalenessManager`), counted in groups. Pure.
+//! How far sampling may run ahead of training, and how old weights may be: AReaL's rule (arXiv
+//! 2505.24298, eq. 3; its `StalenessManager`), counted in groups. Pure.
 //!
 //! ```text
 //!  steps done d, B groups a step, maxStaleness η:   groups accepted or under way  ≤  (d + η + 1) · B
@@ -6,9 +7,11 @@
 //!  η = 1:   d = 2     │ step 3, trained now │ step 4, sampled ahead │ step 5: not yet
 //! ```
 //!
-//! A group for step t is trained on by learners that have done t − 1 steps, so that one begun with weights of v steps has a staleness of t − 1 − v.
-//! It is admitted at the earliest after t − 1 − η steps, and begun when an engine holds weights of so many steps: then nothing is staler than η. Weights are
-//! published every `everySteps` steps, so that the newest there are may lack up to `everySteps` − 1 of them; `staleSamples` says whether that counts.
+//! A group for step t is trained on by learners that have done t − 1 steps, so that one begun with
+//! weights of v steps has a staleness of t − 1 − v. It is admitted at the earliest after t − 1 − η
+//! steps, and begun when an engine holds weights of so many steps: then nothing is staler than η.
+//! Weights are published every `everySteps` steps, so that the newest there are may lack up to
+//! `everySteps` − 1 of them; `staleSamples` says whether that counts.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::rollout::StaleSamples;
@@ -47,11 +50,13 @@ impl Admission {
 
     /// Steps of the oldest weights that a group for `step` may be begun with.
     pub fn oldest(&self, step: u32) -> u32 {
-        let lag = if self.stale == StaleSamples::Drop { 0 } else { self.every_steps.saturating_sub(1) };
+        let lag =
+            if self.stale == StaleSamples::Drop { 0 } else { self.every_steps.saturating_sub(1) };
         step.saturating_sub(1 + self.max_staleness + lag)
     }
 
-    /// Whether a sample whose oldest token is of weights after `oldest` steps is not to be trained on in `step`.
+    /// Whether a sample whose oldest token is of weights after `oldest` steps is not to be trained
+    /// on in `step`.
     pub fn refuses(&self, step: u32, oldest: u32) -> bool {
         self.stale == StaleSamples::Drop && oldest < self.oldest(step)
     }
@@ -61,7 +66,13 @@ impl Admission {
 mod tests {
     use super::{Admission, StaleSamples};
 
-    const KEEP: Admission = Admission { batch_size: 8, total_steps: 10, max_staleness: 2, every_steps: 3, stale: StaleSamples::Keep };
+    const KEEP: Admission = Admission {
+        batch_size: 8,
+        total_steps: 10,
+        max_staleness: 2,
+        every_steps: 3,
+        stale: StaleSamples::Keep,
+    };
     const DROP: Admission = Admission { stale: StaleSamples::Drop, ..KEEP };
 
     #[test]
@@ -73,7 +84,10 @@ mod tests {
     #[test]
     fn kept_samples_may_be_older_by_what_is_not_published_and_dropped_ones_by_nothing() {
         assert_eq!([1, 5, 6, 9].map(|step| KEEP.oldest(step)), [0, 0, 1, 4]);
-        assert_eq!([1, 6, 9].map(|step| Admission { every_steps: 1, ..KEEP }.oldest(step)), [0, 3, 6]);
+        assert_eq!(
+            [1, 6, 9].map(|step| Admission { every_steps: 1, ..KEEP }.oldest(step)),
+            [0, 3, 6]
+        );
         assert_eq!([1, 3, 6, 9].map(|step| DROP.oldest(step)), [0, 0, 3, 6]);
         assert_eq!([2, 3].map(|oldest| DROP.refuses(6, oldest)), [true, false]);
         assert!(!KEEP.refuses(9, 0));
@@ -81,7 +95,9 @@ mod tests {
 
     #[test]
     fn learners_that_wait_always_find_weights_that_their_batch_may_be_sampled_with() {
-        let rules = (1..=DROP.max_staleness + 1).flat_map(|every_steps| [Admission { every_steps, ..DROP }, Admission { every_steps, ..KEEP }]);
+        let rules = (1..=DROP.max_staleness + 1).flat_map(|every_steps| {
+            [Admission { every_steps, ..DROP }, Admission { every_steps, ..KEEP }]
+        });
         for rule in rules {
             for done in 0..rule.total_steps {
                 let published = done - done % rule.every_steps;

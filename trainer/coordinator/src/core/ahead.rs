@@ -1,4 +1,5 @@
-//! Sampling ahead of training (`rollout.maxStaleness` above 0): what the learners are told then, what engines hold, and what is sampled meanwhile.
+//! Sampling ahead of training (`rollout.maxStaleness` above 0): what the learners are told then,
+//! what engines hold, and what is sampled meanwhile.
 //!
 //! ```text
 //!  learners   train 1 ─ publish 1 ─ train 2 ─ publish 2 ─ …      wait only for the next batch, and for an evaluation that would lose its weights
@@ -14,7 +15,8 @@ use super::instruct::EngineView;
 use super::work::Work;
 use super::{Now, Run};
 
-/// How long a publication waits for an evaluation of the weights before; then the evaluation starts over with the new ones.
+/// How long a publication waits for an evaluation of the weights before; then the evaluation starts
+/// over with the new ones.
 const EVALUATION_PATIENCE: Now = Now::from_secs(600);
 
 /// What may be sampled now.
@@ -34,40 +36,71 @@ impl Run {
             return Some(Sampling { through: version.step + 1, only: Some(version) });
         }
         let through = self.settings.admission.through(self.facts.last_step);
-        let wanted = self.desired.is_some() && !self.draining() && !self.is_over() && self.facts.fixed_step < through;
+        let wanted = self.desired.is_some()
+            && !self.draining()
+            && !self.is_over()
+            && self.facts.fixed_step < through;
         wanted.then_some(Sampling { through, only: None })
     }
 
     /// The weights that every engine should hold, if they can be had without the learners.
     pub fn weights_wanted(&self) -> Option<(Version, &std::path::Path)> {
         let version = match &self.record.published {
-            Some(published) if self.settings.ahead() => (self.desired.is_some() && !self.draining() && !self.is_over()).then_some(published.version),
+            Some(published) if self.settings.ahead() => {
+                (self.desired.is_some() && !self.draining() && !self.is_over())
+                    .then_some(published.version)
+            }
             _ => self.work().version(),
         };
         version.and_then(|version| Some((version, self.folder_of(version)?)))
     }
 
-    /// The evaluation that is due of the weights published last; they stay until it is done, or for as long as a publication waits for it.
+    /// The evaluation that is due of the weights published last; they stay until it is done, or for
+    /// as long as a publication waits for it.
     pub(super) fn evaluation_ahead(&self) -> Option<Version> {
         let version = self.record.published.as_ref()?.version;
-        (version.attempt == self.record.attempt && self.evaluation_due(version.step)).then_some(version)
+        (version.attempt == self.record.attempt && self.evaluation_due(version.step))
+            .then_some(version)
     }
 
-    pub(super) fn instruct_ahead(&mut self, steps: u32, world: u32, engines: &[EngineView], now: Now) -> Instruction {
+    pub(super) fn instruct_ahead(
+        &mut self,
+        steps: u32,
+        world: u32,
+        engines: &[EngineView],
+        now: Now,
+    ) -> Instruction {
         if let Some(instruction) = self.publish_ahead(steps, world, engines, now) {
             return instruction;
         }
         if steps == self.settings.total_steps {
-            return if self.evaluation_due(steps) { Instruction::Wait } else { self.finish(steps, now) };
+            return if self.evaluation_due(steps) {
+                Instruction::Wait
+            } else {
+                self.finish(steps, now)
+            };
         }
-        if self.is_fixed(steps + 1) { Instruction::Train { step: steps + 1 } } else { Instruction::Wait }
+        if self.is_fixed(steps + 1) {
+            Instruction::Train { step: steps + 1 }
+        } else {
+            Instruction::Wait
+        }
     }
 
-    /// A publication, or the wait for one, if engines lack weights that they should hold after `steps` steps. Nothing is published during a replay.
-    fn publish_ahead(&mut self, steps: u32, world: u32, engines: &[EngineView], now: Now) -> Option<Instruction> {
+    /// A publication, or the wait for one, if engines lack weights that they should hold after
+    /// `steps` steps. Nothing is published during a replay.
+    fn publish_ahead(
+        &mut self,
+        steps: u32,
+        world: u32,
+        engines: &[EngineView],
+        now: Now,
+    ) -> Option<Instruction> {
         let evaluated = self.evaluation_ahead();
         let evaluate = self.evaluation_due(steps) && evaluated.is_none();
-        let needed = evaluate || self.evaluation_due(steps) && steps == self.settings.total_steps || self.facts.fixed_step < self.settings.total_steps;
+        let needed = evaluate
+            || self.evaluation_due(steps) && steps == self.settings.total_steps
+            || self.facts.fixed_step < self.settings.total_steps;
         if steps < self.facts.last_step || !needed || !self.lacking(steps, evaluate, engines) {
             return None;
         }
@@ -75,17 +108,34 @@ impl Run {
         if in_use && now.saturating_sub(self.published_at) < EVALUATION_PATIENCE {
             return Some(Instruction::Wait);
         }
-        Some(self.publish(Version { step: steps, attempt: self.record.attempt }, world, engines, now))
+        Some(self.publish(
+            Version { step: steps, attempt: self.record.attempt },
+            world,
+            engines,
+            now,
+        ))
     }
 
-    /// Whether engines lack the weights of this incarnation that were due last: those of `steps` themselves at the end, and if they are to be evaluated.
+    /// Whether engines lack the weights of this incarnation that were due last: those of `steps`
+    /// themselves at the end, and if they are to be evaluated.
     fn lacking(&self, steps: u32, evaluate: bool, engines: &[EngineView]) -> bool {
         let exactly = evaluate || steps == self.settings.total_steps;
-        let due = if exactly { steps } else { steps - steps % self.settings.admission.every_steps.max(1) };
-        let current = |version: Version| version.attempt == self.record.attempt && version.step >= due;
+        let due = if exactly {
+            steps
+        } else {
+            steps - steps % self.settings.admission.every_steps.max(1)
+        };
+        let current =
+            |version: Version| version.attempt == self.record.attempt && version.step >= due;
         match self.settings.method {
-            WeightSyncMethod::Disk => !self.record.published.as_ref().is_some_and(|published| published.folder.is_some() && current(published.version)),
-            WeightSyncMethod::Distributed => engines.iter().any(|engine| engine.usable && !engine.version.is_some_and(current)),
+            WeightSyncMethod::Disk => {
+                !self.record.published.as_ref().is_some_and(|published| {
+                    published.folder.is_some() && current(published.version)
+                })
+            }
+            WeightSyncMethod::Distributed => {
+                engines.iter().any(|engine| engine.usable && !engine.version.is_some_and(current))
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! How long a restart waits: not at all after one that led to something, then longer each time, and never in step with other jobs. Pure: the draw is a parameter.
+//! How long a restart waits: not at all after one that led to something, then longer each time, and
+//! never in step with other jobs. Pure: the draw is a parameter.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,7 +14,8 @@ pub fn draw(incarnation: u64, attempt: u32) -> f64 {
     random.random()
 }
 
-/// The wait before a restart that follows `in_vain` others which led to nothing: between half and all of what the policy says.
+/// The wait before a restart that follows `in_vain` others which led to nothing: between half and
+/// all of what the policy says.
 pub fn wait(policy: &RestartPolicy, in_vain: u32, draw: f64) -> Now {
     let Some(doublings) = in_vain.checked_sub(1) else { return Now::ZERO };
     let doubled = u64::from(policy.backoff_initial_seconds) << doublings.min(31);
@@ -27,9 +29,12 @@ mod tests {
     use super::{draw, wait};
 
     #[test]
-    fn the_first_restart_does_not_wait_and_later_ones_twice_as_long_each_up_to_the_longest_or_half_of_that() {
+    fn the_first_restart_does_not_wait_and_later_ones_twice_as_long_each_up_to_the_longest_or_half_of_that()
+     {
         let policy = desired().restart;
-        let seconds = |draw: f64| [0, 1, 2, 3, 7, 8, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs());
+        let seconds = |draw: f64| {
+            [0, 1, 2, 3, 7, 8, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs())
+        };
         assert_eq!(seconds(0.0), [0, 2, 4, 8, 128, 150, 150]);
         assert_eq!(seconds(1.0), [0, 4, 8, 16, 256, 300, 300]);
     }
@@ -38,7 +43,10 @@ mod tests {
     fn draws_differ_between_restarts_and_between_processes_and_are_the_same_again() {
         let draws = [draw(7, 1), draw(7, 2), draw(8, 1)];
         assert!(draws.iter().all(|draw| (0.0..1.0).contains(draw)), "{draws:?}");
-        assert!(draws[0].to_bits() != draws[1].to_bits() && draws[0].to_bits() != draws[2].to_bits(), "{draws:?}");
+        assert!(
+            draws[0].to_bits() != draws[1].to_bits() && draws[0].to_bits() != draws[2].to_bits(),
+            "{draws:?}"
+        );
         assert_eq!(draws[0].to_bits(), draw(7, 1).to_bits());
     }
 }

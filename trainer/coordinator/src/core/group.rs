@@ -1,4 +1,5 @@
-//! Life of the learner group: forming, running, stopping, the verdict on why it stopped, and the order that each supervisor gets.
+//! Life of the learner group: forming, running, stopping, the verdict on why it stopped, and the
+//! order that each supervisor gets.
 //!
 //! ```text
 //!  Forming ──enough supervisors──▶ Running ──a learner failed, a supervisor lost──▶ Stopping ──all gone──▶ verdict
@@ -7,8 +8,9 @@
 //!                                    └──▶ Finished / Drained                               Failed / Drained ◀┘
 //! ```
 //!
-//! The verdict waits until everybody is gone, because a learner that lost its peer reports earlier than the silence of the lost pod is noticed;
-//! if a supervisor turns out to be lost, the exits around it are not counted.
+//! The verdict waits until everybody is gone, because a learner that lost its peer reports earlier
+//! than the silence of the lost pod is noticed; if a supervisor turns out to be lost, the exits
+//! around it are not counted.
 
 use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
@@ -26,10 +28,18 @@ pub const LEARNER_INPUT: &str = "LearnerInput";
 
 impl Run {
     /// Takes a supervisor's report and answers its order.
-    pub fn supervisor(&mut self, name: &str, report: SupervisorReport, now: Now) -> Result<Order, Refusal> {
-        let failure = failure_of(name, &report).filter(|_| report.attempt == Some(self.record.attempt));
+    pub fn supervisor(
+        &mut self,
+        name: &str,
+        report: SupervisorReport,
+        now: Now,
+    ) -> Result<Order, Refusal> {
+        let failure =
+            failure_of(name, &report).filter(|_| report.attempt == Some(self.record.attempt));
         let known = match &self.record.stage {
-            Stage::Running(layout) | Stage::Stopping { layout, .. } => layout.members.iter().find(|member| member.name == name),
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => {
+                layout.members.iter().find(|member| member.name == name)
+            }
             _ => None,
         };
         if !self.supervisors.report(name, report, known, self.since, now) {
@@ -57,7 +67,9 @@ impl Run {
     /// Ends the run for a reason that no restart can mend.
     pub fn fail(&mut self, failure: LearnerFailure) {
         let stage = match self.record.stage.clone() {
-            Stage::Running(layout) | Stage::Stopping { layout, .. } => Stage::Stopping { layout, failure: Some(failure.clone()), lost: false, fatal: true },
+            Stage::Running(layout) | Stage::Stopping { layout, .. } => {
+                Stage::Stopping { layout, failure: Some(failure.clone()), lost: false, fatal: true }
+            }
             Stage::Forming { .. } | Stage::Drained => Stage::Failed,
             Stage::Finished | Stage::Failed => return,
         };
@@ -71,17 +83,19 @@ impl Run {
             return Order::Wait;
         }
         match &self.record.stage {
-            Stage::Running(layout) => match layout.members.iter().find(|member| member.name == name) {
-                Some(member) => Order::Run(Group {
-                    attempt: self.record.attempt,
-                    first_rank: member.first_rank,
-                    world_size: layout.world_size,
-                    rendezvous_address: layout.rendezvous_address.clone(),
-                    rendezvous_port: layout.rendezvous_port,
-                    restore: layout.restore.clone(),
-                }),
-                None => Order::Stop,
-            },
+            Stage::Running(layout) => {
+                match layout.members.iter().find(|member| member.name == name) {
+                    Some(member) => Order::Run(Group {
+                        attempt: self.record.attempt,
+                        first_rank: member.first_rank,
+                        world_size: layout.world_size,
+                        rendezvous_address: layout.rendezvous_address.clone(),
+                        rendezvous_port: layout.rendezvous_port,
+                        restore: layout.restore.clone(),
+                    }),
+                    None => Order::Stop,
+                }
+            }
             Stage::Forming { .. } | Stage::Stopping { .. } | Stage::Drained => Order::Stop,
             Stage::Finished | Stage::Failed => Order::Exit,
         }
@@ -90,11 +104,24 @@ impl Run {
     fn learner_failed(&mut self, name: &str, failure: LearnerFailure) {
         let fails = self.consequence(&failure).0 == FailureAction::FailJob;
         match &mut self.record.stage {
-            Stage::Running(layout) if !self.record.exported && layout.members.iter().any(|member| member.name == name) => {
-                self.record.stage = Stage::Stopping { layout: layout.clone(), failure: Some(failure), lost: false, fatal: fails };
+            Stage::Running(layout)
+                if !self.record.exported
+                    && layout.members.iter().any(|member| member.name == name) =>
+            {
+                self.record.stage = Stage::Stopping {
+                    layout: layout.clone(),
+                    failure: Some(failure),
+                    lost: false,
+                    fatal: fails,
+                };
             }
             // A rank that lost its peer may be heard before the peer that says why.
-            Stage::Stopping { failure: first, fatal, .. } if first.as_ref().is_none_or(|first| lost_its_peer(first) && !lost_its_peer(&failure)) || fails => {
+            Stage::Stopping { failure: first, fatal, .. }
+                if first
+                    .as_ref()
+                    .is_none_or(|first| lost_its_peer(first) && !lost_its_peer(&failure))
+                    || fails =>
+            {
                 *fatal |= fails;
                 *first = Some(failure);
             }
@@ -107,7 +134,10 @@ impl Run {
             self.record.stage = Stage::Drained;
             return;
         }
-        if self.desired.is_none() || !self.verified || self.backoff_until.is_some_and(|until| now < until) {
+        if self.desired.is_none()
+            || !self.verified
+            || self.backoff_until.is_some_and(|until| now < until)
+        {
             return;
         }
         let Some(layout) = self.layout(now) else { return };
@@ -120,18 +150,22 @@ impl Run {
         self.record.stage = Stage::Running(layout);
     }
 
-    /// Ranks by order of name over the first supervisors that are alive, if there are enough of them and each can run its share.
+    /// Ranks by order of name over the first supervisors that are alive, if there are enough of
+    /// them and each can run its share.
     fn layout(&self, now: Now) -> Option<Layout> {
-        let alive =
-            self.supervisors.all(now).into_iter().filter(|(_, alive, report)| *alive && !report.terminating && report.processes >= self.settings.processes);
+        let alive = self.supervisors.all(now).into_iter().filter(|(_, alive, report)| {
+            *alive && !report.terminating && report.processes >= self.settings.processes
+        });
         let chosen: Vec<_> = alive.take(self.settings.supervisors as usize).collect();
-        let (_, _, first) = chosen.first().filter(|_| chosen.len() == self.settings.supervisors as usize)?;
-        let member = |(index, (name, _, report)): (usize, &(&str, bool, &SupervisorReport))| Member {
-            name: (*name).to_owned(),
-            instance: report.instance.clone(),
-            started_at: report.started_at,
-            first_rank: index as u32 * self.settings.processes,
-        };
+        let (_, _, first) =
+            chosen.first().filter(|_| chosen.len() == self.settings.supervisors as usize)?;
+        let member =
+            |(index, (name, _, report)): (usize, &(&str, bool, &SupervisorReport))| Member {
+                name: (*name).to_owned(),
+                instance: report.instance.clone(),
+                started_at: report.started_at,
+                first_rank: index as u32 * self.settings.processes,
+            };
         Some(Layout {
             members: chosen.iter().enumerate().map(member).collect(),
             world_size: self.settings.supervisors * self.settings.processes,
@@ -143,20 +177,25 @@ impl Run {
 
     fn watch(&mut self, layout: Layout, now: Now) {
         let standings = self.standings(&layout, now);
-        let finished =
-            |run: &Self, member: &Member| run.supervisors.get(&member.name).is_some_and(|r| r.attempt == Some(run.record.attempt) && !r.learners.is_empty());
-        let exited = layout.members.iter().zip(&standings).all(|(member, standing)| match standing {
-            Standing::Lost => true,
-            Standing::Alive { running } => *running == 0 && finished(self, member),
-            Standing::Quiet => false,
-        });
+        let finished = |run: &Self, member: &Member| {
+            run.supervisors
+                .get(&member.name)
+                .is_some_and(|r| r.attempt == Some(run.record.attempt) && !r.learners.is_empty())
+        };
+        let exited =
+            layout.members.iter().zip(&standings).all(|(member, standing)| match standing {
+                Standing::Lost => true,
+                Standing::Alive { running } => *running == 0 && finished(self, member),
+                Standing::Quiet => false,
+            });
         let lost = standings.contains(&Standing::Lost);
         if exited && self.record.exported {
             self.record.stage = Stage::Finished;
         } else if self.record.exported {
             // The model is out: whoever is lost now takes nothing along.
         } else if !lost && let Some(failure) = self.hung(&layout) {
-            self.record.stage = Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };
+            self.record.stage =
+                Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };
         } else if lost {
             self.record.stage = Stage::Stopping { layout, failure: None, lost: true, fatal: false };
         } else if exited && self.draining() {
@@ -168,35 +207,47 @@ impl Run {
 
     fn settle(&mut self, layout: &Layout, lost_before: bool, now: Now) {
         let standings = self.standings(layout, now);
-        let lost_now = lost_before || standings.contains(&Standing::Lost) || self.any_leaves(layout);
+        let lost_now =
+            lost_before || standings.contains(&Standing::Lost) || self.any_leaves(layout);
         if let Stage::Stopping { lost, .. } = &mut self.record.stage {
             *lost = lost_now;
         }
-        let gone = standings.iter().all(|standing| matches!(standing, Standing::Lost | Standing::Alive { running: 0 }));
+        let gone = standings
+            .iter()
+            .all(|standing| matches!(standing, Standing::Lost | Standing::Alive { running: 0 }));
         if gone {
             self.verdict(now);
         }
     }
 
     fn verdict(&mut self, now: Now) {
-        let Stage::Stopping { failure, lost, fatal, .. } = self.record.stage.clone() else { return };
+        let Stage::Stopping { failure, lost, fatal, .. } = self.record.stage.clone() else {
+            return;
+        };
         if let Some(failure) = failure.filter(|_| fatal || !lost) {
             let (action, failure) = self.consequence(&failure);
             self.record.last_failure = Some(failure);
             let counted = action != FailureAction::RestartAndIgnoreMaxRestarts;
-            if fatal || (counted && self.record.restarts >= self.restart_policy().map_or(0, |policy| policy.max_restarts)) {
+            if fatal
+                || (counted
+                    && self.record.restarts
+                        >= self.restart_policy().map_or(0, |policy| policy.max_restarts))
+            {
                 self.record.stage = Stage::Failed;
                 return;
             }
             self.record.restarts += u32::from(counted);
             let draw = backoff::draw(self.incarnation, self.record.attempt);
-            self.backoff_until = self.restart_policy().map(|policy| now + backoff::wait(policy, self.record.restarts_in_vain, draw));
+            self.backoff_until = self
+                .restart_policy()
+                .map(|policy| now + backoff::wait(policy, self.record.restarts_in_vain, draw));
             self.record.restarts_in_vain += 1;
         }
         self.begin_anew(true);
     }
 
-    /// What the first rule that matches says, named in the failure's message; without one, input that does not fit fails the run and the rest is a counted restart.
+    /// What the first rule that matches says, named in the failure's message; without one, input
+    /// that does not fit fails the run and the rest is a counted restart.
     fn consequence(&self, failure: &LearnerFailure) -> (FailureAction, LearnerFailure) {
         let rules = self.restart_policy().map(|policy| policy.rules.as_slice()).unwrap_or_default();
         match first_match(rules, FailureRole::Trainer, &failure.reason, failure.exit_code) {
@@ -204,7 +255,9 @@ impl Run {
                 let message = format!("{} ({}: {action:?})", failure.message, rule_name(index));
                 (action, LearnerFailure { message, ..failure.clone() })
             }
-            None if failure.exit_code == Some(EXIT_LEARNER_INPUT) => (FailureAction::FailJob, failure.clone()),
+            None if failure.exit_code == Some(EXIT_LEARNER_INPUT) => {
+                (FailureAction::FailJob, failure.clone())
+            }
             None => (FailureAction::Restart, failure.clone()),
         }
     }
@@ -216,18 +269,26 @@ impl Run {
     fn begin_anew(&mut self, restarting: bool) {
         self.record.attempt += 1;
         self.verified = self.facts.checkpoints.is_empty();
-        self.record.stage = if self.draining() { Stage::Drained } else { Stage::Forming { restarting } };
+        self.record.stage =
+            if self.draining() { Stage::Drained } else { Stage::Forming { restarting } };
         self.position = None;
         self.publication = None;
     }
 
     fn standings(&self, layout: &Layout, now: Now) -> Vec<Standing> {
-        layout.members.iter().map(|member| self.supervisors.standing(member, self.since, now)).collect()
+        layout
+            .members
+            .iter()
+            .map(|member| self.supervisors.standing(member, self.since, now))
+            .collect()
     }
 
-    /// What a group starts from: the newest checkpoint, or before the first one that of another run, if the spec names one.
+    /// What a group starts from: the newest checkpoint, or before the first one that of another
+    /// run, if the spec names one.
     fn restore(&self) -> Option<Restore> {
-        let own = self.newest_checkpoint().map(|version| Restore { version, path: self.checkpoint_path(version) });
+        let own = self
+            .newest_checkpoint()
+            .map(|version| Restore { version, path: self.checkpoint_path(version) });
         own.or_else(|| self.settings.restore_from.clone())
     }
 
@@ -238,7 +299,10 @@ impl Run {
 
     /// Folder of a checkpoint.
     pub fn checkpoint_path(&self, version: Version) -> std::path::PathBuf {
-        self.settings.run_directory.join(rljob_crds::names::CHECKPOINTS_DIR).join(version.to_string())
+        self.settings
+            .run_directory
+            .join(rljob_crds::names::CHECKPOINTS_DIR)
+            .join(version.to_string())
     }
 }
 
@@ -255,8 +319,17 @@ fn failure_of(name: &str, report: &SupervisorReport) -> Option<LearnerFailure> {
         _ => ("LearnerExited", format!("exited with code {code}")),
     };
     let tail = log_tail.trim().replace('\n', " | ");
-    let message = if tail.is_empty() { format!("a learner of {name} {how}") } else { format!("a learner of {name} {how}: {tail}") };
-    Some(LearnerFailure { reason: reason.to_owned(), message, supervisor: Some(name.to_owned()), exit_code: Some(code) })
+    let message = if tail.is_empty() {
+        format!("a learner of {name} {how}")
+    } else {
+        format!("a learner of {name} {how}: {tail}")
+    };
+    Some(LearnerFailure {
+        reason: reason.to_owned(),
+        message,
+        supervisor: Some(name.to_owned()),
+        exit_code: Some(code),
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! Learners that live but do not work: stopped, deadlocked, or stuck in a file system that does not answer. Found by what their supervisors hear of them.
+//! Learners that live but do not work: stopped, deadlocked, or stuck in a file system that does not
+//! answer. Found by what their supervisors hear of them.
 //!
-//! A stopped process sends no beat. One that is stuck beats on; since ranks wait for each other in every step, it is told by nobody getting any further.
+//! A stopped process sends no beat. One that is stuck beats on; since ranks wait for each other in
+//! every step, it is told by nobody getting any further.
 
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{LearnerState, Pulse};
@@ -16,10 +18,17 @@ impl Run {
     /// Which learner of the group hangs, if one does.
     pub(super) fn hung(&self, layout: &Layout) -> Option<LearnerFailure> {
         let pulses = self.pulses(layout);
-        let silent = pulses.iter().find(|(_, pulse)| pulse.beat_seconds.is_some_and(|seconds| u64::from(seconds) > SILENCE.as_secs()));
+        let silent = pulses.iter().find(|(_, pulse)| {
+            pulse.beat_seconds.is_some_and(|seconds| u64::from(seconds) > SILENCE.as_secs())
+        });
         if let Some((name, pulse)) = silent {
             let seconds = pulse.beat_seconds.unwrap_or_default();
-            return Some(failure(name, format!("a learner of {name} gave no sign of life for {seconds} s: it is stopped, or its machine is")));
+            return Some(failure(
+                name,
+                format!(
+                    "a learner of {name} gave no sign of life for {seconds} s: it is stopped, or its machine is"
+                ),
+            ));
         }
         let timeout = self.desired.as_ref()?.restart.hang_timeout_seconds;
         let whole = pulses.len() == layout.world_size as usize;
@@ -31,24 +40,38 @@ impl Run {
         let seconds = pulse.progress_seconds;
         Some(failure(
             name,
-            format!("no learner got any further for {timeout} s, one of {name} longest ({seconds} s): a collective or a file system does not end"),
+            format!(
+                "no learner got any further for {timeout} s, one of {name} longest ({seconds} s): a collective or a file system does not end"
+            ),
         ))
     }
 
     /// The learners that run, with their supervisors' names.
     fn pulses<'a>(&'a self, layout: &'a Layout) -> Vec<(&'a str, Pulse)> {
-        let members = layout.members.iter().filter_map(|member| Some((member.name.as_str(), self.supervisors.get(&member.name)?)));
+        let members = layout
+            .members
+            .iter()
+            .filter_map(|member| Some((member.name.as_str(), self.supervisors.get(&member.name)?)));
         let current = members.filter(|(_, report)| report.attempt == Some(self.record.attempt));
         let pulse = |name, learner: &LearnerState| match learner {
             LearnerState::Running(pulse) => Some((name, *pulse)),
             LearnerState::Exited { .. } => None,
         };
-        current.flat_map(|(name, report)| report.learners.iter().filter_map(move |learner| pulse(name, learner))).collect()
+        current
+            .flat_map(|(name, report)| {
+                report.learners.iter().filter_map(move |learner| pulse(name, learner))
+            })
+            .collect()
     }
 }
 
 fn failure(supervisor: &str, message: String) -> LearnerFailure {
-    LearnerFailure { reason: LEARNER_HUNG.to_owned(), message, supervisor: Some(supervisor.to_owned()), exit_code: None }
+    LearnerFailure {
+        reason: LEARNER_HUNG.to_owned(),
+        message,
+        supervisor: Some(supervisor.to_owned()),
+        exit_code: None,
+    }
 }
 
 #[cfg(test)]
@@ -58,12 +81,20 @@ mod tests {
     use rljob_protocol::supervisor::{Order, SupervisorReport};
 
     fn pulse(instance: &str, beat_seconds: Option<u32>, progress_seconds: u32) -> SupervisorReport {
-        report(instance, Some(0), vec![LearnerState::Running(Pulse { beat_seconds, progress_seconds })])
+        report(
+            instance,
+            Some(0),
+            vec![LearnerState::Running(Pulse { beat_seconds, progress_seconds })],
+        )
     }
 
     #[test]
     fn who_hangs_is_told_by_beats_or_by_nobody_getting_any_further() {
-        let alone = |name: &str, seconds: u32| Some(format!("a learner of {name} gave no sign of life for {seconds} s: it is stopped, or its machine is"));
+        let alone = |name: &str, seconds: u32| {
+            Some(format!(
+                "a learner of {name} gave no sign of life for {seconds} s: it is stopped, or its machine is"
+            ))
+        };
         let longest = "no learner got any further for 600 s, one of t-1 longest (700 s): a collective or a file system does not end".to_owned();
         for (case, first, second, expected) in [
             ("both work", (Some(0), 3), (Some(1), 5), None),
@@ -76,7 +107,11 @@ mod tests {
             tell(&mut run, "t-0", pulse("a", first.0, first.1), at(2));
             tell(&mut run, "t-1", pulse("b", second.0, second.1), at(2));
             let stage = run.record().stage.clone();
-            let found = if let super::super::Stage::Stopping { failure, .. } = stage { failure.map(|failure| failure.message) } else { None };
+            let found = if let super::super::Stage::Stopping { failure, .. } = stage {
+                failure.map(|failure| failure.message)
+            } else {
+                None
+            };
             assert_eq!(found, expected, "{case}");
         }
     }
@@ -89,6 +124,9 @@ mod tests {
         tell(&mut run, "t-0", exited("a", 0, 137), at(3));
         tell(&mut run, "t-1", exited("b", 0, 137), at(3));
         let counted = run.record().last_failure.as_ref().map(|failure| failure.reason.as_str());
-        assert_eq!((run.record().attempt, run.record().restarts, counted), (1, 1, Some(LEARNER_HUNG)));
+        assert_eq!(
+            (run.record().attempt, run.record().restarts, counted),
+            (1, 1, Some(LEARNER_HUNG))
+        );
     }
 }

@@ -1,8 +1,12 @@
-//! What the learners are to do next: a pure function of where they stand, so that a lost answer is made good by the next question.
+//! What the learners are to do next: a pure function of where they stand, so that a lost answer is
+//! made good by the next question.
 //!
-//! At `s` steps done, the first line that applies: drain, or a trainer pod that is told to end (checkpoint, exit) · checkpoint due · export due · validation due (measure the loss)
-//! · evaluation or rollouts need weights that engines lack (publish) · they are under way (wait) · batch `s + 1` is fixed (train) · last step done (export, exit).
-//! Where batches are sampled ahead, neither publication nor training waits for an evaluation or for rollouts but for those of batch `s + 1` itself ([`super::ahead`]).
+//! At `s` steps done, the first line that applies: drain, or a trainer pod that is told to end
+//! (checkpoint, exit) · checkpoint due · export due · validation due (measure the loss) ·
+//! evaluation or rollouts need weights that engines lack (publish) · they are under way (wait) ·
+//! batch `s + 1` is fixed (train) · last step done (export, exit). Where batches are sampled ahead,
+//! neither publication nor training waits for an evaluation or for rollouts but for those of batch
+//! `s + 1` itself ([`super::ahead`]).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +19,8 @@ use rljob_protocol::version::Version;
 use super::work::Work;
 use super::{Now, Publication, Refusal, Route, Run, Stage};
 
-/// A publication whose senders say nothing for so long is asked for again: the answer that asked for it was lost.
+/// A publication whose senders say nothing for so long is asked for again: the answer that asked
+/// for it was lost.
 const PUBLICATION_PATIENCE: Now = Now::from_secs(30);
 /// The same for a checkpoint that the end of the run or a drain waits for.
 const CHECKPOINT_PATIENCE: Now = Now::from_secs(600);
@@ -35,10 +40,19 @@ pub struct EngineView {
 
 impl Run {
     /// The answer to rank 0 of `attempt`, which has done `steps`.
-    pub fn instruct(&mut self, attempt: u32, steps: u32, engines: &[EngineView], now: Now) -> Result<Instruction, Refusal> {
+    pub fn instruct(
+        &mut self,
+        attempt: u32,
+        steps: u32,
+        engines: &[EngineView],
+        now: Now,
+    ) -> Result<Instruction, Refusal> {
         self.fence(attempt)?;
         if steps > self.settings.total_steps {
-            return Err(Refusal::Invalid(format!("{steps} steps done of {}", self.settings.total_steps)));
+            return Err(Refusal::Invalid(format!(
+                "{steps} steps done of {}",
+                self.settings.total_steps
+            )));
         }
         let world = match (&self.record.stage, &self.desired) {
             (Stage::Running(layout), Some(_)) => layout.world_size,
@@ -46,7 +60,11 @@ impl Run {
         };
         self.position = Some(steps);
         if self.draining() || self.leaving() {
-            return Ok(if steps == 0 || self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) });
+            return Ok(if steps == 0 || self.has_checkpoint(steps) {
+                Instruction::Exit
+            } else {
+                self.checkpoint(steps, now)
+            });
         }
         if steps > 0 && self.checkpoint_due(steps) {
             return Ok(self.checkpoint(steps, now));
@@ -60,7 +78,9 @@ impl Run {
             return Ok(self.instruct_ahead(steps, world, engines, now));
         }
         Ok(match self.work_at(steps) {
-            Work::Evaluate(version) | Work::Rollout(version) => self.publish(version, world, engines, now),
+            Work::Evaluate(version) | Work::Rollout(version) => {
+                self.publish(version, world, engines, now)
+            }
             Work::Validate if self.data_open => Instruction::Validate { step: steps },
             Work::Validate | Work::Prepare { .. } => Instruction::Wait,
             Work::None if steps == self.settings.total_steps => self.finish(steps, now),
@@ -72,29 +92,39 @@ impl Run {
         self.facts.checkpoints.iter().any(|version| version.step == steps)
     }
 
-    /// Every n steps and at the last; not again where a complete one is, nor while one is being written.
+    /// Every n steps and at the last; not again where a complete one is, nor while one is being
+    /// written.
     fn checkpoint_due(&self, steps: u32) -> bool {
-        let every = self.desired.as_ref().map_or(1, |desired| desired.checkpoint.every_steps.max(1));
+        let every =
+            self.desired.as_ref().map_or(1, |desired| desired.checkpoint.every_steps.max(1));
         let ordered = self.checkpoint_ordered.is_some_and(|(version, _)| version.step == steps);
-        (steps == self.settings.total_steps || steps.is_multiple_of(every)) && !ordered && !self.has_checkpoint(steps)
+        (steps == self.settings.total_steps || steps.is_multiple_of(every))
+            && !ordered
+            && !self.has_checkpoint(steps)
     }
 
     /// Orders the checkpoint once and then waits for it.
     fn checkpoint(&mut self, steps: u32, now: Now) -> Instruction {
         let version = Version { step: steps, attempt: self.record.attempt };
-        if self.checkpoint_ordered.is_some_and(|(ordered, at)| ordered == version && now.saturating_sub(at) < CHECKPOINT_PATIENCE) {
+        if self.checkpoint_ordered.is_some_and(|(ordered, at)| {
+            ordered == version && now.saturating_sub(at) < CHECKPOINT_PATIENCE
+        }) {
             return Instruction::Wait;
         }
         self.checkpoint_ordered = Some((version, now));
         Instruction::Checkpoint { version, path: self.checkpoint_path(version) }
     }
 
-    /// Every n steps before the last; not again where a complete one is, nor while one is being written. No checkpoint is newer than an export that is missing, so
-    /// that after a restart all exports up to the newest are there.
+    /// Every n steps before the last; not again where a complete one is, nor while one is being
+    /// written. No checkpoint is newer than an export that is missing, so that after a restart all
+    /// exports up to the newest are there.
     fn export_due(&self, steps: u32) -> bool {
         let every = self.desired.as_ref().and_then(|desired| desired.checkpoint.export_every_steps);
         let ordered = self.export_ordered.is_some_and(|version| version.step == steps);
-        steps > self.facts.exported_step && steps < self.settings.total_steps && every.is_some_and(|every| steps.is_multiple_of(every)) && !ordered
+        steps > self.facts.exported_step
+            && steps < self.settings.total_steps
+            && every.is_some_and(|every| steps.is_multiple_of(every))
+            && !ordered
     }
 
     /// Folder of an export that is made on the way.
@@ -104,31 +134,58 @@ impl Run {
 
     pub(super) fn finish(&mut self, steps: u32, now: Now) -> Instruction {
         if !self.record.exported {
-            return Instruction::Export { version: Version { step: steps, attempt: self.record.attempt }, path: self.settings.run_directory.join(EXPORT_DIR) };
+            return Instruction::Export {
+                version: Version { step: steps, attempt: self.record.attempt },
+                path: self.settings.run_directory.join(EXPORT_DIR),
+            };
         }
         if self.has_checkpoint(steps) { Instruction::Exit } else { self.checkpoint(steps, now) }
     }
 
-    pub(super) fn publish(&mut self, version: Version, world: u32, engines: &[EngineView], now: Now) -> Instruction {
-        if self.publication.as_ref().is_some_and(|publication| publication.in_progress(version, engines, now)) {
+    pub(super) fn publish(
+        &mut self,
+        version: Version,
+        world: u32,
+        engines: &[EngineView],
+        now: Now,
+    ) -> Instruction {
+        if self
+            .publication
+            .as_ref()
+            .is_some_and(|publication| publication.in_progress(version, engines, now))
+        {
             return Instruction::Wait;
         }
         match self.settings.method {
             WeightSyncMethod::Disk if self.folder_of(version).is_some() => Instruction::Wait,
             WeightSyncMethod::Disk => {
-                let path = self.settings.run_directory.join(WEIGHTS_DIR).join(format!("{version}.{}", self.unique()));
-                self.publication = Some(Publication { version, issued: now, route: Route::Disk(path.clone()) });
+                let path = self
+                    .settings
+                    .run_directory
+                    .join(WEIGHTS_DIR)
+                    .join(format!("{version}.{}", self.unique()));
+                self.publication =
+                    Some(Publication { version, issued: now, route: Route::Disk(path.clone()) });
                 Instruction::PublishToDisk { version, path }
             }
             WeightSyncMethod::Distributed => {
                 self.serial += 1;
-                let transfers: Vec<_> = engines.iter().filter(|engine| engine.lacks(version)).map(|engine| self.transfer(version, engine, world)).collect();
+                let transfers: Vec<_> = engines
+                    .iter()
+                    .filter(|engine| engine.lacks(version))
+                    .map(|engine| self.transfer(version, engine, world))
+                    .collect();
                 if transfers.is_empty() {
                     return Instruction::Wait;
                 }
                 let waiting = transfers.iter().map(|transfer| transfer.sender).collect();
-                let outstanding = transfers.iter().map(|transfer| transfer.engine.clone()).collect();
-                self.publication = Some(Publication { version, issued: now, route: Route::Broadcast { transfers: transfers.clone(), waiting, outstanding } });
+                let outstanding =
+                    transfers.iter().map(|transfer| transfer.engine.clone()).collect();
+                self.publication = Some(Publication {
+                    version,
+                    issued: now,
+                    route: Route::Broadcast { transfers: transfers.clone(), waiting, outstanding },
+                });
                 Instruction::PublishByBroadcast { version, transfers }
             }
         }
@@ -145,12 +202,20 @@ impl Run {
 
     /// The complete folder that holds `version`, if it was published to disk.
     pub fn folder_of(&self, version: Version) -> Option<&std::path::Path> {
-        self.record.published.as_ref().filter(|published| published.version == version)?.folder.as_deref()
+        self.record
+            .published
+            .as_ref()
+            .filter(|published| published.version == version)?
+            .folder
+            .as_deref()
     }
 
     /// When the publication in progress (or the newest one) was asked for.
     pub fn publication_issued(&self, version: Version) -> Option<Now> {
-        self.publication.as_ref().filter(|publication| publication.version == version).map(|publication| publication.issued)
+        self.publication
+            .as_ref()
+            .filter(|publication| publication.version == version)
+            .map(|publication| publication.issued)
     }
 }
 
@@ -162,17 +227,22 @@ impl EngineView {
 }
 
 impl Publication {
-    /// Whether `version` is still on its way, to every engine that it can be given to: one that hangs in its update keeps it from no other.
+    /// Whether `version` is still on its way, to every engine that it can be given to: one that
+    /// hangs in its update keeps it from no other.
     fn in_progress(&self, version: Version, engines: &[EngineView], now: Now) -> bool {
         let patient = now.saturating_sub(self.issued) < PUBLICATION_PATIENCE;
         let is_under_way = |outstanding: &BTreeSet<String>| {
-            let others = engines.iter().any(|engine| engine.lacks(version) && !outstanding.contains(&engine.name));
+            let others = engines
+                .iter()
+                .any(|engine| engine.lacks(version) && !outstanding.contains(&engine.name));
             !outstanding.is_empty() && !others
         };
         self.version == version
             && match &self.route {
                 Route::Disk(_) => patient,
-                Route::Broadcast { waiting, outstanding, .. } if waiting.is_empty() => is_under_way(outstanding),
+                Route::Broadcast { waiting, outstanding, .. } if waiting.is_empty() => {
+                    is_under_way(outstanding)
+                }
                 Route::Broadcast { outstanding, .. } => !outstanding.is_empty() && patient,
             }
     }

@@ -1,5 +1,6 @@
-//! A trainer pod that is told to end (SIGTERM: a drain of its node, an eviction): the group writes a checkpoint at the end of its step, if that comes in time, and ends. What
-//! happens to it meanwhile is not counted, and the next group is formed of others.
+//! A trainer pod that is told to end (SIGTERM: a drain of its node, an eviction): the group writes
+//! a checkpoint at the end of its step, if that comes in time, and ends. What happens to it
+//! meanwhile is not counted, and the next group is formed of others.
 
 use super::record::Layout;
 use super::{Run, Stage};
@@ -13,7 +14,9 @@ impl Run {
     /// Whether a pod of this group is told to end.
     pub(super) fn any_leaves(&self, layout: &Layout) -> bool {
         let report = |name: &str| self.supervisors.get(name).filter(|report| report.terminating);
-        layout.members.iter().any(|member| report(&member.name).is_some_and(|report| report.instance == member.instance))
+        layout.members.iter().any(|member| {
+            report(&member.name).is_some_and(|report| report.instance == member.instance)
+        })
     }
 }
 
@@ -35,16 +38,27 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_a_pod_that_is_told_to_end_writes_a_checkpoint_and_ends_uncounted_and_the_next_one_is_formed_of_others() {
+    fn the_group_of_a_pod_that_is_told_to_end_writes_a_checkpoint_and_ends_uncounted_and_the_next_one_is_formed_of_others()
+     {
         let mut run = told_to_end();
         let path = run.checkpoint_path(version(1, 0));
-        assert_eq!(ask(&mut run, 0, 1), Instruction::Checkpoint { version: version(1, 0), path: path.clone() });
+        assert_eq!(
+            ask(&mut run, 0, 1),
+            Instruction::Checkpoint { version: version(1, 0), path: path.clone() }
+        );
         assert_eq!(ask(&mut run, 0, 1), Instruction::Wait);
         run.checkpoint_done(0, version(1, 0), &path).unwrap();
         assert_eq!(ask(&mut run, 0, 1), Instruction::Exit);
         tell(&mut run, "t-1", terminating(exited("b", 0, 0)), at(3));
-        assert_eq!(tell(&mut run, "t-0", exited("a", 0, 0), at(3)), Order::Stop, "the pod that is told to end is not asked again");
-        assert_eq!((run.record().attempt, run.record().restarts, run.record().stage.name()), (1, 0, "Forming"));
+        assert_eq!(
+            tell(&mut run, "t-0", exited("a", 0, 0), at(3)),
+            Order::Stop,
+            "the pod that is told to end is not asked again"
+        );
+        assert_eq!(
+            (run.record().attempt, run.record().restarts, run.record().stage.name()),
+            (1, 0, "Forming")
+        );
         run.checkpoints_verified(run.checkpoints().clone());
         tell(&mut run, "t-1", super::super::tests::report("b2", None, vec![]), at(5));
         assert_eq!(run.record().stage.name(), "Running", "its successor is");
@@ -55,6 +69,9 @@ mod tests {
         let mut run = told_to_end();
         tell(&mut run, "t-0", exited("a", 0, 1), at(3));
         tell(&mut run, "t-1", terminating(exited("b", 0, 137)), at(3));
-        assert_eq!((run.record().attempt, run.record().restarts, run.record().last_failure.clone()), (1, 0, None));
+        assert_eq!(
+            (run.record().attempt, run.record().restarts, run.record().last_failure.clone()),
+            (1, 0, None)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The run as a state machine: who runs, what is next, what failed. Pure: no IO, no clock, no randomness; time and names come in as parameters.
+//! The run as a state machine: who runs, what is next, what failed. Pure: no IO, no clock, no
+//! randomness; time and names come in as parameters.
 //!
 //! ```text
 //!   desired ──▶┌───────────────────────────────┐──▶ orders to supervisors      (group)
@@ -6,7 +7,8 @@
 //!   time    ──▶└───────────────────────────────┘──▶ work for the driver, status (work, status)
 //! ```
 //!
-//! `Record` is the part that outlives the process; the caller writes it to the journal before it answers anybody.
+//! `Record` is the part that outlives the process; the caller writes it to the journal before it
+//! answers anybody.
 
 pub mod admission;
 pub mod ahead;
@@ -43,7 +45,9 @@ pub type Now = Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The sender was replaced: HTTP 409.
-    #[error("{what} {sent} is not the current one ({current}): the sender was replaced and must stop")]
+    #[error(
+        "{what} {sent} is not the current one ({current}): the sender was replaced and must stop"
+    )]
     Fenced {
         /// `attempt` or `epoch`.
         what: &'static str,
@@ -53,7 +57,9 @@ pub enum Refusal {
         current: u64,
     },
     /// A supervisor whose pod was replaced: HTTP 409.
-    #[error("the supervisor {0} was replaced by another process of its name: its learners must stop")]
+    #[error(
+        "the supervisor {0} was replaced by another process of its name: its learners must stop"
+    )]
     Replaced(String),
     /// The request makes no sense in this state: HTTP 400.
     #[error("{0}")]
@@ -134,8 +140,15 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run as the journal left it. `incarnation` is drawn anew by every coordinator process: names of folders and groups carry it, so that none is used twice.
-    pub fn new(settings: Settings, record: Record, facts: Facts, incarnation: u64, now: Now) -> Self {
+    /// A run as the journal left it. `incarnation` is drawn anew by every coordinator process:
+    /// names of folders and groups carry it, so that none is used twice.
+    pub fn new(
+        settings: Settings,
+        record: Record,
+        facts: Facts,
+        incarnation: u64,
+        now: Now,
+    ) -> Self {
         Self {
             settings,
             record,
@@ -167,14 +180,22 @@ impl Run {
         self.desired.as_ref()
     }
 
-    /// Takes the operator's wish. A lower epoch than any seen is refused; so is a lower generation within an epoch.
+    /// Takes the operator's wish. A lower epoch than any seen is refused; so is a lower generation
+    /// within an epoch.
     pub fn desire(&mut self, desired: Desired) -> Result<(), Refusal> {
         let epoch = self.record.epoch.unwrap_or(0);
         if desired.epoch < epoch {
             return Err(Refusal::Fenced { what: "epoch", sent: desired.epoch, current: epoch });
         }
-        if let Some(old) = self.desired.as_ref().filter(|old| old.epoch == desired.epoch && old.generation > desired.generation) {
-            return Err(Refusal::Invalid(format!("generation {} is older than {}, which is applied", desired.generation, old.generation)));
+        if let Some(old) = self
+            .desired
+            .as_ref()
+            .filter(|old| old.epoch == desired.epoch && old.generation > desired.generation)
+        {
+            return Err(Refusal::Invalid(format!(
+                "generation {} is older than {}, which is applied",
+                desired.generation, old.generation
+            )));
         }
         self.record.epoch = Some(desired.epoch);
         self.desired = Some(desired);
@@ -184,7 +205,9 @@ impl Run {
     /// Refuses an attempt that is not the current one.
     pub fn fence(&self, attempt: u32) -> Result<(), Refusal> {
         let current = self.record.attempt;
-        if attempt == current && matches!(self.record.stage, Stage::Running(_) | Stage::Stopping { .. }) {
+        if attempt == current
+            && matches!(self.record.stage, Stage::Running(_) | Stage::Stopping { .. })
+        {
             return Ok(());
         }
         Err(Refusal::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })

@@ -34,7 +34,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// The run's job was made anew: its epochs and restarts are counted from the start, and a run that had failed is tried again. A finished one stays finished.
+    /// The run's job was made anew: its epochs and restarts are counted from the start, and a run
+    /// that had failed is tried again. A finished one stays finished.
     pub fn renew(&mut self) {
         self.epoch = None;
         self.restarts = 0;

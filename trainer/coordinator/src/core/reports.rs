@@ -21,7 +21,8 @@ pub enum Folder {
 }
 
 impl Run {
-    /// A step is done. Repeating a report changes nothing; reported progress never falls, whatever a replay repeats.
+    /// A step is done. Repeating a report changes nothing; reported progress never falls, whatever
+    /// a replay repeats.
     pub fn step_done(&mut self, attempt: u32, step: u32) -> Result<(), Refusal> {
         self.fence(attempt)?;
         if !self.is_fixed(step) {
@@ -34,21 +35,36 @@ impl Run {
         Ok(())
     }
 
-    /// The loss of the evaluation data is measured. Answers whether the evaluation at `step` consists of nothing else.
-    pub fn validation_done(&mut self, step: u32, report: ValidationReport) -> Result<bool, Refusal> {
+    /// The loss of the evaluation data is measured. Answers whether the evaluation at `step`
+    /// consists of nothing else.
+    pub fn validation_done(
+        &mut self,
+        step: u32,
+        report: ValidationReport,
+    ) -> Result<bool, Refusal> {
         self.fence(report.attempt)?;
         if !self.settings.validation || self.position.is_some_and(|position| position != step) {
-            return Err(Refusal::Invalid(format!("no validation after {step} steps was asked for")));
+            return Err(Refusal::Invalid(format!(
+                "no validation after {step} steps was asked for"
+            )));
         }
         self.validation = Some((step, report));
         Ok(!self.settings.accuracy)
     }
 
     /// A checkpoint is complete.
-    pub fn checkpoint_done(&mut self, attempt: u32, version: Version, path: &Path) -> Result<(), Refusal> {
+    pub fn checkpoint_done(
+        &mut self,
+        attempt: u32,
+        version: Version,
+        path: &Path,
+    ) -> Result<(), Refusal> {
         self.fence(attempt)?;
         if version.attempt != attempt || path != self.checkpoint_path(version) {
-            return Err(Refusal::Invalid(format!("checkpoint {version} of attempt {attempt} at {} was not asked for", path.display())));
+            return Err(Refusal::Invalid(format!(
+                "checkpoint {version} of attempt {attempt} at {} was not asked for",
+                path.display()
+            )));
         }
         self.record.restarts_in_vain = 0;
         self.facts.checkpoints.insert(version);
@@ -56,11 +72,20 @@ impl Run {
     }
 
     /// A folder of weights is complete.
-    pub fn folder_ready(&mut self, attempt: u32, version: Version, path: &Path, now: Now) -> Result<Folder, Refusal> {
+    pub fn folder_ready(
+        &mut self,
+        attempt: u32,
+        version: Version,
+        path: &Path,
+        now: Now,
+    ) -> Result<Folder, Refusal> {
         self.fence(attempt)?;
         if path == self.settings.run_directory.join(EXPORT_DIR) {
             if version.step != self.settings.total_steps {
-                return Err(Refusal::Invalid(format!("an export of {version}, but the run has {} steps", self.settings.total_steps)));
+                return Err(Refusal::Invalid(format!(
+                    "an export of {version}, but the run has {} steps",
+                    self.settings.total_steps
+                )));
             }
             self.record.exported = true;
             return Ok(Folder::Exported);
@@ -70,7 +95,10 @@ impl Run {
             return Ok(Folder::Exported);
         }
         match &self.publication {
-            Some(publication) if publication.version == version && publication.route == Route::Disk(path.to_owned()) => {
+            Some(publication)
+                if publication.version == version
+                    && publication.route == Route::Disk(path.to_owned()) =>
+            {
                 self.record.published = Some(Published { version, folder: Some(path.to_owned()) });
                 self.published_at = now;
                 Ok(Folder::Published)
@@ -80,7 +108,13 @@ impl Run {
     }
 
     /// A sender is about to broadcast: answers its transfers, in the order in which it makes them.
-    pub fn sender_ready(&mut self, attempt: u32, version: Version, rank: u32, now: Now) -> Result<Vec<Transfer>, Refusal> {
+    pub fn sender_ready(
+        &mut self,
+        attempt: u32,
+        version: Version,
+        rank: u32,
+        now: Now,
+    ) -> Result<Vec<Transfer>, Refusal> {
         self.fence(attempt)?;
         match &mut self.publication {
             Some(publication) if publication.version == version => match &mut publication.route {
@@ -90,7 +124,11 @@ impl Run {
                     }
                     self.record.published = Some(Published { version, folder: None });
                     self.published_at = now;
-                    Ok(transfers.iter().filter(|transfer| transfer.sender == rank).cloned().collect())
+                    Ok(transfers
+                        .iter()
+                        .filter(|transfer| transfer.sender == rank)
+                        .cloned()
+                        .collect())
                 }
                 Route::Disk(_) => Ok(Vec::new()),
             },
@@ -100,7 +138,11 @@ impl Run {
 
     /// A transfer ended, well or not; the engine's version tells which.
     pub fn transfer_over(&mut self, transfer: &Transfer) {
-        let Some(Publication { route: Route::Broadcast { transfers, outstanding, .. }, .. }) = &mut self.publication else { return };
+        let Some(Publication { route: Route::Broadcast { transfers, outstanding, .. }, .. }) =
+            &mut self.publication
+        else {
+            return;
+        };
         if transfers.contains(transfer) {
             outstanding.remove(&transfer.engine);
         }

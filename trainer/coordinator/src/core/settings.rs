@@ -33,7 +33,8 @@ pub struct Settings {
     pub engine_ranks: u32,
     /// Where a run without a checkpoint of its own starts.
     pub restore_from: Option<Restore>,
-    /// Where checkpoints, exports and published weights go: the run directory, or `s3://bucket/prefix`.
+    /// Where checkpoints, exports and published weights go: the run directory, or
+    /// `s3://bucket/prefix`.
     pub run_directory: PathBuf,
 }
 

@@ -1,6 +1,8 @@
 //! The run as the operator sees it.
 
-use rljob_protocol::status::{CoordinatorStatus, EngineState, EvaluationMetrics, Phase, StepMetrics, SupervisorState};
+use rljob_protocol::status::{
+    CoordinatorStatus, EngineState, EvaluationMetrics, Phase, StepMetrics, SupervisorState,
+};
 
 use super::supervisors::running;
 use super::{Now, Run, Stage};
@@ -15,13 +17,21 @@ impl Run {
             _ if self.draining() => Phase::Draining,
             Stage::Forming { restarting: true } | Stage::Stopping { .. } => Phase::Restarting,
             Stage::Running(_) if self.position.is_some() => Phase::Running,
-            Stage::Running(layout) if layout.restore.is_some() && self.record.restarts > 0 => Phase::Restarting,
+            Stage::Running(layout) if layout.restore.is_some() && self.record.restarts > 0 => {
+                Phase::Restarting
+            }
             Stage::Forming { .. } | Stage::Running(_) => Phase::Starting,
         }
     }
 
     /// The whole status.
-    pub fn status(&self, metrics: Option<StepMetrics>, evaluation: Option<EvaluationMetrics>, engines: Vec<EngineState>, now: Now) -> CoordinatorStatus {
+    pub fn status(
+        &self,
+        metrics: Option<StepMetrics>,
+        evaluation: Option<EvaluationMetrics>,
+        engines: Vec<EngineState>,
+        now: Now,
+    ) -> CoordinatorStatus {
         CoordinatorStatus {
             epoch: self.desired.as_ref().map(|desired| desired.epoch),
             generation: self.desired.as_ref().map(|desired| desired.generation),
@@ -41,11 +51,14 @@ impl Run {
 
     fn supervisor_states(&self, now: Now) -> Vec<SupervisorState> {
         let current = Some(self.record.attempt);
-        let state = |(name, alive, report): (&str, bool, &rljob_protocol::supervisor::SupervisorReport)| SupervisorState {
-            name: name.to_owned(),
-            alive,
-            learners: if report.attempt == current { running(report) } else { 0 },
-        };
+        let state =
+            |(name, alive, report): (&str, bool, &rljob_protocol::supervisor::SupervisorReport)| {
+                SupervisorState {
+                    name: name.to_owned(),
+                    alive,
+                    learners: if report.attempt == current { running(report) } else { 0 },
+                }
+            };
         self.supervisors.all(now).into_iter().map(state).collect()
     }
 }

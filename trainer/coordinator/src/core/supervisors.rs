@@ -42,14 +42,25 @@ pub enum Standing {
 }
 
 impl Supervisors {
-    /// Takes a report; `known` is the process that has this name in the group, `since` when the coordinator started. False if the name is another process's: of two, it is that of
-    /// the later one for as long as that is heard. So an old process that comes back never takes the place of its successor, whoever of them a new coordinator hears first.
-    pub fn report(&mut self, name: &str, report: SupervisorReport, known: Option<&Member>, since: Now, now: Now) -> bool {
+    /// Takes a report; `known` is the process that has this name in the group, `since` when the
+    /// coordinator started. False if the name is another process's: of two, it is that of the later
+    /// one for as long as that is heard. So an old process that comes back never takes the place of
+    /// its successor, whoever of them a new coordinator hears first.
+    pub fn report(
+        &mut self,
+        name: &str,
+        report: SupervisorReport,
+        known: Option<&Member>,
+        since: Now,
+        now: Now,
+    ) -> bool {
         let holder = match self.seen.get(name) {
             Some(seen) => Some((&seen.report.instance, seen.report.started_at, seen.at + SILENCE)),
             None => known.map(|member| (&member.instance, member.started_at, since + GRACE)),
         };
-        let is_its_name = holder.is_none_or(|(instance, started_at, until)| *instance == report.instance || report.started_at > started_at || now > until);
+        let is_its_name = holder.is_none_or(|(instance, started_at, until)| {
+            *instance == report.instance || report.started_at > started_at || now > until
+        });
         if is_its_name {
             self.seen.insert(name.to_owned(), Seen { report, at: now });
         }
@@ -71,7 +82,12 @@ impl Supervisors {
         match self.seen.get(&member.name) {
             None if now.saturating_sub(since) > GRACE => Standing::Lost,
             None => Standing::Quiet,
-            Some(seen) if seen.report.instance != member.instance || now.saturating_sub(seen.at) > SILENCE => Standing::Lost,
+            Some(seen)
+                if seen.report.instance != member.instance
+                    || now.saturating_sub(seen.at) > SILENCE =>
+            {
+                Standing::Lost
+            }
             Some(seen) => Standing::Alive { running: running(&seen.report) },
         }
     }
@@ -81,9 +97,16 @@ impl Supervisors {
         self.seen.get(name).map(|seen| &seen.report)
     }
 
-    /// Names, whether each reported lately, and its report; in order of name, numbers in names by value.
+    /// Names, whether each reported lately, and its report; in order of name, numbers in names by
+    /// value.
     pub fn all(&self, now: Now) -> Vec<(&str, bool, &SupervisorReport)> {
-        let mut all: Vec<_> = self.seen.iter().map(|(name, seen)| (name.as_str(), now.saturating_sub(seen.at) <= SILENCE, &seen.report)).collect();
+        let mut all: Vec<_> = self
+            .seen
+            .iter()
+            .map(|(name, seen)| {
+                (name.as_str(), now.saturating_sub(seen.at) <= SILENCE, &seen.report)
+            })
+            .collect();
         all.sort_by_key(|(name, ..)| ordinal(name));
         all
     }
@@ -91,16 +114,20 @@ impl Supervisors {
 
 /// Learners that run according to a report.
 pub fn running(report: &SupervisorReport) -> u32 {
-    report.learners.iter().filter(|learner| matches!(learner, LearnerState::Running(_))).count() as u32
+    report.learners.iter().filter(|learner| matches!(learner, LearnerState::Running(_))).count()
+        as u32
 }
 
-/// The failed learner of a report that is most likely the cause: one that cannot use its input, then one ended by a signal, before one that merely lost its peer.
+/// The failed learner of a report that is most likely the cause: one that cannot use its input,
+/// then one ended by a signal, before one that merely lost its peer.
 pub fn failed(report: &SupervisorReport) -> Option<(i32, &str)> {
     let exits = report.learners.iter().filter_map(|learner| match learner {
         LearnerState::Exited { code, log_tail } if *code != 0 => Some((*code, log_tail.as_str())),
         _ => None,
     });
-    exits.min_by_key(|(code, _)| (*code != EXIT_LEARNER_INPUT, *code == EXIT_LEARNER_PEER, *code < 128))
+    exits.min_by_key(|(code, _)| {
+        (*code != EXIT_LEARNER_INPUT, *code == EXIT_LEARNER_PEER, *code < 128)
+    })
 }
 
 /// `trainer-10` comes after `trainer-9`.

@@ -30,7 +30,13 @@ pub(super) fn settings() -> Settings {
         evaluation_every: None,
         accuracy: true,
         validation: false,
-        admission: Admission { batch_size: 1, total_steps: 4, max_staleness: 0, every_steps: 1, stale: StaleSamples::Keep },
+        admission: Admission {
+            batch_size: 1,
+            total_steps: 4,
+            max_staleness: 0,
+            every_steps: 1,
+            stale: StaleSamples::Keep,
+        },
         method: WeightSyncMethod::Disk,
         engine_ranks: 1,
         restore_from: None,
@@ -45,7 +51,13 @@ pub(super) fn desired() -> Desired {
         mode: Mode::Run,
         engines: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },
-        restart: RestartPolicy { max_restarts: 1, backoff_initial_seconds: 4, backoff_max_seconds: 300, hang_timeout_seconds: 600, rules: vec![] },
+        restart: RestartPolicy {
+            max_restarts: 1,
+            backoff_initial_seconds: 4,
+            backoff_max_seconds: 300,
+            hang_timeout_seconds: 600,
+            rules: vec![],
+        },
     }
 }
 
@@ -58,7 +70,11 @@ pub(super) fn version(step: u32, attempt: u32) -> Version {
 }
 
 /// Of a process of its own; `a2` started after `a`.
-pub(super) fn report(instance: &str, attempt: Option<u32>, learners: Vec<LearnerState>) -> SupervisorReport {
+pub(super) fn report(
+    instance: &str,
+    attempt: Option<u32>,
+    learners: Vec<LearnerState>,
+) -> SupervisorReport {
     SupervisorReport {
         instance: instance.to_owned(),
         started_at: instance.trim_start_matches(char::is_alphabetic).parse().unwrap_or(1),
@@ -76,7 +92,11 @@ pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
 }
 
 pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {
-    report(instance, Some(attempt), vec![LearnerState::Exited { code, log_tail: "last\nlines".to_owned() }])
+    report(
+        instance,
+        Some(attempt),
+        vec![LearnerState::Exited { code, log_tail: "last\nlines".to_owned() }],
+    )
 }
 
 fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
@@ -86,7 +106,10 @@ fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
         world_size: 2,
         rendezvous_address: "a.example".to_owned(),
         rendezvous_port: 7000,
-        restore: restore.map(|version| Restore { version, path: PathBuf::from(format!("/run/checkpoints/{version}")) }),
+        restore: restore.map(|version| Restore {
+            version,
+            path: PathBuf::from(format!("/run/checkpoints/{version}")),
+        }),
     })
 }
 
@@ -160,7 +183,8 @@ fn ranks_follow_the_numbers_in_the_names() {
 }
 
 #[test]
-fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff() {
+fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff()
+ {
     let mut run = started();
     run.record.restarts_in_vain = 1;
     run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
@@ -178,9 +202,17 @@ fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkp
     assert_eq!((run.record().restarts, run.record().last_failure.clone()), (1, Some(expected)));
     assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(5)), Order::Stop, "2 to 4 s of backoff");
     tell(&mut run, "t-0", exited("a", 0, 137), at(8));
-    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(8)), Order::Stop, "the checkpoints are not verified yet");
+    assert_eq!(
+        tell(&mut run, "t-1", exited("b", 0, 1), at(8)),
+        Order::Stop,
+        "the checkpoints are not verified yet"
+    );
     run.checkpoints_verified(BTreeSet::from([version(2, 0)]));
-    assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(8)), group(1, 1, Some(version(2, 0))), "the newer one was refused");
+    assert_eq!(
+        tell(&mut run, "t-1", exited("b", 0, 1), at(8)),
+        group(1, 1, Some(version(2, 0))),
+        "the newer one was refused"
+    );
 }
 
 #[test]
@@ -192,7 +224,10 @@ fn a_spent_budget_fails_the_run_with_the_first_cause_and_lets_supervisors_go() {
     tell(&mut run, "t-0", exited("a", 1, 1), at(61));
     assert_eq!(run.phase(), Phase::Failed);
     assert_eq!(run.record().restarts, 1);
-    assert_eq!(run.record().last_failure.as_ref().unwrap().message, "a learner of t-1 exited with code 70: last | lines");
+    assert_eq!(
+        run.record().last_failure.as_ref().unwrap().message,
+        "a learner of t-1 exited with code 70: last | lines"
+    );
     assert_eq!(tell(&mut run, "t-0", exited("a", 1, 1), at(62)), Order::Exit);
 }
 
@@ -203,7 +238,10 @@ fn an_older_attempt_is_fenced() {
     restart(&mut run, 0);
     assert_eq!(run.instruct(0, 0, &[], at(61)), Err(fenced(0)));
     assert_eq!(run.step_done(0, 1), Err(fenced(0)));
-    assert_eq!(run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()), Err(fenced(0)));
+    assert_eq!(
+        run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()),
+        Err(fenced(0))
+    );
     assert_eq!(run.folder_ready(0, version(0, 0), "/x".as_ref(), at(2)), Err(fenced(0)));
     assert_eq!(run.sender_ready(2, version(0, 0), 0, at(2)), Err(fenced(2)));
 }
@@ -223,8 +261,14 @@ fn a_drain_writes_a_checkpoint_lets_the_learners_go_and_frees_nobody() {
     let mut run = started_with(settings(), Facts { fixed_step: 1, ..Facts::default() });
     run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
     let path = PathBuf::from("/run/checkpoints/step-1.attempt-0");
-    assert_eq!(ask(&mut run, 0, 1), Instruction::Checkpoint { version: version(1, 0), path: path.clone() });
-    assert_eq!((ask(&mut run, 0, 1), run.phase(), run.work()), (Instruction::Wait, Phase::Draining, Work::None));
+    assert_eq!(
+        ask(&mut run, 0, 1),
+        Instruction::Checkpoint { version: version(1, 0), path: path.clone() }
+    );
+    assert_eq!(
+        (ask(&mut run, 0, 1), run.phase(), run.work()),
+        (Instruction::Wait, Phase::Draining, Work::None)
+    );
     run.checkpoint_done(0, version(1, 0), &path).unwrap();
     assert_eq!(ask(&mut run, 0, 1), Instruction::Exit);
     tell(&mut run, "t-0", exited("a", 0, 0), at(3));
@@ -239,12 +283,20 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
     assert_eq!(ask(&mut run, 0, 0), Instruction::Exit, "nothing is done yet");
     tell(&mut run, "t-0", exited("a", 0, 0), at(3));
     tell(&mut run, "t-1", exited("b", 0, 0), at(3));
-    let mut next = Run::new(settings(), run.record().clone(), Facts { checkpoints: BTreeSet::from([version(2, 0)]), ..Facts::default() }, 8, at(0));
+    let mut next = Run::new(
+        settings(),
+        run.record().clone(),
+        Facts { checkpoints: BTreeSet::from([version(2, 0)]), ..Facts::default() },
+        8,
+        at(0),
+    );
     next.desire(Desired { epoch: 2, ..desired() }).unwrap();
     next.tick(at(0));
     next.checkpoints_verified(BTreeSet::from([version(2, 0)]));
     tell(&mut next, "t-0", report("c", None, vec![]), at(0));
-    let Order::Run(group) = tell(&mut next, "t-1", report("d", None, vec![]), at(0)) else { panic!("not started") };
+    let Order::Run(group) = tell(&mut next, "t-1", report("d", None, vec![]), at(0)) else {
+        panic!("not started")
+    };
     assert_eq!((group.attempt, group.restore.unwrap().version), (1, version(2, 0)));
     assert_eq!(next.record().restarts, 0);
 }
@@ -252,7 +304,13 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
 #[test]
 fn a_restarted_coordinator_lets_the_learners_go_on_under_the_same_attempt() {
     let run = started();
-    let mut next = Run::new(settings(), run.record().clone(), Facts { fixed_step: 1, ..Facts::default() }, 8, at(0));
+    let mut next = Run::new(
+        settings(),
+        run.record().clone(),
+        Facts { fixed_step: 1, ..Facts::default() },
+        8,
+        at(0),
+    );
     assert_eq!(tell(&mut next, "t-0", running("a", 0), at(20)), Order::Wait, "no epoch yet");
     next.desire(desired()).unwrap();
     assert_eq!(tell(&mut next, "t-0", running("a", 0), at(21)), group(0, 0, None));
@@ -264,7 +322,12 @@ fn a_restarted_coordinator_lets_the_learners_go_on_under_the_same_attempt() {
 #[test]
 fn input_that_cannot_be_used_stops_the_learners_and_fails_the_run() {
     let mut run = started();
-    let failure = LearnerFailure { reason: "CoordinatorInput".to_owned(), message: "line 3".to_owned(), supervisor: None, exit_code: None };
+    let failure = LearnerFailure {
+        reason: "CoordinatorInput".to_owned(),
+        message: "line 3".to_owned(),
+        supervisor: None,
+        exit_code: None,
+    };
     run.fail(failure.clone());
     assert_eq!(tell(&mut run, "t-0", running("a", 0), at(2)), Order::Stop);
     tell(&mut run, "t-0", exited("a", 0, 143), at(3));

@@ -5,14 +5,17 @@ use rljob_protocol::version::Version;
 
 use super::{Run, Stage};
 
-/// The one piece of work that the learners wait for; or, where batches are sampled ahead, that goes on beside them.
+/// The one piece of work that the learners wait for; or, where batches are sampled ahead, that goes
+/// on beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Nothing: they train, wait for the operator, or are not there.
     None,
-    /// The learners themselves measure the loss of the evaluation data; the next batch waits for it as for an evaluation.
+    /// The learners themselves measure the loss of the evaluation data; the next batch waits for it
+    /// as for an evaluation.
     Validate,
-    /// Evaluate `version`; the next batch waits for it, so that a replay never finds an evaluation missing.
+    /// Evaluate `version`; the next batch waits for it, so that a replay never finds an evaluation
+    /// missing.
     Evaluate(Version),
     /// Sample the batch of step `version.step + 1` from engines that hold `version`.
     Rollout(Version),
@@ -37,12 +40,19 @@ impl Run {
     /// The work wanted now.
     pub fn work(&self) -> Work {
         match self.position {
-            Some(steps) if matches!(self.record.stage, Stage::Running(_)) && self.desired.is_some() && !self.draining() => self.work_at(steps),
+            Some(steps)
+                if matches!(self.record.stage, Stage::Running(_))
+                    && self.desired.is_some()
+                    && !self.draining() =>
+            {
+                self.work_at(steps)
+            }
             _ => Work::None,
         }
     }
 
-    /// The work wanted of learners that have done `steps`. It starts when they ask, so that a replayed step asks for nothing.
+    /// The work wanted of learners that have done `steps`. It starts when they ask, so that a
+    /// replayed step asks for nothing.
     pub(super) fn work_at(&self, steps: u32) -> Work {
         if self.settings.ahead() {
             return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
@@ -50,7 +60,11 @@ impl Run {
         let version = Version { step: steps, attempt: self.record.attempt };
         if self.evaluation_due(steps) {
             let validated = self.settings.accuracy && self.validation(steps).is_some();
-            if self.settings.validation && !validated { Work::Validate } else { Work::Evaluate(version) }
+            if self.settings.validation && !validated {
+                Work::Validate
+            } else {
+                Work::Evaluate(version)
+            }
         } else if steps >= self.settings.total_steps || steps < self.facts.fixed_step {
             Work::None
         } else if self.settings.rollouts {
@@ -60,10 +74,12 @@ impl Run {
         }
     }
 
-    /// Before the first step, every n steps and after the last, once each. One that could not be made in time is due until the next.
+    /// Before the first step, every n steps and after the last, once each. One that could not be
+    /// made in time is due until the next.
     pub(super) fn evaluation_due(&self, steps: u32) -> bool {
         let Some(every) = self.settings.evaluation_every else { return false };
-        let scheduled = if steps == self.settings.total_steps { steps } else { steps - steps % every.max(1) };
+        let scheduled =
+            if steps == self.settings.total_steps { steps } else { steps - steps % every.max(1) };
         !self.record.exported && self.facts.evaluated.range(scheduled..=steps).next().is_none()
     }
 

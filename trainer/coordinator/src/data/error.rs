@@ -195,6 +195,8 @@ pub enum DataError {
         source: UnusableAnswer,
     },
     /// Texts to learn end with a token that the model folder does not name.
-    #[error("the model folder names no end-of-sequence token: set eos_token_id in its generation_config.json")]
+    #[error(
+        "the model folder names no end-of-sequence token: set eos_token_id in its generation_config.json"
+    )]
     NoEndToken,
 }

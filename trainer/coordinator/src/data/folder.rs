@@ -5,7 +5,8 @@
 //!  else names of files      ─ split ────────▶ data/train-00000-of-00002.parquet, test.jsonl, validation/part.jsonl …
 //! ```
 //!
-//! As in the `datasets` library, a folder whose names tell no split apart is all `train`. Only names are looked at here, never rows.
+//! As in the `datasets` library, a folder whose names tell no split apart is all `train`. Only
+//! names are looked at here, never rows.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +17,11 @@ use super::DataError;
 /// Folders below the dataset's own that are looked into.
 const MAX_DEPTH: u32 = 4;
 /// Words in names that stand for a split.
-const KEYWORDS: [(&str, &[&str]); 3] =
-    [("train", &["train", "training"]), ("test", &["test", "testing", "eval", "evaluation"]), ("validation", &["validation", "valid", "dev", "val"])];
+const KEYWORDS: [(&str, &[&str]); 3] = [
+    ("train", &["train", "training"]),
+    ("test", &["test", "testing", "eval", "evaluation"]),
+    ("validation", &["validation", "valid", "dev", "val"]),
+];
 
 /// Which part of a folder is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +48,10 @@ pub fn files(path: &Path, wanted: Wanted<'_>) -> Result<Files, DataError> {
     let unreadable = |source| DataError::Read { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(unreadable)?.is_dir() {
         let field = wanted.split.map(|_| "split").or(wanted.subset.map(|_| "subset"));
-        return field
-            .map_or_else(|| Ok(Files { paths: vec![path.to_owned()], rows: None }), |field| Err(DataError::NotAFolder { path: path.to_owned(), field }));
+        return field.map_or_else(
+            || Ok(Files { paths: vec![path.to_owned()], rows: None }),
+            |field| Err(DataError::NotAFolder { path: path.to_owned(), field }),
+        );
     }
     let split = wanted.split.unwrap_or(wanted.default_split);
     let card = Card::read(path)?;
@@ -61,7 +67,11 @@ pub fn files(path: &Path, wanted: Wanted<'_>) -> Result<Files, DataError> {
 
 fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {
     let (path, split) = (folder.to_owned(), split.to_owned());
-    if splits.is_empty() { DataError::NoData { path } } else { DataError::NoSplit { path, split, found: splits.join(", ") } }
+    if splits.is_empty() {
+        DataError::NoData { path }
+    } else {
+        DataError::NoSplit { path, split, found: splits.join(", ") }
+    }
 }
 
 /// Without a README's word, a subset is a folder.
@@ -69,7 +79,15 @@ fn subfolder(path: &Path, subset: Option<&str>) -> Result<PathBuf, DataError> {
     let Some(subset) = subset else { return Ok(path.to_owned()) };
     let folder = path.join(subset);
     let inside = !Path::new(subset).is_absolute() && !subset.split('/').any(|part| part == "..");
-    if inside && folder.is_dir() { Ok(folder) } else { Err(DataError::NoSubset { path: path.to_owned(), subset: subset.to_owned(), found: "none".to_owned() }) }
+    if inside && folder.is_dir() {
+        Ok(folder)
+    } else {
+        Err(DataError::NoSubset {
+            path: path.to_owned(),
+            subset: subset.to_owned(),
+            found: "none".to_owned(),
+        })
+    }
 }
 
 /// Front matter of README.md, and dataset_info.json; of both only what is used.
@@ -149,7 +167,8 @@ impl Card {
         let path = folder.join("README.md");
         let Some(text) = read_optional(&path)? else { return Ok(Self::default()) };
         let Some(front_matter) = front_matter(&text) else { return Ok(Self::default()) };
-        serde_yaml::from_str(front_matter).map_err(|error| DataError::Card { path, message: error.to_string() })
+        serde_yaml::from_str(front_matter)
+            .map_err(|error| DataError::Card { path, message: error.to_string() })
     }
 
     /// The wanted config; none if README.md lists none.
@@ -163,9 +182,17 @@ impl Card {
         let config = match subset {
             Some(subset) => {
                 let named = self.configs.iter().find(|config| config.name == subset);
-                return named.map(Some).ok_or(DataError::NoSubset { path, subset: subset.to_owned(), found });
+                return named.map(Some).ok_or(DataError::NoSubset {
+                    path,
+                    subset: subset.to_owned(),
+                    found,
+                });
             }
-            None => self.configs.iter().find(|config| config.default).or_else(|| self.configs.iter().find(|config| config.name == "default")),
+            None => self
+                .configs
+                .iter()
+                .find(|config| config.default)
+                .or_else(|| self.configs.iter().find(|config| config.name == "default")),
         };
         match (config, self.configs.as_slice()) {
             (Some(config), _) | (None, [config]) => Ok(Some(config)),
@@ -174,27 +201,45 @@ impl Card {
     }
 
     /// How many rows a split should have.
-    fn rows(&self, folder: &Path, subset: Option<&str>, split: &str) -> Result<Option<u64>, DataError> {
+    fn rows(
+        &self,
+        folder: &Path,
+        subset: Option<&str>,
+        split: &str,
+    ) -> Result<Option<u64>, DataError> {
         let path = folder.join("dataset_info.json");
         let file: Option<Info> = match read_optional(&path)? {
-            Some(text) => serde_json::from_str(&text).map_err(|error| DataError::Card { path, message: error.to_string() })?,
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|error| DataError::Card { path, message: error.to_string() })?,
             None => None,
         };
         let infos = self.dataset_info.as_ref().map_or(&[][..], OneOrMany::as_slice);
-        let unnamed = |info: &Info| infos.len() == 1 || matches!(info.config_name.as_deref(), None | Some("default"));
-        let matches = |info: &&Info| subset.map_or_else(|| unnamed(info), |subset| info.config_name.as_deref() == Some(subset));
+        let unnamed = |info: &Info| {
+            infos.len() == 1 || matches!(info.config_name.as_deref(), None | Some("default"))
+        };
+        let matches = |info: &&Info| {
+            subset
+                .map_or_else(|| unnamed(info), |subset| info.config_name.as_deref() == Some(subset))
+        };
         let rows = |info: &Info| match &info.splits {
-            Splits::List(list) => list.iter().find(|info| info.name == split).and_then(|info| info.num_examples),
+            Splits::List(list) => {
+                list.iter().find(|info| info.name == split).and_then(|info| info.num_examples)
+            }
             Splits::Map(map) => map.get(split).and_then(|info| info.num_examples),
         };
-        Ok(infos.iter().find(matches).and_then(rows).or_else(|| file.as_ref().filter(matches).and_then(rows)))
+        Ok(infos
+            .iter()
+            .find(matches)
+            .and_then(rows)
+            .or_else(|| file.as_ref().filter(matches).and_then(rows)))
     }
 }
 
 impl Config {
     /// Files of a split, and all splits there are.
     fn files(&self, folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), DataError> {
-        let folder = self.data_dir.as_ref().map_or_else(|| folder.to_owned(), |below| folder.join(below));
+        let folder =
+            self.data_dir.as_ref().map_or_else(|| folder.to_owned(), |below| folder.join(below));
         let Some(data_files) = &self.data_files else { return by_names(&folder, split) };
         let (mut paths, mut splits) = (Vec::new(), Vec::new());
         for file in data_files.as_slice() {
@@ -216,14 +261,21 @@ impl Config {
 
 /// Files below a folder whose path fits a pattern with `*` and `**`, by name.
 fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
-    let wrong = |message: String| DataError::Card { path: folder.join("README.md"), message: format!("data_files `{pattern}`: {message}") };
-    if Path::new(pattern).is_absolute() || pattern.split('/').any(|part| part == "..") || pattern.contains("://") {
+    let wrong = |message: String| DataError::Card {
+        path: folder.join("README.md"),
+        message: format!("data_files `{pattern}`: {message}"),
+    };
+    if Path::new(pattern).is_absolute()
+        || pattern.split('/').any(|part| part == "..")
+        || pattern.contains("://")
+    {
         return Err(wrong("must be a path below the folder".to_owned()));
     }
     let whole = format!("{}/{pattern}", glob::Pattern::escape(&folder.display().to_string()));
     let found = glob::glob(&whole).map_err(|error| wrong(error.to_string()))?;
     let paths: Result<Vec<PathBuf>, _> = found.collect();
-    let paths = paths.map_err(|error| DataError::Read { path: error.path().to_owned(), source: error.into() })?;
+    let paths = paths
+        .map_err(|error| DataError::Read { path: error.path().to_owned(), source: error.into() })?;
     if paths.is_empty() {
         return Err(wrong("no file fits; is the download complete?".to_owned()));
     }
@@ -247,7 +299,10 @@ fn by_names(folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), D
     let mut splits: Vec<String> = files.iter().map(|(split, _)| split.clone()).collect();
     splits.sort_unstable();
     splits.dedup();
-    Ok((files.into_iter().filter(|(found, _)| found == split).map(|(_, path)| path).collect(), splits))
+    Ok((
+        files.into_iter().filter(|(found, _)| found == split).map(|(_, path)| path).collect(),
+        splits,
+    ))
 }
 
 /// The split that a name tells: the wanted one's own name, or a keyword.
@@ -256,7 +311,9 @@ fn split_of(name: &str, wanted: &str) -> Option<String> {
     if words.contains(&wanted.to_lowercase().as_str()) {
         return Some(wanted.to_owned());
     }
-    let keyword = KEYWORDS.iter().find(|(_, keywords)| keywords.iter().any(|keyword| words.contains(keyword)));
+    let keyword = KEYWORDS
+        .iter()
+        .find(|(_, keywords)| keywords.iter().any(|keyword| words.contains(keyword)));
     keyword.map(|(split, _)| (*split).to_owned())
 }
 
@@ -275,7 +332,9 @@ fn walk(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), DataE
 }
 
 fn is_data(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| ["parquet", "jsonl"].iter().any(|known| extension.eq_ignore_ascii_case(known)))
+    path.extension().is_some_and(|extension| {
+        ["parquet", "jsonl"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+    })
 }
 
 /// What stands between the first two lines `---`, if the text begins with one.

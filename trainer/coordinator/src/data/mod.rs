@@ -5,8 +5,9 @@
 //!  (seed, epoch) ── order ─▶ permutation ─────────────────────────────────────────────────────────────────────────────────┴─▶ prompt(position)
 //! ```
 //!
-//! A position's prompt is a pure function of (data, spec, seed, position): nothing here remembers what was asked before, so a position is all that a
-//! restarted run needs. It must not know steps or groups.
+//! A position's prompt is a pure function of (data, spec, seed, position): nothing here remembers
+//! what was asked before, so a position is all that a restarted run needs. It must not know steps
+//! or groups.
 
 mod error;
 mod folder;
@@ -45,7 +46,8 @@ pub struct Prompt {
     pub tokens: Vec<i64>,
     /// The reference answer; none if the dataset names no answer field.
     pub answer: Option<String>,
-    /// The text to learn as tokens, the end-of-sequence token last; none if the dataset has no `completion`.
+    /// The text to learn as tokens, the end-of-sequence token last; none if the dataset has no
+    /// `completion`.
     pub completion_tokens: Option<Vec<i64>>,
 }
 
@@ -71,12 +73,24 @@ struct Source<'a> {
 
 impl Dataset {
     /// Training data: shuffled anew in each epoch by (`seed`, epoch), for ever.
-    pub fn open_train(spec: &TrainDataset, tokenizer: &TextTokenizer, seed: u64) -> Result<Self, DataError> {
+    pub fn open_train(
+        spec: &TrainDataset,
+        tokenizer: &TextTokenizer,
+        seed: u64,
+    ) -> Result<Self, DataError> {
         check_end(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
             path: &spec.path,
-            wanted: Wanted { split: spec.split.as_deref(), default_split: "train", subset: spec.subset.as_deref() },
-            templates: Templates::new(&spec.prompt, spec.completion.as_deref(), spec.answer.as_deref())?,
+            wanted: Wanted {
+                split: spec.split.as_deref(),
+                default_split: "train",
+                subset: spec.subset.as_deref(),
+            },
+            templates: Templates::new(
+                &spec.prompt,
+                spec.completion.as_deref(),
+                spec.answer.as_deref(),
+            )?,
             format: spec.format,
             max_prompt_tokens: spec.max_prompt_tokens,
             limit: usize::MAX,
@@ -85,12 +99,23 @@ impl Dataset {
     }
 
     /// Evaluation data: the first `limit` rows that are short enough, in their own order.
-    pub fn open_evaluation(spec: &EvaluationDataset, tokenizer: &TextTokenizer) -> Result<Self, DataError> {
+    pub fn open_evaluation(
+        spec: &EvaluationDataset,
+        tokenizer: &TextTokenizer,
+    ) -> Result<Self, DataError> {
         check_end(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
             path: &spec.path,
-            wanted: Wanted { split: spec.split.as_deref(), default_split: "test", subset: spec.subset.as_deref() },
-            templates: Templates::new(&spec.prompt, spec.completion.as_deref(), spec.answer.as_deref())?,
+            wanted: Wanted {
+                split: spec.split.as_deref(),
+                default_split: "test",
+                subset: spec.subset.as_deref(),
+            },
+            templates: Templates::new(
+                &spec.prompt,
+                spec.completion.as_deref(),
+                spec.answer.as_deref(),
+            )?,
             format: spec.format,
             max_prompt_tokens: spec.max_prompt_tokens,
             limit: spec.limit as usize,
@@ -99,7 +124,10 @@ impl Dataset {
     }
 
     /// Rows; never 0.
-    #[expect(clippy::len_without_is_empty, reason = "data without rows is refused when it is opened")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "data without rows is refused when it is opened"
+    )]
     pub fn len(&self) -> u64 {
         self.rows.len() as u64
     }
@@ -125,10 +153,12 @@ impl Dataset {
         })
     }
 
-    /// Checks that every row fits a context of so many tokens, with its completion or, where that is sampled, one token of it.
+    /// Checks that every row fits a context of so many tokens, with its completion or, where that
+    /// is sampled, one token of it.
     pub fn check_lengths(&self, context: u32) -> Result<(), DataError> {
         for row in &self.rows {
-            let (place, prompt, completion) = (row.place.clone(), row.prompt_tokens, row.completion_tokens.max(1));
+            let (place, prompt, completion) =
+                (row.place.clone(), row.prompt_tokens, row.completion_tokens.max(1));
             if prompt == 0 {
                 return Err(DataError::EmptyPrompt { place });
             }
@@ -139,12 +169,17 @@ impl Dataset {
         Ok(())
     }
 
-    /// Checks that `verifier` can compare with every row's answer; the first one that it cannot is named.
+    /// Checks that `verifier` can compare with every row's answer; the first one that it cannot is
+    /// named.
     pub fn check_answers(&self, verifier: &Verifier) -> Result<(), DataError> {
         for row in &self.rows {
             match row.answer.as_deref() {
-                Some(answer) => verifier.check_answer(answer).map_err(|source| DataError::Answer { place: row.place.clone(), source })?,
-                None if verifier.needs_answers() => return Err(DataError::NoAnswerField { path: self.path.clone() }),
+                Some(answer) => verifier
+                    .check_answer(answer)
+                    .map_err(|source| DataError::Answer { place: row.place.clone(), source })?,
+                None if verifier.needs_answers() => {
+                    return Err(DataError::NoAnswerField { path: self.path.clone() });
+                }
                 None => {}
             }
         }
@@ -154,7 +189,11 @@ impl Dataset {
 
 /// A text to learn ends with the end-of-sequence token.
 fn check_end(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
-    if completion.is_some() && tokenizer.eos_token_id().is_none() { Err(DataError::NoEndToken) } else { Ok(()) }
+    if completion.is_some() && tokenizer.eos_token_id().is_none() {
+        Err(DataError::NoEndToken)
+    } else {
+        Ok(())
+    }
 }
 
 impl Source<'_> {
@@ -174,20 +213,37 @@ impl Source<'_> {
             }
             rows::count_tokens(&mut batch, tokenizer, self.format)?;
             let before = batch.len();
-            batch.retain(|row| self.max_prompt_tokens.is_none_or(|limit| row.prompt_tokens <= limit as usize));
+            batch.retain(|row| {
+                self.max_prompt_tokens.is_none_or(|limit| row.prompt_tokens <= limit as usize)
+            });
             dropped += (before - batch.len()) as u64;
             rows.append(&mut batch);
         }
         match (rows.is_empty(), self.max_prompt_tokens) {
-            (true, Some(limit)) if dropped > 0 => return Err(DataError::AllDropped { path, dropped, limit }),
+            (true, Some(limit)) if dropped > 0 => {
+                return Err(DataError::AllDropped { path, dropped, limit });
+            }
             (true, _) => return Err(DataError::Empty { path }),
-            (false, _) => tracing::info!(path = self.path, rows = rows.len(), dropped, "opened the data"),
+            (false, _) => {
+                tracing::info!(path = self.path, rows = rows.len(), dropped, "opened the data")
+            }
         }
         let order = Order::new(seed, rows.len() as u64);
-        Ok(Dataset { path, rows, dropped, order, format: self.format, tokenizer: tokenizer.clone() })
+        Ok(Dataset {
+            path,
+            rows,
+            dropped,
+            order,
+            format: self.format,
+            tokenizer: tokenizer.clone(),
+        })
     }
 
-    fn batch(&self, reader: &mut impl Iterator<Item = (u64, Result<(Place, read::Fields), DataError>)>, limit: usize) -> Result<Vec<Row>, DataError> {
+    fn batch(
+        &self,
+        reader: &mut impl Iterator<Item = (u64, Result<(Place, read::Fields), DataError>)>,
+        limit: usize,
+    ) -> Result<Vec<Row>, DataError> {
         let rendered = |(number, row): (u64, Result<(Place, read::Fields), DataError>)| {
             let (place, fields) = row?;
             self.templates.row(place, number, &fields)

@@ -1,7 +1,9 @@
-//! Which row stands at which position: the file's order, or a Fisher–Yates shuffle of it for each epoch.
+//! Which row stands at which position: the file's order, or a Fisher–Yates shuffle of it for each
+//! epoch.
 //!
-//! The shuffle is written out here because it is a format: a resumed run must see the order of the run that began it, whatever versions of
-//! libraries it was built with. ChaCha's output is fixed by its definition; a library's `shuffle` is not.
+//! The shuffle is written out here because it is a format: a resumed run must see the order of the
+//! run that began it, whatever versions of libraries it was built with. ChaCha's output is fixed by
+//! its definition; a library's `shuffle` is not.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -31,7 +33,11 @@ impl Order {
         if cache.as_ref().is_none_or(|(cached, _)| *cached != epoch) {
             *cache = Some((epoch, permutation(seed, epoch, rows)));
         }
-        cache.as_ref().and_then(|(_, permutation)| permutation.get(offset as usize)).copied().unwrap_or(offset)
+        cache
+            .as_ref()
+            .and_then(|(_, permutation)| permutation.get(offset as usize))
+            .copied()
+            .unwrap_or(offset)
     }
 }
 
@@ -58,7 +64,8 @@ mod tests {
 
     #[test]
     fn the_shuffle_of_a_seed_and_epoch_never_changes() {
-        // From an implementation of RFC 8439's block function with a 64-bit counter and stream, in another language.
+        // From an implementation of RFC 8439's block function with a 64-bit counter and stream, in
+        // another language.
         assert_eq!(permutation(1, 0, 10), [1, 0, 7, 6, 8, 3, 9, 2, 4, 5]);
         assert_eq!(permutation(1, 1, 10), [8, 5, 3, 9, 2, 4, 6, 0, 7, 1]);
         assert_eq!(permutation(2, 0, 10), [7, 1, 3, 0, 4, 6, 9, 5, 8, 2]);
@@ -67,7 +74,10 @@ mod tests {
     #[test]
     fn without_a_seed_positions_follow_the_file_again_and_again() {
         let order = Order::new(None, 3);
-        assert_eq!((0..7).map(|position| order.row(position)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(
+            (0..7).map(|position| order.row(position)).collect::<Vec<_>>(),
+            [0, 1, 2, 0, 1, 2, 0]
+        );
     }
 
     proptest! {

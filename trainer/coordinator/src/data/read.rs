@@ -78,10 +78,13 @@ impl Iterator for Reader {
 
 impl Open {
     fn new(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-        let parquet = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
+        let file =
+            File::open(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+        let parquet =
+            path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
         let rows = if parquet {
-            let reader = SerializedFileReader::new(file).map_err(|source| DataError::Parquet { path: path.to_owned(), source })?;
+            let reader = SerializedFileReader::new(file)
+                .map_err(|source| DataError::Parquet { path: path.to_owned(), source })?;
             Rows::Parquet(reader.into_iter())
         } else {
             Rows::Lines(BufReader::new(file))
@@ -97,7 +100,10 @@ impl Open {
     fn next(&mut self) -> Result<Option<(Place, Fields)>, DataError> {
         let fields = match &mut self.rows {
             Rows::Parquet(rows) => {
-                let row = rows.next().transpose().map_err(|source| DataError::Parquet { path: self.path.to_path_buf(), source })?;
+                let row = rows.next().transpose().map_err(|source| DataError::Parquet {
+                    path: self.path.to_path_buf(),
+                    source,
+                })?;
                 self.number += 1;
                 row.as_ref().map(object)
             }
@@ -111,7 +117,9 @@ impl Open {
         let mut bytes = Vec::new();
         loop {
             bytes.clear();
-            let read = file.read_until(b'\n', &mut bytes).map_err(|source| DataError::Read { path: self.path.to_path_buf(), source })?;
+            let read = file
+                .read_until(b'\n', &mut bytes)
+                .map_err(|source| DataError::Read { path: self.path.to_path_buf(), source })?;
             if read == 0 {
                 return Ok(None);
             }
@@ -120,7 +128,9 @@ impl Open {
                 break;
             }
         }
-        serde_json::from_slice(&bytes).map(Some).map_err(|source| DataError::Json { place: self.place(), source })
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|source| DataError::Json { place: self.place(), source })
     }
 }
 
@@ -128,7 +138,8 @@ fn object(row: &Row) -> Fields {
     row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect()
 }
 
-/// A Parquet value as JSON. What JSON has no word for (dates, decimals) is its text; bytes that are no text, and numbers that are none, are null.
+/// A Parquet value as JSON. What JSON has no word for (dates, decimals) is its text; bytes that are
+/// no text, and numbers that are none, are null.
 fn value(field: &Field) -> Value {
     match field {
         Field::Null => Value::Null,
@@ -149,7 +160,9 @@ fn value(field: &Field) -> Value {
         Field::Bytes(bytes) => std::str::from_utf8(bytes.data()).map_or(Value::Null, Value::from),
         Field::Group(row) => Value::Object(object(row)),
         Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect()),
-        Field::MapInternal(map) => Value::Object(map.entries().iter().map(|(key, item)| (key_text(key), value(item))).collect()),
+        Field::MapInternal(map) => Value::Object(
+            map.entries().iter().map(|(key, item)| (key_text(key), value(item))).collect(),
+        ),
         other => Value::from(other.to_string()),
     }
 }

@@ -1,4 +1,5 @@
-//! Rows rendered by the spec's templates, and how many tokens they have. Everything that can be wrong with a row is found here, when the data is opened.
+//! Rows rendered by the spec's templates, and how many tokens they have. Everything that can be
+//! wrong with a row is found here, when the data is opened.
 
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
 use rljob_crds::data::PromptFormat;
@@ -35,24 +36,44 @@ pub struct Templates {
 
 impl Templates {
     /// Compiles the templates. A variable that a row lacks is an error when it is used.
-    pub fn new(prompt: &str, completion: Option<&str>, answer: Option<&str>) -> Result<Self, DataError> {
+    pub fn new(
+        prompt: &str,
+        completion: Option<&str>,
+        answer: Option<&str>,
+    ) -> Result<Self, DataError> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_formatter(print);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        let mut add =
-            |template, source: &str| environment.add_template_owned(template, source.to_owned()).map_err(|source| DataError::Template { template, source });
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let mut add = |template, source: &str| {
+            environment
+                .add_template_owned(template, source.to_owned())
+                .map_err(|source| DataError::Template { template, source })
+        };
         add(PROMPT, prompt)?;
         completion.map_or(Ok(()), |source| add(COMPLETION, source))?;
-        Ok(Self { environment, completion: completion.is_some(), answer: answer.map(str::to_owned) })
+        Ok(Self {
+            environment,
+            completion: completion.is_some(),
+            answer: answer.map(str::to_owned),
+        })
     }
 
     /// A row, its tokens not counted yet.
     pub fn row(&self, place: Place, number: u64, fields: &Fields) -> Result<Row, DataError> {
         Ok(Row {
             prompt: self.render(PROMPT, &place, fields)?,
-            completion: if self.completion { Some(self.render(COMPLETION, &place, fields)?) } else { None },
-            answer: self.answer.as_deref().map(|field| answer(&place, field, fields)).transpose()?,
+            completion: if self.completion {
+                Some(self.render(COMPLETION, &place, fields)?)
+            } else {
+                None
+            },
+            answer: self
+                .answer
+                .as_deref()
+                .map(|field| answer(&place, field, fields))
+                .transpose()?,
             place,
             number,
             prompt_tokens: 0,
@@ -60,13 +81,27 @@ impl Templates {
         })
     }
 
-    fn render(&self, template: &'static str, place: &Place, fields: &Fields) -> Result<String, DataError> {
-        let compiled = self.environment.get_template(template).map_err(|source| DataError::Template { template, source })?;
+    fn render(
+        &self,
+        template: &'static str,
+        place: &Place,
+        fields: &Fields,
+    ) -> Result<String, DataError> {
+        let compiled = self
+            .environment
+            .get_template(template)
+            .map_err(|source| DataError::Template { template, source })?;
         compiled.render(fields).map_err(|source| {
-            let mut used: Vec<String> = compiled.undeclared_variables(false).into_iter().filter(|name| !fields.contains_key(name)).collect();
+            let mut used: Vec<String> = compiled
+                .undeclared_variables(false)
+                .into_iter()
+                .filter(|name| !fields.contains_key(name))
+                .collect();
             used.sort_unstable();
             match used.into_iter().next() {
-                Some(field) if source.kind() == ErrorKind::UndefinedError => DataError::MissingField { place: place.clone(), field },
+                Some(field) if source.kind() == ErrorKind::UndefinedError => {
+                    DataError::MissingField { place: place.clone(), field }
+                }
                 _ => DataError::Render { place: place.clone(), template, source },
             }
         })
@@ -74,15 +109,23 @@ impl Templates {
 }
 
 /// A null in a prompt is a hole in the data, not the word None.
-fn print(out: &mut Output, state: &State, value: &minijinja::Value) -> Result<(), minijinja::Error> {
+fn print(
+    out: &mut Output,
+    state: &State,
+    value: &minijinja::Value,
+) -> Result<(), minijinja::Error> {
     if value.is_none() {
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a field that it prints is null"));
+        return Err(minijinja::Error::new(
+            ErrorKind::InvalidOperation,
+            "a field that it prints is null",
+        ));
     }
     escape_formatter(out, state, value)
 }
 
 fn answer(place: &Place, field: &str, fields: &Fields) -> Result<String, DataError> {
-    let wrong = |found| Err(DataError::FieldType { place: place.clone(), field: field.to_owned(), found });
+    let wrong =
+        |found| Err(DataError::FieldType { place: place.clone(), field: field.to_owned(), found });
     match fields.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Number(number)) => Ok(number.to_string()),
@@ -96,21 +139,33 @@ fn answer(place: &Place, field: &str, fields: &Fields) -> Result<String, DataErr
 
 impl Row {
     /// The prompt's tokens.
-    pub fn prompt(&self, tokenizer: &TextTokenizer, format: PromptFormat) -> Result<Vec<i64>, DataError> {
-        tokenizer.encode_prompt(&self.prompt, format).map_err(|source| DataError::Tokens { place: self.place.clone(), source })
+    pub fn prompt(
+        &self,
+        tokenizer: &TextTokenizer,
+        format: PromptFormat,
+    ) -> Result<Vec<i64>, DataError> {
+        tokenizer
+            .encode_prompt(&self.prompt, format)
+            .map_err(|source| DataError::Tokens { place: self.place.clone(), source })
     }
 
     /// The tokens to learn, the end-of-sequence token last; none without a completion.
     pub fn completion(&self, tokenizer: &TextTokenizer) -> Result<Option<Vec<i64>>, DataError> {
         let Some(text) = &self.completion else { return Ok(None) };
-        let mut tokens = tokenizer.encode(text).map_err(|source| DataError::Tokens { place: self.place.clone(), source })?;
+        let mut tokens = tokenizer
+            .encode(text)
+            .map_err(|source| DataError::Tokens { place: self.place.clone(), source })?;
         tokens.extend(tokenizer.eos_token_id());
         Ok(Some(tokens))
     }
 }
 
 /// Counts the rows' tokens, on all cores.
-pub fn count_tokens(rows: &mut [Row], tokenizer: &TextTokenizer, format: PromptFormat) -> Result<(), DataError> {
+pub fn count_tokens(
+    rows: &mut [Row],
+    tokenizer: &TextTokenizer,
+    format: PromptFormat,
+) -> Result<(), DataError> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let count = |rows: &mut [Row]| {
         for row in rows {
@@ -121,8 +176,11 @@ pub fn count_tokens(rows: &mut [Row], tokenizer: &TextTokenizer, format: PromptF
     };
     let share = rows.len().div_ceil(threads).max(1);
     std::thread::scope(|scope| {
-        let counting: Vec<_> = rows.chunks_mut(share).map(|rows| scope.spawn(|| count(rows))).collect();
+        let counting: Vec<_> =
+            rows.chunks_mut(share).map(|rows| scope.spawn(|| count(rows))).collect();
         // In order, so that of several wrong rows the first is named.
-        counting.into_iter().try_for_each(|counted| counted.join().unwrap_or(Err(DataError::Tokenizer)))
+        counting
+            .into_iter()
+            .try_for_each(|counted| counted.join().unwrap_or(Err(DataError::Tokenizer)))
     })
 }

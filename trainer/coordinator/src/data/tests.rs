@@ -12,7 +12,10 @@ use crate::reward::Verifier;
 use crate::text::TextTokenizer;
 
 fn tokenizer() -> TextTokenizer {
-    TextTokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat")).unwrap()
+    TextTokenizer::open(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat"),
+    )
+    .unwrap()
 }
 
 struct File {
@@ -39,18 +42,27 @@ impl File {
         serde_json::from_value(spec).unwrap()
     }
 
-    /// The error of opening the file with this prompt and answers in `a`, without the file's path, and its cause.
+    /// The error of opening the file with this prompt and answers in `a`, without the file's path,
+    /// and its cause.
     fn refusal(content: &str, prompt: &str) -> (String, Option<String>) {
         let file = Self::new(content);
-        let Err(error) = Dataset::open_train(&file.train(prompt), &tokenizer(), 1) else { panic!("{content} was taken") };
-        (error.to_string().replace(&file.path(), "FILE"), std::error::Error::source(&error).map(ToString::to_string))
+        let Err(error) = Dataset::open_train(&file.train(prompt), &tokenizer(), 1) else {
+            panic!("{content} was taken")
+        };
+        (
+            error.to_string().replace(&file.path(), "FILE"),
+            std::error::Error::source(&error).map(ToString::to_string),
+        )
     }
 }
 
 #[test]
 fn a_supervised_row_becomes_a_prompt_and_a_completion_that_ends() {
     let file = File::new("\n{\"q\": \"What\", \"a\": 18.5}\n");
-    let spec = TrainDataset { completion: Some("{{ q.upper() }}".to_owned()), ..file.train("{{q}} {{a}}") };
+    let spec = TrainDataset {
+        completion: Some("{{ q.upper() }}".to_owned()),
+        ..file.train("{{q}} {{a}}")
+    };
     let tokenizer = tokenizer();
     let dataset = Dataset::open_train(&spec, &tokenizer, 1).unwrap();
     let expected = Prompt {
@@ -67,7 +79,10 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_that_ends() {
 #[test]
 fn evaluation_takes_the_first_rows_in_the_order_of_the_file() {
     let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"a\":\"2\"}\nnot even JSON");
-    let spec = EvaluationDataset { completion: Some("{{a}}".to_owned()), ..file.evaluation("{{q}}", PromptFormat::Chat, 2) };
+    let spec = EvaluationDataset {
+        completion: Some("{{a}}".to_owned()),
+        ..file.evaluation("{{q}}", PromptFormat::Chat, 2)
+    };
     let tokenizer = tokenizer();
     let dataset = Dataset::open_evaluation(&spec, &tokenizer).unwrap();
     let prompt = |position, text: &str, answer: &str| Prompt {
@@ -78,7 +93,10 @@ fn evaluation_takes_the_first_rows_in_the_order_of_the_file() {
         answer: Some(answer.to_owned()),
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
     };
-    assert_eq!((0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(), [prompt(0, "x", "1"), prompt(1, "y", "2")]);
+    assert_eq!(
+        (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
+        [prompt(0, "x", "1"), prompt(1, "y", "2")]
+    );
 }
 
 #[test]
@@ -89,13 +107,25 @@ fn what_is_wrong_with_a_row_is_said_with_file_and_line() {
     assert_eq!(refusal("[1]", "{{q}}"), "FILE line 3 is not a JSON object");
     assert_eq!(refusal("{\"a\": 1}", "{{q}}"), "FILE line 3 has no field `q`");
     assert_eq!(refusal("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`");
-    assert_eq!(refusal("{\"q\": 1, \"a\": null}", "{{q}}"), "field `a` in FILE line 3 is null, expected a string or a number");
-    assert_eq!(refusal("{\"q\": 1, \"a\": [1]}", "{{q}}"), "field `a` in FILE line 3 is a list, expected a string or a number");
-    assert_eq!(File::refusal(good, "{{q.nothing}}").0, "the template dataset.prompt fails on FILE line 1");
+    assert_eq!(
+        refusal("{\"q\": 1, \"a\": null}", "{{q}}"),
+        "field `a` in FILE line 3 is null, expected a string or a number"
+    );
+    assert_eq!(
+        refusal("{\"q\": 1, \"a\": [1]}", "{{q}}"),
+        "field `a` in FILE line 3 is a list, expected a string or a number"
+    );
+    assert_eq!(
+        File::refusal(good, "{{q.nothing}}").0,
+        "the template dataset.prompt fails on FILE line 1"
+    );
     let (message, cause) = File::refusal("{\"q\": null, \"a\": 1}", "{{q}}");
     assert_eq!(
         (message.as_str(), cause.as_deref()),
-        ("the template dataset.prompt fails on FILE line 1", Some("invalid operation: a field that it prints is null (in prompt:1)"))
+        (
+            "the template dataset.prompt fails on FILE line 1",
+            Some("invalid operation: a field that it prints is null (in prompt:1)")
+        )
     );
     assert_eq!(File::refusal("\n \n", "{{q}}").0, "the data at FILE has no rows");
 }
@@ -104,22 +134,33 @@ fn what_is_wrong_with_a_row_is_said_with_file_and_line() {
 fn a_template_that_is_not_jinja_is_refused_by_its_name() {
     let (message, cause) = File::refusal("{}", "{{q");
     assert_eq!(message, "the template dataset.prompt is not valid");
-    assert_eq!(cause.as_deref(), Some("syntax error: unexpected end of input, expected end of variable block (in prompt:1)"));
+    assert_eq!(
+        cause.as_deref(),
+        Some("syntax error: unexpected end of input, expected end of variable block (in prompt:1)")
+    );
 }
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let mut spec = File::new("").train("{{q}}");
     spec.path = "/nowhere/data.jsonl".to_owned();
-    let Err(error) = Dataset::open_train(&spec, &tokenizer(), 1) else { panic!("a missing file was opened") };
+    let Err(error) = Dataset::open_train(&spec, &tokenizer(), 1) else {
+        panic!("a missing file was opened")
+    };
     assert_eq!(error.to_string(), "failed to read the data at /nowhere/data.jsonl");
 }
 
 #[test]
 fn a_field_that_only_some_rows_have_can_be_asked_for() {
     let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"hint\":\"h\",\"a\":\"2\"}\n");
-    let dataset = Dataset::open_train(&file.train("{{q}}{% if hint is defined %} {{hint}}{% endif %}"), &tokenizer(), 1).unwrap();
-    let mut texts: Vec<String> = (0..2).map(|position| dataset.prompt(position).unwrap().text).collect();
+    let dataset = Dataset::open_train(
+        &file.train("{{q}}{% if hint is defined %} {{hint}}{% endif %}"),
+        &tokenizer(),
+        1,
+    )
+    .unwrap();
+    let mut texts: Vec<String> =
+        (0..2).map(|position| dataset.prompt(position).unwrap().text).collect();
     texts.sort_unstable();
     assert_eq!(texts, ["x", "y h"]);
 }
@@ -127,24 +168,38 @@ fn a_field_that_only_some_rows_have_can_be_asked_for() {
 #[test]
 fn an_answer_that_the_reward_cannot_use_is_named_before_the_run_begins() {
     let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"none\"}\n");
-    let verifier = Verifier::new(&RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() }).unwrap();
+    let verifier =
+        Verifier::new(&RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() })
+            .unwrap();
     let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
     let error = dataset.check_answers(&verifier).unwrap_err();
     assert!(matches!(&error, DataError::Answer { place, .. } if place.number == 2), "{error}");
     let unnamed = TrainDataset { answer: None, ..file.train("{{q}}") };
-    let error = Dataset::open_train(&unnamed, &tokenizer(), 1).unwrap().check_answers(&verifier).unwrap_err();
+    let error = Dataset::open_train(&unnamed, &tokenizer(), 1)
+        .unwrap()
+        .check_answers(&verifier)
+        .unwrap_err();
     assert!(matches!(&error, DataError::NoAnswerField { .. }), "{error}");
 }
 
 fn fixture(path: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path).to_str().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(path)
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// Rows of the dataset folder of the fixtures, in the order of its files: row and prompt.
 fn opened(spec: &TrainDataset) -> Result<Vec<(u64, String)>, String> {
-    let shorter = |error: DataError| crate::error_line(&error).replace(&fixture("hub-dataset"), "FOLDER");
+    let shorter =
+        |error: DataError| crate::error_line(&error).replace(&fixture("hub-dataset"), "FOLDER");
     let dataset = Dataset::open_train(spec, &tokenizer(), 1).map_err(shorter)?;
-    let mut rows: Vec<_> = (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).map(|prompt| (prompt.row, prompt.text)).collect();
+    let mut rows: Vec<_> = (0..dataset.len())
+        .map(|position| dataset.prompt(position).unwrap())
+        .map(|prompt| (prompt.row, prompt.text))
+        .collect();
     rows.sort_unstable();
     Ok(rows)
 }
@@ -167,7 +222,10 @@ fn a_folder_s_split_is_read_from_all_its_files_in_their_order() {
 fn parquet_types_become_what_templates_can_use() {
     let prompt = "{{question or 'none'}}|{{answer}}|{{day}}|{{price}}|{{raw or 'none'}}|{{big}}|{{half or 'none'}}|{{map | tojson}}";
     let rows = opened(&TrainDataset { split: Some("test".to_owned()), ..folder(prompt) }).unwrap();
-    let expected = ["é 漢字|1.5|2024-07-26|12.50|text|9223372036854775808|1.5|{\"a\":1}", "none|2.0|2024-07-26|12.50|none|1|none|{}"];
+    let expected = [
+        "é 漢字|1.5|2024-07-26|12.50|text|9223372036854775808|1.5|{\"a\":1}",
+        "none|2.0|2024-07-26|12.50|none|1|none|{}",
+    ];
     assert_eq!(rows.into_iter().map(|(_, text)| text).collect::<Vec<_>>(), expected);
 }
 
@@ -180,9 +238,18 @@ fn a_subset_is_another_table_of_the_folder() {
 #[test]
 fn a_folder_without_a_card_is_read_by_the_names_of_its_files() {
     let folder = tempfile::tempdir().unwrap();
-    let row = |name: &str| fs::write(folder.path().join(name), format!("{{\"q\": \"{name}\", \"a\": 1}}\n")).unwrap();
+    let row = |name: &str| {
+        fs::write(folder.path().join(name), format!("{{\"q\": \"{name}\", \"a\": 1}}\n")).unwrap()
+    };
     fs::create_dir(folder.path().join("validation")).unwrap();
-    for name in ["train-00001.jsonl", "train-00000.jsonl", "my_test.jsonl", "validation/part.jsonl", "notes.txt", ".hidden-train.jsonl"] {
+    for name in [
+        "train-00001.jsonl",
+        "train-00000.jsonl",
+        "my_test.jsonl",
+        "validation/part.jsonl",
+        "notes.txt",
+        ".hidden-train.jsonl",
+    ] {
         row(name);
     }
     let spec = |split: Option<&str>| TrainDataset {
@@ -190,26 +257,48 @@ fn a_folder_without_a_card_is_read_by_the_names_of_its_files() {
         split: split.map(str::to_owned),
         ..File::new("").train("{{q}}")
     };
-    let texts = |split| opened(&spec(split)).map(|rows| rows.into_iter().map(|(_, text)| text).collect::<Vec<_>>());
+    let texts = |split| {
+        opened(&spec(split)).map(|rows| rows.into_iter().map(|(_, text)| text).collect::<Vec<_>>())
+    };
     assert_eq!(texts(None).unwrap(), ["train-00000.jsonl", "train-00001.jsonl"]);
     assert_eq!(texts(Some("test")).unwrap(), ["my_test.jsonl"]);
     assert_eq!(texts(Some("validation")).unwrap(), ["validation/part.jsonl"]);
     let name = folder.path().display();
-    assert_eq!(texts(Some("dev2")).unwrap_err(), format!("the dataset folder {name} has no split `dev2`, but test, train, validation: set dataset's split"));
+    assert_eq!(
+        texts(Some("dev2")).unwrap_err(),
+        format!(
+            "the dataset folder {name} has no split `dev2`, but test, train, validation: set dataset's split"
+        )
+    );
 }
 
 #[test]
 fn what_is_wrong_with_a_folder_is_said() {
-    let split = |split: &str| opened(&TrainDataset { split: Some(split.to_owned()), ..folder("{{question}}") }).unwrap_err();
-    assert_eq!(split("validation"), "the dataset folder FOLDER has no split `validation`, but train, test: set dataset's split");
-    let subset = opened(&TrainDataset { subset: Some("easy".to_owned()), ..folder("{{question}}") }).unwrap_err();
-    assert_eq!(subset, "the dataset folder FOLDER has no subset `easy`; its README.md lists default, hard");
+    let split = |split: &str| {
+        opened(&TrainDataset { split: Some(split.to_owned()), ..folder("{{question}}") })
+            .unwrap_err()
+    };
+    assert_eq!(
+        split("validation"),
+        "the dataset folder FOLDER has no split `validation`, but train, test: set dataset's split"
+    );
+    let subset =
+        opened(&TrainDataset { subset: Some("easy".to_owned()), ..folder("{{question}}") })
+            .unwrap_err();
+    assert_eq!(
+        subset,
+        "the dataset folder FOLDER has no subset `easy`; its README.md lists default, hard"
+    );
     let field = opened(&folder("{{query}}")).unwrap_err();
     assert_eq!(field, "FOLDER/data/train-00000-of-00002.parquet row 1 has no field `query`");
 
     let file = File::new("{\"q\": \"x\", \"a\": 1}");
-    let of_file = opened(&TrainDataset { split: Some("train".to_owned()), ..file.train("{{q}}") }).unwrap_err();
-    assert_eq!(of_file, format!("dataset.split is for dataset folders, and {} is a file: remove it", file.path()));
+    let of_file = opened(&TrainDataset { split: Some("train".to_owned()), ..file.train("{{q}}") })
+        .unwrap_err();
+    assert_eq!(
+        of_file,
+        format!("dataset.split is for dataset folders, and {} is a file: remove it", file.path())
+    );
 
     let written = |files: &[(&str, &str)]| {
         let folder = tempfile::tempdir().unwrap();
@@ -217,7 +306,9 @@ fn what_is_wrong_with_a_folder_is_said() {
             fs::write(folder.path().join(name), content).unwrap();
         }
         let path = folder.path().to_str().unwrap().to_owned();
-        opened(&TrainDataset { path: path.clone(), ..File::new("").train("{{q}}") }).unwrap_err().replace(&path, "FOLDER")
+        opened(&TrainDataset { path: path.clone(), ..File::new("").train("{{q}}") })
+            .unwrap_err()
+            .replace(&path, "FOLDER")
     };
     let row = "{\"q\": \"x\", \"a\": 1}\n";
     assert_eq!(
@@ -225,15 +316,27 @@ fn what_is_wrong_with_a_folder_is_said() {
         "the dataset folder FOLDER has no .parquet or .jsonl file (a folder written by save_to_disk holds Arrow files: write it with to_parquet)"
     );
     assert_eq!(
-        written(&[("train.jsonl", row), ("dataset_info.json", r#"{"splits": {"train": {"name": "train", "num_examples": 7473}}}"#)]),
+        written(&[
+            ("train.jsonl", row),
+            (
+                "dataset_info.json",
+                r#"{"splits": {"train": {"name": "train", "num_examples": 7473}}}"#
+            )
+        ]),
         "the data at FOLDER has 1 rows where its dataset_info says 7473: is the download complete?"
     );
     assert_eq!(
-        written(&[("README.md", "---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n---\n")]),
+        written(&[(
+            "README.md",
+            "---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n---\n"
+        )]),
         "FOLDER/README.md is not what a dataset folder has: data_files `data/train-*`: no file fits; is the download complete?"
     );
     assert_eq!(
-        written(&[("README.md", "---\nconfigs:\n- config_name: a\n  data_files: a.jsonl\n- config_name: b\n  data_files: b.jsonl\n---\n")]),
+        written(&[(
+            "README.md",
+            "---\nconfigs:\n- config_name: a\n  data_files: a.jsonl\n- config_name: b\n  data_files: b.jsonl\n---\n"
+        )]),
         "the dataset folder FOLDER has several subsets and no default: set dataset's subset to one of a, b"
     );
     assert_eq!(
@@ -244,18 +347,44 @@ fn what_is_wrong_with_a_folder_is_said() {
 
 #[test]
 fn rows_with_prompts_that_are_too_long_are_left_out_and_counted() {
-    let lines: Vec<String> = (1..=6).map(|words| format!("{{\"q\": \"{}\", \"a\": 1}}", vec!["What"; words].join(" "))).collect();
+    let lines: Vec<String> = (1..=6)
+        .map(|words| format!("{{\"q\": \"{}\", \"a\": 1}}", vec!["What"; words].join(" ")))
+        .collect();
     let file = File::new(&lines.join("\n"));
     let tokens = tokenizer().encode("What What What").unwrap().len() as u32;
-    let dataset = Dataset::open_train(&TrainDataset { max_prompt_tokens: Some(tokens), ..file.train("{{q}}") }, &tokenizer(), 1).unwrap();
+    let dataset = Dataset::open_train(
+        &TrainDataset { max_prompt_tokens: Some(tokens), ..file.train("{{q}}") },
+        &tokenizer(),
+        1,
+    )
+    .unwrap();
     assert_eq!((dataset.len(), dataset.dropped()), (3, 3));
     let prompt = "{{q.split() | reverse | join(' ')}}{% if q == 'What' %}{{q * 9}}{% endif %}";
-    let evaluation = EvaluationDataset { max_prompt_tokens: Some(tokens), ..file.evaluation(prompt, PromptFormat::Text, 2) };
+    let evaluation = EvaluationDataset {
+        max_prompt_tokens: Some(tokens),
+        ..file.evaluation(prompt, PromptFormat::Text, 2)
+    };
     let dataset = Dataset::open_evaluation(&evaluation, &tokenizer()).unwrap();
-    let rows: Vec<u64> = (0..dataset.len()).map(|position| dataset.prompt(position).unwrap().row).collect();
-    assert_eq!((rows, dataset.dropped()), (vec![1, 2], 1), "the limit counts the rows that are left");
-    let refused = opened(&TrainDataset { max_prompt_tokens: Some(1), prompt: "{{q}} {{q}}".to_owned(), ..file.train("") }).unwrap_err();
-    assert_eq!(refused, format!("all 6 rows of the data at {} have prompts of more than maxPromptTokens = 1 tokens", file.path()));
+    let rows: Vec<u64> =
+        (0..dataset.len()).map(|position| dataset.prompt(position).unwrap().row).collect();
+    assert_eq!(
+        (rows, dataset.dropped()),
+        (vec![1, 2], 1),
+        "the limit counts the rows that are left"
+    );
+    let refused = opened(&TrainDataset {
+        max_prompt_tokens: Some(1),
+        prompt: "{{q}} {{q}}".to_owned(),
+        ..file.train("")
+    })
+    .unwrap_err();
+    assert_eq!(
+        refused,
+        format!(
+            "all 6 rows of the data at {} have prompts of more than maxPromptTokens = 1 tokens",
+            file.path()
+        )
+    );
 }
 
 #[test]
@@ -275,8 +404,16 @@ fn a_row_that_the_context_cannot_hold_is_named_before_the_run_begins() {
     let dataset = Dataset::open_train(&learned, &tokenizer(), 1).unwrap();
     assert!(dataset.check_lengths(2 * tokens as u32 + 1).is_ok());
     assert!(dataset.check_lengths(2 * tokens as u32).is_err());
-    let empty = Dataset::open_train(&file.train("{% if q == 'x' %}{% else %}{{q}}{% endif %}"), &tokenizer(), 1).unwrap();
-    assert_eq!(empty.check_lengths(100).unwrap_err().to_string(), format!("{} line 1 gives an empty prompt", file.path()));
+    let empty = Dataset::open_train(
+        &file.train("{% if q == 'x' %}{% else %}{{q}}{% endif %}"),
+        &tokenizer(),
+        1,
+    )
+    .unwrap();
+    assert_eq!(
+        empty.check_lengths(100).unwrap_err().to_string(),
+        format!("{} line 1 gives an empty prompt", file.path())
+    );
 }
 
 proptest! {

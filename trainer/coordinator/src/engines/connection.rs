@@ -4,7 +4,8 @@
 //!  take: idle one that is still open, or a new one ─▶ send ─▶ head, chunks … ─▶ put, if the answer was read to its end
 //!                                                      └─ dropped half-way: the connection closes, and the engine ends the request
 //! ```
-//! Whoever asks drives its connection: there is no task and no channel between them, so that an answer costs one wake-up. It must not know what is asked.
+//! Whoever asks drives its connection: there is no task and no channel between them, so that an
+//! answer costs one wake-up. It must not know what is asked.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -63,15 +64,21 @@ impl Connection {
         let bad = || ConnectionError::Address(url.to_owned());
         let authority = url.strip_prefix(SCHEME).ok_or_else(bad)?;
         let host = HeaderValue::from_str(authority).map_err(|_| bad())?;
-        let connected = tokio::time::timeout(CONNECT, TcpStream::connect(authority)).await.map_err(|_| ConnectionError::Deadline(CONNECT))?;
+        let connected = tokio::time::timeout(CONNECT, TcpStream::connect(authority))
+            .await
+            .map_err(|_| ConnectionError::Deadline(CONNECT))?;
         let stream = connected.map_err(ConnectionError::Connect)?;
         stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
-        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(ConnectionError::Http)?;
+        let (sender, driver) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(ConnectionError::Http)?;
         Ok(Self { sender, driver: driver.fuse(), host })
     }
 
     /// Sends a request; the head of its answer.
-    pub async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, hyper::Error> {
+    pub async fn send(
+        &mut self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
         request.headers_mut().insert(HOST, self.host.clone());
         drive(&mut self.driver, self.sender.send_request(request)).await
     }
@@ -109,7 +116,8 @@ async fn drive<T>(driver: &mut Fuse<Driver>, wanted: impl Future<Output = T>) ->
     .await
 }
 
-/// Connections that wait for their next request, by the engine's URL; the last one used is the first one taken.
+/// Connections that wait for their next request, by the engine's URL; the last one used is the
+/// first one taken.
 #[derive(Default)]
 pub struct Connections {
     idle: Mutex<HashMap<String, Vec<Connection>>>,
@@ -130,7 +138,9 @@ impl Connections {
     pub fn put(&self, url: &str, connection: Connection) {
         let mut idle = self.idle();
         match idle.get_mut(url) {
-            Some(connections) if connections.len() < MAX_REQUESTS as usize => connections.push(connection),
+            Some(connections) if connections.len() < MAX_REQUESTS as usize => {
+                connections.push(connection)
+            }
             Some(_) => {}
             None => {
                 idle.insert(url.to_owned(), vec![connection]);

@@ -1,4 +1,5 @@
-//! The engines of the run: the table behind a lock, the monitor that keeps it true, and leases for requests.
+//! The engines of the run: the table behind a lock, the monitor that keeps it true, and leases for
+//! requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -71,7 +72,8 @@ impl Fleet {
         result
     }
 
-    /// Waits until an engine with such weights has room for `requests` of `tokens` tokens in all. Ends with the caller: it is cancelled by dropping it.
+    /// Waits until an engine with such weights has room for `requests` of `tokens` tokens in all.
+    /// Ends with the caller: it is cancelled by dropping it.
     pub async fn lease(&self, weights: Weights, requests: u32, tokens: u64) -> Lease<'_> {
         let mut changes = self.changes();
         loop {
@@ -98,7 +100,10 @@ impl Fleet {
                 self.changed.send_replace(());
             }
             let endpoints = self.slots().endpoints();
-            let polls = futures::stream::iter(endpoints).for_each_concurrent(POLLS, |(name, url)| async move { self.poll(fence, &name, &url).await });
+            let polls = futures::stream::iter(endpoints)
+                .for_each_concurrent(POLLS, |(name, url)| async move {
+                    self.poll(fence, &name, &url).await
+                });
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = polls => {}
@@ -122,7 +127,8 @@ impl Fleet {
             slot.version().is_some() && !slot.resumed && slot.usable(self.clock.now())
         });
         if resume == Some(true) {
-            // Its label is a version, yet this process never told it to continue: a coordinator before this one may have left it paused.
+            // Its label is a version, yet this process never told it to continue: a coordinator
+            // before this one may have left it paused.
             let resumed = match may_control(fence).await {
                 Ok(()) => self.client.resume(url).await,
                 Err(error) => Err(error),
@@ -146,7 +152,8 @@ impl Fleet {
     }
 }
 
-/// Whether this coordinator may still pause, update and resume engines: one that was replaced would undo its successor's work, and engines know no epochs.
+/// Whether this coordinator may still pause, update and resume engines: one that was replaced would
+/// undo its successor's work, and engines know no epochs.
 pub async fn may_control(fence: &Fence) -> Result<(), EngineError> {
     fence.ask().await.map_err(|error| EngineError::Aborted(crate::error_line(&error)))
 }

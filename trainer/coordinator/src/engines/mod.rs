@@ -1,4 +1,5 @@
-//! The inference engines: an HTTP client for each, what each is good for, and which one takes the next request.
+//! The inference engines: an HTTP client for each, what each is good for, and which one takes the
+//! next request.
 //!
 //! ```text
 //!  desired ─▶ slots (pure table) ◀─ monitor: GET /model_info every second

@@ -1,7 +1,8 @@
-//! An engine that takes requests and generates nothing, though it answers when it is asked how it is: the server lives and its scheduler does not. Pure: time is a
-//! parameter.
+//! An engine that takes requests and generates nothing, though it answers when it is asked how it
+//! is: the server lives and its scheduler does not. Pure: time is a parameter.
 //!
-//! Requests that wait in a queue hear nothing for long, so that no single request tells; an engine of whose requests none has heard anything for [`PATIENCE`] hangs.
+//! Requests that wait in a queue hear nothing for long, so that no single request tells; an engine
+//! of whose requests none has heard anything for [`PATIENCE`] hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,8 @@ impl Progress {
 
     /// Looks once, while something is `due` from the engine or not. Answers whether it hangs.
     pub fn hangs(&mut self, due: bool, now: Duration) -> bool {
-        let (chunks, passed) = (self.chunks.load(Ordering::Relaxed), now.saturating_sub(self.looked).min(GLANCE));
+        let (chunks, passed) =
+            (self.chunks.load(Ordering::Relaxed), now.saturating_sub(self.looked).min(GLANCE));
         self.idle = if due && chunks == self.seen { self.idle + passed } else { Duration::ZERO };
         (self.seen, self.looked) = (chunks, now);
         self.idle >= PATIENCE
@@ -51,7 +53,9 @@ mod tests {
     fn an_engine_hangs_when_nothing_comes_of_all_that_is_due_for_as_long_as_somebody_looked() {
         let mut progress = Progress::new(NOW);
         let seconds = |seconds: u64| NOW + Duration::from_secs(seconds);
-        let hangs = |progress: &mut Progress, due, mut range: std::ops::RangeInclusive<u64>| range.any(|second| progress.hangs(due, seconds(second)));
+        let hangs = |progress: &mut Progress, due, mut range: std::ops::RangeInclusive<u64>| {
+            range.any(|second| progress.hangs(due, seconds(second)))
+        };
         assert!(!hangs(&mut progress, false, 0..=500), "nothing is due");
         assert!(!hangs(&mut progress, true, 501..=619));
         progress.chunks().fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! What each engine is good for, as a table; pure, time is a parameter.
 //!
-//! An engine is routed to only if it holds weights that were asked for, by its own word and by ours: no update of it failed since, it is not being
-//! updated, and this process has told it to continue (a coordinator that died during an update leaves engines paused).
+//! An engine is routed to only if it holds weights that were asked for, by its own word and by
+//! ours: no update of it failed since, it is not being updated, and this process has told it to
+//! continue (a coordinator that died during an update leaves engines paused).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +20,17 @@ use crate::core::instruct::EngineView;
 
 /// Most requests in flight at one engine.
 pub const MAX_REQUESTS: u32 = 256;
-/// So many polls in a row fail before an engine counts as lost; then what is in flight there is given up.
+/// So many polls in a row fail before an engine counts as lost; then what is in flight there is
+/// given up.
 const POLLS: u32 = 3;
 /// First and longest time for which an engine that failed is left alone.
 const COOLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// One engine.
-#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own; only some combinations are routable, and `routable` says which")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an observation of its own; only some combinations are routable, and `routable` says which"
+)]
 #[derive(Debug)]
 pub struct Slot {
     /// Base URL.
@@ -77,7 +82,9 @@ pub struct Slots {
 impl Slots {
     /// Takes the list of engines that exist. One under a new URL is another engine.
     pub fn set(&mut self, engines: &[EngineEndpoint], now: Duration) {
-        let keep = |name: &str, slot: &Slot| engines.iter().any(|engine| engine.name == name && engine.url == slot.url);
+        let keep = |name: &str, slot: &Slot| {
+            engines.iter().any(|engine| engine.name == name && engine.url == slot.url)
+        };
         self.table.retain(|name, slot| {
             let kept = keep(name, slot);
             if !kept {
@@ -86,7 +93,10 @@ impl Slots {
             kept
         });
         for (index, engine) in engines.iter().enumerate() {
-            let slot = self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(&engine.url, now));
+            let slot = self
+                .table
+                .entry(engine.name.clone())
+                .or_insert_with(|| Slot::new(&engine.url, now));
             slot.index = index as u32;
         }
     }
@@ -103,13 +113,21 @@ impl Slots {
 
     /// The engines as instructions see them.
     pub fn views(&self, now: Duration) -> Vec<EngineView> {
-        let view = |(name, slot): (&String, &Slot)| EngineView { name: name.clone(), index: slot.index, usable: slot.usable(now), version: slot.version() };
+        let view = |(name, slot): (&String, &Slot)| EngineView {
+            name: name.clone(),
+            index: slot.index,
+            usable: slot.usable(now),
+            version: slot.version(),
+        };
         self.table.iter().map(view).collect()
     }
 
     /// The engines as the operator sees them, given the current weights.
     pub fn states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
-        let silent = |slot: &Slot| slot.silent_since.map(|since| u32::try_from(now.saturating_sub(since).as_secs()).unwrap_or(u32::MAX));
+        let silent = |slot: &Slot| {
+            slot.silent_since
+                .map(|since| u32::try_from(now.saturating_sub(since).as_secs()).unwrap_or(u32::MAX))
+        };
         let state = |(name, slot): (&String, &Slot)| EngineState {
             name: name.clone(),
             state: slot.condition(current, now),
@@ -119,14 +137,30 @@ impl Slots {
         self.table.iter().map(state).collect()
     }
 
-    /// Reserves the least loaded engine that holds such weights for `requests` requests of `tokens` tokens in all. Ties go to the first by name.
-    pub fn lease(&mut self, weights: Weights, requests: u32, tokens: u64, now: Duration) -> Option<Leased> {
+    /// Reserves the least loaded engine that holds such weights for `requests` requests of `tokens`
+    /// tokens in all. Ties go to the first by name.
+    pub fn lease(
+        &mut self,
+        weights: Weights,
+        requests: u32,
+        tokens: u64,
+        now: Duration,
+    ) -> Option<Leased> {
         let free = |slot: &Slot| slot.requests == 0 || slot.requests + requests <= MAX_REQUESTS;
-        let ready = self.table.iter_mut().filter(|(_, slot)| slot.routable(now) && slot.version().is_some_and(|version| weights.allow(version)) && free(slot));
+        let ready = self.table.iter_mut().filter(|(_, slot)| {
+            slot.routable(now)
+                && slot.version().is_some_and(|version| weights.allow(version))
+                && free(slot)
+        });
         let (name, slot) = ready.min_by_key(|(_, slot)| slot.tokens)?;
         slot.requests += requests;
         slot.tokens += tokens;
-        Some(Leased { name: name.clone(), url: slot.url.clone(), lost: slot.lost.clone(), chunks: slot.progress.chunks() })
+        Some(Leased {
+            name: name.clone(),
+            url: slot.url.clone(),
+            lost: slot.lost.clone(),
+            chunks: slot.progress.chunks(),
+        })
     }
 
     /// Gives back a part of a reservation.
@@ -137,7 +171,8 @@ impl Slots {
         }
     }
 
-    /// Looks for engines that generate nothing of what they were asked for. Answers whether there is a new one.
+    /// Looks for engines that generate nothing of what they were asked for. Answers whether there
+    /// is a new one.
     pub fn watch(&mut self, now: Duration) -> bool {
         let mut found = false;
         for slot in self.table.values_mut() {
@@ -179,7 +214,8 @@ impl Slot {
         }
     }
 
-    /// `/model_info` answered. Another label than before, that nobody here set, is a restarted process.
+    /// `/model_info` answered. Another label than before, that nobody here set, is a restarted
+    /// process.
     pub fn answered(&mut self, label: String) {
         if self.hung.as_ref() == Some(&label) {
             return;
@@ -194,7 +230,8 @@ impl Slot {
         self.label = Some(label);
     }
 
-    /// `/model_info`, asked at `asked`, did not answer; whether its process has ended is known if `nobody_listens`.
+    /// `/model_info`, asked at `asked`, did not answer; whether its process has ended is known if
+    /// `nobody_listens`.
     pub fn missed(&mut self, asked: Duration, nobody_listens: bool) {
         self.missed += 1;
         self.hung = self.hung.take().filter(|_| !nobody_listens);
@@ -204,7 +241,8 @@ impl Slot {
         }
     }
 
-    /// It generates nothing, or its update never ends: as good as silent until another process is there, which holds other weights or was not there for a moment.
+    /// It generates nothing, or its update never ends: as good as silent until another process is
+    /// there, which holds other weights or was not there for a moment.
     pub fn hangs(&mut self, now: Duration) {
         self.hung = self.label.clone();
         self.silent_since = Some(now);
@@ -220,7 +258,8 @@ impl Slot {
         self.lost = CancellationToken::new();
     }
 
-    /// A call failed: leave the engine alone for a while, longer each time. Requests that fail together count once.
+    /// A call failed: leave the engine alone for a while, longer each time. Requests that fail
+    /// together count once.
     pub fn failed(&mut self, now: Duration) {
         if now < self.cooling_until {
             return;

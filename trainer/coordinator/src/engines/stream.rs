@@ -1,4 +1,5 @@
-//! Server-sent events whose content is cumulative: of a stream only the newest whole event matters, and it outlives the connection.
+//! Server-sent events whose content is cumulative: of a stream only the newest whole event matters,
+//! and it outlives the connection.
 //!
 //! ```text
 //!  data: {…1 token}␤␤ data: {…2 tokens}␤␤ data: {…3 to│ connection lost      newest: {…2 tokens}

@@ -37,24 +37,41 @@ pub enum End {
     Open,
 }
 
-/// Checks an event against its request: the weights, the ids (below `vocabulary`), the lengths and the numbers.
-pub fn part(request: &GenerateRequest, event: &[u8], weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
+/// Checks an event against its request: the weights, the ids (below `vocabulary`), the lengths and
+/// the numbers.
+pub fn part(
+    request: &GenerateRequest,
+    event: &[u8],
+    weights: Weights,
+    vocabulary: i64,
+) -> Result<Part, EngineError> {
     match serde_json::from_slice(event) {
         Ok(answer) => checked(request, answer, weights, vocabulary),
         // In a stream SGLang says so what it otherwise answers with 400.
-        Err(error) => Err(serde_json::from_slice(event).map_or_else(|_| garbage(error.to_string()), refused)),
+        Err(error) => {
+            Err(serde_json::from_slice(event).map_or_else(|_| garbage(error.to_string()), refused))
+        }
     }
 }
 
 fn refused(body: ErrorBody) -> EngineError {
-    EngineError::Refused { route: ROUTE, status: StatusCode::BAD_REQUEST, message: body.error.message }
+    EngineError::Refused {
+        route: ROUTE,
+        status: StatusCode::BAD_REQUEST,
+        message: body.error.message,
+    }
 }
 
 fn garbage(message: String) -> EngineError {
     EngineError::Garbage { route: ROUTE, message }
 }
 
-fn checked(request: &GenerateRequest, answer: Answer<'_>, weights: Weights, vocabulary: i64) -> Result<Part, EngineError> {
+fn checked(
+    request: &GenerateRequest,
+    answer: Answer<'_>,
+    weights: Weights,
+    vocabulary: i64,
+) -> Result<Part, EngineError> {
     let (tokens, meta) = (answer.output_ids, answer.meta_info);
     let end = match meta.finish_reason {
         Some(finish) => match finish.kind {
@@ -66,7 +83,10 @@ fn checked(request: &GenerateRequest, answer: Answer<'_>, weights: Weights, voca
     };
     let version = meta.weight_version.parse().ok().filter(|version| weights.allow(*version));
     let Some(version) = version else {
-        return Err(EngineError::OtherWeights { found: meta.weight_version.into_owned(), expected: weights.to_string() });
+        return Err(EngineError::OtherWeights {
+            found: meta.weight_version.into_owned(),
+            expected: weights.to_string(),
+        });
     };
     let least = usize::from(matches!(end, End::Stop | End::Length));
     let longest = request.sampling_params.max_new_tokens as usize;
@@ -78,9 +98,17 @@ fn checked(request: &GenerateRequest, answer: Answer<'_>, weights: Weights, voca
     }
     let (mut logprobs, ids) = (meta.output_token_logprobs.logprobs, meta.output_token_logprobs.ids);
     if ids != tokens {
-        return Err(garbage(format!("log-probabilities of {} tokens do not belong to the {} tokens", ids.len(), tokens.len())));
+        return Err(garbage(format!(
+            "log-probabilities of {} tokens do not belong to the {} tokens",
+            ids.len(),
+            tokens.len()
+        )));
     }
-    if let Some((logprob, id)) = logprobs.iter().zip(&ids).find(|(logprob, _)| !logprob.is_finite() || **logprob > ABOVE_ZERO) {
+    if let Some((logprob, id)) = logprobs
+        .iter()
+        .zip(&ids)
+        .find(|(logprob, _)| !logprob.is_finite() || **logprob > ABOVE_ZERO)
+    {
         return Err(garbage(format!("log-probability {logprob} of token {id}")));
     }
     for logprob in &mut logprobs {
@@ -110,11 +138,18 @@ mod tests {
             skip_special_tokens: true,
             sampling_seed: Some(1),
         };
-        GenerateRequest { rid: "r.".to_owned(), input_ids: vec![1], sampling_params, return_logprob: true, stream: true }
+        GenerateRequest {
+            rid: "r.".to_owned(),
+            input_ids: vec![1],
+            sampling_params,
+            return_logprob: true,
+            stream: true,
+        }
     }
 
     fn answer(tokens: &[i64], logprobs: &[(f64, i64)], finish_reason: &Value) -> Value {
-        let logprobs: Vec<_> = logprobs.iter().map(|(logprob, id)| json!([logprob, id, null])).collect();
+        let logprobs: Vec<_> =
+            logprobs.iter().map(|(logprob, id)| json!([logprob, id, null])).collect();
         json!({"text": "", "output_ids": tokens, "meta_info": {
             "id": "r.", "finish_reason": finish_reason, "prompt_tokens": 1, "completion_tokens": tokens.len(),
             "weight_version": VERSION.to_string(), "output_token_logprobs": logprobs,
@@ -126,13 +161,22 @@ mod tests {
     }
 
     fn check(event: &Value, weights: Weights) -> Result<Part, String> {
-        part(&request(), event.to_string().as_bytes(), weights, 10).map_err(|error| error.to_string())
+        part(&request(), event.to_string().as_bytes(), weights, 10)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_whole_answer_is_taken() {
-        let expected = Part { tokens: vec![5, 2], logprobs: vec![-0.5, 0.0], version: VERSION, end: End::Stop };
-        assert_eq!(check(&stopped(&[5, 2], &[(-0.5, 5), (0.0, 2)]), Weights::Exactly(VERSION)), Ok(expected));
+        let expected = Part {
+            tokens: vec![5, 2],
+            logprobs: vec![-0.5, 0.0],
+            version: VERSION,
+            end: End::Stop,
+        };
+        assert_eq!(
+            check(&stopped(&[5, 2], &[(-0.5, 5), (0.0, 2)]), Weights::Exactly(VERSION)),
+            Ok(expected)
+        );
     }
 
     #[test]
@@ -140,21 +184,34 @@ mod tests {
         let expected = |end| Ok(Part { tokens: vec![], logprobs: vec![], version: VERSION, end });
         assert_eq!(check(&answer(&[], &[], &Value::Null), Weights::Since(1)), expected(End::Open));
         let aborted = json!({"type": "abort", "message": "Aborted", "status_code": null});
-        assert_eq!(check(&answer(&[], &[], &aborted), Weights::Since(0)), expected(End::Aborted("Aborted".to_owned())));
+        assert_eq!(
+            check(&answer(&[], &[], &aborted), Weights::Since(0)),
+            expected(End::Aborted("Aborted".to_owned()))
+        );
     }
 
     #[test]
     fn garbage_is_refused() {
-        let unusable = |message: &str| Err(format!("the engine's answer to /generate is unusable: {message}"));
+        let unusable =
+            |message: &str| Err(format!("the engine's answer to /generate is unusable: {message}"));
         let cases = [
             (stopped(&[], &[]), unusable("0 tokens, expected 1 to 2")),
             (stopped(&[1, 1, 1], &[]), unusable("3 tokens, expected 1 to 2")),
             (stopped(&[10], &[(-1.0, 10)]), unusable("token id 10 outside the vocabulary of 10")),
             (stopped(&[-1], &[(-1.0, -1)]), unusable("token id -1 outside the vocabulary of 10")),
-            (stopped(&[5], &[]), unusable("log-probabilities of 0 tokens do not belong to the 1 tokens")),
-            (stopped(&[5], &[(-1.0, 6)]), unusable("log-probabilities of 1 tokens do not belong to the 1 tokens")),
+            (
+                stopped(&[5], &[]),
+                unusable("log-probabilities of 0 tokens do not belong to the 1 tokens"),
+            ),
+            (
+                stopped(&[5], &[(-1.0, 6)]),
+                unusable("log-probabilities of 1 tokens do not belong to the 1 tokens"),
+            ),
             (stopped(&[5], &[(0.5, 5)]), unusable("log-probability 0.5 of token 5")),
-            (json!("so"), unusable("invalid type: string \"so\", expected struct Answer at line 1 column 4")),
+            (
+                json!("so"),
+                unusable("invalid type: string \"so\", expected struct Answer at line 1 column 4"),
+            ),
         ];
         for (event, expected) in cases {
             assert_eq!(check(&event, Weights::Exactly(VERSION)), expected);
@@ -164,7 +221,11 @@ mod tests {
     #[test]
     fn other_weights_and_refusals_are_told_apart_from_garbage() {
         let mut other = stopped(&[5], &[(-1.0, 5)]);
-        assert_eq!(check(&other, Weights::Since(2)), Err("the completion is of weights `step-1.attempt-0`, expected step 2 or later".to_owned()));
+        assert_eq!(
+            check(&other, Weights::Since(2)),
+            Err("the completion is of weights `step-1.attempt-0`, expected step 2 or later"
+                .to_owned())
+        );
         other["meta_info"]["weight_version"] = json!("default");
         let expected = "the completion is of weights `default`, expected step-1.attempt-0";
         assert_eq!(check(&other, Weights::Exactly(VERSION)), Err(expected.to_owned()));

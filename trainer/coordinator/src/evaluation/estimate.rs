@@ -13,13 +13,15 @@ pub struct Scored {
 
 /// 1, 2, 4, … and `samples` itself.
 pub fn sizes(samples: u32) -> Vec<u32> {
-    let mut sizes: Vec<u32> = (0..u32::BITS).map(|power| 1 << power).take_while(|size| *size < samples).collect();
+    let mut sizes: Vec<u32> =
+        (0..u32::BITS).map(|power| 1 << power).take_while(|size| *size < samples).collect();
     sizes.push(samples);
     sizes
 }
 
-/// Probability that at least one of `k` samples drawn without replacement from `n`, of which `c` are correct, is correct: 1 − C(n − c, k) ÷ C(n, k), as the
-/// product of Chen et al., arXiv 2107.03374, figure 3. None if `k` is more than `n`.
+/// Probability that at least one of `k` samples drawn without replacement from `n`, of which `c`
+/// are correct, is correct: 1 − C(n − c, k) ÷ C(n, k), as the product of Chen et al., arXiv
+/// 2107.03374, figure 3. None if `k` is more than `n`.
 pub fn pass_at(n: u32, c: u32, k: u32) -> Option<f64> {
     let wrong = n.checked_sub(c)?;
     if k > n {
@@ -31,10 +33,16 @@ pub fn pass_at(n: u32, c: u32, k: u32) -> Option<f64> {
     Some(1.0 - (wrong + 1..=n).map(|i| 1.0 - f64::from(k) / f64::from(i)).product::<f64>())
 }
 
-/// Whether the most frequent answer of the first `k` samples is correct; of equally frequent ones the one given first. None if there are fewer than `k`.
+/// Whether the most frequent answer of the first `k` samples is correct; of equally frequent ones
+/// the one given first. None if there are fewer than `k`.
 pub fn majority_at(samples: &[Scored], k: u32) -> Option<bool> {
     let mut votes = BTreeMap::<usize, (usize, usize)>::new();
-    for (index, answer) in samples.get(..k as usize)?.iter().enumerate().filter_map(|(index, sample)| Some((index, sample.answer?))) {
+    for (index, answer) in samples
+        .get(..k as usize)?
+        .iter()
+        .enumerate()
+        .filter_map(|(index, sample)| Some((index, sample.answer?)))
+    {
         votes.entry(answer).or_insert((0, index)).0 += 1;
     }
     let winner = votes.values().max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)));
@@ -56,9 +64,14 @@ mod tests {
             for c in 0..=n {
                 for k in 1..=n {
                     let subsets = (0_u32..1 << n).filter(|subset| subset.count_ones() == k);
-                    let (all, passed) = subsets.fold((0, 0), |(all, passed), subset| (all + 1, passed + u32::from(subset & ((1 << c) - 1) != 0)));
+                    let (all, passed) = subsets.fold((0, 0), |(all, passed), subset| {
+                        (all + 1, passed + u32::from(subset & ((1 << c) - 1) != 0))
+                    });
                     let expected = f64::from(passed) / f64::from(all);
-                    assert!((pass_at(n, c, k).unwrap() - expected).abs() < 1e-12, "n {n}, c {c}, k {k}");
+                    assert!(
+                        (pass_at(n, c, k).unwrap() - expected).abs() < 1e-12,
+                        "n {n}, c {c}, k {k}"
+                    );
                 }
             }
         }
@@ -68,8 +81,16 @@ mod tests {
     #[test]
     fn the_majority_of_the_first_samples_decides_and_the_earlier_answer_wins_a_tie() {
         let sample = |answer, correct| Scored { correct, answer };
-        let samples = [sample(Some(0), false), sample(Some(1), true), sample(None, false), sample(Some(1), true)];
-        assert_eq!([1, 2, 3, 4, 5].map(|k| majority_at(&samples, k)), [Some(false), Some(false), Some(false), Some(true), None]);
+        let samples = [
+            sample(Some(0), false),
+            sample(Some(1), true),
+            sample(None, false),
+            sample(Some(1), true),
+        ];
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(|k| majority_at(&samples, k)),
+            [Some(false), Some(false), Some(false), Some(true), None]
+        );
         assert_eq!(majority_at(&[sample(None, false)], 1), Some(false));
     }
 }

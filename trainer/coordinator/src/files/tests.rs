@@ -13,7 +13,11 @@ use crate::journal::{FixedBatch, Journal, Sample};
 use crate::text::TextTokenizer;
 
 fn lines(run: &Path, name: &str) -> Vec<Value> {
-    std::fs::read_to_string(run.join(name)).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    std::fs::read_to_string(run.join(name))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 #[test]
@@ -30,7 +34,8 @@ fn a_step_is_written_once_and_a_torn_line_is_cut_off() {
     let files = Files::open(run.path()).unwrap();
     files.append_evaluation(&evaluation(0));
     files.append_evaluation(&evaluation(5));
-    let steps: Vec<Value> = lines(run.path(), EVALUATIONS_FILE).iter().map(|line| line["step"].clone()).collect();
+    let steps: Vec<Value> =
+        lines(run.path(), EVALUATIONS_FILE).iter().map(|line| line["step"].clone()).collect();
     assert_eq!(steps, [0, 5]);
 }
 
@@ -38,8 +43,14 @@ fn a_step_is_written_once_and_a_torn_line_is_cut_off() {
 fn questions(folder: &Path) -> Dataset {
     let path = folder.join("train.jsonl");
     std::fs::write(&path, "{\"q\": \"a\", \"n\": \"7\"}\n").unwrap();
-    let tokenizer = TextTokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat")).unwrap();
-    let spec = serde_json::from_value(json!({"path": path, "prompt": "{{q}}", "answer": "n", "format": "Text"})).unwrap();
+    let tokenizer = TextTokenizer::open(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat"),
+    )
+    .unwrap();
+    let spec = serde_json::from_value(
+        json!({"path": path, "prompt": "{{q}}", "answer": "n", "format": "Text"}),
+    )
+    .unwrap();
     Dataset::open_train(&spec, &tokenizer, 1).unwrap()
 }
 
@@ -69,7 +80,14 @@ fn rollouts_of_a_batch_that_was_fixed_just_before_a_crash_are_written_at_the_nex
     journal.put_samples(&[sample(0), sample(1), sample(2)]).unwrap();
     let mut fix = |step: u32| {
         let position = u64::from(step) - 1;
-        journal.fix_batch(&FixedBatch { step, positions: vec![position], next_position: position + 1, ..FixedBatch::default() }).unwrap();
+        journal
+            .fix_batch(&FixedBatch {
+                step,
+                positions: vec![position],
+                next_position: position + 1,
+                ..FixedBatch::default()
+            })
+            .unwrap();
     };
     fix(1);
     fix(2);

@@ -16,15 +16,20 @@ struct Run {
 }
 
 impl Run {
-    /// A model folder with the fixture's tokenizer and this vocabulary and context, and data of one row.
+    /// A model folder with the fixture's tokenizer and this vocabulary and context, and data of one
+    /// row.
     fn new(vocabulary: i64, context: u32) -> Self {
         let run = Self { folder: tempfile::tempdir().unwrap() };
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat");
+        let fixture =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat");
         for entry in fs::read_dir(fixture).unwrap() {
             let entry = entry.unwrap();
             fs::copy(entry.path(), run.folder.path().join(entry.file_name())).unwrap();
         }
-        run.write("config.json", &json!({"vocab_size": vocabulary, "max_position_embeddings": context}).to_string());
+        run.write(
+            "config.json",
+            &json!({"vocab_size": vocabulary, "max_position_embeddings": context}).to_string(),
+        );
         run.write("data.jsonl", "{\"question\": \"What is 1 + 1?\", \"answer\": \"2\"}\n");
         run
     }
@@ -50,7 +55,9 @@ impl Run {
         .unwrap();
         match Input::open(&config) {
             Ok(_) => "taken".to_owned(),
-            Err(error) => crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER"),
+            Err(error) => {
+                crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER")
+            }
         }
     }
 }
@@ -59,8 +66,7 @@ impl Run {
 fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
     assert_eq!(Run::new(VOCABULARY, 100).refusal(), "taken");
     assert_eq!(Run::new(VOCABULARY + 100, 100).refusal(), "taken");
-    let expected =
-        "the tokenizer in FOLDER has token ids up to 1023, and config.json there gives the model a vocab_size of 1023: one of the two is another model's";
+    let expected = "the tokenizer in FOLDER has token ids up to 1023, and config.json there gives the model a vocab_size of 1023: one of the two is another model's";
     assert_eq!(Run::new(VOCABULARY - 1, 100).refusal(), expected);
 }
 
@@ -95,5 +101,8 @@ fn a_model_folder_without_its_files_is_named() {
     let expected = "failed to read `max_position_embeddings` and `vocab_size` from FOLDER/config.json: No such file or directory (os error 2)";
     assert_eq!(run.refusal(), expected);
     fs::remove_file(run.folder.path().join("tokenizer.json")).unwrap();
-    assert_eq!(run.refusal(), "failed to read FOLDER/tokenizer.json: No such file or directory (os error 2)");
+    assert_eq!(
+        run.refusal(),
+        "failed to read FOLDER/tokenizer.json: No such file or directory (os error 2)"
+    );
 }

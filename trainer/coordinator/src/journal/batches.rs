@@ -5,9 +5,11 @@ use rusqlite::{OptionalExtension, params};
 use super::{FixedBatch, Journal, JournalError};
 
 impl Journal {
-    /// Declares that the step's batch is the samples that are there at its positions. Again for the same step does nothing.
+    /// Declares that the step's batch is the samples that are there at its positions. Again for the
+    /// same step does nothing.
     ///
-    /// Steps are fixed one after the other; in a new journal the first may be any. Fails with [`JournalError::OutOfOrder`] otherwise.
+    /// Steps are fixed one after the other; in a new journal the first may be any. Fails with
+    /// [`JournalError::OutOfOrder`] otherwise.
     pub fn fix_batch(&mut self, batch: &FixedBatch) -> Result<(), JournalError> {
         let failed = || JournalError::sqlite("fix a batch");
         let (last, _) = self.newest_batch()?;
@@ -21,11 +23,14 @@ impl Journal {
         let transaction = self.connection.transaction().map_err(failed())?;
         let mut samples = 0;
         for position in &batch.positions {
-            let mut statement = transaction.prepare_cached("UPDATE samples SET step = ?1 WHERE position = ?2").map_err(failed())?;
+            let mut statement = transaction
+                .prepare_cached("UPDATE samples SET step = ?1 WHERE position = ?2")
+                .map_err(failed())?;
             samples += statement.execute(params![step, position]).map_err(failed())?;
         }
         let sql = "INSERT INTO batches (step, samples, next_position, dropped_groups, stale_samples) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let values = params![step, samples, batch.next_position, batch.dropped_groups, batch.stale_samples];
+        let values =
+            params![step, samples, batch.next_position, batch.dropped_groups, batch.stale_samples];
         transaction.execute(sql, values).map_err(failed())?;
         transaction.commit().map_err(failed())
     }
@@ -35,7 +40,8 @@ impl Journal {
         Ok(self.samples_in(step)?.is_some())
     }
 
-    /// The newest step whose batch is fixed and the first position that is not used up; 0 and 0 if none is.
+    /// The newest step whose batch is fixed and the first position that is not used up; 0 and 0 if
+    /// none is.
     pub fn newest_batch(&self) -> Result<(u32, u64), JournalError> {
         let sql = "SELECT step, next_position FROM batches ORDER BY step DESC LIMIT 1";
         let newest = self.connection.query_row(sql, [], |row| row.try_into()).optional();
@@ -49,7 +55,8 @@ impl Journal {
         Ok(counts.map_err(JournalError::sqlite("read a batch"))?.unwrap_or_default())
     }
 
-    /// Removes the samples at positions that were used up by `step`: those that no kept checkpoint needs, if it is the oldest one's step. Returns how many.
+    /// Removes the samples at positions that were used up by `step`: those that no kept checkpoint
+    /// needs, if it is the oldest one's step. Returns how many.
     pub fn prune_through(&mut self, step: u32) -> Result<usize, JournalError> {
         self.drop_sample_objects(step)?;
         let sql = "DELETE FROM samples WHERE position < (SELECT max(next_position) FROM batches WHERE step <= ?1)";
@@ -59,7 +66,10 @@ impl Journal {
     /// Samples that made up the step's batch; none if it is not fixed.
     pub(super) fn samples_in(&self, step: u32) -> Result<Option<u64>, JournalError> {
         let failed = || JournalError::sqlite("read a batch");
-        let mut statement = self.connection.prepare_cached("SELECT samples FROM batches WHERE step = ?1").map_err(failed())?;
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT samples FROM batches WHERE step = ?1")
+            .map_err(failed())?;
         statement.query_row([step], |row| row.get(0)).optional().map_err(failed())
     }
 }

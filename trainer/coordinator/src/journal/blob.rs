@@ -1,4 +1,5 @@
-//! Token ids and log-probabilities as blobs: little-endian, 8 and 4 bytes an entry, as in the batches that learners get.
+//! Token ids and log-probabilities as blobs: little-endian, 8 and 4 bytes an entry, as in the
+//! batches that learners get.
 
 /// A blob whose length does not fit its entries.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

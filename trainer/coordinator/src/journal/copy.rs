@@ -1,8 +1,10 @@
-//! A copy of a journal that another process may still have open, and even be stopped in the middle of a write.
+//! A copy of a journal that another process may still have open, and even be stopped in the middle
+//! of a write.
 //!
-//! What is committed is in the file and its write-ahead log together, whose frames carry checksums: a torn end counts for nothing. So both are copied as bytes, without
-//! asking for a lock, and SQLite recovers the copy as after a crash. Only a holder that moves pages between the two at that moment could spoil it; then both files change
-//! meanwhile, and the copy is made again.
+//! What is committed is in the file and its write-ahead log together, whose frames carry checksums:
+//! a torn end counts for nothing. So both are copied as bytes, without asking for a lock, and
+//! SQLite recovers the copy as after a crash. Only a holder that moves pages between the two at
+//! that moment could spoil it; then both files change meanwhile, and the copy is made again.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -11,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use super::{Journal, JournalError};
 
-/// Tries, and the wait between two: a holder that is alive stops writing when it finds that it was replaced, which it looks for after every write.
+/// Tries, and the wait between two: a holder that is alive stops writing when it finds that it was
+/// replaced, which it looks for after every write.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -24,10 +27,15 @@ pub fn copy(source: &Path, target: &Path) -> Result<(), JournalError> {
     let partial = PathBuf::from(format!("{}.partial", target.display()));
     for _ in 0..TRIES {
         let before = trace(source).map_err(failed)?;
-        copy_or_remove(source, &partial).and_then(|()| copy_or_remove(&log(source), &log(&partial))).map_err(failed)?;
+        copy_or_remove(source, &partial)
+            .and_then(|()| copy_or_remove(&log(source), &log(&partial)))
+            .map_err(failed)?;
         if trace(source).map_err(failed)? == before {
             recover(&partial)?;
-            File::open(&partial).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&partial, target)).map_err(failed)?;
+            File::open(&partial)
+                .and_then(|file| file.sync_all())
+                .and_then(|()| fs::rename(&partial, target))
+                .map_err(failed)?;
             return Ok(());
         }
         std::thread::sleep(PAUSE);
@@ -38,9 +46,15 @@ pub fn copy(source: &Path, target: &Path) -> Result<(), JournalError> {
 /// Makes one whole file of a copy and its log.
 fn recover(partial: &Path) -> Result<(), JournalError> {
     let journal = Journal::open(partial)?;
-    let check: String = journal.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(JournalError::sqlite("check what was copied"))?;
+    let check: String = journal
+        .connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(JournalError::sqlite("check what was copied"))?;
     if check != "ok" {
-        return Err(JournalError::Malformed { what: "the copy of the journal before", source: check.into() });
+        return Err(JournalError::Malformed {
+            what: "the copy of the journal before",
+            source: check.into(),
+        });
     }
     // Closing it moves the log into the file.
     journal.connection.close().map_err(|(_, error)| JournalError::sqlite("close the copy")(error))

@@ -52,7 +52,9 @@ pub enum JournalError {
         expected: i32,
     },
     /// The batch that the position was for is fixed and this sample is not in it.
-    #[error("positions below {next_position} are used up: sample {index} of position {position} comes too late")]
+    #[error(
+        "positions below {next_position} are used up: sample {index} of position {position} comes too late"
+    )]
     Fixed {
         /// The first position that is not.
         next_position: u64,
@@ -70,7 +72,9 @@ pub enum JournalError {
         last: u32,
     },
     /// A fixed batch is not whole any more.
-    #[error("the journal holds {found} of the {expected} samples of step {step}: they were pruned, since a newer checkpoint was kept")]
+    #[error(
+        "the journal holds {found} of the {expected} samples of step {step}: they were pruned, since a newer checkpoint was kept"
+    )]
     Pruned {
         /// The step.
         step: u32,
@@ -104,7 +108,9 @@ impl JournalError {
     }
 
     /// For `map_err` on whatever a stored value fails to parse with.
-    pub(super) fn malformed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> Self {
+    pub(super) fn malformed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        what: &'static str,
+    ) -> impl FnOnce(E) -> Self {
         move |source| Self::Malformed { what, source: source.into() }
     }
 }

@@ -1,4 +1,5 @@
-//! The journal: what a coordinator must not lose, in one SQLite file of the run directory. Also the audit trail that people query.
+//! The journal: what a coordinator must not lose, in one SQLite file of the run directory. Also the
+//! audit trail that people query.
 //!
 //! ```text
 //!  rollouts ── put_samples ─▶ samples ── fix_batch ─▶ batches      (by loader position; a fixed step's samples never change)
@@ -6,10 +7,13 @@
 //!  the rest ── put_event, put_evaluation, put_state ─▶ events, evaluations, state
 //! ```
 //!
-//! Every call is one transaction and is on the disk when it returns (write-ahead log with `synchronous = FULL`), so a batch is durable before a
-//! learner sees it and a step before it is told to anyone. One process at a time: the file is locked for as long as it is open
-//! (`locking_mode = EXCLUSIVE`, which also spares the shared memory that network volumes lack), and each coordinator works on a file of its own (see `fence`), to which
-//! `journal.sqlite` is a link. To look into the journal of a run that goes on, copy that file and its `-wal` and open the copy with `sqlite3`.
+//! Every call is one transaction and is on the disk when it returns (write-ahead log with
+//! `synchronous = FULL`), so a batch is durable before a learner sees it and a step before it is
+//! told to anyone. One process at a time: the file is locked for as long as it is open
+//! (`locking_mode = EXCLUSIVE`, which also spares the shared memory that network volumes lack), and
+//! each coordinator works on a file of its own (see `fence`), to which `journal.sqlite` is a link.
+//! To look into the journal of a run that goes on, copy that file and its `-wal` and open the copy
+//! with `sqlite3`.
 //!
 //! It must not know what the numbers mean, nor the time: that is a parameter.
 

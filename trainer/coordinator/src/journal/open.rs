@@ -12,28 +12,40 @@ pub(super) const APPLICATION_ID: i32 = 0x726c_6a62;
 pub(super) const SCHEMA_VERSION: i32 = 2;
 
 impl Journal {
-    /// Opens a journal, or makes an empty one, and locks it until it is dropped. The folder must exist.
+    /// Opens a journal, or makes an empty one, and locks it until it is dropped. The folder must
+    /// exist.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => JournalError::Held { path: path.to_owned() },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                JournalError::Held { path: path.to_owned() }
+            }
             _ => JournalError::Open { path: path.to_owned(), source },
         };
         let mut connection = Connection::open(path).map_err(failed)?;
         lock(&connection).map_err(failed)?;
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(failed)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(failed)?;
         match identity(&transaction).map_err(failed)? {
             (0, 0, 0) => create(&transaction).map_err(failed)?,
             (APPLICATION_ID, SCHEMA_VERSION, _) => {}
-            (APPLICATION_ID, found, _) => return Err(JournalError::SchemaVersion { path: path.to_owned(), found, expected: SCHEMA_VERSION }),
-            (application_id, _, _) => return Err(JournalError::NotAJournal { path: path.to_owned(), application_id }),
+            (APPLICATION_ID, found, _) => {
+                return Err(JournalError::SchemaVersion {
+                    path: path.to_owned(),
+                    found,
+                    expected: SCHEMA_VERSION,
+                });
+            }
+            (application_id, _, _) => {
+                return Err(JournalError::NotAJournal { path: path.to_owned(), application_id });
+            }
         }
         transaction.commit().map_err(failed)?;
         Ok(Self { connection })
     }
 }
 
-/// The lock mode comes before the first access: then the write-ahead log needs no shared memory. A dead holder's lock is gone with its process, so
-/// nothing is waited for.
+/// The lock mode comes before the first access: then the write-ahead log needs no shared memory. A
+/// dead holder's lock is gone with its process, so nothing is waited for.
 fn lock(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(std::time::Duration::ZERO)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
@@ -44,7 +56,8 @@ fn lock(connection: &Connection) -> Result<(), rusqlite::Error> {
 /// Application id, schema version, number of tables.
 fn identity(transaction: &Transaction<'_>) -> Result<(i32, i32, i64), rusqlite::Error> {
     let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get(0));
-    let tables = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok((pragma("application_id")?, pragma("user_version")?, tables))
 }
 

@@ -1,7 +1,8 @@
-//! Parts of a journal as files, from which it can be put together again elsewhere: the rows that changed since the last part, or all of them; and a batch's samples.
+//! Parts of a journal as files, from which it can be put together again elsewhere: the rows that
+//! changed since the last part, or all of them; and a batch's samples.
 //!
-//! A part is a SQLite database with some of the journal's rows; its table `gone_T` has the keys of rows that were removed from `T`. Samples of no batch are in no part:
-//! they are made again.
+//! A part is a SQLite database with some of the journal's rows; its table `gone_T` has the keys of
+//! rows that were removed from `T`. Samples of no batch are in no part: they are made again.
 
 use std::path::Path;
 
@@ -11,8 +12,14 @@ use super::open::{APPLICATION_ID, SCHEMA_VERSION};
 use super::{Journal, JournalError};
 
 /// Tables whose changes are noted, with their keys.
-const FOLLOWED: [(&str, &str); 6] =
-    [("batches", "step"), ("steps", "step"), ("evaluations", "step"), ("checkpoints", "step, attempt"), ("events", "id"), ("state", "key")];
+const FOLLOWED: [(&str, &str); 6] = [
+    ("batches", "step"),
+    ("steps", "step"),
+    ("evaluations", "step"),
+    ("checkpoints", "step, attempt"),
+    ("events", "id"),
+    ("state", "key"),
+];
 /// The newest events that a whole copy has.
 const EVENTS: u32 = 1000;
 /// What the names of batches' sample objects are kept under.
@@ -22,12 +29,21 @@ impl Journal {
     /// Notes from now on which rows change.
     pub fn follow(&mut self) -> Result<(), JournalError> {
         let follow = |(table, keys): (&str, &str)| {
-            let values = |row: &str| keys.split(", ").map(|key| format!("{row}.{key}")).collect::<Vec<_>>().join(", ");
-            let trigger = |event: &str, row: &str| {
-                format!("CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN INSERT INTO changed_{table} VALUES ({}); END;", values(row))
+            let values = |row: &str| {
+                keys.split(", ").map(|key| format!("{row}.{key}")).collect::<Vec<_>>().join(", ")
             };
-            let triggers = [("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")].map(|(event, row)| trigger(event, row)).concat();
-            format!("CREATE TEMP TABLE changed_{table} AS SELECT {keys} FROM main.{table} WHERE 0; {triggers}")
+            let trigger = |event: &str, row: &str| {
+                format!(
+                    "CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN INSERT INTO changed_{table} VALUES ({}); END;",
+                    values(row)
+                )
+            };
+            let triggers = [("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")]
+                .map(|(event, row)| trigger(event, row))
+                .concat();
+            format!(
+                "CREATE TEMP TABLE changed_{table} AS SELECT {keys} FROM main.{table} WHERE 0; {triggers}"
+            )
         };
         let sql = format!("PRAGMA temp_store = MEMORY; {}", FOLLOWED.map(follow).concat());
         self.connection.execute_batch(&sql).map_err(JournalError::sqlite("follow changes"))
@@ -35,8 +51,13 @@ impl Journal {
 
     /// Whether rows changed since the last part.
     pub fn has_changed(&self) -> Result<bool, JournalError> {
-        let any = FOLLOWED.map(|(table, _)| format!("EXISTS (SELECT 1 FROM temp.changed_{table})")).join(" OR ");
-        let mut statement = self.connection.prepare_cached(&format!("SELECT {any}")).map_err(JournalError::sqlite("look for changes"))?;
+        let any = FOLLOWED
+            .map(|(table, _)| format!("EXISTS (SELECT 1 FROM temp.changed_{table})"))
+            .join(" OR ");
+        let mut statement = self
+            .connection
+            .prepare_cached(&format!("SELECT {any}"))
+            .map_err(JournalError::sqlite("look for changes"))?;
         statement.query_row([], |row| row.get(0)).map_err(JournalError::sqlite("look for changes"))
     }
 
@@ -45,27 +66,48 @@ impl Journal {
         let failed = || JournalError::sqlite("look for new batches");
         let sql = "SELECT step FROM batches WHERE step IN (SELECT step FROM temp.changed_batches) AND samples > 0 ORDER BY step";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
-        statement.query_map([], |row| row.get(0)).map_err(failed())?.collect::<Result<_, _>>().map_err(failed())
+        statement
+            .query_map([], |row| row.get(0))
+            .map_err(failed())?
+            .collect::<Result<_, _>>()
+            .map_err(failed())
     }
 
     /// Writes the rows that changed since the last part, or all of them, to a new file.
     pub fn write_part(&mut self, path: &Path, whole: bool) -> Result<(), JournalError> {
         let rows = |(table, keys): (&str, &str)| {
             let rows = match (whole, table) {
-                (true, "events") => format!("WHERE id > (SELECT max(id) FROM main.events) - {EVENTS}"),
+                (true, "events") => {
+                    format!("WHERE id > (SELECT max(id) FROM main.events) - {EVENTS}")
+                }
                 (true, _) => String::new(),
-                (false, _) => format!("WHERE ({keys}) IN (SELECT {keys} FROM temp.changed_{table})"),
+                (false, _) => {
+                    format!("WHERE ({keys}) IN (SELECT {keys} FROM temp.changed_{table})")
+                }
             };
-            let gone = format!("SELECT {keys} FROM temp.changed_{table} WHERE ({keys}) NOT IN (SELECT {keys} FROM main.{table})");
-            let gone = if whole { String::new() } else { format!("CREATE TABLE part.gone_{table} AS {gone};") };
-            format!("CREATE TABLE part.{table} AS SELECT * FROM main.{table} {rows}; {gone} DELETE FROM temp.changed_{table};")
+            let gone = format!(
+                "SELECT {keys} FROM temp.changed_{table} WHERE ({keys}) NOT IN (SELECT {keys} FROM main.{table})"
+            );
+            let gone = if whole {
+                String::new()
+            } else {
+                format!("CREATE TABLE part.gone_{table} AS {gone};")
+            };
+            format!(
+                "CREATE TABLE part.{table} AS SELECT * FROM main.{table} {rows}; {gone} DELETE FROM temp.changed_{table};"
+            )
         };
         self.write(path, &FOLLOWED.map(rows).concat())
     }
 
     /// Writes a fixed step's samples to a new file.
     pub fn write_samples(&mut self, step: u32, path: &Path) -> Result<(), JournalError> {
-        self.write(path, &format!("CREATE TABLE part.samples AS SELECT * FROM main.samples WHERE step = {step};"))
+        self.write(
+            path,
+            &format!(
+                "CREATE TABLE part.samples AS SELECT * FROM main.samples WHERE step = {step};"
+            ),
+        )
     }
 
     /// Takes over the rows of a part.
@@ -102,26 +144,44 @@ impl Journal {
         let failed = || JournalError::sqlite("read where samples are");
         let sql = "SELECT CAST(substr(key, 1 + length(?1)) AS INTEGER), value FROM state WHERE key LIKE ?1 || '%' ORDER BY 1";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
-        let rows: Vec<(u32, String)> =
-            statement.query_map([SAMPLES_KEY], |row| row.try_into()).map_err(failed())?.collect::<Result<_, _>>().map_err(failed())?;
-        rows.into_iter().map(|(step, text)| Ok((step, serde_json::from_str(&text).map_err(JournalError::malformed("state.value"))?))).collect()
+        let rows: Vec<(u32, String)> = statement
+            .query_map([SAMPLES_KEY], |row| row.try_into())
+            .map_err(failed())?
+            .collect::<Result<_, _>>()
+            .map_err(failed())?;
+        rows.into_iter()
+            .map(|(step, text)| {
+                Ok((
+                    step,
+                    serde_json::from_str(&text).map_err(JournalError::malformed("state.value"))?,
+                ))
+            })
+            .collect()
     }
 
     /// Notes where the samples of a fixed step are kept elsewhere.
-    pub fn put_sample_object(&mut self, step: u32, object: &serde_json::Value) -> Result<(), JournalError> {
+    pub fn put_sample_object(
+        &mut self,
+        step: u32,
+        object: &serde_json::Value,
+    ) -> Result<(), JournalError> {
         self.put_state(&format!("{SAMPLES_KEY}{step}"), object)
     }
 
     /// Forgets where samples of steps up to `step` are.
     pub(super) fn drop_sample_objects(&mut self, step: u32) -> Result<(), JournalError> {
         let sql = "DELETE FROM state WHERE key LIKE ?1 || '%' AND CAST(substr(key, 1 + length(?1)) AS INTEGER) <= ?2";
-        self.connection.execute(sql, params![SAMPLES_KEY, step]).map_err(JournalError::sqlite("forget where samples are"))?;
+        self.connection
+            .execute(sql, params![SAMPLES_KEY, step])
+            .map_err(JournalError::sqlite("forget where samples are"))?;
         Ok(())
     }
 
     fn write(&mut self, path: &Path, sql: &str) -> Result<(), JournalError> {
         match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(JournalError::Malformed { what: "part", source: error.into() }),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(JournalError::Malformed { what: "part", source: error.into() });
+            }
             _ => {}
         }
         self.attached(path, |journal| {
@@ -138,10 +198,17 @@ impl Journal {
         })
     }
 
-    fn attached(&mut self, path: &Path, call: impl FnOnce(&mut Self) -> Result<(), JournalError>) -> Result<(), JournalError> {
+    fn attached(
+        &mut self,
+        path: &Path,
+        call: impl FnOnce(&mut Self) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
         let failed = || JournalError::sqlite("open a part");
         let Some(text) = path.to_str() else {
-            return Err(JournalError::Malformed { what: "part", source: format!("{} is not UTF-8", path.display()).into() });
+            return Err(JournalError::Malformed {
+                what: "part",
+                source: format!("{} is not UTF-8", path.display()).into(),
+            });
         };
         self.connection.execute("ATTACH ?1 AS part", [text]).map_err(failed())?;
         let result = call(self);
@@ -162,20 +229,36 @@ mod tests {
 
     fn rows(journal: &Journal) -> Vec<String> {
         let of = |(table, _): &(&str, &str)| {
-            let mut statement = journal.connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2")).unwrap();
+            let mut statement = journal
+                .connection
+                .prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2"))
+                .unwrap();
             let columns = statement.column_count();
-            let row = |row: &rusqlite::Row<'_>| Ok((0..columns).map(|index| format!("{:?}", row.get_ref(index).unwrap())).collect::<Vec<_>>().join("|"));
-            statement.query_map([], row).unwrap().map(|row| format!("{table}: {}", row.unwrap())).collect::<Vec<_>>()
+            let row = |row: &rusqlite::Row<'_>| {
+                Ok((0..columns)
+                    .map(|index| format!("{:?}", row.get_ref(index).unwrap()))
+                    .collect::<Vec<_>>()
+                    .join("|"))
+            };
+            statement
+                .query_map([], row)
+                .unwrap()
+                .map(|row| format!("{table}: {}", row.unwrap()))
+                .collect::<Vec<_>>()
         };
         FOLLOWED.iter().chain([&("samples", "")]).flat_map(of).collect()
     }
 
     #[test]
-    fn a_journal_is_put_together_from_a_whole_part_the_changes_after_it_and_the_samples_of_its_batches() {
+    fn a_journal_is_put_together_from_a_whole_part_the_changes_after_it_and_the_samples_of_its_batches()
+     {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let mut journal = Journal::open(&path("one")).unwrap();
-        let (version, event) = (|step| Version { step, attempt: 0 }, Event { at: Timestamp::UNIX_EPOCH, kind: "Begun".to_owned(), detail: json!({}) });
+        let (version, event) = (
+            |step| Version { step, attempt: 0 },
+            Event { at: Timestamp::UNIX_EPOCH, kind: "Begun".to_owned(), detail: json!({}) },
+        );
         journal.follow().unwrap();
         assert!(!journal.has_changed().unwrap());
         journal.put_event(&event).unwrap();
@@ -186,8 +269,18 @@ mod tests {
 
         journal.put_samples(&[sample(0, 0), sample(0, 1), sample(1, 0), sample(2, 0)]).unwrap();
         assert!(!journal.has_changed().unwrap(), "samples of no batch are in no part");
-        journal.fix_batch(&FixedBatch { step: 1, positions: vec![0, 1], next_position: 2, ..FixedBatch::default() }).unwrap();
-        assert_eq!((journal.has_changed().unwrap(), journal.new_batches().unwrap()), (true, vec![1]));
+        journal
+            .fix_batch(&FixedBatch {
+                step: 1,
+                positions: vec![0, 1],
+                next_position: 2,
+                ..FixedBatch::default()
+            })
+            .unwrap();
+        assert_eq!(
+            (journal.has_changed().unwrap(), journal.new_batches().unwrap()),
+            (true, vec![1])
+        );
         journal.write_samples(1, &path("samples")).unwrap();
         journal.put_sample_object(1, &json!("there")).unwrap();
         journal.put_state("run", &json!(2)).unwrap();
@@ -199,7 +292,10 @@ mod tests {
         for part in ["0", "1", "samples"] {
             other.read_part(&path(part)).unwrap();
         }
-        let without_pending: Vec<String> = rows(&journal).into_iter().filter(|row| !row.starts_with("samples: Integer(2)|")).collect();
+        let without_pending: Vec<String> = rows(&journal)
+            .into_iter()
+            .filter(|row| !row.starts_with("samples: Integer(2)|"))
+            .collect();
         assert_eq!(rows(&other), without_pending);
         assert_eq!(other.sample_objects().unwrap(), [(1, json!("there"))]);
         other.prune_through(1).unwrap();

@@ -9,18 +9,26 @@ use serde::de::DeserializeOwned;
 use super::{Checkpoint, Event, Journal, JournalError};
 
 impl Journal {
-    /// Records that a step is done. False if it was before (a replay after a restore): the first report stays.
+    /// Records that a step is done. False if it was before (a replay after a restore): the first
+    /// report stays.
     pub fn report_step(&mut self, metrics: &StepMetrics) -> Result<bool, JournalError> {
-        let json = serde_json::to_string(metrics).map_err(JournalError::malformed("steps.metrics"))?;
-        let sql = "INSERT INTO steps (step, attempt, metrics) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
-        let rows = self.connection.execute(sql, params![metrics.step, metrics.attempt, json]).map_err(JournalError::sqlite("record a step"))?;
+        let json =
+            serde_json::to_string(metrics).map_err(JournalError::malformed("steps.metrics"))?;
+        let sql =
+            "INSERT INTO steps (step, attempt, metrics) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+        let rows = self
+            .connection
+            .execute(sql, params![metrics.step, metrics.attempt, json])
+            .map_err(JournalError::sqlite("record a step"))?;
         Ok(rows == 1)
     }
 
     /// The newest step reported; 0 if none was.
     pub fn last_step(&self) -> Result<u32, JournalError> {
         let sql = "SELECT coalesce(max(step), 0) FROM steps";
-        self.connection.query_row(sql, [], |row| row.get(0)).map_err(JournalError::sqlite("read the newest step"))
+        self.connection
+            .query_row(sql, [], |row| row.get(0))
+            .map_err(JournalError::sqlite("read the newest step"))
     }
 
     /// A step's numbers as first reported.
@@ -30,9 +38,13 @@ impl Journal {
 
     /// Records an evaluation. False if the step has one: the first stays.
     pub fn put_evaluation(&mut self, metrics: &EvaluationMetrics) -> Result<bool, JournalError> {
-        let json = serde_json::to_string(metrics).map_err(JournalError::malformed("evaluations.metrics"))?;
+        let json = serde_json::to_string(metrics)
+            .map_err(JournalError::malformed("evaluations.metrics"))?;
         let sql = "INSERT INTO evaluations (step, metrics) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        let rows = self.connection.execute(sql, params![metrics.step, json]).map_err(JournalError::sqlite("record an evaluation"))?;
+        let rows = self
+            .connection
+            .execute(sql, params![metrics.step, json])
+            .map_err(JournalError::sqlite("record an evaluation"))?;
         Ok(rows == 1)
     }
 
@@ -44,30 +56,47 @@ impl Journal {
     /// Steps at which an evaluation was made.
     pub fn evaluated_steps(&self) -> Result<std::collections::BTreeSet<u32>, JournalError> {
         let failed = || JournalError::sqlite("read the evaluations");
-        let mut statement = self.connection.prepare_cached("SELECT step FROM evaluations").map_err(failed())?;
-        statement.query_map([], |row| row.get(0)).map_err(failed())?.collect::<Result<_, _>>().map_err(failed())
+        let mut statement =
+            self.connection.prepare_cached("SELECT step FROM evaluations").map_err(failed())?;
+        statement
+            .query_map([], |row| row.get(0))
+            .map_err(failed())?
+            .collect::<Result<_, _>>()
+            .map_err(failed())
     }
 
     /// The newest evaluation.
     pub fn last_evaluation(&self) -> Result<Option<EvaluationMetrics>, JournalError> {
-        self.json("SELECT metrics FROM evaluations WHERE step <= ?1 ORDER BY step DESC LIMIT 1", u32::MAX, "evaluations.metrics")
+        self.json(
+            "SELECT metrics FROM evaluations WHERE step <= ?1 ORDER BY step DESC LIMIT 1",
+            u32::MAX,
+            "evaluations.metrics",
+        )
     }
 
     /// Records a complete checkpoint; again for the same version replaces its folder.
     pub fn put_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), JournalError> {
         let sql = "INSERT INTO checkpoints (step, attempt, path) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET path = excluded.path";
         let Some(path) = checkpoint.path.to_str() else {
-            return Err(JournalError::Malformed { what: "checkpoints.path", source: format!("{} is not UTF-8", checkpoint.path.display()).into() });
+            return Err(JournalError::Malformed {
+                what: "checkpoints.path",
+                source: format!("{} is not UTF-8", checkpoint.path.display()).into(),
+            });
         };
         let Version { step, attempt } = checkpoint.version;
-        self.connection.execute(sql, params![step, attempt, path]).map_err(JournalError::sqlite("record a checkpoint"))?;
+        self.connection
+            .execute(sql, params![step, attempt, path])
+            .map_err(JournalError::sqlite("record a checkpoint"))?;
         Ok(())
     }
 
     /// The checkpoints that are kept, by step and attempt: the newest last.
     pub fn checkpoints(&self) -> Result<Vec<Checkpoint>, JournalError> {
         let failed = || JournalError::sqlite("read the checkpoints");
-        let mut statement = self.connection.prepare_cached("SELECT step, attempt, path FROM checkpoints ORDER BY step, attempt").map_err(failed())?;
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT step, attempt, path FROM checkpoints ORDER BY step, attempt")
+            .map_err(failed())?;
         let rows = statement.query_map([], |row| {
             let version = Version { step: row.get(0)?, attempt: row.get(1)? };
             Ok(Checkpoint { version, path: row.get::<_, String>(2)?.into() })
@@ -78,7 +107,9 @@ impl Journal {
     /// Forgets a checkpoint; its folder is the caller's to remove, afterwards.
     pub fn drop_checkpoint(&mut self, version: Version) -> Result<(), JournalError> {
         let sql = "DELETE FROM checkpoints WHERE step = ?1 AND attempt = ?2";
-        self.connection.execute(sql, [version.step, version.attempt]).map_err(JournalError::sqlite("forget a checkpoint"))?;
+        self.connection
+            .execute(sql, [version.step, version.attempt])
+            .map_err(JournalError::sqlite("forget a checkpoint"))?;
         Ok(())
     }
 
@@ -100,7 +131,12 @@ impl Journal {
         while let Some(row) = rows.next().map_err(failed())? {
             let (at, kind, detail): (String, String, String) = row.try_into().map_err(failed())?;
             let at: Timestamp = at.parse().map_err(JournalError::malformed("events.at"))?;
-            events.push(Event { at, kind, detail: serde_json::from_str(&detail).map_err(JournalError::malformed("events.detail"))? });
+            events.push(Event {
+                at,
+                kind,
+                detail: serde_json::from_str(&detail)
+                    .map_err(JournalError::malformed("events.detail"))?,
+            });
         }
         Ok(events)
     }
@@ -108,7 +144,9 @@ impl Journal {
     /// Sets a single value.
     pub fn put_state(&mut self, key: &str, value: &serde_json::Value) -> Result<(), JournalError> {
         let sql = "INSERT INTO state (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value";
-        self.connection.execute(sql, params![key, value.to_string()]).map_err(JournalError::sqlite("record state"))?;
+        self.connection
+            .execute(sql, params![key, value.to_string()])
+            .map_err(JournalError::sqlite("record state"))?;
         Ok(())
     }
 
@@ -117,9 +155,15 @@ impl Journal {
         self.json("SELECT value FROM state WHERE key = ?1", key, "state.value")
     }
 
-    fn json<T: DeserializeOwned>(&self, sql: &str, key: impl rusqlite::ToSql, what: &'static str) -> Result<Option<T>, JournalError> {
+    fn json<T: DeserializeOwned>(
+        &self,
+        sql: &str,
+        key: impl rusqlite::ToSql,
+        what: &'static str,
+    ) -> Result<Option<T>, JournalError> {
         let row = self.connection.query_row(sql, [key], |row| row.get::<_, String>(0)).optional();
         let text = row.map_err(JournalError::sqlite("read a value"))?;
-        text.map(|text| serde_json::from_str(&text).map_err(JournalError::malformed(what))).transpose()
+        text.map(|text| serde_json::from_str(&text).map_err(JournalError::malformed(what)))
+            .transpose()
     }
 }

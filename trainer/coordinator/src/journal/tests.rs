@@ -33,7 +33,12 @@ fn run(step: u32, tokens: u32) -> VersionRun {
 
 /// A batch of the groups at `positions`, which are all up to the last.
 fn batch(step: u32, positions: &[u64]) -> FixedBatch {
-    FixedBatch { step, positions: positions.to_vec(), next_position: positions.last().map_or(0, |last| last + 1), ..FixedBatch::default() }
+    FixedBatch {
+        step,
+        positions: positions.to_vec(),
+        next_position: positions.last().map_or(0, |last| last + 1),
+        ..FixedBatch::default()
+    }
 }
 
 struct Place {
@@ -85,10 +90,23 @@ fn a_fixed_batch_takes_no_sample_more_and_the_refused_call_leaves_nothing() {
     journal.fix_batch(&batch(1, &[0])).unwrap();
     journal.fix_batch(&batch(1, &[0, 1])).unwrap();
     let error = journal.put_samples(&[sample(1, 0), sample(0, 1)]).unwrap_err();
-    assert_eq!(error.to_string(), "positions below 1 are used up: sample 1 of position 0 comes too late");
+    assert_eq!(
+        error.to_string(),
+        "positions below 1 are used up: sample 1 of position 0 comes too late"
+    );
     assert_eq!(journal.put_samples(&[sample(0, 0)]).unwrap(), 0);
-    assert_eq!((journal.samples(1).unwrap(), journal.pending().unwrap()), (vec![sample(0, 0)], vec![]));
-    assert_eq!((journal.is_fixed(1).unwrap(), journal.is_fixed(2).unwrap(), journal.newest_batch().unwrap()), (true, false, (1, 1)));
+    assert_eq!(
+        (journal.samples(1).unwrap(), journal.pending().unwrap()),
+        (vec![sample(0, 0)], vec![])
+    );
+    assert_eq!(
+        (
+            journal.is_fixed(1).unwrap(),
+            journal.is_fixed(2).unwrap(),
+            journal.newest_batch().unwrap()
+        ),
+        (true, false, (1, 1))
+    );
 }
 
 #[test]
@@ -96,9 +114,15 @@ fn batches_are_fixed_one_after_the_other() {
     let place = Place::new();
     let mut journal = place.open();
     assert_eq!(journal.newest_batch().unwrap(), (0, 0));
-    assert_eq!(journal.fix_batch(&batch(0, &[])).unwrap_err().to_string(), "the batch of step 0 cannot be fixed: the newest fixed one is of step 0");
+    assert_eq!(
+        journal.fix_batch(&batch(0, &[])).unwrap_err().to_string(),
+        "the batch of step 0 cannot be fixed: the newest fixed one is of step 0"
+    );
     journal.fix_batch(&batch(51, &[])).unwrap();
-    assert_eq!(journal.fix_batch(&batch(53, &[])).unwrap_err().to_string(), "the batch of step 53 cannot be fixed: the newest fixed one is of step 51");
+    assert_eq!(
+        journal.fix_batch(&batch(53, &[])).unwrap_err().to_string(),
+        "the batch of step 53 cannot be fixed: the newest fixed one is of step 51"
+    );
     journal.fix_batch(&batch(52, &[])).unwrap();
     assert_eq!(journal.newest_batch().unwrap(), (52, 0));
 }
@@ -107,15 +131,35 @@ fn batches_are_fixed_one_after_the_other() {
 fn what_is_sampled_ahead_is_known_after_a_crash_and_dropped_groups_are_in_no_batch() {
     let place = Place::new();
     let mut journal = place.open();
-    journal.put_samples(&[sample(0, 0), sample(1, 0), sample(2, 0), sample(3, 0), sample(3, 1)]).unwrap();
-    journal.fix_batch(&FixedBatch { step: 1, positions: vec![0, 2], next_position: 3, dropped_groups: 1, stale_samples: 4 }).unwrap();
+    journal
+        .put_samples(&[sample(0, 0), sample(1, 0), sample(2, 0), sample(3, 0), sample(3, 1)])
+        .unwrap();
+    journal
+        .fix_batch(&FixedBatch {
+            step: 1,
+            positions: vec![0, 2],
+            next_position: 3,
+            dropped_groups: 1,
+            stale_samples: 4,
+        })
+        .unwrap();
     let mut journal = reopened(journal, &place);
     let pending = |index| Pending { position: 3, index, reward: 0.1 + 0.2, oldest: 3 };
-    assert_eq!((journal.newest_batch().unwrap(), journal.pending().unwrap()), ((1, 3), vec![pending(0), pending(1)]));
-    assert_eq!((journal.samples(1).unwrap(), journal.left_out(1).unwrap()), (vec![sample(0, 0), sample(2, 0)], (1, 4)));
+    assert_eq!(
+        (journal.newest_batch().unwrap(), journal.pending().unwrap()),
+        ((1, 3), vec![pending(0), pending(1)])
+    );
+    assert_eq!(
+        (journal.samples(1).unwrap(), journal.left_out(1).unwrap()),
+        (vec![sample(0, 0), sample(2, 0)], (1, 4))
+    );
     journal.discard(3, 0).unwrap();
     journal.discard(0, 0).unwrap();
-    assert_eq!((journal.pending().unwrap(), journal.samples(1).unwrap().len()), (vec![pending(1)], 2), "what is fixed stays");
+    assert_eq!(
+        (journal.pending().unwrap(), journal.samples(1).unwrap().len()),
+        (vec![pending(1)], 2),
+        "what is fixed stays"
+    );
 }
 
 #[test]
@@ -129,35 +173,60 @@ fn pruning_removes_fixed_steps_and_a_pruned_batch_is_not_taken_for_an_empty_one(
     journal.fix_batch(&batch(2, &[3])).unwrap();
     assert_eq!(journal.prune_through(1).unwrap(), 2);
     let error = journal.samples(1).unwrap_err();
-    assert_eq!(error.to_string(), "the journal holds 0 of the 2 samples of step 1: they were pruned, since a newer checkpoint was kept");
-    assert_eq!(journal.prune_through(9).unwrap(), 4, "the group that was dropped goes with its step");
+    assert_eq!(
+        error.to_string(),
+        "the journal holds 0 of the 2 samples of step 1: they were pruned, since a newer checkpoint was kept"
+    );
+    assert_eq!(
+        journal.prune_through(9).unwrap(),
+        4,
+        "the group that was dropped goes with its step"
+    );
     assert_eq!((journal.pending().unwrap().len(), journal.newest_batch().unwrap()), (2, (2, 4)));
 }
 
 #[test]
 fn a_step_is_reported_once_and_its_first_numbers_stay() {
     let place = Place::new();
-    let metrics = |step, attempt| StepMetrics { step, attempt, loss: 0.1 + 0.2, reward: Some(0.5), ..StepMetrics::default() };
+    let metrics = |step, attempt| StepMetrics {
+        step,
+        attempt,
+        loss: 0.1 + 0.2,
+        reward: Some(0.5),
+        ..StepMetrics::default()
+    };
     let mut journal = place.open();
     assert_eq!(journal.last_step().unwrap(), 0);
     assert!(journal.report_step(&metrics(1, 0)).unwrap());
     assert!(journal.report_step(&metrics(2, 0)).unwrap());
     assert!(!journal.report_step(&metrics(1, 1)).unwrap());
-    assert_eq!((journal.metrics(1).unwrap(), journal.metrics(3).unwrap(), journal.last_step().unwrap()), (Some(metrics(1, 0)), None, 2));
+    assert_eq!(
+        (journal.metrics(1).unwrap(), journal.metrics(3).unwrap(), journal.last_step().unwrap()),
+        (Some(metrics(1, 0)), None, 2)
+    );
 }
 
 #[test]
 fn an_evaluation_is_kept_once_a_step() {
     let place = Place::new();
-    let metrics =
-        |step, greedy| EvaluationMetrics { step, prompts: 4, sampled: Some(0.25), greedy: Some(greedy), seconds: 1.5, ..EvaluationMetrics::default() };
+    let metrics = |step, greedy| EvaluationMetrics {
+        step,
+        prompts: 4,
+        sampled: Some(0.25),
+        greedy: Some(greedy),
+        seconds: 1.5,
+        ..EvaluationMetrics::default()
+    };
     let mut journal = place.open();
     assert_eq!(journal.last_evaluation().unwrap(), None);
     assert!(journal.put_evaluation(&metrics(0, 0.5)).unwrap());
     assert!(journal.put_evaluation(&metrics(10, 0.75)).unwrap());
     assert!(!journal.put_evaluation(&metrics(0, 1.0)).unwrap());
     assert_eq!(journal.evaluation(0).unwrap(), Some(metrics(0, 0.5)));
-    assert_eq!((journal.evaluation(5).unwrap(), journal.evaluated_steps().unwrap()), (None, BTreeSet::from([0, 10])));
+    assert_eq!(
+        (journal.evaluation(5).unwrap(), journal.evaluated_steps().unwrap()),
+        (None, BTreeSet::from([0, 10]))
+    );
     assert_eq!(journal.last_evaluation().unwrap(), Some(metrics(10, 0.75)));
 }
 
@@ -172,9 +241,15 @@ fn checkpoints_are_listed_by_step_and_attempt_until_they_are_dropped() {
     for (step, attempt) in [(10, 1), (9, 2), (10, 0), (10, 0)] {
         journal.put_checkpoint(&checkpoint(step, attempt)).unwrap();
     }
-    assert_eq!(journal.checkpoints().unwrap(), [checkpoint(9, 2), checkpoint(10, 0), checkpoint(10, 1)]);
+    assert_eq!(
+        journal.checkpoints().unwrap(),
+        [checkpoint(9, 2), checkpoint(10, 0), checkpoint(10, 1)]
+    );
     journal.drop_checkpoint(Version { step: 10, attempt: 0 }).unwrap();
-    assert_eq!(reopened(journal, &place).checkpoints().unwrap(), [checkpoint(9, 2), checkpoint(10, 1)]);
+    assert_eq!(
+        reopened(journal, &place).checkpoints().unwrap(),
+        [checkpoint(9, 2), checkpoint(10, 1)]
+    );
 }
 
 fn reopened(journal: Journal, place: &Place) -> Journal {
@@ -186,7 +261,11 @@ fn reopened(journal: Journal, place: &Place) -> Journal {
 fn events_and_state_are_kept() {
     let place = Place::new();
     let mut journal = place.open();
-    let event = |second: i64| Event { at: jiff::Timestamp::new(second, 5_000_000).unwrap(), kind: "EngineLost".to_owned(), detail: json!({"n": second}) };
+    let event = |second: i64| Event {
+        at: jiff::Timestamp::new(second, 5_000_000).unwrap(),
+        kind: "EngineLost".to_owned(),
+        detail: json!({"n": second}),
+    };
     for second in 1..=3 {
         journal.put_event(&event(second)).unwrap();
     }
@@ -194,7 +273,10 @@ fn events_and_state_are_kept() {
     journal.put_state("attempt", &json!(2)).unwrap();
     let journal = reopened(journal, &place);
     assert_eq!(journal.events(2).unwrap(), [event(2), event(3)]);
-    assert_eq!((journal.get_state("attempt").unwrap(), journal.get_state("restarts").unwrap()), (Some(json!(2)), None));
+    assert_eq!(
+        (journal.get_state("attempt").unwrap(), journal.get_state("restarts").unwrap()),
+        (Some(json!(2)), None)
+    );
 }
 
 #[test]
@@ -202,7 +284,13 @@ fn a_journal_has_one_user_at_a_time() {
     let place = Place::new();
     let journal = place.open();
     let error = Journal::open(&place.path()).unwrap_err();
-    assert_eq!(error.to_string(), format!("the journal {} is held by another process: a run directory has one coordinator at a time", place.path().display()));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the journal {} is held by another process: a run directory has one coordinator at a time",
+            place.path().display()
+        )
+    );
     reopened(journal, &place);
 }
 
@@ -218,7 +306,10 @@ fn a_batch_that_was_fixed_is_on_the_disk_though_the_journal_is_never_closed() {
         std::fs::copy(place.folder.path().join(name), after.folder.path().join(name)).unwrap();
     }
     let journal_after = after.open();
-    assert_eq!((journal_after.newest_batch().unwrap(), journal_after.samples(1).unwrap()), ((1, 1), vec![sample(0, 0)]));
+    assert_eq!(
+        (journal_after.newest_batch().unwrap(), journal_after.samples(1).unwrap()),
+        ((1, 1), vec![sample(0, 0)])
+    );
     drop(journal);
 }
 
@@ -226,9 +317,15 @@ fn a_batch_that_was_fixed_is_on_the_disk_though_the_journal_is_never_closed() {
 fn durability_and_locking_are_what_the_module_says() {
     let place = Place::new();
     let journal = place.open();
-    let text = |name| journal.connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)).unwrap();
-    let synchronous: i64 = journal.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
-    assert_eq!((text("journal_mode").as_str(), text("locking_mode").as_str(), synchronous), ("wal", "exclusive", 2));
+    let text = |name| {
+        journal.connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)).unwrap()
+    };
+    let synchronous: i64 =
+        journal.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+    assert_eq!(
+        (text("journal_mode").as_str(), text("locking_mode").as_str(), synchronous),
+        ("wal", "exclusive", 2)
+    );
 }
 
 #[test]
@@ -247,7 +344,8 @@ fn another_release_s_journal_and_another_program_s_database_are_refused() {
     assert!(matches!(error, JournalError::NotAJournal { application_id: 0, .. }), "{error}");
 
     let noise = Place::new();
-    std::fs::write(noise.path(), "not a database, but long enough to be taken for one".repeat(100)).unwrap();
+    std::fs::write(noise.path(), "not a database, but long enough to be taken for one".repeat(100))
+        .unwrap();
     let error = Journal::open(&noise.path()).unwrap_err();
     assert!(matches!(error, JournalError::Open { .. }), "{error}");
 }
@@ -260,9 +358,12 @@ fn people_can_read_the_tables() {
     drop(journal);
     let connection = Connection::open(place.path()).unwrap();
     let sql = "SELECT completion_text, versions, json_extract(sampling, '$.temperature'), hex(completion_tokens), hex(sampler_logprobs) FROM samples";
-    let row: (String, String, f64, String, String) = connection.query_row(sql, [], |row| row.try_into()).unwrap();
+    let row: (String, String, f64, String, String) =
+        connection.query_row(sql, [], |row| row.try_into()).unwrap();
     let tokens = "FFFFFFFF00000000".to_owned() + "0300000000000000" + "0200000000000000";
     let logprobs = "CDCCCCBD".to_owned() + "00008000" + "000080FF";
-    let versions = r#"[{"version":"step-4.attempt-0","tokens":2},{"version":"step-3.attempt-0","tokens":1}]"#.to_owned();
+    let versions =
+        r#"[{"version":"step-4.attempt-0","tokens":2},{"version":"step-3.attempt-0","tokens":1}]"#
+            .to_owned();
     assert_eq!(row, ("5 – fünf".to_owned(), versions, 0.7, tokens, logprobs));
 }

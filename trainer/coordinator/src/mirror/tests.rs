@@ -1,4 +1,5 @@
-//! A journal on a real S3 server: what comes back on another machine, who is told that it was replaced, and what is refused.
+//! A journal on a real S3 server: what comes back on another machine, who is told that it was
+//! replaced, and what is refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +30,12 @@ struct Machine {
 impl Machine {
     fn new(s3: &S3, incarnation: u64) -> Result<Self, MirrorError> {
         let scratch = tempfile::tempdir().unwrap();
-        let (mirror, journal) = Mirror::restore(bucket(s3, scratch.path()), scratch.path(), &scratch.path().join("journal"), incarnation)?;
+        let (mirror, journal) = Mirror::restore(
+            bucket(s3, scratch.path()),
+            scratch.path(),
+            &scratch.path().join("journal"),
+            incarnation,
+        )?;
         Ok(Self { _scratch: scratch, mirror, journal: Mutex::new(journal) })
     }
 
@@ -45,8 +51,14 @@ impl Machine {
     /// Fixes a step's batch of one sample.
     fn fix(&self, step: u32) {
         let (position, next_position) = (u64::from(step - 1), u64::from(step));
-        let batch = FixedBatch { step, positions: vec![position], next_position, ..FixedBatch::default() };
-        self.call(|journal| journal.put_samples(&[sample(position)]).and_then(|_| journal.fix_batch(&batch)).unwrap());
+        let batch =
+            FixedBatch { step, positions: vec![position], next_position, ..FixedBatch::default() };
+        self.call(|journal| {
+            journal
+                .put_samples(&[sample(position)])
+                .and_then(|_| journal.fix_batch(&batch))
+                .unwrap()
+        });
         self.mirror.save(&self.journal).unwrap();
     }
 }
@@ -55,8 +67,16 @@ impl Machine {
 pub(crate) fn bucket(s3: &S3, keys: &Path) -> Bucket {
     fs::write(keys.join("AWS_ACCESS_KEY_ID"), ACCESS_KEY).unwrap();
     fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET_KEY).unwrap();
-    let (bucket, prefix, region) = (BUCKET.to_owned(), "lab/job".to_owned(), "us-east-1".to_owned());
-    Bucket::open(&BucketConfig { bucket, prefix, endpoint: Some(s3.endpoint()), region, credentials: Some(keys.to_owned()) }).unwrap()
+    let (bucket, prefix, region) =
+        (BUCKET.to_owned(), "lab/job".to_owned(), "us-east-1".to_owned());
+    Bucket::open(&BucketConfig {
+        bucket,
+        prefix,
+        endpoint: Some(s3.endpoint()),
+        region,
+        credentials: Some(keys.to_owned()),
+    })
+    .unwrap()
 }
 
 fn sample(position: u64) -> Sample {
@@ -84,19 +104,28 @@ fn what_was_saved_comes_back_on_another_machine_and_samples_go_with_the_checkpoi
     first.state(1).unwrap();
     (1..=3).for_each(|step| first.fix(step));
     first.call(|journal| journal.put_samples(&[sample(9)]).unwrap());
-    assert_eq!((s3.keys(LOG).len(), s3.keys(SAMPLES)), (4, [1, 2, 3].map(|step| format!("{SAMPLES}{step}.a")).to_vec()));
+    assert_eq!(
+        (s3.keys(LOG).len(), s3.keys(SAMPLES)),
+        (4, [1, 2, 3].map(|step| format!("{SAMPLES}{step}.a")).to_vec())
+    );
     drop(first);
 
     let second = Machine::new(&s3, 0xb).unwrap();
     assert_eq!(second.call(|journal| journal.get_state("run").unwrap()), Some(json!(1)));
-    assert_eq!(second.call(|journal| (journal.newest_batch().unwrap(), journal.samples(2).unwrap())), ((3, 3), vec![sample(1)]));
+    assert_eq!(
+        second.call(|journal| (journal.newest_batch().unwrap(), journal.samples(2).unwrap())),
+        ((3, 3), vec![sample(1)])
+    );
     assert_eq!(second.call(|journal| journal.pending().unwrap()), []);
     second.call(|journal| journal.prune_through(2).unwrap());
     second.mirror.tidy(&second.journal).unwrap();
     assert_eq!(s3.keys(SAMPLES), [format!("{SAMPLES}3.a")]);
     second.fix(4);
     let third = Machine::new(&s3, 0xc).unwrap();
-    assert_eq!(third.call(|journal| [3, 4].map(|step| journal.samples(step).unwrap())), [vec![sample(2)], vec![sample(3)]]);
+    assert_eq!(
+        third.call(|journal| [3, 4].map(|step| journal.samples(step).unwrap())),
+        [vec![sample(2)], vec![sample(3)]]
+    );
 }
 
 #[test]
@@ -107,12 +136,18 @@ fn a_coordinator_that_was_replaced_is_told_and_changes_nothing() {
     let new = Machine::new(&s3, 2).unwrap();
     new.state(2).unwrap();
     let refused = old.state(3).unwrap_err().to_string();
-    let expected = format!("another coordinator of this run has written `s3://{BUCKET}/{LOG}{:020}`: this one was replaced and must stop", 1);
+    let expected = format!(
+        "another coordinator of this run has written `s3://{BUCKET}/{LOG}{:020}`: this one was replaced and must stop",
+        1
+    );
     assert_eq!((refused, old.mirror.replaced.is_cancelled()), (expected, true));
     assert!(matches!(old.state(3), Err(MirrorError::Replaced(_))), "whatever it tries");
     new.state(4).unwrap();
     let third = Machine::new(&s3, 3).unwrap();
-    assert_eq!(third.call(|journal| (journal.get_state("run").unwrap(), journal.newest_batch().unwrap())), (Some(json!(4)), (0, 0)));
+    assert_eq!(
+        third.call(|journal| (journal.get_state("run").unwrap(), journal.newest_batch().unwrap())),
+        (Some(json!(4)), (0, 0))
+    );
 }
 
 #[test]
@@ -121,12 +156,20 @@ fn the_log_begins_anew_every_so_many_entries_and_a_missing_or_altered_one_is_ref
     let first = Machine::new(&s3, 1).unwrap();
     (0..WHOLE_EVERY + 3).for_each(|value| first.state(value).unwrap());
     assert_eq!(s3.keys(LOG), [0, 1, 2].map(|more| format!("{LOG}{:020}", WHOLE_EVERY + more)));
-    assert_eq!(Machine::new(&s3, 2).unwrap().call(|journal| journal.get_state("run").unwrap()), Some(json!(WHOLE_EVERY + 2)));
+    assert_eq!(
+        Machine::new(&s3, 2).unwrap().call(|journal| journal.get_state("run").unwrap()),
+        Some(json!(WHOLE_EVERY + 2))
+    );
     let entry = s3.objects().join(format!("{LOG}{:020}", WHOLE_EVERY + 1));
     let mut bytes = fs::read(&entry).unwrap();
     bytes[100] ^= 1;
     fs::write(&entry, bytes).unwrap();
-    let torn = |detail: &str| format!("the journal in the bucket is torn: `s3://{BUCKET}/{LOG}{:020}` {detail}", WHOLE_EVERY + 1);
+    let torn = |detail: &str| {
+        format!(
+            "the journal in the bucket is torn: `s3://{BUCKET}/{LOG}{:020}` {detail}",
+            WHOLE_EVERY + 1
+        )
+    };
     let refused = || Machine::new(&s3, 3).err().unwrap().to_string();
     assert_eq!(refused(), torn("was altered"));
     fs::remove_file(&entry).unwrap();
@@ -139,7 +182,10 @@ fn while_the_server_is_away_nothing_is_told_and_afterwards_everything_is_there()
     let mut s3 = S3::start().unwrap();
     let first = Machine::new(&s3, 1).unwrap();
     first.state(1).unwrap();
-    let mirror = Mirror { bucket: first.mirror.bucket.clone().with_patience(std::time::Duration::ZERO), ..first.mirror };
+    let mirror = Mirror {
+        bucket: first.mirror.bucket.clone().with_patience(std::time::Duration::ZERO),
+        ..first.mirror
+    };
     let first = Machine { mirror, ..first };
     s3.kill().unwrap();
     assert!(matches!(first.state(2), Err(MirrorError::Storage(_))));
@@ -148,5 +194,8 @@ fn while_the_server_is_away_nothing_is_told_and_afterwards_everything_is_there()
     s3.restart().unwrap();
     first.mirror.save(&first.journal).unwrap();
     let second = Machine::new(&s3, 2).unwrap();
-    assert_eq!(second.call(|journal| ["run", "other"].map(|key| journal.get_state(key).unwrap().unwrap())), [json!(4), json!(3)]);
+    assert_eq!(
+        second.call(|journal| ["run", "other"].map(|key| journal.get_state(key).unwrap().unwrap())),
+        [json!(4), json!(3)]
+    );
 }

@@ -1,4 +1,5 @@
-//! Journal samples and supervised prompts as learners' samples: where the mask stands and which log-probability belongs to which token.
+//! Journal samples and supervised prompts as learners' samples: where the mask stands and which
+//! log-probability belongs to which token.
 //!
 //! ```text
 //!  tokens            p0 p1 p2 c0 c1 c2      (c2: the stop token, trained on)
@@ -17,7 +18,9 @@ const TRUNCATED: &str = "length";
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
     /// The sampler's numbers do not fit its tokens.
-    #[error("sample {index} of position {position} has {tokens} completion tokens but {logprobs} log-probabilities")]
+    #[error(
+        "sample {index} of position {position} has {tokens} completion tokens but {logprobs} log-probabilities"
+    )]
     Logprobs {
         /// Loader position.
         position: u64,
@@ -37,7 +40,9 @@ pub enum SampleError {
         row: u64,
     },
     /// Supervised training needs something to learn.
-    #[error("the prompt at position {position} (row {row}) has no completion: set dataset.train.completion")]
+    #[error(
+        "the prompt at position {position} (row {row}) has no completion: set dataset.train.completion"
+    )]
     NoCompletion {
         /// Loader position.
         position: u64,
@@ -46,7 +51,8 @@ pub enum SampleError {
     },
 }
 
-/// For `grpo`: a step's samples in canonical order; those of one position are a group. Groups are numbered from 0.
+/// For `grpo`: a step's samples in canonical order; those of one position are a group. Groups are
+/// numbered from 0.
 pub fn from_samples(samples: &[Sample]) -> Result<Vec<TrainSample>, SampleError> {
     let mut group = 0;
     let mut result = Vec::with_capacity(samples.len());
@@ -62,13 +68,27 @@ pub fn from_samples(samples: &[Sample]) -> Result<Vec<TrainSample>, SampleError>
 fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> {
     let (tokens, logprobs) = (sample.completion_tokens.len(), sample.sampler_logprobs.len());
     if tokens != logprobs {
-        return Err(SampleError::Logprobs { position: sample.position, index: sample.index, tokens, logprobs });
+        return Err(SampleError::Logprobs {
+            position: sample.position,
+            index: sample.index,
+            tokens,
+            logprobs,
+        });
     }
     if sample.prompt_tokens.is_empty() {
         return Err(SampleError::EmptyPrompt { position: sample.position, row: sample.row });
     }
     let truncated = sample.finish_reason == TRUNCATED;
-    Ok(TrainSample { truncated, ..joined(group, sample.reward, &sample.prompt_tokens, &sample.completion_tokens, &sample.sampler_logprobs) })
+    Ok(TrainSample {
+        truncated,
+        ..joined(
+            group,
+            sample.reward,
+            &sample.prompt_tokens,
+            &sample.completion_tokens,
+            &sample.sampler_logprobs,
+        )
+    })
 }
 
 /// For `sft`: a step's prompts in order of position, each its own group.
@@ -78,14 +98,21 @@ pub fn from_prompts(prompts: &[Prompt]) -> Result<Vec<TrainSample>, SampleError>
 
 fn from_prompt(group: u32, prompt: &Prompt) -> Result<TrainSample, SampleError> {
     let (position, row) = (prompt.position, prompt.row);
-    let completion = prompt.completion_tokens.as_deref().ok_or(SampleError::NoCompletion { position, row })?;
+    let completion =
+        prompt.completion_tokens.as_deref().ok_or(SampleError::NoCompletion { position, row })?;
     if prompt.tokens.is_empty() {
         return Err(SampleError::EmptyPrompt { position, row });
     }
     Ok(joined(group, 0.0, &prompt.tokens, completion, &vec![0.0; completion.len()]))
 }
 
-fn joined(group: u32, reward: f64, prompt: &[i64], completion: &[i64], logprobs: &[f32]) -> TrainSample {
+fn joined(
+    group: u32,
+    reward: f64,
+    prompt: &[i64],
+    completion: &[i64],
+    logprobs: &[f32],
+) -> TrainSample {
     TrainSample {
         group,
         reward,

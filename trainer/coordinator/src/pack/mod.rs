@@ -1,11 +1,13 @@
-//! A step's batch, cut for the learners: which sample goes to which rank, minibatch and micro-batch. Pure: the same samples and sizes, the same bytes.
+//! A step's batch, cut for the learners: which sample goes to which rank, minibatch and
+//! micro-batch. Pure: the same samples and sizes, the same bytes.
 //!
 //! ```text
 //!  groups in order ── split ─▶ minibatches ── balance by tokens ─▶ ranks ── first-fit decreasing ─▶ micro-batches
 //! ```
 //!
-//! A group stays in one minibatch; its samples go to any rank. Every rank has as many micro-batches in a minibatch as every other, some of them empty,
-//! since each one is a round of collectives. It must not know rewards' meaning or the algorithm.
+//! A group stays in one minibatch; its samples go to any rank. Every rank has as many micro-batches
+//! in a minibatch as every other, some of them empty, since each one is a round of collectives. It
+//! must not know rewards' meaning or the algorithm.
 
 pub mod batch;
 mod place;
@@ -38,7 +40,9 @@ pub enum PackError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// Each minibatch needs a group.
-    #[error("step {step} has {groups} groups for {minibatches} minibatches: lower training.minibatches or raise the batch size")]
+    #[error(
+        "step {step} has {groups} groups for {minibatches} minibatches: lower training.minibatches or raise the batch size"
+    )]
     TooFewGroups {
         /// The step.
         step: u32,
@@ -58,7 +62,9 @@ pub enum PackError {
         group: u32,
     },
     /// A sample's parts disagree, or it has no tokens.
-    #[error("sample {sample} of step {step} has {tokens} tokens, {mask} mask entries and {logprobs} log-probabilities")]
+    #[error(
+        "sample {sample} of step {step} has {tokens} tokens, {mask} mask entries and {logprobs} log-probabilities"
+    )]
     Malformed {
         /// The step.
         step: u32,
@@ -73,10 +79,21 @@ pub enum PackError {
     },
 }
 
-/// Packs a step's samples (in canonical order) for `world_size` ranks: entry `r` is rank `r`'s batch. Micro-batches have at most `max_tokens` tokens,
-/// but for a longer sequence, which goes alone.
-pub fn pack(step: u32, samples: &[TrainSample], world_size: u32, minibatches: u32, max_tokens: u32) -> Result<Vec<RankBatch>, PackError> {
-    for (name, size) in [("world size", world_size), ("minibatches", minibatches), ("tokens per micro-batch", max_tokens)] {
+/// Packs a step's samples (in canonical order) for `world_size` ranks: entry `r` is rank `r`'s
+/// batch. Micro-batches have at most `max_tokens` tokens, but for a longer sequence, which goes
+/// alone.
+pub fn pack(
+    step: u32,
+    samples: &[TrainSample],
+    world_size: u32,
+    minibatches: u32,
+    max_tokens: u32,
+) -> Result<Vec<RankBatch>, PackError> {
+    for (name, size) in [
+        ("world size", world_size),
+        ("minibatches", minibatches),
+        ("tokens per micro-batch", max_tokens),
+    ] {
         if size == 0 {
             return Err(PackError::Zero(name));
         }
@@ -107,7 +124,8 @@ pub fn pack(step: u32, samples: &[TrainSample], world_size: u32, minibatches: u3
 
 fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {
     for (index, sample) in samples.iter().enumerate() {
-        let (tokens, mask, logprobs) = (sample.tokens.len(), sample.loss_mask.len(), sample.sampler_logprobs.len());
+        let (tokens, mask, logprobs) =
+            (sample.tokens.len(), sample.loss_mask.len(), sample.sampler_logprobs.len());
         if tokens == 0 || mask != tokens || logprobs != tokens {
             return Err(PackError::Malformed { step, sample: index, tokens, mask, logprobs });
         }
@@ -116,7 +134,11 @@ fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {
 }
 
 /// Minibatch `m` of `M` gets groups `m·G/M .. (m+1)·G/M`; as ranges of samples.
-fn split(step: u32, samples: &[TrainSample], minibatches: u32) -> Result<Vec<std::ops::Range<usize>>, PackError> {
+fn split(
+    step: u32,
+    samples: &[TrainSample],
+    minibatches: u32,
+) -> Result<Vec<std::ops::Range<usize>>, PackError> {
     let mut starts = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
     for (index, sample) in samples.iter().enumerate() {
@@ -134,7 +156,9 @@ fn split(step: u32, samples: &[TrainSample], minibatches: u32) -> Result<Vec<std
         return Err(PackError::TooFewGroups { step, groups, minibatches });
     }
     starts.push(samples.len());
-    Ok((0..parts).map(|part| starts[part * groups / parts]..starts[(part + 1) * groups / parts]).collect())
+    Ok((0..parts)
+        .map(|part| starts[part * groups / parts]..starts[(part + 1) * groups / parts])
+        .collect())
 }
 
 /// A rank's sequences by micro-batch, then in canonical order.
@@ -151,7 +175,12 @@ fn sequences(samples: &[TrainSample], places: &[Place], rank: u32) -> Vec<Sequen
 }
 
 fn rank_batch(samples: &[TrainSample], header: BatchHeader) -> RankBatch {
-    let mut batch = RankBatch { header, tokens_T: Vec::new(), loss_mask_T: Vec::new(), sampler_logprobs_T: Vec::new() };
+    let mut batch = RankBatch {
+        header,
+        tokens_T: Vec::new(),
+        loss_mask_T: Vec::new(),
+        sampler_logprobs_T: Vec::new(),
+    };
     for sequence in &batch.header.sequences {
         let sample = &samples[sequence.sample as usize];
         batch.tokens_T.extend_from_slice(&sample.tokens);

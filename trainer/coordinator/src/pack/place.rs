@@ -1,4 +1,5 @@
-//! Where each sample goes, from lengths alone. Ties are broken by index, so that the plan is a function of its input.
+//! Where each sample goes, from lengths alone. Ties are broken by index, so that the plan is a
+//! function of its input.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -22,8 +23,14 @@ pub struct Plan {
 }
 
 /// Places samples of the given lengths, of which minibatch `m` has those in `minibatches[m]`.
-pub fn place(lengths: &[u64], minibatches: &[Range<usize>], world_size: u32, max_tokens: u64) -> Plan {
-    let mut plan = Plan { places: vec![Place::default(); lengths.len()], micro_batch_minibatch: Vec::new() };
+pub fn place(
+    lengths: &[u64],
+    minibatches: &[Range<usize>],
+    world_size: u32,
+    max_tokens: u64,
+) -> Plan {
+    let mut plan =
+        Plan { places: vec![Place::default(); lengths.len()], micro_batch_minibatch: Vec::new() };
     for (minibatch, part) in (0..).zip(minibatches) {
         let first = plan.micro_batch_minibatch.len() as u32;
         let mut micro_batches = 0;
@@ -41,7 +48,8 @@ pub fn place(lengths: &[u64], minibatches: &[Range<usize>], world_size: u32, max
     plan
 }
 
-/// Longest first, each to the rank with the fewest tokens so far (Graham's LPT rule). By rank, longest first.
+/// Longest first, each to the rank with the fewest tokens so far (Graham's LPT rule). By rank,
+/// longest first.
 fn balance(lengths: &[u64], part: Range<usize>, world_size: u32) -> Vec<Vec<usize>> {
     let mut samples: Vec<usize> = part.collect();
     samples.sort_by_key(|&sample| (Reverse(lengths[sample]), sample));
@@ -55,7 +63,8 @@ fn balance(lengths: &[u64], part: Range<usize>, world_size: u32) -> Vec<Vec<usiz
     ranks
 }
 
-/// First-fit over samples that come longest first: each goes into the first bin with room, else opens one.
+/// First-fit over samples that come longest first: each goes into the first bin with room, else
+/// opens one.
 fn first_fit(lengths: &[u64], samples: &[usize], max_tokens: u64) -> Vec<Vec<usize>> {
     let mut bins: Vec<(u64, Vec<usize>)> = Vec::new();
     for &sample in samples {

@@ -9,13 +9,22 @@ use super::{PackError, TrainSample, pack};
 fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
     let loss_mask: Vec<u8> = (0..tokens).map(|index| u8::from(index > 0)).collect();
     let sampler_logprobs = loss_mask.iter().map(|&mask| -f32::from(mask)).collect();
-    TrainSample { group, reward: id as f64, tokens: vec![id; tokens], loss_mask, sampler_logprobs, truncated: id % 2 == 1 }
+    TrainSample {
+        group,
+        reward: id as f64,
+        tokens: vec![id; tokens],
+        loss_mask,
+        sampler_logprobs,
+        truncated: id % 2 == 1,
+    }
 }
 
 #[test]
 fn a_small_step_is_packed_as_worked_out_by_hand() {
-    // Minibatch 0 is group 7 (lengths 3, 5), minibatch 1 is group 8 (lengths 2, 4, 2). Ranks by longest first: 0 gets 5, 1 gets 3; then 0 gets 4, 1 gets 2 and 2.
-    let samples = [sample(7, 10, 3), sample(7, 11, 5), sample(8, 12, 2), sample(8, 13, 4), sample(8, 14, 2)];
+    // Minibatch 0 is group 7 (lengths 3, 5), minibatch 1 is group 8 (lengths 2, 4, 2). Ranks by
+    // longest first: 0 gets 5, 1 gets 3; then 0 gets 4, 1 gets 2 and 2.
+    let samples =
+        [sample(7, 10, 3), sample(7, 11, 5), sample(8, 12, 2), sample(8, 13, 4), sample(8, 14, 2)];
     let row = |group, id: u32, tokens: u32, rank, minibatch| SampleRow {
         group,
         reward: f64::from(id),
@@ -24,9 +33,22 @@ fn a_small_step_is_packed_as_worked_out_by_hand() {
         minibatch,
         truncated: id % 2 == 1,
     };
-    let table = vec![row(7, 10, 3, 1, 0), row(7, 11, 5, 0, 0), row(8, 12, 2, 1, 1), row(8, 13, 4, 0, 1), row(8, 14, 2, 1, 1)];
+    let table = vec![
+        row(7, 10, 3, 1, 0),
+        row(7, 11, 5, 0, 0),
+        row(8, 12, 2, 1, 1),
+        row(8, 13, 4, 0, 1),
+        row(8, 14, 2, 1, 1),
+    ];
     let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
-    let header = |rank, sequences| BatchHeader { step: 4, rank, world_size: 2, micro_batch_minibatch: vec![0, 1, 1], sequences, samples: table.clone() };
+    let header = |rank, sequences| BatchHeader {
+        step: 4,
+        rank,
+        world_size: 2,
+        micro_batch_minibatch: vec![0, 1, 1],
+        sequences,
+        samples: table.clone(),
+    };
     let batches = pack(4, &samples, 2, 2, 3).unwrap();
     assert_eq!(
         batches,
@@ -50,26 +72,45 @@ fn a_small_step_is_packed_as_worked_out_by_hand() {
 #[test]
 fn what_cannot_be_packed_is_said() {
     let good = [sample(0, 1, 2), sample(1, 2, 2)];
-    let refusal = |samples: &[TrainSample], world, minibatches, tokens| pack(3, samples, world, minibatches, tokens).unwrap_err().to_string();
+    let refusal = |samples: &[TrainSample], world, minibatches, tokens| {
+        pack(3, samples, world, minibatches, tokens).unwrap_err().to_string()
+    };
     assert_eq!(refusal(&good, 0, 1, 1), "world size must be at least 1");
     assert_eq!(refusal(&good, 1, 0, 1), "minibatches must be at least 1");
     assert_eq!(refusal(&good, 1, 1, 0), "tokens per micro-batch must be at least 1");
-    let few = "step 3 has 2 groups for 3 minibatches: lower training.minibatches or raise the batch size";
+    let few =
+        "step 3 has 2 groups for 3 minibatches: lower training.minibatches or raise the batch size";
     assert_eq!(refusal(&good, 1, 3, 1), few);
-    assert_eq!(pack(3, &[], 1, 1, 1), Err(PackError::TooFewGroups { step: 3, groups: 0, minibatches: 1 }));
+    assert_eq!(
+        pack(3, &[], 1, 1, 1),
+        Err(PackError::TooFewGroups { step: 3, groups: 0, minibatches: 1 })
+    );
     let split = [sample(0, 1, 2), sample(1, 2, 2), sample(0, 3, 2)];
-    assert_eq!(refusal(&split, 1, 1, 1), "sample 2 of step 3 belongs to group 0, which ended before it");
+    assert_eq!(
+        refusal(&split, 1, 1, 1),
+        "sample 2 of step 3 belongs to group 0, which ended before it"
+    );
     let malformed = TrainSample { loss_mask: vec![0], ..sample(0, 1, 2) };
-    assert_eq!(refusal(&[malformed], 1, 1, 1), "sample 0 of step 3 has 2 tokens, 1 mask entries and 2 log-probabilities");
-    assert_eq!(refusal(&[sample(0, 1, 0)], 1, 1, 1), "sample 0 of step 3 has 0 tokens, 0 mask entries and 0 log-probabilities");
+    assert_eq!(
+        refusal(&[malformed], 1, 1, 1),
+        "sample 0 of step 3 has 2 tokens, 1 mask entries and 2 log-probabilities"
+    );
+    assert_eq!(
+        refusal(&[sample(0, 1, 0)], 1, 1, 1),
+        "sample 0 of step 3 has 0 tokens, 0 mask entries and 0 log-probabilities"
+    );
 }
 
 /// Groups of 1 to 4 samples of 1 to 20 tokens; token ids are the sample's index.
 fn steps() -> impl Strategy<Value = Vec<TrainSample>> {
-    proptest::collection::vec(proptest::collection::vec(1_usize..=20, 1..=4), 1..12).prop_map(|groups| {
-        let lengths = (0..).zip(groups).flat_map(|(group, lengths)| lengths.into_iter().map(move |length| (group, length)));
-        (0..).zip(lengths).map(|(id, (group, length))| sample(group, id, length)).collect()
-    })
+    proptest::collection::vec(proptest::collection::vec(1_usize..=20, 1..=4), 1..12).prop_map(
+        |groups| {
+            let lengths = (0..).zip(groups).flat_map(|(group, lengths)| {
+                lengths.into_iter().map(move |length| (group, length))
+            });
+            (0..).zip(lengths).map(|(id, (group, length))| sample(group, id, length)).collect()
+        },
+    )
 }
 
 proptest! {

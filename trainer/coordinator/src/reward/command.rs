@@ -1,4 +1,5 @@
-//! `reward.command`: a program of the user's own, in a few long-lived copies. One JSON line in, one out, one at a time.
+//! `reward.command`: a program of the user's own, in a few long-lived copies. One JSON line in, one
+//! out, one at a time.
 //!
 //! ```text
 //!  score ─▶ idle copy, or a new one ─ request line ─▶ stdin
@@ -6,7 +7,8 @@
 //!           log, last words ◀────────────────────────── stderr
 //! ```
 //!
-//! A copy that answers late, wrongly or not at all is killed: an answer is never taken for another question's.
+//! A copy that answers late, wrongly or not at all is killed: an answer is never taken for another
+//! question's.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,15 +94,18 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .map_err(TryError::Start)?;
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (stdin, stdout, stderr) = (stdin.ok_or_else(missing)?, stdout.ok_or_else(missing)?, stderr.ok_or_else(missing)?);
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdin, stdout, stderr) =
+            (stdin.ok_or_else(missing)?, stdout.ok_or_else(missing)?, stderr.ok_or_else(missing)?);
         let last_words = Arc::default();
         let log = tokio::spawn(log(program.clone(), stderr, Arc::clone(&last_words)));
         Ok(Self { child, stdin, stdout: BufReader::new(stdout), last_words, log })
     }
 
     async fn ask(&mut self, id: u64, question: Question<'_>) -> Result<Reward, TryError> {
-        let mut line = serde_json::to_vec(&Request::new(Some(id), question)).map_err(|error| TryError::Pipe(error.into()))?;
+        let mut line = serde_json::to_vec(&Request::new(Some(id), question))
+            .map_err(|error| TryError::Pipe(error.into()))?;
         line.push(b'\n');
         let sent = async {
             self.stdin.write_all(&line).await?;
@@ -128,7 +133,10 @@ impl Process {
             Err(_) => "its standard output closed".to_owned(),
         };
         let _ = tokio::time::timeout(ENDING, &mut self.log).await;
-        TryError::Exited { status, stderr: self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+        TryError::Exited {
+            status,
+            stderr: self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
     }
 }
 

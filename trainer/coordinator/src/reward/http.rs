@@ -21,7 +21,9 @@ impl Http {
     /// A client of the server that the spec names.
     pub fn new(spec: &HttpReward) -> Result<Self, reqwest::Error> {
         Ok(Self {
-            client: reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?,
+            client: reqwest::Client::builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .build()?,
             url: spec.url.clone(),
             timeout: Duration::from_secs(u64::from(spec.timeout_seconds)),
             slots: Semaphore::new(spec.concurrency as usize),
@@ -32,7 +34,9 @@ impl Http {
     pub async fn score(&self, question: Question<'_>) -> Result<Reward, TryError> {
         // The semaphore is never closed.
         let _slot = self.slots.acquire().await.ok();
-        tokio::time::timeout(self.timeout, self.ask(question)).await.unwrap_or(Err(TryError::Slow(self.timeout)))
+        tokio::time::timeout(self.timeout, self.ask(question))
+            .await
+            .unwrap_or(Err(TryError::Slow(self.timeout)))
     }
 
     async fn ask(&self, question: Question<'_>) -> Result<Reward, TryError> {

@@ -1,11 +1,13 @@
-//! How a completion is scored: by a pure verifier here ([`math`], exact match), or by one of the user's own ([`http`], [`command`]).
+//! How a completion is scored: by a pure verifier here ([`math`], exact match), or by one of the
+//! user's own ([`http`], [`command`]).
 //!
 //! ```text
 //!  Question ─▶ Verifier ─┬─ math, exactMatch ───────────────────────────┬─▶ Reward
 //!                        └─ http, command ─ try, wait, try again … ─────┴─▶ Rejected: the sample is left out, never scored 0
 //! ```
 //!
-//! It must not know tokens, groups or steps. When many completions in a row are rejected it is the verifier that is broken: [`RewardError::Down`].
+//! It must not know tokens, groups or steps. When many completions in a row are rejected it is the
+//! verifier that is broken: [`RewardError::Down`].
 
 mod answers;
 mod command;
@@ -65,7 +67,9 @@ enum Kind {
 
 /// A reference answer that no completion could match.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the answer `{excerpt}` is no number, tuple, interval or set, which reward.math compares with")]
+#[error(
+    "the answer `{excerpt}` is no number, tuple, interval or set, which reward.math compares with"
+)]
 pub struct UnusableAnswer {
     /// Its end, in at most 80 characters.
     pub excerpt: String,
@@ -85,7 +89,9 @@ pub enum RewardError {
         source: TryError,
     },
     /// So did many before it: the run cannot go on.
-    #[error("{verifier} scored none of the last {rejected} completions: mend it and resume; the last error")]
+    #[error(
+        "{verifier} scored none of the last {rejected} completions: mend it and resume; the last error"
+    )]
     Down {
         /// Which verifier.
         verifier: String,
@@ -103,9 +109,17 @@ impl Verifier {
     /// A verifier for the spec, of which exactly one field is set.
     pub fn new(spec: &RewardSpec) -> Result<Self, RewardError> {
         let (kind, name, retries) = if let Some(http) = &spec.http {
-            (Kind::Http(Http::new(http)?), format!("reward.http {}", without_secrets(&http.url)), http.retries)
+            (
+                Kind::Http(Http::new(http)?),
+                format!("reward.http {}", without_secrets(&http.url)),
+                http.retries,
+            )
         } else if let Some(command) = &spec.command {
-            (Kind::Command(Command::new(command)), format!("reward.command {}", command.command.join(" ")), command.retries)
+            (
+                Kind::Command(Command::new(command)),
+                format!("reward.command {}", command.command.join(" ")),
+                command.retries,
+            )
         } else if let Some(math) = &spec.math {
             (Kind::Math(math.extract.clone()), "reward.math".to_owned(), 0)
         } else {
@@ -114,7 +128,8 @@ impl Verifier {
         Ok(Self { kind, name, retries, rejected_in_a_row: AtomicU32::new(0) })
     }
 
-    /// Scores a completion. A verifier that fails is tried again; then the sample is [`RewardError::Rejected`].
+    /// Scores a completion. A verifier that fails is tried again; then the sample is
+    /// [`RewardError::Rejected`].
     pub async fn score(&self, question: Question<'_>) -> Result<Reward, RewardError> {
         let mut tries = 0;
         let source = loop {
@@ -144,8 +159,16 @@ impl Verifier {
         let (name, correct) = match &self.kind {
             Kind::Http(http) => return http.score(question).await,
             Kind::Command(command) => return command.score(question).await,
-            Kind::Math(places) => ("math", question.answer.is_some_and(|answer| math::correct(question.completion, answer, places))),
-            Kind::ExactMatch => ("exactMatch", question.answer.is_some_and(|answer| question.completion.trim() == answer.trim())),
+            Kind::Math(places) => (
+                "math",
+                question
+                    .answer
+                    .is_some_and(|answer| math::correct(question.completion, answer, places)),
+            ),
+            Kind::ExactMatch => (
+                "exactMatch",
+                question.answer.is_some_and(|answer| question.completion.trim() == answer.trim()),
+            ),
         };
         let value = f64::from(u8::from(correct));
         Ok(Reward { value, components: BTreeMap::from([(name.to_owned(), value)]) })
@@ -165,7 +188,9 @@ impl Verifier {
 
 /// An address without the user and password, and the query, that it may hold.
 fn without_secrets(url: &str) -> String {
-    let Ok(mut url) = reqwest::Url::parse(url) else { return "with an address that is none".to_owned() };
+    let Ok(mut url) = reqwest::Url::parse(url) else {
+        return "with an address that is none".to_owned();
+    };
     // Both fail only on addresses that have no host, which have none of these either.
     let _ = url.set_username("");
     let _ = url.set_password(None);
@@ -174,7 +199,8 @@ fn without_secrets(url: &str) -> String {
 }
 
 fn end_of(text: &str, characters: usize) -> String {
-    let start = text.char_indices().rev().nth(characters.saturating_sub(1)).map_or(0, |(start, _)| start);
+    let start =
+        text.char_indices().rev().nth(characters.saturating_sub(1)).map_or(0, |(start, _)| start);
     text[start..].to_owned()
 }
 

@@ -1,4 +1,5 @@
-//! What verifiers outside this process share: the question, the answer, what can go wrong, and how long one goes on trying.
+//! What verifiers outside this process share: the question, the answer, what can go wrong, and how
+//! long one goes on trying.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +69,12 @@ impl TryError {
 
 /// The beginning of bytes as one line of text.
 pub fn excerpt(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim().chars().take(EXCERPT).map(|character| if character.is_control() { ' ' } else { character }).collect()
+    String::from_utf8_lossy(bytes)
+        .trim()
+        .chars()
+        .take(EXCERPT)
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect()
 }
 
 /// A question as verifiers get it.
@@ -88,7 +94,12 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// The request for a question.
     pub fn new(id: Option<u64>, question: Question<'a>) -> Self {
-        Self { id, prompt: question.prompt, completion: question.completion, answer: question.answer }
+        Self {
+            id,
+            prompt: question.prompt,
+            completion: question.completion,
+            answer: question.answer,
+        }
     }
 }
 
@@ -103,7 +114,8 @@ struct Answer {
 
 /// A verifier's answer to the question of that id.
 pub fn parse(answer: &[u8], id: Option<u64>) -> Result<Reward, TryError> {
-    let parsed: Answer = serde_json::from_slice(answer).map_err(|error| TryError::nonsense(answer, &error))?;
+    let parsed: Answer =
+        serde_json::from_slice(answer).map_err(|error| TryError::nonsense(answer, &error))?;
     if parsed.id != id {
         let found = parsed.id.map_or_else(|| "none".to_owned(), |id| id.to_string());
         let expected = id.map_or_else(|| "none".to_owned(), |id| id.to_string());

@@ -1,4 +1,5 @@
-//! A completion in the making: what each engine that worked on it left, and with which weights. Pure.
+//! A completion in the making: what each engine that worked on it left, and with which weights.
+//! Pure.
 //!
 //! ```text
 //!  prompt ─▶ engine A, step 3: t0 t1 t2 │ paused ─▶ prompt t0 t1 t2 ─▶ engine B, step 4: t3 t4 stop
@@ -22,9 +23,11 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Appends a part. Cut off at a stop token or at `longest` tokens, a completion is whole though its engine could not say so.
+    /// Appends a part. Cut off at a stop token or at `longest` tokens, a completion is whole though
+    /// its engine could not say so.
     pub fn append(&mut self, part: Part, longest: u32, stop_token_ids: &[i64]) {
-        let stopped = part.end == End::Stop || part.tokens.last().is_some_and(|last| stop_token_ids.contains(last));
+        let stopped = part.end == End::Stop
+            || part.tokens.last().is_some_and(|last| stop_token_ids.contains(last));
         let tokens = part.tokens.len() as u32;
         match self.versions.last_mut() {
             Some(run) if run.version == part.version => run.tokens += tokens,
@@ -54,7 +57,12 @@ mod tests {
     use super::{Completion, End, Part, VersionRun};
 
     fn part(step: u32, tokens: &[i64], end: End) -> Part {
-        Part { tokens: tokens.to_vec(), logprobs: tokens.iter().map(|token| -(*token as f32)).collect(), version: Version { step, attempt: 0 }, end }
+        Part {
+            tokens: tokens.to_vec(),
+            logprobs: tokens.iter().map(|token| -(*token as f32)).collect(),
+            version: Version { step, attempt: 0 },
+            end,
+        }
     }
 
     fn completion(parts: Vec<Part>) -> Completion {
@@ -67,7 +75,12 @@ mod tests {
 
     #[test]
     fn parts_make_one_completion_whose_tokens_carry_their_versions() {
-        let parts = vec![part(3, &[5, 6], End::Open), part(3, &[7], End::Aborted(String::new())), part(4, &[], End::Open), part(4, &[8, 2], End::Stop)];
+        let parts = vec![
+            part(3, &[5, 6], End::Open),
+            part(3, &[7], End::Aborted(String::new())),
+            part(4, &[], End::Open),
+            part(4, &[8, 2], End::Stop),
+        ];
         let run = |step, tokens| VersionRun { version: Version { step, attempt: 0 }, tokens };
         let expected = Completion {
             tokens: vec![5, 6, 7, 8, 2],
@@ -81,7 +94,14 @@ mod tests {
     #[test]
     fn a_part_cut_off_at_its_last_token_needs_no_other() {
         assert_eq!(completion(vec![part(3, &[5, 2], End::Open)]).finish_reason, Some("stop"));
-        assert_eq!(completion(vec![part(3, &[5, 5, 5], End::Open), part(3, &[5, 5, 5], End::Open)]).finish_reason, Some("length"));
-        assert_eq!(completion(vec![part(3, &[5, 5], End::Aborted(String::new()))]).finish_reason, None);
+        assert_eq!(
+            completion(vec![part(3, &[5, 5, 5], End::Open), part(3, &[5, 5, 5], End::Open)])
+                .finish_reason,
+            Some("length")
+        );
+        assert_eq!(
+            completion(vec![part(3, &[5, 5], End::Aborted(String::new()))]).finish_reason,
+            None
+        );
     }
 }

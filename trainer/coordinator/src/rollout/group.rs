@@ -63,8 +63,10 @@ impl Groups<'_> {
     /// Makes the samples that a group lacks.
     pub async fn make(&self, ticket: Ticket) -> Result<Done, WorkError> {
         let Ticket { position, weights, have } = ticket;
-        let size = self.coordinator.config.spec.algorithm.grpo.as_ref().map_or(0, |grpo| grpo.group_size);
-        let missing: Vec<u32> = (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
+        let size =
+            self.coordinator.config.spec.algorithm.grpo.as_ref().map_or(0, |grpo| grpo.group_size);
+        let missing: Vec<u32> =
+            (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
         let mut samples = have;
         let mut began = None;
         if !missing.is_empty() {
@@ -72,30 +74,60 @@ impl Groups<'_> {
             samples.extend(made);
             began = Some(at);
         }
-        let droppable = self.coordinator.config.spec.rollout.dynamic_sampling.is_some() && teaches_nothing(&samples);
-        let outcome = Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
+        let droppable = self.coordinator.config.spec.rollout.dynamic_sampling.is_some()
+            && teaches_nothing(&samples);
+        let outcome =
+            Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
         Ok(Done { position, samples: samples.len(), began, outcome })
     }
 
-    async fn sample(&self, position: u64, weights: Weights, missing: &[u32]) -> Result<(Vec<Pending>, Duration), WorkError> {
+    async fn sample(
+        &self,
+        position: u64,
+        weights: Weights,
+        missing: &[u32],
+    ) -> Result<(Vec<Pending>, Duration), WorkError> {
         let rollout = &self.coordinator.config.spec.rollout;
         let prompt = self.input.train.prompt(position).map_err(InputError::from)?;
-        let max_new_tokens = self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
-        // The step that the position is for if no group is dropped: a seed depends on nothing that happens.
+        let max_new_tokens =
+            self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
+        // The step that the position is for if no group is dropped: a seed depends on nothing that
+        // happens.
         let step = (position / u64::from(rollout.batch_size.max(1)) + 1) as u32;
         let key = |index| Key { purpose: Purpose::Rollout, step, position, index };
-        let wanted: Vec<_> = missing.iter().map(|&index| Wanted { key: key(index), temperature: rollout.temperature, max_new_tokens }).collect();
+        let wanted: Vec<_> = missing
+            .iter()
+            .map(|&index| Wanted {
+                key: key(index),
+                temperature: rollout.temperature,
+                max_new_tokens,
+            })
+            .collect();
         let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
-        tracing::debug!(position, engine = lease.engine.name, samples = wanted.len(), "sampling a group");
+        tracing::debug!(
+            position,
+            engine = lease.engine.name,
+            samples = wanted.len(),
+            "sampling a group"
+        );
         let began = self.coordinator.clock.now();
-        let mut finished = std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
+        let mut finished =
+            std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
         let (mut made, mut written) = (Vec::new(), Vec::new());
         while let Some((at, result)) = finished.next().await {
-            let (sampling, completion) = result.map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
+            let (sampling, completion) = result
+                .map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
             let Some(&index) = missing.get(at) else { continue };
-            let Some(sample) = self.scored(&prompt, index, &sampling, completion).await? else { continue };
+            let Some(sample) = self.scored(&prompt, index, &sampling, completion).await? else {
+                continue;
+            };
             self.coordinator.metrics.sampled(sample.completion_tokens.len());
-            made.push(Pending { position, index, reward: sample.reward, oldest: sample.oldest().unwrap_or(0) });
+            made.push(Pending {
+                position,
+                index,
+                reward: sample.reward,
+                oldest: sample.oldest().unwrap_or(0),
+            });
             let (done, waiting) = oneshot::channel();
             self.sender.send((sample, done)).await.map_err(|_| WorkError::Interrupted)?;
             written.push(waiting);
@@ -107,7 +139,13 @@ impl Groups<'_> {
     }
 
     /// The finished sample; none if its verifier failed on it.
-    async fn scored(&self, prompt: &Prompt, index: u32, sampling: &SamplingParams, completion: Completion) -> Result<Option<Sample>, WorkError> {
+    async fn scored(
+        &self,
+        prompt: &Prompt,
+        index: u32,
+        sampling: &SamplingParams,
+        completion: Completion,
+    ) -> Result<Option<Sample>, WorkError> {
         let scored = match score::score(self.input, prompt, completion.tokens.clone()).await? {
             Verdict::Scored(scored) => scored,
             Verdict::Rejected(error) => {
@@ -147,8 +185,17 @@ mod tests {
 
     #[test]
     fn a_group_teaches_if_two_of_its_rewards_differ() {
-        let group = |rewards: &[f64]| rewards.iter().zip(0..).map(|(&reward, index)| Pending { position: 0, index, reward, oldest: 0 }).collect::<Vec<_>>();
+        let group = |rewards: &[f64]| {
+            rewards
+                .iter()
+                .zip(0..)
+                .map(|(&reward, index)| Pending { position: 0, index, reward, oldest: 0 })
+                .collect::<Vec<_>>()
+        };
         let cases: [&[f64]; 5] = [&[], &[1.0], &[1.0, 1.0], &[0.0, 0.0, 0.0], &[0.0, 0.0, 1.0]];
-        assert_eq!(cases.map(|rewards| teaches_nothing(&group(rewards))), [true, true, true, true, false]);
+        assert_eq!(
+            cases.map(|rewards| teaches_nothing(&group(rewards))),
+            [true, true, true, true, false]
+        );
     }
 }

@@ -6,9 +6,11 @@
 //!    └── of step `step` ─┘
 //! ```
 //!
-//! Groups are judged in loader order whatever order they finish in, so that a batch is a function of the data and the completions alone: the first B groups
-//! that are not dropped. A step drops at most `drops` groups; from there on it keeps every one. A slot of a group that will be dropped for certain is given to
-//! the next position at once; where only the groups before it decide, that waits for them, so that never more groups are accepted or under way than admitted.
+//! Groups are judged in loader order whatever order they finish in, so that a batch is a function
+//! of the data and the completions alone: the first B groups that are not dropped. A step drops at
+//! most `drops` groups; from there on it keeps every one. A slot of a group that will be dropped
+//! for certain is given to the next position at once; where only the groups before it decide, that
+//! waits for them, so that never more groups are accepted or under way than admitted.
 
 use std::collections::VecDeque;
 
@@ -79,7 +81,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger that goes on after `fixed_step` at `next_position`. `attempts`: prompts sampled for a step are at most so many times the batch.
+    /// A ledger that goes on after `fixed_step` at `next_position`. `attempts`: prompts sampled for
+    /// a step are at most so many times the batch.
     pub fn new(rule: Admission, attempts: u32, fixed_step: u32, next_position: u64) -> Self {
         Self {
             rule,
@@ -100,10 +103,12 @@ impl Ledger {
         self.step
     }
 
-    /// Admits the next position if a step up to `through` has room for it; answers the position and the last step it can be for.
+    /// Admits the next position if a step up to `through` has room for it; answers the position and
+    /// the last step it can be for.
     pub fn admit(&mut self, through: u32) -> Option<(u64, u32)> {
         let undecided = self.groups.len() - self.scanned - self.certain;
-        let step = self.step + ((self.accepted.len() + undecided) / self.rule.batch_size.max(1) as usize) as u32;
+        let step = self.step
+            + ((self.accepted.len() + undecided) / self.rule.batch_size.max(1) as usize) as u32;
         if step > through {
             return None;
         }
@@ -113,9 +118,15 @@ impl Ledger {
 
     /// The group at a position is finished.
     pub fn finish(&mut self, position: u64, outcome: Outcome) {
-        let Some(index) = position.checked_sub(self.first).and_then(|index| usize::try_from(index).ok()) else { return };
+        let Some(index) =
+            position.checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
+        else {
+            return;
+        };
         let ahead = index.saturating_sub(self.scanned);
-        let certain = outcome.droppable && index >= self.scanned && self.dropped as usize + ahead < self.drops as usize;
+        let certain = outcome.droppable
+            && index >= self.scanned
+            && self.dropped as usize + ahead < self.drops as usize;
         if let Some(group @ Group::UnderWay) = self.groups.get_mut(index) {
             *group = Group::Finished { outcome, certain };
             self.certain += usize::from(certain);

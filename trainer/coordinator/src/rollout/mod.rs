@@ -1,4 +1,5 @@
-//! Rollouts: prompts → completions → rewards → journal; a step's batch is fixed when all of its groups are there.
+//! Rollouts: prompts → completions → rewards → journal; a step's batch is fixed when all of its
+//! groups are there.
 //!
 //! ```text
 //!  admission ─▶ ledger ─ next position ─▶ group: lease, sample, score ─▶ queue ─▶ journal, many at a time
@@ -7,8 +8,9 @@
 //!                 └─ batch complete ─▶ fix_batch
 //! ```
 //!
-//! A sample that its verifier fails on is left out of its group, never scored 0. Samples that the journal has already are not made again. The order in which
-//! they finish leaves no trace: [`ledger`] judges groups in loader order.
+//! A sample that its verifier fails on is left out of its group, never scored 0. Samples that the
+//! journal has already are not made again. The order in which they finish leaves no trace:
+//! [`ledger`] judges groups in loader order.
 
 pub mod completion;
 pub mod group;
@@ -49,8 +51,13 @@ const WRITE: usize = 512;
 /// A sample, and who waits until it is on the disk.
 type Queued = (Sample, oneshot::Sender<()>);
 
-/// Makes and fixes batches for as long as it is not cancelled; with `only`, the one that these weights are for.
-pub async fn run(coordinator: &Coordinator, input: &Arc<Input>, only: Option<Version>) -> Result<(), WorkError> {
+/// Makes and fixes batches for as long as it is not cancelled; with `only`, the one that these
+/// weights are for.
+pub async fn run(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    only: Option<Version>,
+) -> Result<(), WorkError> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let groups = Groups { coordinator, input, sampler: coordinator.sampler(input), sender };
     let mut schedule = Schedule::resume(coordinator, input, only).await?;
@@ -67,7 +74,8 @@ struct Schedule<'a> {
     only: Option<Version>,
     rule: Admission,
     ledger: Ledger,
-    /// Samples that the journal had when this began, by position; taken out as their groups are admitted.
+    /// Samples that the journal had when this began, by position; taken out as their groups are
+    /// admitted.
     pending: BTreeMap<u64, Vec<Pending>>,
     /// Of finished groups that are in no batch yet: samples, and when the first was asked for.
     finished: BTreeMap<u64, (usize, Option<Duration>)>,
@@ -77,22 +85,48 @@ struct Schedule<'a> {
 
 impl<'a> Schedule<'a> {
     /// Goes on where the journal ends.
-    async fn resume(coordinator: &'a Coordinator, input: &'a Arc<Input>, only: Option<Version>) -> Result<Self, WorkError> {
-        let ((fixed_step, next_position), samples) = coordinator.store.call(|journal| Ok((journal.newest_batch()?, journal.pending()?))).await?;
+    async fn resume(
+        coordinator: &'a Coordinator,
+        input: &'a Arc<Input>,
+        only: Option<Version>,
+    ) -> Result<Self, WorkError> {
+        let ((fixed_step, next_position), samples) = coordinator
+            .store
+            .call(|journal| Ok((journal.newest_batch()?, journal.pending()?)))
+            .await?;
         // A batch that was fixed just before something failed is not made again.
         coordinator.change(|run, _| run.batch_fixed(fixed_step)).await?;
         let rule = Admission::of(&coordinator.config.spec);
         // A run that started from another one's checkpoint has used up that one's positions.
         let started_from = coordinator.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
-        let next_position = if beyond { u64::from(started_from) * u64::from(rule.batch_size) } else { next_position };
+        let next_position = if beyond {
+            u64::from(started_from) * u64::from(rule.batch_size)
+        } else {
+            next_position
+        };
         let mut pending = BTreeMap::<u64, Vec<Pending>>::new();
         for sample in samples {
             pending.entry(sample.position).or_default().push(sample);
         }
-        let attempts = coordinator.config.spec.rollout.dynamic_sampling.as_ref().map_or(1, |dynamic| dynamic.max_attempts);
+        let attempts = coordinator
+            .config
+            .spec
+            .rollout
+            .dynamic_sampling
+            .as_ref()
+            .map_or(1, |dynamic| dynamic.max_attempts);
         let ledger = Ledger::new(rule, attempts, fixed_step.max(started_from), next_position);
-        Ok(Self { coordinator, input, only, rule, ledger, pending, finished: BTreeMap::new(), stale: 0 })
+        Ok(Self {
+            coordinator,
+            input,
+            only,
+            rule,
+            ledger,
+            pending,
+            finished: BTreeMap::new(),
+            stale: 0,
+        })
     }
 
     async fn run(&mut self, groups: &Groups<'_>) -> Result<(), WorkError> {
@@ -131,7 +165,9 @@ impl<'a> Schedule<'a> {
     async fn through(&self) -> u32 {
         match self.only {
             Some(version) => version.step + 1,
-            None => self.coordinator.read(Run::sampling).await.map_or(0, |sampling| sampling.through),
+            None => {
+                self.coordinator.read(Run::sampling).await.map_or(0, |sampling| sampling.through)
+            }
         }
     }
 
@@ -153,8 +189,10 @@ impl<'a> Schedule<'a> {
             .coordinator
             .store
             .call(move |journal| {
-                let group = journal.pending()?.into_iter().filter(|sample| sample.position == position);
-                let (stale, have): (Vec<_>, Vec<_>) = group.partition(|sample| rule.refuses(step, sample.oldest));
+                let group =
+                    journal.pending()?.into_iter().filter(|sample| sample.position == position);
+                let (stale, have): (Vec<_>, Vec<_>) =
+                    group.partition(|sample| rule.refuses(step, sample.oldest));
                 stale.iter().try_for_each(|sample| journal.discard(position, sample.index))?;
                 Ok((stale.len() as u32, have))
             })
@@ -169,7 +207,10 @@ impl<'a> Schedule<'a> {
         let Batch { step, positions, dropped, capped, next_position } = batch;
         let later = self.finished.split_off(&next_position);
         let finished = std::mem::replace(&mut self.finished, later);
-        if positions.iter().all(|position| finished.get(position).is_none_or(|(samples, _)| *samples == 0)) {
+        if positions
+            .iter()
+            .all(|position| finished.get(position).is_none_or(|(samples, _)| *samples == 0))
+        {
             return Err(WorkError::AllRejected { step });
         }
         if capped {
@@ -178,9 +219,20 @@ impl<'a> Schedule<'a> {
                 dropped,
                 "too many groups with equal rewards: the batch has some of them, since rollout.dynamicSampling.maxAttempts is reached"
             );
-            self.coordinator.event("DynamicSamplingCapped", serde_json::json!({"step": step, "dropped": dropped})).await;
+            self.coordinator
+                .event(
+                    "DynamicSamplingCapped",
+                    serde_json::json!({"step": step, "dropped": dropped}),
+                )
+                .await;
         }
-        let fixed = FixedBatch { step, positions, next_position, dropped_groups: dropped, stale_samples: std::mem::take(&mut self.stale) };
+        let fixed = FixedBatch {
+            step,
+            positions,
+            next_position,
+            dropped_groups: dropped,
+            stale_samples: std::mem::take(&mut self.stale),
+        };
         let (files, input) = (self.coordinator.files.clone(), Arc::clone(self.input));
         let written = self.coordinator.store.call(move |journal| {
             journal.fix_batch(&fixed)?;
@@ -189,13 +241,19 @@ impl<'a> Schedule<'a> {
         written.await?;
         self.coordinator.metrics.dropped_groups.inc_by(dropped.into());
         let began = finished.values().filter_map(|(_, began)| *began).min();
-        self.coordinator.rollouts_done(step, began.map(|began| self.coordinator.clock.now().saturating_sub(began).as_secs_f64()));
+        self.coordinator.rollouts_done(
+            step,
+            began.map(|began| self.coordinator.clock.now().saturating_sub(began).as_secs_f64()),
+        );
         Ok(self.coordinator.change(|run, _| run.batch_fixed(step)).await?)
     }
 }
 
 /// Writes what the queue holds, many samples a transaction, until the senders are gone.
-async fn write(coordinator: &Coordinator, mut receiver: mpsc::Receiver<Queued>) -> Result<(), WorkError> {
+async fn write(
+    coordinator: &Coordinator,
+    mut receiver: mpsc::Receiver<Queued>,
+) -> Result<(), WorkError> {
     let mut queued = Vec::with_capacity(WRITE);
     while receiver.recv_many(&mut queued, WRITE).await > 0 {
         let (samples, written): (Vec<_>, Vec<_>) = queued.drain(..).unzip();

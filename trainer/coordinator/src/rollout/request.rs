@@ -1,4 +1,5 @@
-//! What an engine is asked for one sample: a pure function of what is sampled, so that a retry asks for the same thing anywhere.
+//! What an engine is asked for one sample: a pure function of what is sampled, so that a retry asks
+//! for the same thing anywhere.
 
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use sha2::{Digest, Sha256};
@@ -29,7 +30,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// The seed of a sample that has `kept` tokens already: what follows an interruption is drawn anew, since engines count draws from the request's start.
+    /// The seed of a sample that has `kept` tokens already: what follows an interruption is drawn
+    /// anew, since engines count draws from the request's start.
     pub fn seed(self, run_seed: u64, kept: u32) -> u64 {
         let mut digest = Sha256::new();
         digest.update(run_seed.to_le_bytes());
@@ -41,7 +43,8 @@ impl Key {
             digest.update(kept.to_le_bytes());
         }
         let bytes = digest.finalize();
-        bytes.iter().take(8).fold(0, |seed, byte| (seed << 8) | u64::from(*byte)) >> (u64::BITS - SEED_BITS)
+        bytes.iter().take(8).fold(0, |seed, byte| (seed << 8) | u64::from(*byte))
+            >> (u64::BITS - SEED_BITS)
     }
 
     /// The request id: fixed width and ended by a delimiter, because engines abort by prefix.
@@ -79,8 +82,16 @@ pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) ->
     }
 }
 
-/// The request for the rest of a sample of at most `longest` tokens, of which `kept` are there. `nonce` tells apart tries of the same sample.
-pub fn generate(key: Key, nonce: u64, sampling: &Sampling<'_>, prompt: &[i64], kept: &[i64], longest: u32) -> GenerateRequest {
+/// The request for the rest of a sample of at most `longest` tokens, of which `kept` are there.
+/// `nonce` tells apart tries of the same sample.
+pub fn generate(
+    key: Key,
+    nonce: u64,
+    sampling: &Sampling<'_>,
+    prompt: &[i64],
+    kept: &[i64],
+    longest: u32,
+) -> GenerateRequest {
     GenerateRequest {
         rid: key.rid(nonce),
         input_ids: [prompt, kept].concat(),
@@ -100,7 +111,13 @@ mod tests {
 
     #[test]
     fn every_part_of_the_key_changes_the_seed_and_nothing_else_does() {
-        let keys = [KEY, Key { purpose: Purpose::Evaluation, ..KEY }, Key { step: 2, ..KEY }, Key { position: 1, ..KEY }, Key { index: 2, ..KEY }];
+        let keys = [
+            KEY,
+            Key { purpose: Purpose::Evaluation, ..KEY },
+            Key { step: 2, ..KEY },
+            Key { position: 1, ..KEY },
+            Key { index: 2, ..KEY },
+        ];
         let mut seeds: BTreeSet<u64> = keys.iter().map(|key| key.seed(1, 0)).collect();
         seeds.extend([KEY.seed(2, 0), KEY.seed(1, 1), KEY.seed(1, 2)]);
         assert_eq!(seeds.len(), 8);
@@ -110,7 +127,12 @@ mod tests {
 
     #[test]
     fn no_request_id_is_a_prefix_of_another() {
-        let ids = [KEY.rid(1), Key { index: 30, ..KEY }.rid(1), Key { position: 20, ..KEY }.rid(1), KEY.rid(16)];
+        let ids = [
+            KEY.rid(1),
+            Key { index: 30, ..KEY }.rid(1),
+            Key { position: 20, ..KEY }.rid(1),
+            KEY.rid(16),
+        ];
         assert_eq!(ids[0], "r.0000000001.00000000000000000002.0000000003.0000000000000001.");
         assert!(ids.iter().all(|id| id.len() == ids[0].len()));
     }
@@ -120,7 +142,10 @@ mod tests {
         let sampling = Sampling { run_seed: 1, stop_token_ids: &[2], temperature: 0.7 };
         let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10);
         let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10);
-        assert_eq!((rest.input_ids.as_slice(), rest.sampling_params.max_new_tokens), (&[5, 6, 7, 8, 9][..], 7));
+        assert_eq!(
+            (rest.input_ids.as_slice(), rest.sampling_params.max_new_tokens),
+            (&[5, 6, 7, 8, 9][..], 7)
+        );
         assert_ne!(rest.sampling_params.sampling_seed, whole.sampling_params.sampling_seed);
         rest.input_ids = whole.input_ids.clone();
         rest.sampling_params.max_new_tokens = 10;

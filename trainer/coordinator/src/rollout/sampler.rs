@@ -1,4 +1,5 @@
-//! Groups of samples from the fleet: each group on one engine for the sake of its prefix cache; a sample that is interrupted goes on at another, until it is whole.
+//! Groups of samples from the fleet: each group on one engine for the sake of its prefix cache; a
+//! sample that is interrupted goes on at another, until it is whole.
 //!
 //! ```text
 //!  lease ─▶ stream ─┬─ stop, length ─▶ Completion
@@ -52,7 +53,8 @@ pub struct Sampler<'a> {
     pub vocabulary: i64,
     /// Tokens that end a completion.
     pub stop_token_ids: &'a [i64],
-    /// Whether an interrupted sample starts again from its prompt, so that its bits are those of one that was not.
+    /// Whether an interrupted sample starts again from its prompt, so that its bits are those of
+    /// one that was not.
     pub deterministic: bool,
     /// For engines that are left alone for a while.
     pub clock: Clock,
@@ -81,7 +83,12 @@ struct Target {
 impl Target {
     fn of(lease: &Lease<'_>) -> Self {
         let engine = &lease.engine;
-        Self { name: engine.name.clone(), url: engine.url.clone(), lost: engine.lost.clone(), chunks: Arc::clone(&engine.chunks) }
+        Self {
+            name: engine.name.clone(),
+            url: engine.url.clone(),
+            lost: engine.lost.clone(),
+            chunks: Arc::clone(&engine.chunks),
+        }
     }
 }
 
@@ -92,7 +99,8 @@ impl<'s> Sampler<'s> {
         self.fleet.lease(weights, wanted.len() as u32, tokens).await
     }
 
-    /// The group's samples as they finish, each with its index in `wanted`. The lease shrinks with them.
+    /// The group's samples as they finish, each with its index in `wanted`. The lease shrinks with
+    /// them.
     pub fn group<'g>(
         &'g self,
         lease: Lease<'s>,
@@ -113,10 +121,18 @@ impl<'s> Sampler<'s> {
             })
             .collect();
         let mut lease = lease;
-        samples.inspect(move |(index, _)| lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted))))
+        samples.inspect(move |(index, _)| {
+            lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted)))
+        })
     }
 
-    async fn sample(&self, first: &Target, weights: Weights, prompt: &[i64], wanted: &Wanted) -> Result<Sampled, RefusedEverywhere> {
+    async fn sample(
+        &self,
+        first: &Target,
+        weights: Weights,
+        prompt: &[i64],
+        wanted: &Wanted,
+    ) -> Result<Sampled, RefusedEverywhere> {
         let mut refusals = 0;
         let mut completion = Completion::default();
         let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
@@ -133,32 +149,61 @@ impl<'s> Sampler<'s> {
             self.interrupted.inc();
             tokio::time::sleep(RETRY).await;
             let lease = self.fleet.lease(weights, 1, cost(prompt, wanted)).await;
-            result = self.attempt(&Target::of(&lease), weights, prompt, wanted, &mut completion).await;
+            result =
+                self.attempt(&Target::of(&lease), weights, prompt, wanted, &mut completion).await;
         }
-        Ok((request::parameters(wanted.key, &self.sampling(wanted), 0, wanted.max_new_tokens), completion))
+        Ok((
+            request::parameters(wanted.key, &self.sampling(wanted), 0, wanted.max_new_tokens),
+            completion,
+        ))
     }
 
     fn sampling(&self, wanted: &Wanted) -> request::Sampling<'_> {
-        request::Sampling { run_seed: self.run_seed, stop_token_ids: self.stop_token_ids, temperature: wanted.temperature }
+        request::Sampling {
+            run_seed: self.run_seed,
+            stop_token_ids: self.stop_token_ids,
+            temperature: wanted.temperature,
+        }
     }
 
     /// The request for what is missing of a completion.
     fn request(&self, prompt: &[i64], wanted: &Wanted, kept: &Completion) -> GenerateRequest {
         let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-        request::generate(wanted.key, nonce, &self.sampling(wanted), prompt, &kept.tokens, wanted.max_new_tokens)
+        request::generate(
+            wanted.key,
+            nonce,
+            &self.sampling(wanted),
+            prompt,
+            &kept.tokens,
+            wanted.max_new_tokens,
+        )
     }
 
-    /// Asks one engine to go on with a completion, and appends what it made. An error if the completion is not whole afterwards.
-    async fn attempt(&self, target: &Target, weights: Weights, prompt: &[i64], wanted: &Wanted, completion: &mut Completion) -> Result<(), EngineError> {
+    /// Asks one engine to go on with a completion, and appends what it made. An error if the
+    /// completion is not whole afterwards.
+    async fn attempt(
+        &self,
+        target: &Target,
+        weights: Weights,
+        prompt: &[i64],
+        wanted: &Wanted,
+        completion: &mut Completion,
+    ) -> Result<(), EngineError> {
         let request = self.request(prompt, wanted, completion);
-        let longest = ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize;
+        let longest =
+            ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize;
         let mut events = Events::new(longest, Arc::clone(&target.chunks));
         let ended = tokio::select! {
             () = target.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
             ended = self.fleet.client.generate(&target.url, &request, &mut events) => ended,
         };
-        let part = events.newest().map(|event| validate::part(&request, event, weights, self.vocabulary)).transpose();
-        let result = judge(part, ended, |part| completion.append(part, wanted.max_new_tokens, self.stop_token_ids));
+        let part = events
+            .newest()
+            .map(|event| validate::part(&request, event, weights, self.vocabulary))
+            .transpose();
+        let result = judge(part, ended, |part| {
+            completion.append(part, wanted.max_new_tokens, self.stop_token_ids)
+        });
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {
             tracing::warn!(engine = target.name, rid = request.rid, kept = completion.tokens.len(), error = %crate::error_line(error), "a sample is interrupted");
@@ -171,11 +216,14 @@ impl<'s> Sampler<'s> {
     fn blame(&self, engine: &str, error: &EngineError) {
         let now = self.clock.now();
         match error {
-            EngineError::Aborted(_) | EngineError::Refused { status: StatusCode::BAD_REQUEST, .. } => {}
+            EngineError::Aborted(_)
+            | EngineError::Refused { status: StatusCode::BAD_REQUEST, .. } => {}
             EngineError::OtherWeights { found, .. } => {
                 self.fleet.update(engine, |slot| slot.answered(found.clone()));
             }
-            EngineError::Unreachable { .. } | EngineError::Refused { .. } | EngineError::Garbage { .. } => {
+            EngineError::Unreachable { .. }
+            | EngineError::Refused { .. }
+            | EngineError::Garbage { .. } => {
                 self.fleet.update(engine, |slot| slot.failed(now));
             }
         }
@@ -183,7 +231,11 @@ impl<'s> Sampler<'s> {
 }
 
 /// Keeps a part that is sound; answers why it is not the whole, if it is not.
-fn judge(part: Result<Option<Part>, EngineError>, ended: Result<(), EngineError>, keep: impl FnOnce(Part)) -> Result<(), EngineError> {
+fn judge(
+    part: Result<Option<Part>, EngineError>,
+    ended: Result<(), EngineError>,
+    keep: impl FnOnce(Part),
+) -> Result<(), EngineError> {
     let broke_off = || EngineError::Aborted("the stream broke off".to_owned());
     let Some(part) = part? else { return ended.and_then(|()| Err(broke_off())) };
     let cause = match &part.end {

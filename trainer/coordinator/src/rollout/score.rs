@@ -1,4 +1,5 @@
-//! Completion tokens to text to reward. A verifier that fails rejects the sample; only one that is broken for good ends the work.
+//! Completion tokens to text to reward. A verifier that fails rejects the sample; only one that is
+//! broken for good ends the work.
 
 use std::sync::Arc;
 
@@ -26,12 +27,19 @@ pub enum Verdict {
 }
 
 /// Scores one completion of a prompt. The verifier's own deadlines bound the time.
-pub async fn score(input: &Arc<Input>, prompt: &Prompt, tokens: Vec<i64>) -> Result<Verdict, WorkError> {
+pub async fn score(
+    input: &Arc<Input>,
+    prompt: &Prompt,
+    tokens: Vec<i64>,
+) -> Result<Verdict, WorkError> {
     let verifier = input.verifier.as_ref().ok_or(WorkError::NoReward)?;
     let decoding = Arc::clone(input);
-    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens)).await.map_err(|_| WorkError::Interrupted)?;
+    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens))
+        .await
+        .map_err(|_| WorkError::Interrupted)?;
     let text = decoded.map_err(InputError::from)?;
-    let question = Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
+    let question =
+        Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
     match verifier.score(question).await {
         Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
         Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),

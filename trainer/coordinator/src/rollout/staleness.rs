@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::journal::Sample;
 
-/// Samples of step `step` by staleness: the steps that learners have done since the oldest weights that any of a sample's tokens was sampled with.
+/// Samples of step `step` by staleness: the steps that learners have done since the oldest weights
+/// that any of a sample's tokens was sampled with.
 pub fn histogram(step: u32, samples: &[Sample]) -> BTreeMap<u32, u32> {
     let mut histogram = BTreeMap::new();
     for oldest in samples.iter().filter_map(Sample::oldest) {

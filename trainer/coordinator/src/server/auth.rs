@@ -9,8 +9,16 @@ use super::error::Refused;
 use crate::tokens::Token;
 
 /// Lets a request pass that carries the token.
-pub async fn bearer(State(token): State<Token>, request: Request, next: Next) -> Result<Response, Refused> {
-    let presented = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
+pub async fn bearer(
+    State(token): State<Token>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let presented = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.strip_prefix("Bearer "));
     match presented {
         Some(presented) if token.matches(presented) => Ok(next.run(request).await),
         _ => Err(Refused::Unauthorized),

@@ -1,5 +1,6 @@
-//! What a coordinator serves before it knows its epoch: it is alive, and it waits to be told. Nothing of the run directory is touched until then, since a coordinator that
-//! nobody speaks to any more must leave it alone.
+//! What a coordinator serves before it knows its epoch: it is alive, and it waits to be told.
+//! Nothing of the run directory is touched until then, since a coordinator that nobody speaks to
+//! any more must leave it alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,9 +36,14 @@ impl Default for Door {
 impl Door {
     /// The routes until the run is open: `GET /healthz`, `PUT /v1/desired`.
     pub fn router(&self, operator: Token) -> Router {
-        let desired = put(desired).route_layer(middleware::from_fn_with_state(operator, auth::bearer));
-        let routes = Router::new().route("/healthz", get(operator::health)).route("/v1/desired", desired);
-        routes.fallback(async || Refused::Closed).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self.clone())
+        let desired =
+            put(desired).route_layer(middleware::from_fn_with_state(operator, auth::bearer));
+        let routes =
+            Router::new().route("/healthz", get(operator::health)).route("/v1/desired", desired);
+        routes
+            .fallback(async || Refused::Closed)
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .with_state(self.clone())
     }
 
     /// The epoch that the operator named first.
@@ -53,7 +59,10 @@ impl Door {
     }
 }
 
-async fn desired(State(door): State<Door>, Json(desired): Json<Desired>) -> Result<Json<CoordinatorStatus>, Refused> {
+async fn desired(
+    State(door): State<Door>,
+    Json(desired): Json<Desired>,
+) -> Result<Json<CoordinatorStatus>, Refused> {
     let mut opened = door.opened.subscribe();
     door.asked.send_replace(Some(desired.epoch));
     let waited = tokio::time::timeout(HOLD, opened.wait_for(Option::is_some)).await;

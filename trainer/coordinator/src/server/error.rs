@@ -45,9 +45,15 @@ impl IntoResponse for Refused {
         let status = match &self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Run(Refusal::Fenced { .. } | Refusal::Replaced(_)) => StatusCode::CONFLICT,
-            Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => StatusCode::BAD_REQUEST,
-            Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Store(_) | Self::Home(_) | Self::Batch(_) | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Store(_) | Self::Home(_) | Self::Batch(_) | Self::Metrics(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         let message = crate::error_line(&self);
         if status == StatusCode::INTERNAL_SERVER_ERROR {

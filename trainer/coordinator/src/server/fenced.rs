@@ -1,4 +1,5 @@
-//! Every answer names the epoch that it is given under, and none is given by a coordinator that was replaced: it would be one from the past.
+//! Every answer names the epoch that it is given under, and none is given by a coordinator that was
+//! replaced: it would be one from the past.
 
 use std::sync::Arc;
 
@@ -11,8 +12,13 @@ use rljob_protocol::supervisor::EPOCH_HEADER;
 use super::error::Refused;
 use crate::coordinator::Coordinator;
 
-/// Gives an answer only if this coordinator may still act: it may have been stopped while the request was held.
-pub async fn fenced(State(coordinator): State<Arc<Coordinator>>, request: Request, next: Next) -> Result<Response, Refused> {
+/// Gives an answer only if this coordinator may still act: it may have been stopped while the
+/// request was held.
+pub async fn fenced(
+    State(coordinator): State<Arc<Coordinator>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
     let fence = coordinator.store.fence();
     let mut response = next.run(request).await;
     fence.check_now_and_then().await?;

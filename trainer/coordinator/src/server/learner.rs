@@ -1,4 +1,5 @@
-//! The trainer pods' side: orders for supervisors; instructions and batches for learners, and their reports.
+//! The trainer pods' side: orders for supervisors; instructions and batches for learners, and their
+//! reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,9 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use rljob_protocol::learner::{CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady};
+use rljob_protocol::learner::{
+    CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
+};
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::supervisor::{Order, SupervisorReport};
 use serde::Deserialize;
@@ -45,7 +48,10 @@ pub struct Position {
 }
 
 /// `GET /v1/instructions`
-pub async fn instructions(State(coordinator): State<Arc<Coordinator>>, Query(position): Query<Position>) -> Result<Json<Instruction>, Refused> {
+pub async fn instructions(
+    State(coordinator): State<Arc<Coordinator>>,
+    Query(position): Query<Position>,
+) -> Result<Json<Instruction>, Refused> {
     let asked = coordinator.clock.now();
     let (mut run_changes, mut fleet_changes) = (coordinator.changes(), coordinator.fleet.changes());
     coordinator.steps_begin();
@@ -53,8 +59,11 @@ pub async fn instructions(State(coordinator): State<Arc<Coordinator>>, Query(pos
         run_changes.borrow_and_update();
         fleet_changes.borrow_and_update();
         let engines = coordinator.fleet.views();
-        let instruction = coordinator.change(|run, now| run.instruct(position.attempt, position.step, &engines, now)).await??;
-        let over = coordinator.clock.now().saturating_sub(asked) >= HOLD || coordinator.stop.is_cancelled();
+        let instruction = coordinator
+            .change(|run, now| run.instruct(position.attempt, position.step, &engines, now))
+            .await??;
+        let over = coordinator.clock.now().saturating_sub(asked) >= HOLD
+            || coordinator.stop.is_cancelled();
         if instruction != Instruction::Wait || over {
             tracing::debug!(step = position.step, ?instruction, "instructed");
             return Ok(Json(instruction));
@@ -68,8 +77,12 @@ pub async fn instructions(State(coordinator): State<Arc<Coordinator>>, Query(pos
     }
 }
 
-/// `GET /v1/attempts/{attempt}`: whether this attempt is the current one. Asked before what cannot be taken back.
-pub async fn attempt(State(coordinator): State<Arc<Coordinator>>, Path(attempt): Path<u32>) -> Result<StatusCode, Refused> {
+/// `GET /v1/attempts/{attempt}`: whether this attempt is the current one. Asked before what cannot
+/// be taken back.
+pub async fn attempt(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(attempt): Path<u32>,
+) -> Result<StatusCode, Refused> {
     coordinator.store.fence().ask().await?;
     coordinator.read(|run| run.fence(attempt)).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -85,18 +98,39 @@ pub struct Part {
 }
 
 /// `GET /v1/batches/{step}`
-pub async fn batch(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Query(part): Query<Part>) -> Result<Bytes, Refused> {
-    let fixed = coordinator.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
+pub async fn batch(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(step): Path<u32>,
+    Query(part): Query<Part>,
+) -> Result<Bytes, Refused> {
+    let fixed =
+        coordinator.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
     if !fixed {
         return Err(Refusal::Invalid(format!("the batch of step {step} is not fixed yet")).into());
     }
-    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, Wanted::Training(step), part.rank, part.world).await?)
+    Ok(coordinator
+        .batches
+        .get(&coordinator.config, &coordinator.store, Wanted::Training(step), part.rank, part.world)
+        .await?)
 }
 
 /// `GET /v1/validations/{step}`
-pub async fn validation_data(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Query(part): Query<Part>) -> Result<Bytes, Refused> {
+pub async fn validation_data(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(step): Path<u32>,
+    Query(part): Query<Part>,
+) -> Result<Bytes, Refused> {
     coordinator.read(|run| run.fence(part.attempt)).await?;
-    Ok(coordinator.batches.get(&coordinator.config, &coordinator.store, Wanted::Validation(step), part.rank, part.world).await?)
+    Ok(coordinator
+        .batches
+        .get(
+            &coordinator.config,
+            &coordinator.store,
+            Wanted::Validation(step),
+            part.rank,
+            part.world,
+        )
+        .await?)
 }
 
 /// `POST /v1/validations/{step}`
@@ -107,7 +141,9 @@ pub async fn validation(
 ) -> Result<StatusCode, Refused> {
     let measured = report.clone();
     if coordinator.change(|run, _| run.validation_done(step, measured)).await?? {
-        let metrics = EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }.with_validation(&report);
+        let metrics =
+            EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }
+                .with_validation(&report);
         coordinator.record_evaluation(metrics, Vec::new()).await?;
         coordinator.change(|run, _| run.evaluated(step)).await?;
     }
@@ -116,9 +152,17 @@ pub async fn validation(
 }
 
 /// `POST /v1/steps/{step}`
-pub async fn step(State(coordinator): State<Arc<Coordinator>>, Path(step): Path<u32>, Json(report): Json<StepReport>) -> Result<StatusCode, Refused> {
+pub async fn step(
+    State(coordinator): State<Arc<Coordinator>>,
+    Path(step): Path<u32>,
+    Json(report): Json<StepReport>,
+) -> Result<StatusCode, Refused> {
     if report.metrics.step != step {
-        return Err(Refusal::Invalid(format!("the report of step {} was sent as step {step}", report.metrics.step)).into());
+        return Err(Refusal::Invalid(format!(
+            "the report of step {} was sent as step {step}",
+            report.metrics.step
+        ))
+        .into());
     }
     coordinator.read(|run| run.fence(report.attempt)).await?;
     coordinator.record_step(report.metrics).await?;
@@ -134,22 +178,40 @@ pub async fn checkpoint(
 ) -> Result<StatusCode, Refused> {
     let CheckpointReport { attempt, version, path } = report;
     let home = coordinator.home.clone();
-    let complete = tokio::task::spawn_blocking(move || checkpoints::is_complete(&home, version)).await.map_err(StoreError::from)?;
+    let complete = tokio::task::spawn_blocking(move || checkpoints::is_complete(&home, version))
+        .await
+        .map_err(StoreError::from)?;
     if version.step != step || !complete? {
-        return Err(Refusal::Invalid(format!("no complete checkpoint of step {step} is at {}", path.display())).into());
+        return Err(Refusal::Invalid(format!(
+            "no complete checkpoint of step {step} is at {}",
+            path.display()
+        ))
+        .into());
     }
     coordinator.change(|run, _| run.checkpoint_done(attempt, version, &path)).await??;
-    coordinator.store.call(move |journal| journal.put_checkpoint(&Checkpoint { version, path })).await?;
+    coordinator
+        .store
+        .call(move |journal| journal.put_checkpoint(&Checkpoint { version, path }))
+        .await?;
     tracing::info!(%version, "a checkpoint is complete");
     prune(&coordinator, attempt).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What fails is logged and tried at the next checkpoint.
+/// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What
+/// fails is logged and tried at the next checkpoint.
 async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
-    let known = coordinator.read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone()))).await;
-    let (Some((keep_last, usable)), home) = (known, coordinator.home.clone()) else { return Ok(()) };
-    let kept = match tokio::task::spawn_blocking(move || checkpoints::prune(&home, &usable, keep_last, attempt)).await {
+    let known = coordinator
+        .read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone())))
+        .await;
+    let (Some((keep_last, usable)), home) = (known, coordinator.home.clone()) else {
+        return Ok(());
+    };
+    let kept = match tokio::task::spawn_blocking(move || {
+        checkpoints::prune(&home, &usable, keep_last, attempt)
+    })
+    .await
+    {
         Ok(Ok(kept)) => kept,
         Ok(Err(error)) => {
             tracing::warn!(error = %crate::error_line(&error), "failed to remove old checkpoints");
@@ -162,8 +224,14 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
     coordinator
         .store
         .call(move |journal| {
-            let gone = journal.checkpoints()?.into_iter().map(|checkpoint| checkpoint.version).filter(|version| !kept.contains(version));
-            gone.collect::<Vec<_>>().into_iter().try_for_each(|version| journal.drop_checkpoint(version))?;
+            let gone = journal
+                .checkpoints()?
+                .into_iter()
+                .map(|checkpoint| checkpoint.version)
+                .filter(|version| !kept.contains(version));
+            gone.collect::<Vec<_>>()
+                .into_iter()
+                .try_for_each(|version| journal.drop_checkpoint(version))?;
             journal.prune_through(oldest)
         })
         .await?;
@@ -174,10 +242,15 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
 }
 
 /// `POST /v1/weights`
-pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): Json<WeightsReady>) -> Result<StatusCode, Refused> {
+pub async fn weights(
+    State(coordinator): State<Arc<Coordinator>>,
+    Json(ready): Json<WeightsReady>,
+) -> Result<StatusCode, Refused> {
     match ready {
         WeightsReady::Disk { attempt, version, path } => {
-            let folder = coordinator.change(|run, now| run.folder_ready(attempt, version, &path, now)).await??;
+            let folder = coordinator
+                .change(|run, now| run.folder_ready(attempt, version, &path, now))
+                .await??;
             tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
             match folder {
                 Folder::Published => prune_folders(&coordinator).await,
@@ -185,9 +258,19 @@ pub async fn weights(State(coordinator): State<Arc<Coordinator>>, Json(ready): J
                 Folder::Superseded => {}
             }
         }
-        WeightsReady::Distributed { attempt, version, rank, store_address, store_port, tensors } => {
-            let transfers = coordinator.change(|run, now| run.sender_ready(attempt, version, rank, now)).await??;
-            let sender = distributed::Sender { version, address: store_address, port: store_port, tensors };
+        WeightsReady::Distributed {
+            attempt,
+            version,
+            rank,
+            store_address,
+            store_port,
+            tensors,
+        } => {
+            let transfers = coordinator
+                .change(|run, now| run.sender_ready(attempt, version, rank, now))
+                .await??;
+            let sender =
+                distributed::Sender { version, address: store_address, port: store_port, tensors };
             distributed::start(&coordinator, &Arc::new(sender), transfers);
         }
     }
@@ -202,9 +285,15 @@ async fn prune_folders(coordinator: &Coordinator) {
 }
 
 async fn prune_exports(coordinator: &Coordinator) {
-    let Some(keep_last) = coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await else { return };
+    let Some(keep_last) =
+        coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await
+    else {
+        return;
+    };
     let home = coordinator.home.clone();
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || exports::prune(&home, keep_last)).await {
+    if let Ok(Err(error)) =
+        tokio::task::spawn_blocking(move || exports::prune(&home, keep_last)).await
+    {
         tracing::warn!(error = %crate::error_line(&error), "failed to remove old exports");
     }
 }

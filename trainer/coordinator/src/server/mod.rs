@@ -47,7 +47,12 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
     Router::new()
         .route("/healthz", get(operator::health))
         .route("/metrics", get(operator::metrics))
-        .merge(for_operator.merge(for_learners).route_layer(middleware::from_fn_with_state(Arc::clone(&coordinator), fenced::fenced)))
+        .merge(
+            for_operator.merge(for_learners).route_layer(middleware::from_fn_with_state(
+                Arc::clone(&coordinator),
+                fenced::fenced,
+            )),
+        )
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(coordinator)
 }

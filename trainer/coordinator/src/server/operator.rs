@@ -13,8 +13,12 @@ use crate::coordinator::Coordinator;
 use crate::store::StoreError;
 
 /// `PUT /v1/desired`
-pub async fn desired(State(coordinator): State<Arc<Coordinator>>, Json(desired): Json<Desired>) -> Result<Json<CoordinatorStatus>, Refused> {
-    let (engines, epoch, fence) = (desired.engines.clone(), desired.epoch, coordinator.store.fence().clone());
+pub async fn desired(
+    State(coordinator): State<Arc<Coordinator>>,
+    Json(desired): Json<Desired>,
+) -> Result<Json<CoordinatorStatus>, Refused> {
+    let (engines, epoch, fence) =
+        (desired.engines.clone(), desired.epoch, coordinator.store.fence().clone());
     tokio::task::spawn_blocking(move || fence.raise(epoch)).await.map_err(StoreError::from)??;
     coordinator.change(|run, _| run.desire(desired)).await??;
     coordinator.fleet.set(&engines);

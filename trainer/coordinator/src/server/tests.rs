@@ -54,17 +54,30 @@ async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"));
-    let coordinator = Arc::new(process::open(config(directory.path(), change), client, 7, 1).await.unwrap());
+    let coordinator =
+        Arc::new(process::open(config(directory.path(), change), client, 7, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(axum::serve(listener, routes).into_future());
-    Server { url, http: Client::builder().no_proxy().build().unwrap(), coordinator, _directory: directory }
+    Server {
+        url,
+        http: Client::builder().no_proxy().build().unwrap(),
+        coordinator,
+        _directory: directory,
+    }
 }
 
 impl Server {
-    async fn call(&self, method: Method, path: &str, token: &str, body: Option<Value>) -> (StatusCode, Vec<u8>) {
-        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(token);
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        token: &str,
+        body: Option<Value>,
+    ) -> (StatusCode, Vec<u8>) {
+        let mut request =
+            self.http.request(method, format!("{}{path}", self.url)).bearer_auth(token);
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -90,8 +103,7 @@ impl Server {
     }
 
     async fn report(&self, attempt: Option<u32>, learners: Value) -> Order {
-        let report =
-            json!({"instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7, "processes": 1, "attempt": attempt, "learners": learners});
+        let report = json!({"instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7, "processes": 1, "attempt": attempt, "learners": learners});
         serde_json::from_slice(&self.post("/v1/supervisors/t-0", report).await.1).unwrap()
     }
 
@@ -122,7 +134,12 @@ impl Server {
             .store
             .call(move |journal| {
                 journal.put_samples(&samples)?;
-                journal.fix_batch(&FixedBatch { step: 1, positions: vec![0], next_position: 1, ..FixedBatch::default() })
+                journal.fix_batch(&FixedBatch {
+                    step: 1,
+                    positions: vec![0],
+                    next_position: 1,
+                    ..FixedBatch::default()
+                })
             })
             .await
             .unwrap();
@@ -134,12 +151,24 @@ impl Server {
 async fn each_route_takes_its_own_token_and_no_other() {
     let server = server().await;
     for path in ["/v1/status"] {
-        assert_eq!(server.call(Method::GET, path, "secret-learner", None).await.0, StatusCode::UNAUTHORIZED, "{path}");
-        assert_eq!(server.call(Method::GET, path, "secret-operator", None).await.0, StatusCode::OK, "{path}");
+        assert_eq!(
+            server.call(Method::GET, path, "secret-learner", None).await.0,
+            StatusCode::UNAUTHORIZED,
+            "{path}"
+        );
+        assert_eq!(
+            server.call(Method::GET, path, "secret-operator", None).await.0,
+            StatusCode::OK,
+            "{path}"
+        );
     }
     for path in ["/v1/instructions?attempt=0&step=0", "/v1/batches/1?attempt=0&rank=0&world=1"] {
         for token in ["secret-operator", "", "secret-learne", "secret-learner2"] {
-            assert_eq!(server.call(Method::GET, path, token, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
+            assert_eq!(
+                server.call(Method::GET, path, token, None).await.0,
+                StatusCode::UNAUTHORIZED,
+                "{path}"
+            );
         }
     }
     for path in ["/healthz", "/metrics"] {
@@ -165,7 +194,10 @@ async fn a_stale_attempt_gets_409_everywhere() {
         "rolloutSeconds": null, "trainSeconds": 0, "syncSeconds": null, "tokensPerSecond": 0});
     assert_eq!(server.get("/v1/instructions?attempt=9&step=0").await.0, StatusCode::CONFLICT);
     assert_eq!(server.get("/v1/batches/1?attempt=9&rank=0&world=1").await.0, StatusCode::CONFLICT);
-    assert_eq!(server.post("/v1/steps/1", json!({"attempt": 9, "metrics": metrics})).await.0, StatusCode::CONFLICT);
+    assert_eq!(
+        server.post("/v1/steps/1", json!({"attempt": 9, "metrics": metrics})).await.0,
+        StatusCode::CONFLICT
+    );
     let weights = json!({"disk": {"attempt": 9, "version": "step-0.attempt-9", "path": "/x"}});
     assert_eq!(server.post("/v1/weights", weights).await.0, StatusCode::CONFLICT);
 }
@@ -175,21 +207,40 @@ async fn a_fixed_batch_is_trained_on_reported_and_counted() {
     let server = server().await;
     server.desire(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
-    assert_eq!(server.get("/v1/batches/1?attempt=0&rank=0&world=1").await.0, StatusCode::BAD_REQUEST, "not fixed yet");
+    assert_eq!(
+        server.get("/v1/batches/1?attempt=0&rank=0&world=1").await.0,
+        StatusCode::BAD_REQUEST,
+        "not fixed yet"
+    );
     server.fix_first_batch().await;
     let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
-    assert_eq!(serde_json::from_slice::<Instruction>(&body).unwrap(), Instruction::Train { step: 1 });
+    assert_eq!(
+        serde_json::from_slice::<Instruction>(&body).unwrap(),
+        Instruction::Train { step: 1 }
+    );
     let (_, bytes) = server.get("/v1/batches/1?attempt=0&rank=0&world=1").await;
     let batch = RankBatch::from_bytes(&bytes).unwrap();
-    assert_eq!((batch.tokens_T, batch.loss_mask_T), (vec![1, 2, 3, 1, 2, 3], vec![0, 0, 1, 0, 0, 1]));
+    assert_eq!(
+        (batch.tokens_T, batch.loss_mask_T),
+        (vec![1, 2, 3, 1, 2, 3], vec![0, 0, 1, 0, 0, 1])
+    );
     let metrics = rljob_protocol::status::StepMetrics { step: 1, tokens: 6, ..Default::default() };
     for _ in 0..2 {
-        assert_eq!(server.post("/v1/steps/1", json!({"attempt": 0, "metrics": metrics})).await.0, StatusCode::NO_CONTENT, "a repeated report is fine");
+        assert_eq!(
+            server.post("/v1/steps/1", json!({"attempt": 0, "metrics": metrics})).await.0,
+            StatusCode::NO_CONTENT,
+            "a repeated report is fine"
+        );
     }
     let status = server.status().await;
     assert_eq!((status.phase, status.step), (Phase::Running, 1));
-    assert_eq!(status.metrics.map(|metrics| (metrics.reward, metrics.completion_tokens)), Some((Some(0.5), Some(1.0))));
-    let written = std::fs::read_to_string(server.coordinator.config.run_directory.join("metrics.jsonl")).unwrap();
+    assert_eq!(
+        status.metrics.map(|metrics| (metrics.reward, metrics.completion_tokens)),
+        Some((Some(0.5), Some(1.0)))
+    );
+    let written =
+        std::fs::read_to_string(server.coordinator.config.run_directory.join("metrics.jsonl"))
+            .unwrap();
     assert_eq!(written.lines().count(), 1);
 }
 
@@ -205,22 +256,45 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
     server.coordinator.change(|run, _| run.data_opened()).await.unwrap();
     let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
-    assert_eq!(serde_json::from_slice::<Instruction>(&body).unwrap(), Instruction::Validate { step: 0 });
-    assert_eq!(server.get("/v1/validations/0?attempt=0&rank=0&world=1").await.0, StatusCode::SERVICE_UNAVAILABLE, "there is no data");
-    assert_eq!(server.get("/v1/validations/0?attempt=9&rank=0&world=1").await.0, StatusCode::CONFLICT);
+    assert_eq!(
+        serde_json::from_slice::<Instruction>(&body).unwrap(),
+        Instruction::Validate { step: 0 }
+    );
+    assert_eq!(
+        server.get("/v1/validations/0?attempt=0&rank=0&world=1").await.0,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "there is no data"
+    );
+    assert_eq!(
+        server.get("/v1/validations/0?attempt=9&rank=0&world=1").await.0,
+        StatusCode::CONFLICT
+    );
     for loss in [2.5, 2.75] {
-        let report = json!({"attempt": 0, "loss": loss, "tokens": 40, "sequences": 10, "seconds": 1.5});
+        let report =
+            json!({"attempt": 0, "loss": loss, "tokens": 40, "sequences": 10, "seconds": 1.5});
         assert_eq!(server.post("/v1/validations/0", report).await.0, StatusCode::NO_CONTENT);
     }
     let expected = json!({"step": 0, "prompts": 10, "samples": 0, "loss": 2.5, "lossTokens": 40, "seconds": 1.5});
-    let written = std::fs::read_to_string(server.coordinator.config.run_directory.join("evaluations.jsonl")).unwrap();
+    let written =
+        std::fs::read_to_string(server.coordinator.config.run_directory.join("evaluations.jsonl"))
+            .unwrap();
     assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), expected);
-    assert_eq!(server.coordinator.store.call(|journal| journal.evaluated_steps()).await.unwrap(), [0].into());
+    assert_eq!(
+        server.coordinator.store.call(|journal| journal.evaluated_steps()).await.unwrap(),
+        [0].into()
+    );
 }
 
 #[tokio::test]
 async fn unknown_fields_are_refused() {
     let server = server().await;
-    let (status, body) = server.call(Method::PUT, "/v1/desired", "secret-operator", Some(json!({"epoch": 1, "surprise": true}))).await;
+    let (status, body) = server
+        .call(
+            Method::PUT,
+            "/v1/desired",
+            "secret-operator",
+            Some(json!({"epoch": 1, "surprise": true})),
+        )
+        .await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{}", String::from_utf8_lossy(&body));
 }

@@ -1,6 +1,7 @@
-//! Weight sync through the run directory: whenever rollouts or an evaluation need a published version, every engine that lacks it reads the folder; where
-//! batches are sampled ahead, as soon as it is there.
-//! Engines that come late or come back are served in the same way, without the learners.
+//! Weight sync through the run directory: whenever rollouts or an evaluation need a published
+//! version, every engine that lacks it reads the folder; where batches are sampled ahead, as soon
+//! as it is there. Engines that come late or come back are served in the same way, without the
+//! learners.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +40,9 @@ pub async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
 }
 
 async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>) {
-    let wanted = coordinator.read(|run| run.weights_wanted().map(|(version, folder)| (version, folder.to_owned()))).await;
+    let wanted = coordinator
+        .read(|run| run.weights_wanted().map(|(version, folder)| (version, folder.to_owned())))
+        .await;
     let Some((version, folder)) = wanted else { return };
     for engine in coordinator.fleet.views() {
         if !engine.lacks(version) {
@@ -54,12 +57,21 @@ async fn start_updates(coordinator: &Arc<Coordinator>, updates: &mut JoinSet<()>
     }
 }
 
-async fn update(coordinator: &Coordinator, url: &str, version: Version, folder: &Path) -> Result<(), EngineError> {
+async fn update(
+    coordinator: &Coordinator,
+    url: &str,
+    version: Version,
+    folder: &Path,
+) -> Result<(), EngineError> {
     let client = &coordinator.fleet.client;
     may_control(coordinator.store.fence()).await?;
     client.pause(url).await?;
     may_control(coordinator.store.fence()).await?;
-    let body = UpdateWeightsFromDisk { model_path: folder.display().to_string(), weight_version: version.to_string(), flush_cache: true };
+    let body = UpdateWeightsFromDisk {
+        model_path: folder.display().to_string(),
+        weight_version: version.to_string(),
+        flush_cache: true,
+    };
     client.update_from_disk(url, &body).await?;
     verify_and_continue(coordinator, url, version).await
 }

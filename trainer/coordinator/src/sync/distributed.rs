@@ -1,6 +1,8 @@
-//! Weight sync by broadcast: a sender has staged its copy and hosts a store; each of its engines joins a group of its own and receives.
+//! Weight sync by broadcast: a sender has staged its copy and hosts a store; each of its engines
+//! joins a group of its own and receives.
 //!
-//! The calls for all of a sender's engines are under way together, since the sender goes from group to group and must find each engine there.
+//! The calls for all of a sender's engines are under way together, since the sender goes from group
+//! to group and must find each engine there.
 
 use std::sync::Arc;
 
@@ -52,7 +54,12 @@ async fn receive(coordinator: &Coordinator, sender: &Sender, transfer: &Transfer
     }
 }
 
-async fn update(coordinator: &Coordinator, url: &str, sender: &Sender, transfer: &Transfer) -> Result<(), EngineError> {
+async fn update(
+    coordinator: &Coordinator,
+    url: &str,
+    sender: &Sender,
+    transfer: &Transfer,
+) -> Result<(), EngineError> {
     let client = &coordinator.fleet.client;
     may_control(coordinator.store.fence()).await?;
     client.pause(url).await?;

@@ -1,4 +1,5 @@
-//! Published folders: the newest two are kept, so that an engine in the middle of reading one is not cut off by the next.
+//! Published folders: the newest two are kept, so that an engine in the middle of reading one is
+//! not cut off by the next.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -7,7 +8,8 @@ use rljob_crds::names::WEIGHTS_DIR;
 
 const KEEP: usize = 2;
 
-/// Removes all but the newest two folders of the run directory's `weights`. Blocks. Answers what was removed.
+/// Removes all but the newest two folders of the run directory's `weights`. Blocks. Answers what
+/// was removed.
 pub fn prune(run_directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     let entries = match std::fs::read_dir(run_directory.join(WEIGHTS_DIR)) {

@@ -1,7 +1,9 @@
-//! Weights into engines: pause (abort) → update → verify → continue, each engine by itself, every call with a deadline.
+//! Weights into engines: pause (abort) → update → verify → continue, each engine by itself, every
+//! call with a deadline.
 //!
-//! An engine whose update fails stays out of routing, whatever it says it holds, until a later update succeeds: from the newest folder, or by the
-//! next broadcast, which the learners are asked for when it can be reached again. One that lets a deadline pass hangs, whatever else it answers.
+//! An engine whose update fails stays out of routing, whatever it says it holds, until a later
+//! update succeeds: from the newest folder, or by the next broadcast, which the learners are asked
+//! for when it can be reached again. One that lets a deadline pass hangs, whatever else it answers.
 
 pub mod disk;
 pub mod distributed;
@@ -29,8 +31,12 @@ struct Target {
 }
 
 impl Target {
-    /// Gives an update up when the engine does not answer any more: one that hangs would keep its place until the call's own deadline.
-    async fn or_lost(&self, update: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
+    /// Gives an update up when the engine does not answer any more: one that hangs would keep its
+    /// place until the call's own deadline.
+    async fn or_lost(
+        &self,
+        update: impl Future<Output = Result<(), EngineError>>,
+    ) -> Result<(), EngineError> {
         tokio::select! {
             () = self.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
             result = update => result,
@@ -48,7 +54,11 @@ fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<Ta
 }
 
 /// Checks that the engine says it holds `version`, and lets it go on.
-async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Version) -> Result<(), EngineError> {
+async fn verify_and_continue(
+    coordinator: &Coordinator,
+    url: &str,
+    version: Version,
+) -> Result<(), EngineError> {
     let client = &coordinator.fleet.client;
     let found = client.model_info(url).await?.weight_version;
     if found != version.to_string() {
@@ -59,7 +69,12 @@ async fn verify_and_continue(coordinator: &Coordinator, url: &str, version: Vers
 }
 
 /// Books the end of an update.
-async fn book(coordinator: &Coordinator, engine: &str, version: Version, result: Result<(), EngineError>) {
+async fn book(
+    coordinator: &Coordinator,
+    engine: &str,
+    version: Version,
+    result: Result<(), EngineError>,
+) {
     let now = coordinator.clock.now();
     let held = result.is_ok().then_some(version);
     let hangs = result.as_ref().is_err_and(EngineError::hangs);

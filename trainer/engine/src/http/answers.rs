@@ -11,7 +11,9 @@ use crate::request::GenerateError;
 
 /// Reads a body; one that is not as agreed is answered as SGLang answers a failed validation.
 pub fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Box<Response>> {
-    serde_json::from_slice(body).map_err(|error| Box::new(server_error(StatusCode::BAD_REQUEST, "Bad Request", &error.to_string())))
+    serde_json::from_slice(body).map_err(|error| {
+        Box::new(server_error(StatusCode::BAD_REQUEST, "Bad Request", &error.to_string()))
+    })
 }
 
 /// 400 with `{"error": {"message": …}}`.

@@ -1,4 +1,5 @@
-//! Bearer tokens, by SGLang's rules (`srt/utils/auth.py`): the admin key guards control routes; without one, the API key guards them too.
+//! Bearer tokens, by SGLang's rules (`srt/utils/auth.py`): the admin key guards control routes;
+//! without one, the API key guards them too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +31,10 @@ pub enum KeyError {
 impl std::fmt::Debug for Keys {
     /// Says which keys there are, never what they are.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keys").field("api", &self.api.is_some()).field("admin", &self.admin.is_some()).finish()
+        f.debug_struct("Keys")
+            .field("api", &self.api.is_some())
+            .field("admin", &self.admin.is_some())
+            .finish()
     }
 }
 
@@ -39,7 +43,8 @@ impl Keys {
     pub fn read(api: Option<&Path>, admin: Option<&Path>) -> Result<Self, KeyError> {
         let read = |path: &Path| {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| KeyError::File(name.clone(), error))?;
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| KeyError::File(name.clone(), error))?;
             let key = text.trim();
             if key.is_empty() { Err(KeyError::Empty(name)) } else { Ok(key.to_owned()) }
         };
@@ -72,5 +77,7 @@ fn opens(headers: &HeaderMap, key: &str) -> bool {
 
 /// Compares in a time that depends on the lengths only.
 fn equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && std::hint::black_box(a.iter().zip(b).fold(0, |different, (x, y)| different | (x ^ y))) == 0
+    a.len() == b.len()
+        && std::hint::black_box(a.iter().zip(b).fold(0, |different, (x, y)| different | (x ^ y)))
+            == 0
 }

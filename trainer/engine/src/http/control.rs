@@ -16,8 +16,7 @@ use crate::engine::Engine;
 use crate::loading::Identity;
 use crate::scheduler::{Command, PauseMode};
 
-const FLUSHED: &str =
-    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
+const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
 
 /// Between two looks whether the engine is idle, when a flush may wait.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
@@ -44,7 +43,9 @@ pub async fn model_info(State(engine): State<Engine>) -> Json<Value> {
 /// Prometheus' text format.
 pub async fn metrics(State(engine): State<Engine>) -> Response {
     match engine.metrics.text() {
-        Ok(text) => ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Ok(text) => {
+            ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+        }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
@@ -63,7 +64,10 @@ pub async fn pause(State(engine): State<Engine>, body: Bytes) -> Response {
         Ok(request) => request,
         Err(response) => return *response,
     };
-    done(engine.ask(|done| Command::Pause(request.mode, done)).await, "Generation paused successfully.")
+    done(
+        engine.ask(|done| Command::Pause(request.mode, done)).await,
+        "Generation paused successfully.",
+    )
 }
 
 /// Runs the held requests.
@@ -106,15 +110,25 @@ pub struct FlushQuery {
 /// Drops what is cached, if the engine is idle or becomes so in time.
 pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>) -> Response {
     if !(0.0..=FLUSH_LIMIT).contains(&query.timeout) {
-        return invalid(&format!("timeout must be between 0 and {FLUSH_LIMIT} seconds, got {}.", query.timeout));
+        return invalid(&format!(
+            "timeout must be between 0 and {FLUSH_LIMIT} seconds, got {}.",
+            query.timeout
+        ));
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(query.timeout);
     loop {
         match engine.ask(Command::Flush).await {
             Some(true) => return FLUSHED.into_response(),
-            Some(false) if tokio::time::Instant::now() < deadline => tokio::time::sleep(FLUSH_POLL).await,
-            Some(false) if query.timeout > 0.0 => return (StatusCode::BAD_REQUEST, "Timed out waiting for idle state.").into_response(),
-            Some(false) => return (StatusCode::BAD_REQUEST, "Flush cache failed.\n").into_response(),
+            Some(false) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(FLUSH_POLL).await
+            }
+            Some(false) if query.timeout > 0.0 => {
+                return (StatusCode::BAD_REQUEST, "Timed out waiting for idle state.")
+                    .into_response();
+            }
+            Some(false) => {
+                return (StatusCode::BAD_REQUEST, "Flush cache failed.\n").into_response();
+            }
             None => return scheduler_ended(),
         }
     }

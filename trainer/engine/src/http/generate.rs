@@ -1,4 +1,5 @@
-//! `/generate`, in one piece or as server-sent events, and the health check that generates. A client that goes away aborts its request.
+//! `/generate`, in one piece or as server-sent events, and the health check that generates. A
+//! client that goes away aborts its request.
 
 use std::time::Duration;
 
@@ -34,7 +35,9 @@ async fn generated(engine: &Engine, input: GenerateInput) -> Result<Response, Ge
     let is_list = asked.is_list;
     let pending = engine.generate_all(asked.requests).await?;
     if streams {
-        return Ok(events(merged(pending).map(move |(index, update)| event(is_list.then_some(index), update))));
+        return Ok(events(
+            merged(pending).map(move |(index, update)| event(is_list.then_some(index), update)),
+        ));
     }
     let mut answers = try_join_all(pending.into_iter().map(answer)).await?;
     match answers.pop() {
@@ -58,8 +61,19 @@ fn event(index: Option<usize>, update: Update) -> serde_json::Value {
 
 /// 200 if one token can be generated within 20 s; a paused engine cannot.
 pub async fn health_generate(State(engine): State<Engine>) -> StatusCode {
-    let sampling = Sampling { max_new_tokens: Some(1), temperature: 0.0, ignore_eos: true, ..Sampling::default() };
-    let request = Request { rid: format!("HEALTH_CHECK_{}", engine.new_rid()), input_ids: vec![0], sampling, logprobs: None, stream: false };
+    let sampling = Sampling {
+        max_new_tokens: Some(1),
+        temperature: 0.0,
+        ignore_eos: true,
+        ..Sampling::default()
+    };
+    let request = Request {
+        rid: format!("HEALTH_CHECK_{}", engine.new_rid()),
+        input_ids: vec![0],
+        sampling,
+        logprobs: None,
+        stream: false,
+    };
     let generated = async { answer(engine.generate(request).await?).await };
     match tokio::time::timeout(HEALTH_LIMIT, generated).await {
         Ok(Ok(answer)) if answer.output_ids.len() == 1 => StatusCode::OK,

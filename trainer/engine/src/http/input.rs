@@ -1,4 +1,5 @@
-//! The body of `/generate`, in all its forms: one prompt or many, text or tokens, one set of parameters or one for each. It becomes plain requests.
+//! The body of `/generate`, in all its forms: one prompt or many, text or tokens, one set of
+//! parameters or one for each. It becomes plain requests.
 
 use rljob_text::TextTokenizer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
@@ -27,7 +28,11 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
     /// By hand, so that an error says what is wrong with the value that was meant.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
-            Value::Array(many) => many.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map(Self::Many),
+            Value::Array(many) => many
+                .into_iter()
+                .map(serde_json::from_value)
+                .collect::<Result<_, _>>()
+                .map(Self::Many),
             one => serde_json::from_value(one).map(Self::One),
         }
         .map_err(D::Error::custom)
@@ -71,7 +76,12 @@ impl<'de> Deserialize<'de> for InputIds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         let nested = value.get(0).is_some_and(Value::is_array);
-        if nested { serde_json::from_value(value).map(Self::Many) } else { serde_json::from_value(value).map(Self::One) }.map_err(D::Error::custom)
+        if nested {
+            serde_json::from_value(value).map(Self::Many)
+        } else {
+            serde_json::from_value(value).map(Self::One)
+        }
+        .map_err(D::Error::custom)
     }
 }
 
@@ -152,45 +162,77 @@ impl GenerateInput {
         let is_list = is_batch || samples > 1;
         for (name, length) in self.lists() {
             if length.is_some_and(|length| !is_batch || length != prompts.len()) {
-                return Err(invalid(&format!("The length of {name} should be equal to the batch size.")));
+                return Err(invalid(&format!(
+                    "The length of {name} should be equal to the batch size."
+                )));
             }
         }
         let mut requests = Vec::with_capacity(prompts.len() * samples);
         for (index, prompt) in prompts.into_iter().enumerate() {
             let room = engine.limits.context_length.saturating_sub(prompt.len());
-            let sampling = self.sampling_params.as_ref().and_then(|params| params.at(index)).unwrap_or_default().sampling(room);
+            let sampling = self
+                .sampling_params
+                .as_ref()
+                .and_then(|params| params.at(index))
+                .unwrap_or_default()
+                .sampling(room);
             for _ in 0..samples {
                 let rid = self.rid_of(index, is_batch, samples).unwrap_or_else(|| engine.new_rid());
                 let (sampling, logprobs) = (sampling.clone(), self.logprobs_of(index));
-                requests.push(Request { rid, input_ids: prompt.clone(), sampling, logprobs, stream: self.stream });
+                requests.push(Request {
+                    rid,
+                    input_ids: prompt.clone(),
+                    sampling,
+                    logprobs,
+                    stream: self.stream,
+                });
             }
         }
         Ok(Requests { requests, is_list })
     }
 
     /// Token ids of each prompt, and whether they came as a list.
-    fn prompts(&self, tokenizer: Option<&TextTokenizer>) -> Result<(Vec<Vec<i64>>, bool), GenerateError> {
+    fn prompts(
+        &self,
+        tokenizer: Option<&TextTokenizer>,
+    ) -> Result<(Vec<Vec<i64>>, bool), GenerateError> {
         match (&self.input_ids, &self.text) {
             (Some(InputIds::One(ids)), _) => Ok((vec![ids.clone()], false)),
             (Some(InputIds::Many(many)), _) => Ok((many.clone(), true)),
             (None, Some(text)) => {
                 let is_batch = text.many().is_some();
                 let texts = text.clone().into_vec();
-                Ok((texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<_, _>>()?, is_batch))
+                Ok((
+                    texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<_, _>>()?,
+                    is_batch,
+                ))
             }
-            (None, None) => Err(invalid("Either text, input_ids or input_embeds should be provided.")),
+            (None, None) => {
+                Err(invalid("Either text, input_ids or input_embeds should be provided."))
+            }
         }
     }
 
     fn samples_of_each(&self, prompts: usize) -> Result<usize, GenerateError> {
-        let counts: Vec<usize> = self.sampling_params.clone().map(OneOrMany::into_vec).unwrap_or_default().iter().map(|params| params.n.unwrap_or(1)).collect();
+        let counts: Vec<usize> = self
+            .sampling_params
+            .clone()
+            .map(OneOrMany::into_vec)
+            .unwrap_or_default()
+            .iter()
+            .map(|params| params.n.unwrap_or(1))
+            .collect();
         let samples = counts.first().copied().unwrap_or(1);
         if counts.iter().any(|count| *count != samples) {
-            return Err(invalid("The parallel_sample_num should be the same for all samples in sample params."));
+            return Err(invalid(
+                "The parallel_sample_num should be the same for all samples in sample params.",
+            ));
         }
         let all = samples.saturating_mul(prompts);
         if prompts == 0 || samples == 0 || all > REQUESTS {
-            return Err(invalid(&format!("A body asks for 1 to {REQUESTS} completions, this one for {all}.")));
+            return Err(invalid(&format!(
+                "A body asks for 1 to {REQUESTS} completions, this one for {all}."
+            )));
         }
         Ok(samples)
     }
@@ -217,7 +259,11 @@ impl GenerateInput {
 
     fn logprobs_of(&self, index: usize) -> Option<Logprobs> {
         let wanted = self.return_logprob.as_ref()?.at(index)?;
-        let start = self.logprob_start_len.as_ref().and_then(|start| start.at(index)).and_then(|start| usize::try_from(start).ok());
+        let start = self
+            .logprob_start_len
+            .as_ref()
+            .and_then(|start| start.at(index))
+            .and_then(|start| usize::try_from(start).ok());
         let top = self.top_logprobs_num.as_ref().and_then(|top| top.at(index)).unwrap_or(0);
         wanted.then_some(Logprobs { start, top, text: self.return_text_in_logprobs })
     }

@@ -6,7 +6,8 @@
 //!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache  /get_weights_by_name
 //!            /update_weights_from_disk  /init_weights_update_group  /update_weights_from_distributed  /destroy_weights_update_group
 //! ```
-//! /health differs from SGLang's on purpose: it answers at once and while paused, since a paused engine is healthy.
+//! /health differs from SGLang's on purpose: it answers at once and while paused, since a paused
+//! engine is healthy.
 
 mod answers;
 mod auth;
@@ -34,8 +35,10 @@ const BODY_LIMIT: usize = 8 << 20;
 /// Every route.
 pub fn router(engine: Engine, keys: Keys) -> Router {
     let keys = Arc::new(keys);
-    let open =
-        Router::new().route("/health", get(control::health)).route("/health_generate", get(generate::health_generate)).route("/metrics", get(control::metrics));
+    let open = Router::new()
+        .route("/health", get(control::health))
+        .route("/health_generate", get(generate::health_generate))
+        .route("/metrics", get(control::metrics));
     let normal = Router::new()
         .route("/generate", post(generate::generate).put(generate::generate))
         .route("/model_info", get(control::model_info))

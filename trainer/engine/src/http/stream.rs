@@ -1,4 +1,5 @@
-//! Answers as they come: those of several requests in one stream, and server-sent events. Dropping the stream aborts what is not answered.
+//! Answers as they come: those of several requests in one stream, and server-sent events. Dropping
+//! the stream aborts what is not answered.
 
 use std::convert::Infallible;
 
@@ -26,7 +27,10 @@ fn ended() -> GenerateError {
 
 /// Answers so far, then the answer, of all requests; each with the request's index.
 pub fn merged(pending: Vec<Pending>) -> BoxStream<'static, (usize, Update)> {
-    let each = pending.into_iter().enumerate().map(|(index, pending)| updates(pending).map(move |update| (index, update)).boxed());
+    let each = pending
+        .into_iter()
+        .enumerate()
+        .map(|(index, pending)| updates(pending).map(move |update| (index, update)).boxed());
     stream::select_all(each).boxed()
 }
 
@@ -53,8 +57,12 @@ async fn next(mut pending: Pending) -> (Update, Option<Pending>) {
 /// Events `data: …`, the last one `[DONE]`.
 pub fn events(content: impl Stream<Item = Value> + Send + 'static) -> Response {
     let done = stream::once(async { Bytes::from_static(b"data: [DONE]\n\n") });
-    let events = content.map(|value| Bytes::from(format!("data: {value}\n\n"))).chain(done).map(Ok::<Bytes, Infallible>);
-    ([("content-type", "text/event-stream; charset=utf-8")], Body::from_stream(events)).into_response()
+    let events = content
+        .map(|value| Bytes::from(format!("data: {value}\n\n")))
+        .chain(done)
+        .map(Ok::<Bytes, Infallible>);
+    ([("content-type", "text/event-stream; charset=utf-8")], Body::from_stream(events))
+        .into_response()
 }
 
 /// JSON of what cannot fail to be JSON; an error in its place if it does.

@@ -11,7 +11,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use rljob_collective::{Group, Store};
 use rljob_protocol::sglang::{
-    DestroyWeightsUpdateGroup, GetWeightsByName, InitWeightsUpdateGroup, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
+    DestroyWeightsUpdateGroup, GetWeightsByName, InitWeightsUpdateGroup, UpdateWeightsFromDisk,
+    UpdateWeightsFromDistributed, WeightsAnswer,
 };
 use serde::Serialize;
 
@@ -19,7 +20,8 @@ use super::answers::{invalid, parse, scheduler_ended, weights_answer};
 use crate::engine::Engine;
 use crate::scheduler::Command;
 
-/// How long the other members and each broadcast are waited for. SGLang waits 30 minutes, in which it answers nothing.
+/// How long the other members and each broadcast are waited for. SGLang waits 30 minutes, in which
+/// it answers nothing.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the sender's store may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,25 +40,35 @@ pub async fn from_disk(State(engine): State<Engine>, body: Bytes) -> Response {
         Ok(update) => update,
         Err(response) => return *response,
     };
-    let Some(answer) = engine.ask(|done| Command::UpdateFromDisk(update, done)).await else { return scheduler_ended() };
+    let Some(answer) = engine.ask(|done| Command::UpdateFromDisk(update, done)).await else {
+        return scheduler_ended();
+    };
     let status = if answer.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     (status, Json(DiskAnswer { answer, num_paused_requests: 0 })).into_response()
 }
 
-/// Joins the group of one sender. Waiting for it is not the scheduler's business, which goes on meanwhile.
+/// Joins the group of one sender. Waiting for it is not the scheduler's business, which goes on
+/// meanwhile.
 pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
     let init: InitWeightsUpdateGroup = match parse(&body) {
         Ok(init) => init,
         Err(response) => return *response,
     };
     let name = init.group_name.clone();
-    let failed = |reason: &str| weights_answer(WeightsAnswer { success: false, message: format!("Failed to initialize custom process group: {reason}.") });
+    let failed = |reason: &str| {
+        weights_answer(WeightsAnswer {
+            success: false,
+            message: format!("Failed to initialize custom process group: {reason}."),
+        })
+    };
     if init.backend != "gloo" {
         return failed(&format!("backend `{}` is not known here, use gloo", init.backend));
     }
     match engine.ask(|done| Command::GroupIsFree(name.clone(), done)).await {
         None => return scheduler_ended(),
-        Some(false) => return failed(&format!("group `{name}` exists; destroy it or use a new name")),
+        Some(false) => {
+            return failed(&format!("group `{name}` exists; destroy it or use a new name"));
+        }
         Some(true) => {}
     }
     let group = match tokio::task::spawn_blocking(move || join(&init)).await {
@@ -68,15 +80,25 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
 }
 
 fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
-    let address = own_address(&init.master_address, init.master_port).map_err(|error| format!("{}:{}: {error}", init.master_address, init.master_port))?;
-    let store = Store::connect(&init.master_address, init.master_port, CONNECT_TIMEOUT).map_err(|error| error.to_string())?;
+    let address = own_address(&init.master_address, init.master_port)
+        .map_err(|error| format!("{}:{}: {error}", init.master_address, init.master_port))?;
+    let store = Store::connect(&init.master_address, init.master_port, CONNECT_TIMEOUT)
+        .map_err(|error| error.to_string())?;
     // The engine is one process: its only rank is the offset.
-    Group::join_weight_update(&store, &init.group_name, init.rank_offset, init.world_size, &address.to_string(), GROUP_TIMEOUT)
-        .map_err(|error| error.to_string())
+    Group::join_weight_update(
+        &store,
+        &init.group_name,
+        init.rank_offset,
+        init.world_size,
+        &address.to_string(),
+        GROUP_TIMEOUT,
+    )
+    .map_err(|error| error.to_string())
 }
 
-/// The address of this machine from which the sender's store is reached. The store listens before an engine is asked to join, so a refusal is final: the
-/// sender has died, which c10d would find out after minutes.
+/// The address of this machine from which the sender's store is reached. The store listens before
+/// an engine is asked to join, so a refusal is final: the sender has died, which c10d would find
+/// out after minutes.
 fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for peer in (host, port).to_socket_addrs()? {
@@ -91,7 +113,9 @@ fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
 /// Receives weights.
 pub async fn from_distributed(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<UpdateWeightsFromDistributed>(&body) {
-        Ok(update) => answered(engine.ask(|done| Command::UpdateFromDistributed(update, done)).await),
+        Ok(update) => {
+            answered(engine.ask(|done| Command::UpdateFromDistributed(update, done)).await)
+        }
         Err(response) => *response,
     }
 }
@@ -99,7 +123,9 @@ pub async fn from_distributed(State(engine): State<Engine>, body: Bytes) -> Resp
 /// Leaves a group.
 pub async fn destroy_group(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<DestroyWeightsUpdateGroup>(&body) {
-        Ok(request) => answered(engine.ask(|done| Command::DestroyGroup(request.group_name, done)).await),
+        Ok(request) => {
+            answered(engine.ask(|done| Command::DestroyGroup(request.group_name, done)).await)
+        }
         Err(response) => *response,
     }
 }
@@ -109,7 +135,10 @@ fn answered(answer: Option<WeightsAnswer>) -> Response {
 }
 
 /// The first entries of a weight, asked for in the query.
-pub async fn read_query(State(engine): State<Engine>, Query(wanted): Query<GetWeightsByName>) -> Response {
+pub async fn read_query(
+    State(engine): State<Engine>,
+    Query(wanted): Query<GetWeightsByName>,
+) -> Response {
     read(engine, wanted).await
 }
 

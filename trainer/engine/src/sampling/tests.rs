@@ -4,7 +4,16 @@ use super::{Draw, kept, logprobs_of, sample, uniform};
 use tch::Tensor;
 
 fn draw(temperature: f64, position: u64) -> Draw {
-    Draw { temperature, top_p: 1.0, top_k: None, min_p: 0.0, seed: 7, position, top_logprobs: 0, addends: Vec::new() }
+    Draw {
+        temperature,
+        top_p: 1.0,
+        top_k: None,
+        min_p: 0.0,
+        seed: 7,
+        position,
+        top_logprobs: 0,
+        addends: Vec::new(),
+    }
 }
 
 fn draws(temperature: f64, count: u64) -> Vec<Draw> {
@@ -14,8 +23,12 @@ fn draws(temperature: f64, count: u64) -> Vec<Draw> {
 #[test]
 fn frequencies_follow_the_softmax_of_logits_over_temperature() {
     let (count, temperature) = (20_000, 0.7);
-    let logits_BV = Tensor::from_slice(&[0.0_f32, 1.0, -1.0, 0.5]).unsqueeze(0).expand([count, 4], false).contiguous();
-    let weights: Vec<f64> = [0.0, 1.0, -1.0, 0.5].iter().map(|x: &f64| (x / temperature).exp()).collect();
+    let logits_BV = Tensor::from_slice(&[0.0_f32, 1.0, -1.0, 0.5])
+        .unsqueeze(0)
+        .expand([count, 4], false)
+        .contiguous();
+    let weights: Vec<f64> =
+        [0.0, 1.0, -1.0, 0.5].iter().map(|x: &f64| (x / temperature).exp()).collect();
     let total: f64 = weights.iter().sum();
     let mut counts = [0.0; 4];
     for sampled in sample(&logits_BV, &draws(temperature, count as u64)).unwrap() {
@@ -31,10 +44,12 @@ fn frequencies_follow_the_softmax_of_logits_over_temperature() {
 #[test]
 fn a_draw_from_many_blocks_is_the_one_of_the_plain_cumulative_sum() {
     let weights: Vec<f32> = (0..1500).map(|index| ((index * 7919) % 101) as f32 / 25.0).collect();
-    let logits_BV = Tensor::from_slice(&weights).unsqueeze(0).expand([200, 1500], false).contiguous();
+    let logits_BV =
+        Tensor::from_slice(&weights).unsqueeze(0).expand([200, 1500], false).contiguous();
     let exps: Vec<f64> = weights.iter().map(|weight| f64::from(*weight).exp()).collect();
     let total: f64 = exps.iter().sum();
-    for (position, sampled) in sample(&logits_BV, &draws(1.0, 200)).unwrap().into_iter().enumerate() {
+    for (position, sampled) in sample(&logits_BV, &draws(1.0, 200)).unwrap().into_iter().enumerate()
+    {
         let mut rest = uniform(7, position as u64) * total;
         let expected = exps
             .iter()
@@ -63,7 +78,8 @@ fn top_k_top_p_and_min_p_leave_out_what_sglang_leaves_out() {
 fn addends_change_a_rows_logits_and_forbid_tokens() {
     let logits_BV = Tensor::from_slice(&[0.0_f32, 3.0, 1.0, 0.0, 3.0, 1.0]).view([2, 3]);
     let plain = draw(0.0, 0);
-    let forbidding = Draw { addends: vec![(1, f32::NEG_INFINITY)], top_logprobs: 2, ..draw(0.0, 0) };
+    let forbidding =
+        Draw { addends: vec![(1, f32::NEG_INFINITY)], top_logprobs: 2, ..draw(0.0, 0) };
     let sampled = sample(&logits_BV, &[plain, forbidding]).unwrap();
     assert_eq!([sampled[0].as_ref().unwrap().token, sampled[1].as_ref().unwrap().token], [1, 2]);
     let top: Vec<i64> = sampled[1].as_ref().unwrap().top.iter().map(|(_, token)| *token).collect();
@@ -83,7 +99,8 @@ fn greedy_takes_the_likeliest_token_with_its_unscaled_log_probability() {
 
 #[test]
 fn a_row_that_is_not_finite_is_refused_and_spares_its_neighbours() {
-    let logits_BV = Tensor::from_slice(&[0.0_f32, f32::NAN, 0.0, 9.0, f32::INFINITY, 0.0]).view([3, 2]);
+    let logits_BV =
+        Tensor::from_slice(&[0.0_f32, f32::NAN, 0.0, 9.0, f32::INFINITY, 0.0]).view([3, 2]);
     let sampled = sample(&logits_BV, &draws(1.0, 3)).unwrap();
     assert_eq!(sampled.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(sampled[1].as_ref().unwrap().token, 1);
@@ -92,5 +109,8 @@ fn a_row_that_is_not_finite_is_refused_and_spares_its_neighbours() {
 #[test]
 fn a_uniform_number_is_a_function_of_seed_and_position() {
     assert_eq!(uniform(3, 5).to_bits(), uniform(3, 5).to_bits());
-    assert!(uniform(3, 5).to_bits() != uniform(3, 6).to_bits() && uniform(3, 5).to_bits() != uniform(4, 5).to_bits());
+    assert!(
+        uniform(3, 5).to_bits() != uniform(3, 6).to_bits()
+            && uniform(3, 5).to_bits() != uniform(4, 5).to_bits()
+    );
 }

@@ -29,7 +29,10 @@ impl Scheduler {
         let mut computed = 0;
         while computed < PREFILL_TOKENS {
             let requests = self.running.len() + started.len() + 1;
-            let fits = self.waiting.front().is_some_and(|sequence| self.fits(requests, longest_yet.max(sequence.longest())));
+            let fits = self
+                .waiting
+                .front()
+                .is_some_and(|sequence| self.fits(requests, longest_yet.max(sequence.longest())));
             if !fits {
                 break;
             }
@@ -48,7 +51,9 @@ impl Scheduler {
                     computed += new;
                     started.push((sequence, prefilled));
                 }
-                Err(error) => sequence.fail(GenerateError::Internal(format!("failed to compute the prompt: {error}"))),
+                Err(error) => sequence.fail(GenerateError::Internal(format!(
+                    "failed to compute the prompt: {error}"
+                ))),
             }
         }
         if let Err(error) = self.first_tokens(started) {
@@ -56,9 +61,11 @@ impl Scheduler {
         }
     }
 
-    /// Whether so many requests, the longest of which may come to `tokens`, may run together. One alone always may.
+    /// Whether so many requests, the longest of which may come to `tokens`, may run together. One
+    /// alone always may.
     fn fits(&self, requests: usize, tokens: usize) -> bool {
-        requests == 1 || requests <= self.settings.max_running && self.cache.admits(requests, tokens)
+        requests == 1
+            || requests <= self.settings.max_running && self.cache.admits(requests, tokens)
     }
 
     /// The prefill of a sequence's context, and how many tokens had to be computed for it.
@@ -91,9 +98,19 @@ impl Scheduler {
         if started.is_empty() {
             return Ok(());
         }
-        let (sequences, prefills): (Vec<Sequence>, Vec<Rc<Prefilled>>) = started.into_iter().unzip();
-        let logits = Tensor::f_stack(&prefills.iter().map(|prefilled| &prefilled.logits).collect::<Vec<_>>(), 0)?;
-        let sampled = sample(&logits, &sequences.iter().map(|sequence| sequence.draw(&self.settings.eos)).collect::<Vec<Draw>>())?;
+        let (sequences, prefills): (Vec<Sequence>, Vec<Rc<Prefilled>>) =
+            started.into_iter().unzip();
+        let logits = Tensor::f_stack(
+            &prefills.iter().map(|prefilled| &prefilled.logits).collect::<Vec<_>>(),
+            0,
+        )?;
+        let sampled = sample(
+            &logits,
+            &sequences
+                .iter()
+                .map(|sequence| sequence.draw(&self.settings.eos))
+                .collect::<Vec<Draw>>(),
+        )?;
         let mut going_on = Vec::new();
         for ((sequence, prefilled), sampled) in sequences.into_iter().zip(prefills).zip(sampled) {
             self.metrics.first_token.observe(sequence.age(Instant::now()));
@@ -101,7 +118,8 @@ impl Scheduler {
                 going_on.push((sequence, prefilled));
             }
         }
-        let rows = going_on.iter().map(|(sequence, _)| sequence.row().position + 1).max().unwrap_or(0);
+        let rows =
+            going_on.iter().map(|(sequence, _)| sequence.row().position + 1).max().unwrap_or(0);
         self.cache.reserve(self.running.len() + going_on.len(), rows, self.running.len())?;
         for (sequence, prefilled) in going_on {
             self.cache.store(self.running.len(), &prefilled.kv)?;
@@ -127,7 +145,11 @@ impl Scheduler {
     }
 
     /// Gives a request its token and streams it; why it ends so, if it does.
-    fn push(&self, sequence: &mut Sequence, sampled: Option<Sampled>) -> Result<Option<Finish>, GenerateError> {
+    fn push(
+        &self,
+        sequence: &mut Sequence,
+        sampled: Option<Sampled>,
+    ) -> Result<Option<Finish>, GenerateError> {
         let Some(sampled) = sampled else {
             tracing::error!(rid = sequence.rid(), NON_FINITE);
             return Err(GenerateError::Internal(NON_FINITE.to_owned()));
@@ -172,12 +194,22 @@ impl Scheduler {
         let tokens = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         self.cache.reserve(rows.len(), tokens, rows.len())?;
         let logits = self.model.decode(&self.cache, &rows)?;
-        Ok(sample(&logits, &self.running.iter().map(|sequence| sequence.draw(&self.settings.eos)).collect::<Vec<Draw>>())?)
+        Ok(sample(
+            &logits,
+            &self
+                .running
+                .iter()
+                .map(|sequence| sequence.draw(&self.settings.eos))
+                .collect::<Vec<Draw>>(),
+        )?)
     }
 
     fn take_all(&mut self, sampled: Vec<Option<Sampled>>) {
         let mut running = std::mem::take(&mut self.running);
-        let taken = running.iter_mut().zip(sampled).map(|(sequence, sampled)| (sampled.is_none(), self.push(sequence, sampled)));
+        let taken = running
+            .iter_mut()
+            .zip(sampled)
+            .map(|(sequence, sampled)| (sampled.is_none(), self.push(sequence, sampled)));
         let taken: Vec<_> = taken.collect();
         self.running = running;
         // From the last slot to the first, so that those that end together move nothing.

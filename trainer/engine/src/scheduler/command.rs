@@ -1,7 +1,9 @@
 //! What the scheduler can be asked, each with the channel of its answer, and the dispatch.
 
 use rljob_collective::Group;
-use rljob_protocol::sglang::{GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer};
+use rljob_protocol::sglang::{
+    GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
+};
 use tokio::sync::oneshot;
 
 use super::{PauseMode, Scheduler};

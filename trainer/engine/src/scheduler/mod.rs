@@ -1,4 +1,5 @@
-//! The thread that owns the model: requests and control commands come in through one bounded channel and are handled between decode steps.
+//! The thread that owns the model: requests and control commands come in through one bounded
+//! channel and are handled between decode steps.
 //!
 //! ```text
 //!             not paused
@@ -7,8 +8,9 @@
 //!              paused         └──────────── pause `retract` ────────┤ pause `in_place`: stays as it is
 //!                                                                   └ pause `abort`: answered at once
 //! ```
-//! Weights change only when nothing runs or waits, or in a pause that keeps the cache because it was asked to.
-//! It never panics on input: a failure of libtorch or a non-finite logit ends the requests concerned with an error, and the engine goes on.
+//! Weights change only when nothing runs or waits, or in a pause that keeps the cache because it
+//! was asked to. It never panics on input: a failure of libtorch or a non-finite logit ends the
+//! requests concerned with an error, and the engine goes on.
 
 mod batch;
 mod command;
@@ -49,7 +51,8 @@ pub struct Settings {
     pub eos: Vec<i64>,
     /// Seed of requests that bring none.
     pub random_seed: u64,
-    /// Whether a sample that a pause takes back starts anew, so that its bits are those of an uninterrupted one.
+    /// Whether a sample that a pause takes back starts anew, so that its bits are those of an
+    /// uninterrupted one.
     pub deterministic: bool,
     /// Makes text of tokens, if the model's folder has one.
     pub tokenizer: Option<TextTokenizer>,
@@ -79,7 +82,12 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// An idle engine over `model`. What it loads is announced through `info`.
-    pub fn new(settings: Settings, model: Model, info: watch::Sender<ModelInfo>, metrics: Metrics) -> Result<Self, tch::TchError> {
+    pub fn new(
+        settings: Settings,
+        model: Model,
+        info: watch::Sender<ModelInfo>,
+        metrics: Metrics,
+    ) -> Result<Self, tch::TchError> {
         let cache = KvCache::new(model.cache_shape(), settings.max_total_tokens)?;
         let bytes = settings.max_total_tokens as u64 * model.cache_shape().bytes_per_token();
         let prompts = PromptCache::new((bytes / 4) as usize);
@@ -132,7 +140,11 @@ impl Scheduler {
 
     fn accept(&mut self, job: Job) {
         self.seedless += u64::from(job.request.sampling.seed.is_none());
-        let seed = self.settings.random_seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(self.seedless);
+        let seed = self
+            .settings
+            .random_seed
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(self.seedless);
         let sequence = Sequence::new(job, seed);
         if self.paused { self.held.push_back(sequence) } else { self.waiting.push_back(sequence) }
     }

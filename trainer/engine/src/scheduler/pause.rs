@@ -8,14 +8,16 @@ use super::Scheduler;
 use super::sequence::Sequence;
 use crate::answer::Finish;
 
-/// What a pause does with requests that run or wait. Those that come later are held until the engine goes on.
+/// What a pause does with requests that run or wait. Those that come later are held until the
+/// engine goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseMode {
     /// They are answered at once, with the tokens they have.
     #[default]
     Abort,
-    /// They go back to the queue and give their cache up; they keep their tokens, but in deterministic mode, where they start anew.
+    /// They go back to the queue and give their cache up; they keep their tokens, but in
+    /// deterministic mode, where they start anew.
     Retract,
     /// They stay as they are, cache and all.
     InPlace,
@@ -63,17 +65,28 @@ impl Scheduler {
         self.waiting = self.abort_waiting(waiting, &chosen);
     }
 
-    fn abort_waiting(&self, queue: VecDeque<Sequence>, chosen: &impl Fn(&str) -> bool) -> VecDeque<Sequence> {
-        let (ended, kept): (VecDeque<Sequence>, VecDeque<Sequence>) = queue.into_iter().partition(|sequence| chosen(sequence.rid()));
+    fn abort_waiting(
+        &self,
+        queue: VecDeque<Sequence>,
+        chosen: &impl Fn(&str) -> bool,
+    ) -> VecDeque<Sequence> {
+        let (ended, kept): (VecDeque<Sequence>, VecDeque<Sequence>) =
+            queue.into_iter().partition(|sequence| chosen(sequence.rid()));
         for sequence in ended {
             self.answer(sequence, Finish::AbortedWaiting);
         }
         kept
     }
 
-    /// Ends `rid` and every request whose id begins with it, if `rid` itself is live: SGLang's rule.
+    /// Ends `rid` and every request whose id begins with it, if `rid` itself is live: SGLang's
+    /// rule.
     pub(super) fn abort_prefix(&mut self, rid: &str) {
-        let live = self.running.iter().chain(&self.waiting).chain(&self.held).any(|sequence| sequence.rid() == rid);
+        let live = self
+            .running
+            .iter()
+            .chain(&self.waiting)
+            .chain(&self.held)
+            .any(|sequence| sequence.rid() == rid);
         if live {
             self.abort(|id| id.starts_with(rid));
         }

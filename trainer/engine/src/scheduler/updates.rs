@@ -1,14 +1,18 @@
-//! Weight updates: from a folder, or broadcast by a learner through a group of its own. Only while idle, or in a pause if the cache is to be kept
-//! (`flush_cache: false`): then the requests go on with keys and values of the old weights. Cached prompts always go. Copied in place.
+//! Weight updates: from a folder, or broadcast by a learner through a group of its own. Only while
+//! idle, or in a pause if the cache is to be kept (`flush_cache: false`): then the requests go on
+//! with keys and values of the old weights. Cached prompts always go. Copied in place.
 //!
-//! From the first byte that changes until the last one the version is `default`; an update that fails midway leaves it so, and
-//! the engine is never taken for one that holds a published version. What can be refused is refused before anything changes.
+//! From the first byte that changes until the last one the version is `default`; an update that
+//! fails midway leaves it so, and the engine is never taken for one that holds a published version.
+//! What can be refused is refused before anything changes.
 
 use std::path::Path;
 
 use rljob_collective::Group;
 use rljob_learner::model::hugging_face;
-use rljob_protocol::sglang::{GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer};
+use rljob_protocol::sglang::{
+    GetWeightsByName, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
+};
 use tch::{Device, Kind, Tensor};
 
 use super::{DEFAULT_VERSION, Scheduler};
@@ -20,7 +24,8 @@ const BUSY: &str = "Weights change only while no request is running or waiting: 
                     send flush_cache false.";
 
 /// The rest of SGLang's message for an update that failed midway.
-const PARTIAL: &str = "The full weights of the ModelRunner are partially updated. Please discard the whole weights.";
+const PARTIAL: &str =
+    "The full weights of the ModelRunner are partially updated. Please discard the whole weights.";
 
 /// One broadcast to come.
 struct Incoming {
@@ -42,7 +47,8 @@ impl Scheduler {
         self.is_idle() || self.paused && !flush
     }
 
-    /// Keys and values of running requests are kept if they are not to be flushed; a prompt's never are.
+    /// Keys and values of running requests are kept if they are not to be flushed; a prompt's never
+    /// are.
     fn drop_stale(&mut self, flush: bool) {
         if flush { self.drop_caches() } else { self.prompts.clear() }
     }
@@ -59,9 +65,18 @@ impl Scheduler {
             return failure(BUSY);
         }
         let weights = self.model.weights();
-        let blocks = match hugging_face::read_tensors(Path::new(&update.model_path), weights.layout(), weights.kind()) {
+        let blocks = match hugging_face::read_tensors(
+            Path::new(&update.model_path),
+            weights.layout(),
+            weights.kind(),
+        ) {
             Ok(blocks) => blocks,
-            Err(error) => return failure(&format!("Failed to get weights iterator: {}. Nothing was changed.", causes(&error))),
+            Err(error) => {
+                return failure(&format!(
+                    "Failed to get weights iterator: {}. Nothing was changed.",
+                    causes(&error)
+                ));
+            }
         };
         self.distrust();
         self.drop_stale(update.flush_cache);
@@ -74,7 +89,9 @@ impl Scheduler {
 
     pub(super) fn add_group(&mut self, name: String, group: Group) -> WeightsAnswer {
         if self.groups.contains_key(&name) {
-            return failure(&format!("Failed to initialize custom process group: group `{name}` exists; destroy it or use a new name."));
+            return failure(&format!(
+                "Failed to initialize custom process group: group `{name}` exists; destroy it or use a new name."
+            ));
         }
         self.groups.insert(name, group);
         success("Succeeded to initialize custom process group.")
@@ -87,22 +104,31 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn update_from_distributed(&mut self, update: &UpdateWeightsFromDistributed) -> WeightsAnswer {
+    pub(super) fn update_from_distributed(
+        &mut self,
+        update: &UpdateWeightsFromDistributed,
+    ) -> WeightsAnswer {
         if !self.may_update(update.flush_cache) {
             return failure(BUSY);
         }
         let Some(group) = self.groups.get(&update.group_name) else {
-            return failure(&format!("Failed to update parameter online: group `{}` does not exist; initialize it first.", update.group_name));
+            return failure(&format!(
+                "Failed to update parameter online: group `{}` does not exist; initialize it first.",
+                update.group_name
+            ));
         };
         let incoming = match self.incoming(update) {
             Ok(incoming) => incoming,
-            Err(message) => return failure(&format!("Failed to update parameter online: {message}. Nothing was changed.")),
+            Err(message) => {
+                return failure(&format!(
+                    "Failed to update parameter online: {message}. Nothing was changed."
+                ));
+            }
         };
         self.distrust();
-        let received = incoming
-            .iter()
-            .zip(&update.names)
-            .try_for_each(|(incoming, name)| receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}")));
+        let received = incoming.iter().zip(&update.names).try_for_each(|(incoming, name)| {
+            receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}"))
+        });
         self.drop_stale(update.flush_cache);
         if let Err(message) = received {
             // The members of a group that failed are no longer in step.
@@ -110,22 +136,38 @@ impl Scheduler {
             return failure(&format!("Failed to update parameter online: {message}. {PARTIAL}"));
         }
         self.commit(&update.weight_version, None);
-        success(&format!("Succeeded to update parameter online.{}", stamped(&update.weight_version)))
+        success(&format!(
+            "Succeeded to update parameter online.{}",
+            stamped(&update.weight_version)
+        ))
     }
 
     /// Where each announced tensor goes, or why the announcement does not fit the model.
     fn incoming(&self, update: &UpdateWeightsFromDistributed) -> Result<Vec<Incoming>, String> {
         let (names, dtypes, shapes) = (&update.names, &update.dtypes, &update.shapes);
         if names.len() != dtypes.len() || names.len() != shapes.len() {
-            return Err(format!("{} names, {} dtypes and {} shapes", names.len(), dtypes.len(), shapes.len()));
+            return Err(format!(
+                "{} names, {} dtypes and {} shapes",
+                names.len(),
+                dtypes.len(),
+                shapes.len()
+            ));
         }
         let one = |((name, dtype), shape): ((&String, &String), &Vec<i64>)| {
             let kind = match dtype.as_str() {
                 "float32" => Kind::Float,
                 "bfloat16" => Kind::BFloat16,
-                _ => return Err(format!("tensor `{name}` has dtype `{dtype}`, known are float32 and bfloat16")),
+                _ => {
+                    return Err(format!(
+                        "tensor `{name}` has dtype `{dtype}`, known are float32 and bfloat16"
+                    ));
+                }
             };
-            let view = self.model.weights().view_of_shape(name, shape).map_err(|error| error.to_string())?;
+            let view = self
+                .model
+                .weights()
+                .view_of_shape(name, shape)
+                .map_err(|error| error.to_string())?;
             Ok(Incoming { view: view.shallow_clone(), kind })
         };
         names.iter().zip(dtypes).zip(shapes).map(one).collect()
@@ -150,12 +192,15 @@ impl Scheduler {
     pub(super) fn read_weight(&self, wanted: &GetWeightsByName) -> Option<serde_json::Value> {
         let view = self.model.weights().view(&wanted.name).ok()?;
         let rows = view.size()[0].min(wanted.truncate_size as i64);
-        let numbers = |row: &Tensor| -> Option<Vec<f32>> { row.f_to_kind(Kind::Float).ok()?.f_reshape([-1]).ok()?.try_into().ok() };
+        let numbers = |row: &Tensor| -> Option<Vec<f32>> {
+            row.f_to_kind(Kind::Float).ok()?.f_reshape([-1]).ok()?.try_into().ok()
+        };
         let cut = view.f_narrow(0, 0, rows).ok()?;
         if view.dim() == 1 {
             return serde_json::to_value(numbers(&cut)?).ok();
         }
-        let matrix: Option<Vec<Vec<f32>>> = (0..rows).map(|row| numbers(&cut.f_get(row).ok()?)).collect();
+        let matrix: Option<Vec<Vec<f32>>> =
+            (0..rows).map(|row| numbers(&cut.f_get(row).ok()?)).collect();
         serde_json::to_value(matrix?).ok()
     }
 }
@@ -166,19 +211,27 @@ fn receive(group: &Group, incoming: &Incoming) -> Result<(), String> {
     if view.kind() == *kind {
         return group.broadcast(view, SENDER).map_err(|error| error.to_string());
     }
-    let staging = Tensor::f_zeros(view.size(), (*kind, Device::Cpu)).map_err(|error| error.to_string())?;
+    let staging =
+        Tensor::f_zeros(view.size(), (*kind, Device::Cpu)).map_err(|error| error.to_string())?;
     group.broadcast(&staging, SENDER).map_err(|error| error.to_string())?;
     view.shallow_clone().f_copy_(&staging).map(drop).map_err(|error| error.to_string())
 }
 
 /// What SGLang adds if the update brought a version.
 fn stamped(version: &str) -> String {
-    if version == DEFAULT_VERSION { String::new() } else { format!(" Weight version updated to {version}.") }
+    if version == DEFAULT_VERSION {
+        String::new()
+    } else {
+        format!(" Weight version updated to {version}.")
+    }
 }
 
 /// An error with its causes.
 fn causes(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn success(message: &str) -> WeightsAnswer {

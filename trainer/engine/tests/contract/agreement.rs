@@ -1,9 +1,11 @@
-//! Whether two answers agree: the embedded engine sends nothing that SGLang does not, and what both send is equal, numbers to rounding.
+//! Whether two answers agree: the embedded engine sends nothing that SGLang does not, and what both
+//! send is equal, numbers to rounding.
 
 use serde_json::Value;
 
 /// Differ from start to start: an id, a time, a path.
-const VOLATILE: [&str; 6] = ["id", "created", "e2e_latency", "root", "model_path", "tokenizer_path"];
+const VOLATILE: [&str; 6] =
+    ["id", "created", "e2e_latency", "root", "model_path", "tokenizer_path"];
 
 /// Where the caches differ: SGLang's shares prefixes, the embedded engine's whole prompts.
 const CACHES: [&str; 1] = ["cached_tokens"];
@@ -30,20 +32,32 @@ const TOLERANCE: f64 = 2e-4;
 pub fn differences(place: &str, ours: &Value, theirs: &Value) -> Vec<String> {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
-            let missing = b.keys().filter(|key| !a.contains_key(*key) && !BESIDE.contains(&key.as_str())).map(|key| format!("{place}: `{key}` is missing"));
+            let missing = b
+                .keys()
+                .filter(|key| !a.contains_key(*key) && !BESIDE.contains(&key.as_str()))
+                .map(|key| format!("{place}: `{key}` is missing"));
             let each = a.iter().flat_map(|(key, value)| match b.get(key) {
                 None => vec![format!("{place}: SGLang has no `{key}`")],
-                Some(_) if VOLATILE.contains(&key.as_str()) || CACHES.contains(&key.as_str()) => Vec::new(),
+                Some(_) if VOLATILE.contains(&key.as_str()) || CACHES.contains(&key.as_str()) => {
+                    Vec::new()
+                }
                 Some(other) => differences(&format!("{place}.{key}"), value, other),
             });
             missing.chain(each).collect()
         }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            a.iter().zip(b).enumerate().flat_map(|(index, (a, b))| differences(&format!("{place}[{index}]"), a, b)).collect()
-        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a
+            .iter()
+            .zip(b)
+            .enumerate()
+            .flat_map(|(index, (a, b))| differences(&format!("{place}[{index}]"), a, b))
+            .collect(),
         (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
             let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
-            if (a - b).abs() <= TOLERANCE { Vec::new() } else { vec![format!("{place}: {a}, SGLang {b}")] }
+            if (a - b).abs() <= TOLERANCE {
+                Vec::new()
+            } else {
+                vec![format!("{place}: {a}, SGLang {b}")]
+            }
         }
         _ if ours == theirs => Vec::new(),
         _ => vec![format!("{place}: {ours}, SGLang {theirs}")],

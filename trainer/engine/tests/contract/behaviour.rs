@@ -24,8 +24,15 @@ pub async fn streams_are_cumulative_and_end_with_done(server: &Server) {
     let whole = server.generate(&body).await;
     let events = server.running(body).await.events().await;
     for event in &events {
-        assert!(ids(&whole).starts_with(&ids(event)) && whole["text"].as_str().unwrap().starts_with(event["text"].as_str().unwrap()), "{event}");
-        assert_eq!(event["meta_info"]["output_token_logprobs"].as_array().unwrap().len(), ids(event).len());
+        assert!(
+            ids(&whole).starts_with(&ids(event))
+                && whole["text"].as_str().unwrap().starts_with(event["text"].as_str().unwrap()),
+            "{event}"
+        );
+        assert_eq!(
+            event["meta_info"]["output_token_logprobs"].as_array().unwrap().len(),
+            ids(event).len()
+        );
     }
     let (last, before) = events.split_last().unwrap();
     assert!(before.iter().all(|event| event["meta_info"]["finish_reason"].is_null()));
@@ -40,7 +47,10 @@ pub async fn a_batch_is_answered_in_order_and_streamed_with_indexes(server: &Ser
     body["input_ids"] = json!([[21, 22], [31]]);
     let answers = server.generate(&body).await;
     assert_eq!([ids(&answers[0]), ids(&answers[1])], expected);
-    assert_eq!([&answers[0]["meta_info"]["id"], &answers[1]["meta_info"]["id"]], [&json!("batch_0"), &json!("batch_1")]);
+    assert_eq!(
+        [&answers[0]["meta_info"]["id"], &answers[1]["meta_info"]["id"]],
+        [&json!("batch_0"), &json!("batch_1")]
+    );
     let events = server.running(body).await.events().await;
     for (index, expected) in expected.iter().enumerate() {
         let last = events.iter().rfind(|event| event["index"] == json!(index)).unwrap();
@@ -99,25 +109,37 @@ pub async fn a_flush_needs_an_idle_server(server: &Server) {
     let (status, message) = server.ask("GET", "/flush_cache", None).await;
     assert_eq!((status, message.as_str().unwrap().trim_end()), (400, "Flush cache failed."));
     let (status, message) = server.ask("GET", "/flush_cache?timeout=0.05", None).await;
-    assert_eq!((status, message.as_str().unwrap().trim_end()), (400, "Timed out waiting for idle state."));
+    assert_eq!(
+        (status, message.as_str().unwrap().trim_end()),
+        (400, "Timed out waiting for idle state.")
+    );
     server.post("/abort_request", &json!({"rid": "busy."})).await;
     running.answer().await;
     assert_eq!(server.ask("POST", "/flush_cache?timeout=10", None).await.0, 200);
 }
 
-/// Limits that leave one token make any temperature greedy. Top-p and min-p keep the log-probability of the whole distribution at that temperature; with
-/// top-k 1 it is the unscaled one.
+/// Limits that leave one token make any temperature greedy. Top-p and min-p keep the
+/// log-probability of the whole distribution at that temperature; with top-k 1 it is the unscaled
+/// one.
 pub async fn limits_that_leave_one_token_are_greedy(server: &Server) {
     let greedy_ids = ids(&server.generate(&greedy("greedy", &PROMPT, 12)).await);
     let mut body = greedy("limited", &PROMPT, 12);
     body["return_logprob"] = json!(true);
     let mut logprobs = Vec::new();
-    for (key, value, temperature) in [("top_p", json!(1e-6), 2.0), ("min_p", json!(1.0), 2.0), ("top_k", json!(1), 2.0), ("top_k", json!(1), 1.0)] {
+    for (key, value, temperature) in [
+        ("top_p", json!(1e-6), 2.0),
+        ("min_p", json!(1.0), 2.0),
+        ("top_k", json!(1), 2.0),
+        ("top_k", json!(1), 1.0),
+    ] {
         body["sampling_params"] = json!({"temperature": temperature, "max_new_tokens": 12, "ignore_eos": true, key: value});
         let answer = server.generate(&body).await;
         assert_eq!(ids(&answer), greedy_ids, "{key}");
         logprobs.push(answer["meta_info"]["output_token_logprobs"][0][0].as_f64().unwrap());
     }
     let [top_p, min_p, top_k, plain] = logprobs[..] else { unreachable!() };
-    assert!((top_p - min_p).abs() < 1e-4 && (top_k - plain).abs() < 1e-4 && top_p < plain, "{logprobs:?}");
+    assert!(
+        (top_p - min_p).abs() < 1e-4 && (top_k - plain).abs() < 1e-4 && top_p < plain,
+        "{logprobs:?}"
+    );
 }

@@ -1,7 +1,14 @@
-//! One contract, two servers: what a run asks of SGLang 0.5.12 is asked of the real one (on CPU, where tests/sglang/setup.sh has installed it) and of the
-//! embedded engine, over HTTP, with the same model folder. Where SGLang is missing its half says that it is skipped, and why.
+//! One contract, two servers: what a run asks of SGLang 0.5.12 is asked of the real one (on CPU,
+//! where tests/sglang/setup.sh has installed it) and of the embedded engine, over HTTP, with the
+//! same model folder. Where SGLang is missing its half says that it is skipped, and why.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests fail the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests fail the test"
+)]
 
 mod agreement;
 mod behaviour;
@@ -29,7 +36,11 @@ async fn sglang_keeps_the_contract_and_the_embedded_engine_answers_as_it_does() 
     let Some(sglang) = Server::sglang(&models.path().join("first")).await else { return };
     let embedded = Server::embedded(&models.path().join("first")).await;
     let problems = exchanges::differences(&embedded, &sglang).await;
-    assert!(problems.is_empty(), "the embedded engine differs from SGLang:\n{}", problems.join("\n"));
+    assert!(
+        problems.is_empty(),
+        "the embedded engine differs from SGLang:\n{}",
+        problems.join("\n")
+    );
     embedded.stop().await;
     keeps_the_contract(&sglang, models.path()).await;
     sglang.stop().await;

@@ -1,4 +1,5 @@
-//! The models that both servers are asked about: one shape, two sets of random weights, a tokenizer with a chat template.
+//! The models that both servers are asked about: one shape, two sets of random weights, a tokenizer
+//! with a chat template.
 
 use std::path::Path;
 
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 use tch::Kind;
 use tempfile::TempDir;
 
-/// A folder with the models `first` and `second`: one shape, two sets of weights, a tokenizer with a chat template.
+/// A folder with the models `first` and `second`: one shape, two sets of weights, a tokenizer with
+/// a chat template.
 pub fn model_folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, seed) in [("first", 1), ("second", 2)] {

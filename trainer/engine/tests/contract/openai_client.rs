@@ -37,17 +37,33 @@ print("all of it")
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_openai_client_library_talks_to_the_embedded_engine() {
-    let python = std::env::var_os("RLJOB_PYTHON").map(Into::into).or_else(|| Some(installation()?.join("venv/bin/python")));
-    let usable = |python: &std::path::PathBuf| Command::new(python).args(["-c", "import openai"]).output().is_ok_and(|output| output.status.success());
+    let python = std::env::var_os("RLJOB_PYTHON")
+        .map(Into::into)
+        .or_else(|| Some(installation()?.join("venv/bin/python")));
+    let usable = |python: &std::path::PathBuf| {
+        Command::new(python)
+            .args(["-c", "import openai"])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
     let Some(python) = python.filter(usable) else {
-        eprintln!("skipped: no Python with the package openai; set RLJOB_PYTHON to one, or run tests/sglang/setup.sh");
+        eprintln!(
+            "skipped: no Python with the package openai; set RLJOB_PYTHON to one, or run tests/sglang/setup.sh"
+        );
         return;
     };
     let models = model_folder();
     let server = Server::embedded(&models.path().join("first")).await;
     let url = server.url.clone();
-    let run = move || Command::new(python).args(["-c", SCRIPT, &url]).env("no_proxy", "*").output().unwrap();
+    let run = move || {
+        Command::new(python).args(["-c", SCRIPT, &url]).env("no_proxy", "*").output().unwrap()
+    };
     let output = tokio::task::spawn_blocking(run).await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "all of it\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "all of it\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     server.stop().await;
 }

@@ -1,4 +1,5 @@
-//! What the contract asks of a server beside plain requests: servers in fp32, and generations that are still running.
+//! What the contract asks of a server beside plain requests: servers in fp32, and generations that
+//! are still running.
 
 use std::path::Path;
 
@@ -21,7 +22,14 @@ impl Server {
     /// A generate whose first token is there, so that it runs.
     pub async fn running(&self, mut body: Value) -> Running {
         body["stream"] = json!(true);
-        let response = self.client.post(format!("{}/generate", self.url)).timeout(LIMIT).json(&body).send().await.unwrap();
+        let response = self
+            .client
+            .post(format!("{}/generate", self.url))
+            .timeout(LIMIT)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
         let mut stream = response.bytes_stream().boxed();
         let first = stream.next().await.unwrap().unwrap();
         Running { text: first.to_vec(), stream }
@@ -47,7 +55,10 @@ impl Running {
             self.text.extend(bytes.unwrap());
         }
         let text = String::from_utf8(self.text).unwrap();
-        let mut events: Vec<&str> = text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap()).collect();
+        let mut events: Vec<&str> = text
+            .split_terminator("\n\n")
+            .map(|event| event.strip_prefix("data: ").unwrap())
+            .collect();
         assert_eq!(events.pop(), Some("[DONE]"));
         events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }

@@ -1,4 +1,5 @@
-//! The two servers, each a process that the test or benchmark owns, and a client that knows neither.
+//! The two servers, each a process that the test or benchmark owns, and a client that knows
+//! neither.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,9 @@ pub struct Server {
 
 /// Where tests/sglang/setup.sh installs, and whether it has.
 pub fn installation() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
     let folder = cache.join("rljob").join(format!("sglang-{VERSION}"));
     folder.join("serve.sh").is_file().then_some(folder)
 }
@@ -33,14 +36,23 @@ impl Server {
     pub async fn embedded_of(model: &Path, dtype: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rljob-engine"));
         let port = free_port();
-        command.args(["--model-path", model.to_str().unwrap(), "--dtype", dtype, "--port", &port.to_string()]);
+        command.args([
+            "--model-path",
+            model.to_str().unwrap(),
+            "--dtype",
+            dtype,
+            "--port",
+            &port.to_string(),
+        ]);
         Self::start(command, port).await
     }
 
     /// The real SGLang, if it is installed.
     pub async fn sglang_of(model: &Path, dtype: &str) -> Option<Self> {
         let Some(folder) = installation() else {
-            eprintln!("skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh, then this test asks it the same");
+            eprintln!(
+                "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh, then this test asks it the same"
+            );
             return None;
         };
         let port = free_port();
@@ -49,24 +61,45 @@ impl Server {
         Some(Self::start(command, port).await)
     }
 
-    /// In a process group of its own, which ends with this value; and with this process, since a shell waits for the end of its input.
+    /// In a process group of its own, which ends with this value; and with this process, since a
+    /// shell waits for the end of its input.
     async fn start(command: Command, port: u16) -> Self {
         let mut shell = Command::new("sh");
-        shell.args(["-c", r#""$@" & read -r _; kill -9 0"#, "sh"]).arg(command.get_program()).args(command.get_args());
-        let log = std::env::temp_dir().join(format!("rljob-contract-{}-{port}.log", std::process::id()));
+        shell
+            .args(["-c", r#""$@" & read -r _; kill -9 0"#, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        let log =
+            std::env::temp_dir().join(format!("rljob-contract-{}-{port}.log", std::process::id()));
         let file = std::fs::File::create(&log).unwrap();
-        shell.env("OMP_NUM_THREADS", threads()).stdin(Stdio::piped()).stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
+        shell
+            .env("OMP_NUM_THREADS", threads())
+            .stdin(Stdio::piped())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .process_group(0);
         // SGLang closes connections that were idle for some seconds, just when one is used again.
         let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
-        let server = Self { url: format!("http://127.0.0.1:{port}"), client, child: shell.spawn().unwrap() };
+        let server =
+            Self { url: format!("http://127.0.0.1:{port}"), client, child: shell.spawn().unwrap() };
         let ready = async {
             // SGLang answers 200 once it has generated a token.
-            while !server.client.get(format!("{}/health", server.url)).send().await.is_ok_and(|response| response.status().is_success()) {
+            while !server
+                .client
+                .get(format!("{}/health", server.url))
+                .send()
+                .await
+                .is_ok_and(|response| response.status().is_success())
+            {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
         let started = tokio::time::timeout(LIMIT, ready).await;
-        assert!(started.is_ok(), "the server did not start:\n{}", std::fs::read_to_string(&log).unwrap_or_default());
+        assert!(
+            started.is_ok(),
+            "the server did not start:\n{}",
+            std::fs::read_to_string(&log).unwrap_or_default()
+        );
         let _ = std::fs::remove_file(log);
         server
     }
@@ -78,7 +111,10 @@ impl Server {
 
     /// Status and JSON, or text, of an answer.
     pub async fn ask(&self, method: &str, route: &str, body: Option<&Value>) -> (u16, Value) {
-        let mut request = self.client.request(method.parse().unwrap(), format!("{}{route}", self.url)).timeout(LIMIT);
+        let mut request = self
+            .client
+            .request(method.parse().unwrap(), format!("{}{route}", self.url))
+            .timeout(LIMIT);
         if let Some(body) = body {
             request = request.json(body);
         }

@@ -18,11 +18,17 @@ async fn pause_answers_what_is_in_flight_and_holds_what_comes_until_continue() {
     engine.until("sglang:num_queue_reqs", 1.0).await;
 
     let paused = engine.post("/pause_generation", &json!({"mode": "abort"})).await;
-    assert_eq!(paused, (200, json!({"message": "Generation paused successfully.", "status": "ok"})));
+    assert_eq!(
+        paused,
+        (200, json!({"message": "Generation paused successfully.", "status": "ok"}))
+    );
     let (running, waiting) = (running.await.unwrap(), waiting.await.unwrap());
     assert_eq!(running.meta_info.finish_reason, Some(aborted("Aborted")));
     assert!((1..8000).contains(&running.output_ids.len()));
-    assert_eq!((waiting.meta_info.finish_reason, waiting.output_ids), (Some(aborted("Abort in waiting queue")), vec![]));
+    assert_eq!(
+        (waiting.meta_info.finish_reason, waiting.output_ids),
+        (Some(aborted("Abort in waiting queue")), vec![])
+    );
 
     let held = engine.spawn(&request("c", vec![5], 8, 3));
     engine.until("sglang:num_queue_reqs", 1.0).await;
@@ -32,8 +38,14 @@ async fn pause_answers_what_is_in_flight_and_holds_what_comes_until_continue() {
     assert!(!held.is_finished());
 
     let going_on = engine.post("/continue_generation", &json!({})).await;
-    assert_eq!(going_on, (200, json!({"message": "Generation continued successfully.", "status": "ok"})));
-    assert_eq!(held.await.unwrap().meta_info.finish_reason, Some(FinishReason::Length { length: 8 }));
+    assert_eq!(
+        going_on,
+        (200, json!({"message": "Generation continued successfully.", "status": "ok"}))
+    );
+    assert_eq!(
+        held.await.unwrap().meta_info.finish_reason,
+        Some(FinishReason::Length { length: 8 })
+    );
     engine.stop().await;
 }
 
@@ -61,11 +73,17 @@ async fn a_flush_needs_an_idle_engine_and_drops_cached_prompts() {
     let busy = engine.spawn(&request("a", vec![5, 6, 7], 8000, 3));
     engine.until("sglang:num_running_reqs", 1.0).await;
     assert_eq!(engine.get("/flush_cache").await, (400, "Flush cache failed.\n".to_owned()));
-    assert_eq!(engine.get("/flush_cache?timeout=0.01").await, (400, "Timed out waiting for idle state.".to_owned()));
+    assert_eq!(
+        engine.get("/flush_cache?timeout=0.01").await,
+        (400, "Timed out waiting for idle state.".to_owned())
+    );
     engine.post("/abort_request", &json!({"rid": "a"})).await;
     busy.await.unwrap();
     assert_eq!(engine.get("/flush_cache?timeout=10").await.0, 200);
-    assert_eq!(engine.generate(&request("b", vec![5, 6, 7], 1, 3)).await.meta_info.cached_tokens, 0);
+    assert_eq!(
+        engine.generate(&request("b", vec![5, 6, 7], 1, 3)).await.meta_info.cached_tokens,
+        0
+    );
     engine.stop().await;
 }
 
@@ -84,15 +102,35 @@ async fn keys_guard_generate_and_control_routes_apart() {
         std::fs::write(&path, format!("{name}-key\n")).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let engine = start(&["--api-key-file", &file("api"), "--admin-api-key-file", &file("admin")]).await;
+    let engine =
+        start(&["--api-key-file", &file("api"), "--admin-api-key-file", &file("admin")]).await;
     let status = async |route: &str, key: Option<&str>| {
         let request = engine.client.post(format!("{}{route}", engine.url)).body("{}");
-        key.map_or(request.try_clone().unwrap(), |key| request.bearer_auth(key)).send().await.unwrap().status().as_u16()
+        key.map_or(request.try_clone().unwrap(), |key| request.bearer_auth(key))
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
     };
     let control = "/continue_generation";
-    assert_eq!([status(control, None).await, status(control, Some("api-key")).await, status(control, Some("admin-key")).await], [401, 401, 200]);
+    assert_eq!(
+        [
+            status(control, None).await,
+            status(control, Some("api-key")).await,
+            status(control, Some("admin-key")).await
+        ],
+        [401, 401, 200]
+    );
     let generate = "/generate";
-    assert_eq!([status(generate, None).await, status(generate, Some("admin-key")).await, status(generate, Some("api-key")).await], [401, 401, 400]);
+    assert_eq!(
+        [
+            status(generate, None).await,
+            status(generate, Some("admin-key")).await,
+            status(generate, Some("api-key")).await
+        ],
+        [401, 401, 400]
+    );
     assert_eq!(engine.get("/model_info").await, (401, r#"{"error":"Unauthorized"}"#.to_owned()));
     assert_eq!([engine.get("/health").await.0, engine.get("/metrics").await.0], [200, 200]);
     engine.stop().await;

@@ -1,4 +1,5 @@
-//! `--deterministic`: a request's bits are its own, whatever else is in the batch and in whatever order it came.
+//! `--deterministic`: a request's bits are its own, whatever else is in the batch and in whatever
+//! order it came.
 
 use rljob_protocol::sglang::{GenerateRequest, GenerateResponse};
 use serde_json::{Value, json};
@@ -8,15 +9,27 @@ use crate::harness::{Running, request, start_with, tiny_config};
 type Bits = (Vec<i64>, Vec<u64>);
 
 fn bits(answer: &GenerateResponse) -> Bits {
-    (answer.output_ids.clone(), answer.meta_info.output_token_logprobs.iter().map(|(logprob, _, _)| logprob.to_bits()).collect())
+    (
+        answer.output_ids.clone(),
+        answer
+            .meta_info
+            .output_token_logprobs
+            .iter()
+            .map(|(logprob, _, _)| logprob.to_bits())
+            .collect(),
+    )
 }
 
-/// Requests whose prompts and completions have many lengths, so that rows of different buckets meet and leave at different times.
+/// Requests whose prompts and completions have many lengths, so that rows of different buckets meet
+/// and leave at different times.
 fn requests(count: u64, vocabulary: u64) -> Vec<GenerateRequest> {
     let one = |index: u64| {
         let length = [3, 17, 62, 63, 64, 90, 130][index as usize % 7];
-        let prompt = (0..length).map(|position| ((index * 37 + position * 11) % vocabulary) as i64).collect();
-        let mut request = request(&format!("r-{index:03}."), prompt, 5 + (index as u32 * 5) % 23, index);
+        let prompt = (0..length)
+            .map(|position| ((index * 37 + position * 11) % vocabulary) as i64)
+            .collect();
+        let mut request =
+            request(&format!("r-{index:03}."), prompt, 5 + (index as u32 * 5) % 23, index);
         request.sampling_params.temperature = if index.is_multiple_of(5) { 0.0 } else { 0.7 };
         request
     };
@@ -56,8 +69,14 @@ async fn a_tiny_models_bits_do_not_depend_on_company() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bits_at_the_widths_of_smollm2_do_not_depend_on_company() {
     let mut config = tiny_config();
-    let widths =
-        [("hidden_size", 576), ("intermediate_size", 1536), ("num_attention_heads", 9), ("num_key_value_heads", 3), ("head_dim", 64), ("vocab_size", 4099)];
+    let widths = [
+        ("hidden_size", 576),
+        ("intermediate_size", 1536),
+        ("num_attention_heads", 9),
+        ("num_key_value_heads", 3),
+        ("head_dim", 64),
+        ("vocab_size", 4099),
+    ];
     for (key, width) in widths {
         config[key] = width.into();
     }

@@ -76,7 +76,9 @@ pub async fn start_with(config: &Value, flags: &[&str]) -> Running {
 pub async fn serve(folder: TempDir, model: &Path, flags: &[&str]) -> Running {
     tch::set_num_threads(1);
     let model = model.to_str().unwrap();
-    let arguments = Arguments::parse_from([&["rljob-engine", "--port", "0", "--model-path", model], flags].concat());
+    let arguments = Arguments::parse_from(
+        [&["rljob-engine", "--port", "0", "--model-path", model], flags].concat(),
+    );
     let server = Server::start(arguments).await.unwrap();
     let url = format!("http://{}", server.address().unwrap());
     let stop = CancellationToken::new();
@@ -92,7 +94,8 @@ impl Running {
 
     /// Posts JSON; status and JSON or text of the answer.
     pub async fn post(&self, route: &str, body: &Value) -> (u16, Value) {
-        let response = self.client.post(format!("{}{route}", self.url)).json(body).send().await.unwrap();
+        let response =
+            self.client.post(format!("{}{route}", self.url)).json(body).send().await.unwrap();
         let status = response.status().as_u16();
         let text = response.text().await.unwrap();
         (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
@@ -112,8 +115,11 @@ impl Running {
 
     /// A request in flight.
     pub fn spawn(&self, request: &GenerateRequest) -> JoinHandle<GenerateResponse> {
-        let (client, url, request) = (self.client.clone(), format!("{}/generate", self.url), request.clone());
-        tokio::spawn(async move { client.post(url).json(&request).send().await.unwrap().json().await.unwrap() })
+        let (client, url, request) =
+            (self.client.clone(), format!("{}/generate", self.url), request.clone());
+        tokio::spawn(async move {
+            client.post(url).json(&request).send().await.unwrap().json().await.unwrap()
+        })
     }
 
     pub async fn info(&self) -> ModelInfo {
@@ -133,7 +139,9 @@ impl Running {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(LIMIT, seen).await.unwrap_or_else(|_| panic!("{name} did not become {value}"));
+        tokio::time::timeout(LIMIT, seen)
+            .await
+            .unwrap_or_else(|_| panic!("{name} did not become {value}"));
     }
 
     /// Stops the engine and waits for its end.
@@ -155,7 +163,13 @@ pub fn request(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32, seed: u64) -
         skip_special_tokens: false,
         sampling_seed: Some(seed),
     };
-    GenerateRequest { rid: rid.to_owned(), input_ids, sampling_params, return_logprob: true, stream: false }
+    GenerateRequest {
+        rid: rid.to_owned(),
+        input_ids,
+        sampling_params,
+        return_logprob: true,
+        stream: false,
+    }
 }
 
 /// A greedy request.

@@ -1,6 +1,11 @@
 //! The engine over HTTP, with a real model of random weights: what a run relies on.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
 
 mod control;
 mod determinism;

@@ -1,4 +1,5 @@
-//! Greedy tokens and log-probabilities against transformers, in Python beside it (tests/sglang/setup.sh installs it; without it the test says that it is skipped).
+//! Greedy tokens and log-probabilities against transformers, in Python beside it
+//! (tests/sglang/setup.sh installs it; without it the test says that it is skipped).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,9 +45,13 @@ fn installation() -> PathBuf {
 
 /// A Python with transformers, if there is one.
 fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("RLJOB_PYTHON").map_or_else(|| installation().join("venv/bin/python"), PathBuf::from);
+    let python = std::env::var_os("RLJOB_PYTHON")
+        .map_or_else(|| installation().join("venv/bin/python"), PathBuf::from);
     if !python.exists() {
-        eprintln!("skipped: no Python with torch and transformers at {}; set RLJOB_PYTHON to one", python.display());
+        eprintln!(
+            "skipped: no Python with torch and transformers at {}; set RLJOB_PYTHON to one",
+            python.display()
+        );
         return None;
     }
     Some(python)
@@ -63,8 +68,19 @@ async fn installed_agrees_with_transformers(model: &str, prompts: &[Vec<i64>]) {
 
 async fn agrees_with_transformers(folder: &Path, prompts: &[Vec<i64>]) {
     let Some(python) = python() else { return };
-    let arguments = [folder.to_str().unwrap(), &NEW_TOKENS.to_string(), &serde_json::to_string(prompts).unwrap()].map(str::to_owned);
-    let output = Command::new(python).arg("-c").arg(SCRIPT).args(arguments).env("OMP_NUM_THREADS", "1").output().unwrap();
+    let arguments = [
+        folder.to_str().unwrap(),
+        &NEW_TOKENS.to_string(),
+        &serde_json::to_string(prompts).unwrap(),
+    ]
+    .map(str::to_owned);
+    let output = Command::new(python)
+        .arg("-c")
+        .arg(SCRIPT)
+        .args(arguments)
+        .env("OMP_NUM_THREADS", "1")
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected: Vec<Expected> = serde_json::from_slice(&output.stdout).unwrap();
 
@@ -72,7 +88,9 @@ async fn agrees_with_transformers(folder: &Path, prompts: &[Vec<i64>]) {
     for (prompt, expected) in prompts.iter().zip(expected) {
         let answer = engine.generate(&greedy("a", prompt.clone(), NEW_TOKENS)).await;
         assert_eq!(answer.output_ids, expected.tokens);
-        for ((logprob, _, _), expected) in answer.meta_info.output_token_logprobs.iter().zip(&expected.logprobs) {
+        for ((logprob, _, _), expected) in
+            answer.meta_info.output_token_logprobs.iter().zip(&expected.logprobs)
+        {
             assert!((logprob - expected).abs() < 1e-4, "{logprob} but transformers has {expected}");
         }
     }
@@ -84,14 +102,22 @@ async fn random_agrees_with_transformers(architecture: &str, kind: &str) {
     let mut config = tiny_config();
     (config["architectures"], config["model_type"]) = (json!([architecture]), json!(kind));
     let (layout, blocks) = random_blocks(&config, 5);
-    for (name, vector) in hugging_face::named_tensors(&layout, &blocks).into_iter().filter(|(_, tensor)| tensor.dim() == 1) {
-        let waves = (Tensor::arange(vector.numel() as i64, (Kind::Float, Device::Cpu)) * 1.7).sin() * 0.5;
+    for (name, vector) in hugging_face::named_tensors(&layout, &blocks)
+        .into_iter()
+        .filter(|(_, tensor)| tensor.dim() == 1)
+    {
+        let waves =
+            (Tensor::arange(vector.numel() as i64, (Kind::Float, Device::Cpu)) * 1.7).sin() * 0.5;
         let base = if name.strip_suffix(".bias").is_some() { 0.0 } else { 1.0 };
         vector.shallow_clone().copy_(&(waves + base));
     }
     let folder = tempfile::tempdir().unwrap();
     write_blocks(folder.path(), &config, &layout, &blocks);
-    agrees_with_transformers(folder.path(), &[vec![1, 5, 9], vec![40; 61], (0..100).map(|index| (index * 7) % 320).collect()]).await;
+    agrees_with_transformers(
+        folder.path(),
+        &[vec![1, 5, 9], vec![40; 61], (0..100).map(|index| (index * 7) % 320).collect()],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,5 +138,6 @@ async fn tiny_llama_agrees_with_transformers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn smollm2_agrees_with_transformers() {
-    installed_agrees_with_transformers("smollm2-135m-f32", &[vec![504, 3575, 282, 4649, 314]]).await;
+    installed_agrees_with_transformers("smollm2-135m-f32", &[vec![504, 3575, 282, 4649, 314]])
+        .await;
 }

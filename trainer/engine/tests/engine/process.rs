@@ -14,7 +14,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 fn engine(model: &std::path::Path, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rljob-engine"));
-    command.args(["--port", "0", "--model-path", model.to_str().unwrap()]).args(flags).env("OMP_NUM_THREADS", "1");
+    command
+        .args(["--port", "0", "--model-path", model.to_str().unwrap()])
+        .args(flags)
+        .env("OMP_NUM_THREADS", "1");
     command.stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
@@ -26,7 +29,10 @@ async fn logged(child: &mut Child, text: &str) -> BufReader<tokio::process::Chil
     let seen = async {
         while !line.contains(text) {
             line.clear();
-            assert!(lines.read_line(&mut line).await.unwrap() > 0, "the engine ended before `{text}`");
+            assert!(
+                lines.read_line(&mut line).await.unwrap() > 0,
+                "the engine ended before `{text}`"
+            );
         }
     };
     timeout(LIMIT, seen).await.unwrap();
@@ -54,13 +60,23 @@ async fn it_ends_with_its_parent_if_asked() {
     std::fs::write(folder.path().join("config.json"), tiny_config().to_string()).unwrap();
     let command = r#""$0" --port 0 --load-format dummy --exit-with-parent $$ --model-path "$1" & echo "pid $!" >&2; read _; exit 0"#;
     let mut shell = Command::new("sh");
-    shell.args(["-c", command, env!("CARGO_BIN_EXE_rljob-engine"), folder.path().to_str().unwrap()]).env("OMP_NUM_THREADS", "1");
-    let mut shell = shell.stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    shell
+        .args(["-c", command, env!("CARGO_BIN_EXE_rljob-engine"), folder.path().to_str().unwrap()])
+        .env("OMP_NUM_THREADS", "1");
+    let mut shell =
+        shell.stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(shell.stderr.take().unwrap()).lines();
     let mut pid = None;
     loop {
-        let line = timeout(LIMIT, lines.next_line()).await.unwrap().unwrap().expect("the engine ended before it listened");
-        pid = line.strip_prefix("pid ").map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).or(pid);
+        let line = timeout(LIMIT, lines.next_line())
+            .await
+            .unwrap()
+            .unwrap()
+            .expect("the engine ended before it listened");
+        pid = line
+            .strip_prefix("pid ")
+            .map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap())
+            .or(pid);
         if line.contains("listening on") {
             break;
         }
@@ -77,5 +93,6 @@ async fn it_ends_with_its_parent_if_asked() {
 
 /// An ended process that nobody has waited for still has its number.
 fn is_zombie(pid: Pid) -> bool {
-    std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).is_ok_and(|stat| stat.contains(") Z "))
+    std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+        .is_ok_and(|stat| stat.contains(") Z "))
 }

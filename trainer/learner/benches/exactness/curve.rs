@@ -1,4 +1,5 @@
-//! Twenty steps of fine-tuning a small model beside transformers and `torch.optim.AdamW`: the largest relative difference of a loss.
+//! Twenty steps of fine-tuning a small model beside transformers and `torch.optim.AdamW`: the
+//! largest relative difference of a loss.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -23,7 +24,9 @@ fn length(step: u32, sample: u32) -> u32 {
 }
 
 fn tokens(step: u32, sample: u32) -> Vec<i64> {
-    (0..length(step, sample)).map(|row| i64::from((step * 11 + sample * 5 + row * row * 3) % VOCABULARY)).collect()
+    (0..length(step, sample))
+        .map(|row| i64::from((step * 11 + sample * 5 + row * row * 3) % VOCABULARY))
+        .collect()
 }
 
 /// The first two tokens of each sample are its prompt.
@@ -33,7 +36,14 @@ fn mask(step: u32, sample: u32) -> Vec<u8> {
 
 fn batch(step: u32) -> RankBatch {
     let trainable = |sample| length(step, sample) - 2;
-    let row = |sample| SampleRow { group: sample, reward: 0.0, trainable_tokens: trainable(sample), rank: 0, minibatch: 0, truncated: false };
+    let row = |sample| SampleRow {
+        group: sample,
+        reward: 0.0,
+        trainable_tokens: trainable(sample),
+        rank: 0,
+        minibatch: 0,
+        truncated: false,
+    };
     let loss_mask_T: Vec<u8> = (0..SAMPLES).flat_map(|sample| mask(step, sample)).collect();
     RankBatch {
         header: BatchHeader {
@@ -41,7 +51,9 @@ fn batch(step: u32) -> RankBatch {
             rank: 0,
             world_size: 1,
             micro_batch_minibatch: vec![0],
-            sequences: (0..SAMPLES).map(|sample| Sequence { sample, micro_batch: 0, tokens: length(step, sample) }).collect(),
+            sequences: (0..SAMPLES)
+                .map(|sample| Sequence { sample, micro_batch: 0, tokens: length(step, sample) })
+                .collect(),
             samples: (0..SAMPLES).map(row).collect(),
         },
         tokens_T: (0..SAMPLES).flat_map(|sample| tokens(step, sample)).collect(),
@@ -60,17 +72,25 @@ pub fn difference(python: &Path) -> f64 {
         "optimizer": {"learningRate": 1e-3}, "training": {"steps": STEPS},
     });
     let shape = Model::new(ModelConfig::from_folder(&model).unwrap());
-    let mut trainer = first_trainer(serde_json::from_value(spec).unwrap(), shape, Ranks::alone(), &model).unwrap();
+    let mut trainer =
+        first_trainer(serde_json::from_value(spec).unwrap(), shape, Ranks::alone(), &model)
+            .unwrap();
     let losses = (1..=STEPS).map(|step| trainer.step(step, &batch(step)).unwrap().loss);
-    losses.zip(peer(python, &model)).map(|(ours, theirs)| ((ours - theirs) / theirs).abs()).fold(0.0, f64::max)
+    losses
+        .zip(peer(python, &model))
+        .map(|(ours, theirs)| ((ours - theirs) / theirs).abs())
+        .fold(0.0, f64::max)
 }
 
 fn peer(python: &Path, model: &Path) -> Vec<f64> {
     let sample = |step, sample| json!({"tokens": tokens(step, sample), "mask": mask(step, sample)});
-    let steps: Vec<Value> = (1..=STEPS).map(|step| (0..SAMPLES).map(|index| sample(step, index)).collect()).collect();
+    let steps: Vec<Value> =
+        (1..=STEPS).map(|step| (0..SAMPLES).map(|index| sample(step, index)).collect()).collect();
     let job = json!({"model": model, "learningRate": 1e-3, "weightDecay": 0.01, "clip": 1.0, "steps": steps});
     let mut command = Command::new(python);
-    command.args(["-c", include_str!("../../src/step/adamw_peer.py")]).env("CUDA_VISIBLE_DEVICES", "");
+    command
+        .args(["-c", include_str!("../../src/step/adamw_peer.py")])
+        .env("CUDA_VISIBLE_DEVICES", "");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(job.to_string().as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -6,17 +6,28 @@ use rljob_learner::algorithm::grpo::{LossInput, loss};
 use rljob_learner::algorithm::normalization::normalize;
 use tch::Tensor;
 
-const REWARDS: [(f64, usize); 8] = [(1.0, 0), (0.0, 0), (0.0, 0), (1.0, 0), (1.0, 1), (1.0, 1), (0.0, 1), (0.0, 1)];
+const REWARDS: [(f64, usize); 8] =
+    [(1.0, 0), (0.0, 0), (0.0, 0), (1.0, 0), (1.0, 1), (1.0, 1), (0.0, 1), (0.0, 1)];
 
 /// Rounding of the golden advantages, which have five digits.
 pub const ADVANTAGE: f64 = 1e-5;
 /// Rounding of the golden losses, which are fp32.
 pub const LOSS: f64 = 1e-7;
 
-/// Largest differences of group-normalised advantages, of leave-one-out advantages, of the plain surrogate and of the decoupled loss with dual clip.
+/// Largest differences of group-normalised advantages, of leave-one-out advantages, of the plain
+/// surrogate and of the decoupled loss with dual clip.
 pub fn differences() -> [f64; 4] {
-    let leave_one_out = NormalizationSpec { leave_one_out: true, scale: NormalizationScale::None, ..NormalizationSpec::default() };
-    let decoupled = GrpoSpec { clip_high: 0.28, c_clip: Some(3.0), behavior_weight: Some(BehaviorWeight::default()), ..GrpoSpec::default() };
+    let leave_one_out = NormalizationSpec {
+        leave_one_out: true,
+        scale: NormalizationScale::None,
+        ..NormalizationSpec::default()
+    };
+    let decoupled = GrpoSpec {
+        clip_high: 0.28,
+        c_clip: Some(3.0),
+        behavior_weight: Some(BehaviorWeight::default()),
+        ..GrpoSpec::default()
+    };
     [
         advantage(&NormalizationSpec::default(), 0.866_01),
         advantage(&leave_one_out, 0.666_67),
@@ -27,13 +38,22 @@ pub fn differences() -> [f64; 4] {
 
 fn advantage(spec: &NormalizationSpec, size: f64) -> f64 {
     let golden = REWARDS.map(|(reward, _)| if reward > 0.5 { size } else { -size });
-    normalize(spec, &REWARDS, 2).iter().zip(golden).map(|(actual, golden)| (actual - golden).abs()).fold(0.0, f64::max)
+    normalize(spec, &REWARDS, 2)
+        .iter()
+        .zip(golden)
+        .map(|(actual, golden)| (actual - golden).abs())
+        .fold(0.0, f64::max)
 }
 
 /// Of AReaL's four tokens the third is masked, so that it is left out here.
 fn surrogate(spec: &GrpoSpec, golden: f64) -> f64 {
-    let [learner, proximal, sampler] = [[-1.0_f32, -2.0, -3.0], [-1.2, -1.5, -2.0], [-1.1, -1.9, -4.0]].map(|values| Tensor::from_slice(&values));
-    let behavior = spec.behavior_weight.as_ref().map(|spec| weights(spec, &proximal, &sampler, &Tensor::from_slice(&[0_i64, 0, 1])));
+    let [learner, proximal, sampler] =
+        [[-1.0_f32, -2.0, -3.0], [-1.2, -1.5, -2.0], [-1.1, -1.9, -4.0]]
+            .map(|values| Tensor::from_slice(&values));
+    let behavior = spec
+        .behavior_weight
+        .as_ref()
+        .map(|spec| weights(spec, &proximal, &sampler, &Tensor::from_slice(&[0_i64, 0, 1])));
     let input = LossInput {
         learner_logprobs_N: &learner,
         proximal_logprobs_N: Some(&proximal),

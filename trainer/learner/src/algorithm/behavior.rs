@@ -1,11 +1,15 @@
-//! The behaviour weight of the decoupled loss (Fu et al., arXiv 2505.24298): exp(proximal − sampler's log-probability), masked or clamped beyond its bounds.
+//! The behaviour weight of the decoupled loss (Fu et al., arXiv 2505.24298): exp(proximal −
+//! sampler's log-probability), masked or clamped beyond its bounds.
 //!
-//! With d = proximal − sampler (0 where it is not finite), a token is within bounds if lower ≤ metric ≤ upper. At level Sequence the metric is of the
-//! whole completion; of Ratio it is exp of the aggregated d, and every token's weight is then exp of the mean d.
+//! With d = proximal − sampler (0 where it is not finite), a token is within bounds if lower ≤
+//! metric ≤ upper. At level Sequence the metric is of the whole completion; of Ratio it is exp of
+//! the aggregated d, and every token's weight is then exp of the mean d.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_crds::grpo::{BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight};
+use rljob_crds::grpo::{
+    BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
+};
 use tch::{Kind, Tensor};
 
 /// Weights of N tokens; constants of the loss.
@@ -17,8 +21,14 @@ pub struct Weights {
     pub bounded_N: Tensor,
 }
 
-/// The weights of tokens whose sequences are given by `sequence_N` (whole sequences, for level Sequence).
-pub fn weights(spec: &BehaviorWeight, proximal_N: &Tensor, sampler_N: &Tensor, sequence_N: &Tensor) -> Weights {
+/// The weights of tokens whose sequences are given by `sequence_N` (whole sequences, for level
+/// Sequence).
+pub fn weights(
+    spec: &BehaviorWeight,
+    proximal_N: &Tensor,
+    sampler_N: &Tensor,
+    sequence_N: &Tensor,
+) -> Weights {
     let difference_N = (proximal_N - sampler_N).nan_to_num(0.0, 0.0, 0.0);
     let metric_N = match spec.metric {
         BehaviorMetric::Ratio | BehaviorMetric::K1 => difference_N.shallow_clone(),
@@ -26,16 +36,28 @@ pub fn weights(spec: &BehaviorWeight, proximal_N: &Tensor, sampler_N: &Tensor, s
         BehaviorMetric::K3 => difference_N.neg().exp() - 1.0 + &difference_N,
     };
     let by_sequence = spec.level == BehaviorLevel::Sequence;
-    let metric_N = if by_sequence { aggregated(spec.aggregation, &metric_N, sequence_N) } else { metric_N };
+    let metric_N =
+        if by_sequence { aggregated(spec.aggregation, &metric_N, sequence_N) } else { metric_N };
     let ratio = spec.metric == BehaviorMetric::Ratio;
     let metric_N = if ratio { metric_N.exp() } else { metric_N };
     let mean = by_sequence && ratio;
-    let weight_N = if mean { aggregated(BehaviorAggregation::Mean, &difference_N, sequence_N) } else { difference_N }.exp();
-    let beyond_N = metric_N.gt(spec.upper).logical_or(&metric_N.lt(spec.lower.unwrap_or(f64::NEG_INFINITY)));
+    let weight_N = if mean {
+        aggregated(BehaviorAggregation::Mean, &difference_N, sequence_N)
+    } else {
+        difference_N
+    }
+    .exp();
+    let beyond_N =
+        metric_N.gt(spec.upper).logical_or(&metric_N.lt(spec.lower.unwrap_or(f64::NEG_INFINITY)));
     match spec.action {
-        BehaviorAction::Mask => Weights { weight_N: weight_N.where_self(&beyond_N.logical_not(), &weight_N.zeros_like()), bounded_N: beyond_N },
+        BehaviorAction::Mask => Weights {
+            weight_N: weight_N.where_self(&beyond_N.logical_not(), &weight_N.zeros_like()),
+            bounded_N: beyond_N,
+        },
         BehaviorAction::Clamp => {
-            let clamped_N = weight_N.clamp(spec.lower.unwrap_or(0.0), spec.upper).where_self(&beyond_N, &weight_N);
+            let clamped_N = weight_N
+                .clamp(spec.lower.unwrap_or(0.0), spec.upper)
+                .where_self(&beyond_N, &weight_N);
             Weights { bounded_N: clamped_N.ne_tensor(&weight_N), weight_N: clamped_N }
         }
     }
@@ -50,7 +72,10 @@ fn aggregated(aggregation: BehaviorAggregation, values_N: &Tensor, sequence_N: &
     let zeros = Tensor::zeros([sequences], (values_N.kind(), values_N.device()));
     let of_sequence = match aggregation {
         BehaviorAggregation::Sum => zeros.index_add(0, sequence_N, values_N),
-        BehaviorAggregation::Mean => zeros.index_add(0, sequence_N, values_N) / zeros.index_add(0, sequence_N, &values_N.ones_like()).clamp_min(1.0),
+        BehaviorAggregation::Mean => {
+            zeros.index_add(0, sequence_N, values_N)
+                / zeros.index_add(0, sequence_N, &values_N.ones_like()).clamp_min(1.0)
+        }
         BehaviorAggregation::Max => largest(values_N, sequence_N, sequences),
     };
     of_sequence.to_kind(Kind::Float).index_select(0, sequence_N)
@@ -65,18 +90,25 @@ fn largest(values_N: &Tensor, sequence_N: &Tensor, sequences: i64) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::{Weights, weights};
-    use rljob_crds::grpo::{BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight};
+    use rljob_crds::grpo::{
+        BehaviorAction, BehaviorAggregation, BehaviorLevel, BehaviorMetric, BehaviorWeight,
+    };
     use tch::Tensor;
 
     /// AReaL's golden case, its masked token left out: d = −0.1, 0.4, 2.
     fn golden(spec: &BehaviorWeight, sequences: [i64; 3]) -> (Vec<f32>, Vec<bool>) {
-        let (proximal, sampler) = (Tensor::from_slice(&[-1.2_f32, -1.5, -2.0]), Tensor::from_slice(&[-1.1_f32, -1.9, -4.0]));
-        let Weights { weight_N, bounded_N } = weights(spec, &proximal, &sampler, &Tensor::from_slice(&sequences));
+        let (proximal, sampler) = (
+            Tensor::from_slice(&[-1.2_f32, -1.5, -2.0]),
+            Tensor::from_slice(&[-1.1_f32, -1.9, -4.0]),
+        );
+        let Weights { weight_N, bounded_N } =
+            weights(spec, &proximal, &sampler, &Tensor::from_slice(&sequences));
         (Vec::try_from(weight_N).unwrap(), Vec::try_from(bounded_N).unwrap())
     }
 
     fn close(actual: &[f32], expected: &[f64]) {
-        let near = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, b)| (f64::from(*a) - b).abs() <= 1e-5);
+        let near = actual.len() == expected.len()
+            && actual.iter().zip(expected).all(|(a, b)| (f64::from(*a) - b).abs() <= 1e-5);
         assert!(near, "{actual:?} is not {expected:?}");
     }
 
@@ -89,7 +121,12 @@ mod tests {
 
     #[test]
     fn clamped_weights_are_moved_to_the_nearer_bound() {
-        let spec = BehaviorWeight { action: BehaviorAction::Clamp, upper: 2.0, lower: Some(1.0), ..BehaviorWeight::default() };
+        let spec = BehaviorWeight {
+            action: BehaviorAction::Clamp,
+            upper: 2.0,
+            lower: Some(1.0),
+            ..BehaviorWeight::default()
+        };
         let (weight, bounded) = golden(&spec, [0, 0, 1]);
         close(&weight, &[1.0, 1.491_824_6, 2.0]);
         assert_eq!(bounded, [true, false, true]);
@@ -103,13 +140,19 @@ mod tests {
 
     #[test]
     fn a_whole_sequence_shares_its_geometric_mean_and_its_fate() {
-        let spec = BehaviorWeight { level: BehaviorLevel::Sequence, upper: 2.0, ..BehaviorWeight::default() };
+        let spec = BehaviorWeight {
+            level: BehaviorLevel::Sequence,
+            upper: 2.0,
+            ..BehaviorWeight::default()
+        };
         let (weight, bounded) = golden(&spec, [0, 0, 1]);
         close(&weight, &[0.15_f64.exp(), 0.15_f64.exp(), 0.0]);
         assert_eq!(bounded, [false, false, true]);
-        let sum = BehaviorWeight { aggregation: BehaviorAggregation::Sum, upper: 1.3, ..spec.clone() };
+        let sum =
+            BehaviorWeight { aggregation: BehaviorAggregation::Sum, upper: 1.3, ..spec.clone() };
         assert_eq!(golden(&sum, [0, 0, 1]).1, [true, true, true]);
-        let max = BehaviorWeight { aggregation: BehaviorAggregation::Max, upper: 1.45, ..spec.clone() };
+        let max =
+            BehaviorWeight { aggregation: BehaviorAggregation::Max, upper: 1.45, ..spec.clone() };
         assert_eq!(golden(&max, [0, 0, 1]).1, [true, true, true]);
         let clamp = BehaviorWeight { action: BehaviorAction::Clamp, ..spec };
         close(&golden(&clamp, [0, 0, 1]).0, &[0.15_f64.exp(), 0.15_f64.exp(), 2.0]);
@@ -117,11 +160,18 @@ mod tests {
 
     #[test]
     fn divergences_are_held_against_the_bounds_and_the_weights_stay() {
-        let of = |metric, upper| golden(&BehaviorWeight { metric, upper, ..BehaviorWeight::default() }, [0, 0, 1]).1;
+        let of = |metric, upper| {
+            golden(&BehaviorWeight { metric, upper, ..BehaviorWeight::default() }, [0, 0, 1]).1
+        };
         assert_eq!(of(BehaviorMetric::K1, 0.3), [false, true, true]);
         assert_eq!(of(BehaviorMetric::K2, 0.07), [false, true, true]);
         assert_eq!(of(BehaviorMetric::K3, 0.08), [false, false, true]);
-        let sequence = BehaviorWeight { level: BehaviorLevel::Sequence, metric: BehaviorMetric::K2, upper: 1.0, ..BehaviorWeight::default() };
+        let sequence = BehaviorWeight {
+            level: BehaviorLevel::Sequence,
+            metric: BehaviorMetric::K2,
+            upper: 1.0,
+            ..BehaviorWeight::default()
+        };
         close(&golden(&sequence, [0, 0, 1]).0, &[0.904_837_4, 1.491_824_6, 0.0]);
     }
 
@@ -129,7 +179,8 @@ mod tests {
     fn a_difference_that_is_not_finite_counts_as_none() {
         let spec = BehaviorWeight::default();
         let infinite = Tensor::from_slice(&[f32::NEG_INFINITY]);
-        let Weights { weight_N, bounded_N } = weights(&spec, &infinite, &infinite, &Tensor::from_slice(&[0_i64]));
+        let Weights { weight_N, bounded_N } =
+            weights(&spec, &infinite, &infinite, &Tensor::from_slice(&[0_i64]));
         assert_eq!((weight_N.double_value(&[0]), bounded_N.int64_value(&[0])), (1.0, 0));
     }
 }

@@ -1,4 +1,5 @@
-//! Group Relative Policy Optimization (Shao et al., arXiv 2402.03300): the clipped surrogate of the trained tokens and its derivative by hand.
+//! Group Relative Policy Optimization (Shao et al., arXiv 2402.03300): the clipped surrogate of the
+//! trained tokens and its derivative by hand.
 //!
 //! ```text
 //!  ρ = exp(logp − proximal)
@@ -36,7 +37,8 @@ pub struct LossInput<'a> {
     pub behavior: Option<&'a Weights>,
 }
 
-/// Sums over the tokens given; those of several micro-batches and ranks add up, but `mismatch_max` takes the larger.
+/// Sums over the tokens given; those of several micro-batches and ranks add up, but `mismatch_max`
+/// takes the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct LossSums {
     /// The loss, weighted.
@@ -47,7 +49,8 @@ pub struct LossSums {
     pub clipped_lower: f64,
     /// Tokens whose loss was bounded by the dual clip.
     pub clipped_dual: f64,
-    /// Estimate k3 (Schulman, joschu.net/blog/kl-approx.html) of KL(sampler ‖ learner): eᵈ − 1 − d with d = learner − sampler.
+    /// Estimate k3 (Schulman, joschu.net/blog/kl-approx.html) of KL(sampler ‖ learner): eᵈ − 1 − d
+    /// with d = learner − sampler.
     pub kl: f64,
     /// |learner − sampler|, nats.
     pub mismatch: f64,
@@ -88,7 +91,11 @@ impl LossSums {
         Self {
             kl: sum(&k3_N),
             mismatch: sum(&mismatch_N),
-            mismatch_max: if mismatch_N.numel() == 0 { 0.0 } else { mismatch_N.max().double_value(&[]) },
+            mismatch_max: if mismatch_N.numel() == 0 {
+                0.0
+            } else {
+                mismatch_N.max().double_value(&[])
+            },
             ..Self::default()
         }
     }
@@ -107,7 +114,8 @@ pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
         gradient_N = (gradient_N * &behavior.weight_N).masked_fill(&masked_N, 0.0);
     }
     if let Some(reference_N) = input.reference_logprobs_N {
-        let (kl_N, slope_N) = kl::estimate(spec.kl_estimator, input.learner_logprobs_N, reference_N);
+        let (kl_N, slope_N) =
+            kl::estimate(spec.kl_estimator, input.learner_logprobs_N, reference_N);
         sums.reference_kl = sum(&kl_N);
         if spec.kl_term == KlTerm::Loss {
             loss_N += kl_N * spec.kl_coefficient;

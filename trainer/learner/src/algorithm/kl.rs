@@ -1,17 +1,25 @@
-//! Estimates of the KL divergence from a reference model (Schulman, joschu.net/blog/kl-approx.html), as a loss and as a reward.
+//! Estimates of the KL divergence from a reference model (Schulman,
+//! joschu.net/blog/kl-approx.html), as a loss and as a reward.
 //!
-//! With x = log-probability − the reference's: k1 = x, k2 = x² ÷ 2, k3 = e⁻ˣ − 1 + x, each within ± 10.
+//! With x = log-probability − the reference's: k1 = x, k2 = x² ÷ 2, k3 = e⁻ˣ − 1 + x, each within ±
+//! 10.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use rljob_crds::grpo::KlEstimator;
 use tch::Tensor;
 
-/// Estimates beyond this are cut off: one token that the reference rules out would outweigh all others.
+/// Estimates beyond this are cut off: one token that the reference rules out would outweigh all
+/// others.
 const LIMIT: f64 = 10.0;
 
-/// (estimate of each token `[N]`, its derivative by the log-probability `[N]`, which is 0 where the estimate is cut off).
-pub fn estimate(estimator: KlEstimator, logprobs_N: &Tensor, reference_N: &Tensor) -> (Tensor, Tensor) {
+/// (estimate of each token `[N]`, its derivative by the log-probability `[N]`, which is 0 where the
+/// estimate is cut off).
+pub fn estimate(
+    estimator: KlEstimator,
+    logprobs_N: &Tensor,
+    reference_N: &Tensor,
+) -> (Tensor, Tensor) {
     let x_N = logprobs_N - reference_N;
     let (value_N, slope_N) = match estimator {
         KlEstimator::K1 => (x_N.shallow_clone(), x_N.ones_like()),
@@ -26,7 +34,8 @@ pub fn estimate(estimator: KlEstimator, logprobs_N: &Tensor, reference_N: &Tenso
     (value_N.clamp(-LIMIT, LIMIT), slope_N)
 }
 
-/// What the divergence takes off each token's advantage: coefficient · Σ of its own and the later tokens' estimates in its sequence.
+/// What the divergence takes off each token's advantage: coefficient · Σ of its own and the later
+/// tokens' estimates in its sequence.
 ///
 /// `sequences` has each token's sequence; tokens of a sequence stand together, in order.
 pub fn penalties(coefficient: f64, estimates: &[f64], sequences: &[i64]) -> Vec<f64> {
@@ -61,7 +70,9 @@ mod tests {
                 KlEstimator::K3 => x.neg().exp() - 1.0 + x,
             };
             let expected = raw.clamp(-10.0, 10.0);
-            let slope = Tensor::run_backward(&[expected.sum(Kind::Float)], &[&logprobs], false, false).remove(0);
+            let slope =
+                Tensor::run_backward(&[expected.sum(Kind::Float)], &[&logprobs], false, false)
+                    .remove(0);
             let (value, given) = estimate(estimator, &logprobs.detach(), &reference);
             assert!(value.allclose(&expected, 1e-6, 1e-6, false), "{estimator:?}");
             assert!(given.allclose(&slope, 1e-6, 1e-6, false), "{estimator:?}");
@@ -70,7 +81,11 @@ mod tests {
 
     #[test]
     fn an_estimate_too_large_for_a_number_is_cut_off_without_a_derivative() {
-        let (value, slope) = estimate(KlEstimator::K3, &Tensor::from_slice(&[-200.0_f32]), &Tensor::from_slice(&[0.0_f32]));
+        let (value, slope) = estimate(
+            KlEstimator::K3,
+            &Tensor::from_slice(&[-200.0_f32]),
+            &Tensor::from_slice(&[0.0_f32]),
+        );
         assert_eq!((value.double_value(&[0]), slope.double_value(&[0])), (10.0, 0.0));
     }
 

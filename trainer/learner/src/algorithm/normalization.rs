@@ -1,12 +1,16 @@
-//! Centring and scaling of rewards (over samples) or advantages (over trainable tokens), within groups or the whole batch.
+//! Centring and scaling of rewards (over samples) or advantages (over trainable tokens), within
+//! groups or the whole batch.
 //!
 //! ```text
 //!  y = (x − mean) ÷ (std + epsilon)      mean and std of the group, the batch, or none
 //!  leave one out: mean of the others     (S − x) ÷ (n − 1); the std is then taken about these means
 //! ```
-//! Worked in two sums, so that the values may lie on several ranks: [`totals`] of each group, then [`squares`] about the means they give.
+//! Worked in two sums, so that the values may lie on several ranks: [`totals`] of each group, then
+//! [`squares`] about the means they give.
 
-use rljob_crds::grpo::{NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec};
+use rljob_crds::grpo::{
+    NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
+};
 
 /// A value and the index of its group, from 0.
 pub type Grouped = (f64, usize);
@@ -20,7 +24,8 @@ pub struct Totals {
     sum: f64,
 }
 
-/// Number of values, then their sum, of each of `groups` groups: `[2 · groups]`. Those of several ranks add up.
+/// Number of values, then their sum, of each of `groups` groups: `[2 · groups]`. Those of several
+/// ranks add up.
 pub fn totals(values: &[Grouped], groups: usize) -> Vec<f64> {
     let mut parts = vec![0.0; 2 * groups];
     for &(value, group) in values {
@@ -40,14 +45,26 @@ pub fn squares(spec: &NormalizationSpec, values: &[Grouped], totals: &Totals) ->
 }
 
 /// The values normalised; `squares` are those of all ranks.
-pub fn normalized(spec: &NormalizationSpec, values: &[Grouped], totals: &Totals, squares: &[f64]) -> Vec<f64> {
+pub fn normalized(
+    spec: &NormalizationSpec,
+    values: &[Grouped],
+    totals: &Totals,
+    squares: &[f64],
+) -> Vec<f64> {
     let batch: f64 = squares.iter().sum();
     let divisor = |group: usize| match (spec.scale, spec.scale_level) {
         (NormalizationScale::None, _) => 1.0,
-        (NormalizationScale::Std, NormalizationLevel::Group) => deviation(spec, totals.counts[group], squares[group]) + spec.epsilon,
-        (NormalizationScale::Std, NormalizationLevel::Batch) => deviation(spec, totals.count, batch) + spec.epsilon,
+        (NormalizationScale::Std, NormalizationLevel::Group) => {
+            deviation(spec, totals.counts[group], squares[group]) + spec.epsilon
+        }
+        (NormalizationScale::Std, NormalizationLevel::Batch) => {
+            deviation(spec, totals.count, batch) + spec.epsilon
+        }
     };
-    values.iter().map(|&(value, group)| (value - totals.mean(spec, value, group)) / divisor(group)).collect()
+    values
+        .iter()
+        .map(|&(value, group)| (value - totals.mean(spec, value, group)) / divisor(group))
+        .collect()
 }
 
 /// All three steps over values that are all here.
@@ -69,7 +86,8 @@ impl Totals {
         Self { count: parts.iter().sum(), sum: sums.iter().sum(), counts: parts, sums }
     }
 
-    /// What is taken off `value`. A group of one is its own mean even when it is left out; in a batch of one nothing is taken off then.
+    /// What is taken off `value`. A group of one is its own mean even when it is left out; in a
+    /// batch of one nothing is taken off then.
     fn mean(&self, spec: &NormalizationSpec, value: f64, group: usize) -> f64 {
         let (count, sum, alone) = match spec.mean {
             NormalizationMean::None => return 0.0,
@@ -87,13 +105,17 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::{Totals, normalize, normalized, squares, totals};
-    use rljob_crds::grpo::{NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec};
+    use rljob_crds::grpo::{
+        NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
+    };
 
-    const REWARDS: [(f64, usize); 8] = [(1.0, 0), (0.0, 0), (0.0, 0), (1.0, 0), (1.0, 1), (1.0, 1), (0.0, 1), (0.0, 1)];
+    const REWARDS: [(f64, usize); 8] =
+        [(1.0, 0), (0.0, 0), (0.0, 0), (1.0, 0), (1.0, 1), (1.0, 1), (0.0, 1), (0.0, 1)];
     const MIXED: [(f64, usize); 5] = [(1.0, 0), (2.0, 1), (0.0, 0), (4.0, 1), (6.0, 1)];
 
     fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
-        let near = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance);
+        let near = actual.len() == expected.len()
+            && actual.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance);
         assert!(near, "{actual:?} is not {expected:?}");
     }
 
@@ -108,13 +130,21 @@ mod tests {
 
     #[test]
     fn rloo_is_areals_golden_value() {
-        let spec = NormalizationSpec { leave_one_out: true, scale: NormalizationScale::None, ..NormalizationSpec::default() };
+        let spec = NormalizationSpec {
+            leave_one_out: true,
+            scale: NormalizationScale::None,
+            ..NormalizationSpec::default()
+        };
         close(&normalize(&spec, &REWARDS, 2), &signed(0.666_67), 1e-5);
     }
 
     #[test]
     fn groups_may_be_interleaved_and_of_any_size() {
-        close(&normalize(&NormalizationSpec::default(), &MIXED, 2), &[0.707_097, -0.999_995, -0.707_097, 0.0, 0.999_995], 1e-6);
+        close(
+            &normalize(&NormalizationSpec::default(), &MIXED, 2),
+            &[0.707_097, -0.999_995, -0.707_097, 0.0, 0.999_995],
+            1e-6,
+        );
     }
 
     #[test]
@@ -127,7 +157,11 @@ mod tests {
 
     #[test]
     fn group_mean_with_batch_deviation_is_lite_ppo() {
-        let spec = NormalizationSpec { scale_level: NormalizationLevel::Batch, epsilon: 0.0, ..NormalizationSpec::default() };
+        let spec = NormalizationSpec {
+            scale_level: NormalizationLevel::Batch,
+            epsilon: 0.0,
+            ..NormalizationSpec::default()
+        };
         let deviation = ((0.25 + 0.25 + 4.0 + 4.0) / 4.0_f64).sqrt();
         let expected = [0.5, -2.0, -0.5, 0.0, 2.0].map(|difference| difference / deviation);
         close(&normalize(&spec, &MIXED, 2), &expected, 1e-12);
@@ -143,8 +177,16 @@ mod tests {
             ..NormalizationSpec::default()
         };
         let deviation = ((2.56 + 0.36 + 6.76 + 1.96 + 11.56) / 5.0_f64).sqrt();
-        close(&normalize(&batch, &MIXED, 2), &[-1.6, -0.6, -2.6, 1.4, 3.4].map(|difference| difference / deviation), 1e-12);
-        let none = NormalizationSpec { mean: NormalizationMean::None, scale: NormalizationScale::None, ..NormalizationSpec::default() };
+        close(
+            &normalize(&batch, &MIXED, 2),
+            &[-1.6, -0.6, -2.6, 1.4, 3.4].map(|difference| difference / deviation),
+            1e-12,
+        );
+        let none = NormalizationSpec {
+            mean: NormalizationMean::None,
+            scale: NormalizationScale::None,
+            ..NormalizationSpec::default()
+        };
         assert_eq!(normalize(&none, &MIXED, 2), [1.0, 2.0, 0.0, 4.0, 6.0]);
     }
 
@@ -153,10 +195,14 @@ mod tests {
         for leave_one_out in [false, true] {
             let spec = NormalizationSpec { leave_one_out, ..NormalizationSpec::default() };
             let (here, there) = MIXED.split_at(2);
-            let sum = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f64>>();
+            let sum = |a: Vec<f64>, b: Vec<f64>| {
+                a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f64>>()
+            };
             let all = Totals::new(sum(totals(here, 2), totals(there, 2)));
             let about = sum(squares(&spec, here, &all), squares(&spec, there, &all));
-            let together = [normalized(&spec, here, &all, &about), normalized(&spec, there, &all, &about)].concat();
+            let together =
+                [normalized(&spec, here, &all, &about), normalized(&spec, there, &all, &about)]
+                    .concat();
             close(&together, &normalize(&spec, &MIXED, 2), 1e-12);
         }
     }

@@ -1,4 +1,5 @@
-//! Supervised fine-tuning: the cross entropy of the trained tokens, `−Σ weight · logp`, with weights of 1 ÷ trainable tokens of the minibatch over all ranks.
+//! Supervised fine-tuning: the cross entropy of the trained tokens, `−Σ weight · logp`, with
+//! weights of 1 ÷ trainable tokens of the minibatch over all ranks.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -16,7 +17,8 @@ mod tests {
 
     #[test]
     fn the_loss_is_the_weighted_sum() {
-        let (gradient, value) = loss(&Tensor::from_slice(&[-1.0_f32, -2.0]), &Tensor::from_slice(&[0.25_f32, 0.25]));
+        let (gradient, value) =
+            loss(&Tensor::from_slice(&[-1.0_f32, -2.0]), &Tensor::from_slice(&[0.25_f32, 0.25]));
         assert_eq!(Vec::<f32>::try_from(gradient).unwrap(), [-0.25, -0.25]);
         assert!((value - 0.75).abs() < 1e-9);
     }

@@ -1,4 +1,5 @@
-//! `rljob-learner`: one rank of the learner group, started by a supervisor. See the library's `learner` module.
+//! `rljob-learner`: one rank of the learner group, started by a supervisor. See the library's
+//! `learner` module.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -62,11 +63,14 @@ fn main() -> ExitCode {
     rljob_learner::log_to_stderr();
     let Err(error) = run(Arguments::parse()) else { return ExitCode::SUCCESS };
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
-    let fenced = matches!(error.downcast_ref(), Some(LearnerError::Coordinator(ClientError::Fenced(_))));
+    let fenced =
+        matches!(error.downcast_ref(), Some(LearnerError::Coordinator(ClientError::Fenced(_))));
     match error.downcast_ref::<StartError>() {
         Some(error) if error.is_input() => ExitCode::from(EXIT_LEARNER_INPUT as u8),
         _ if fenced => ExitCode::from(FENCED),
-        _ if error.chain().any(<dyn std::error::Error>::is::<CollectiveError>) => ExitCode::from(EXIT_LEARNER_PEER as u8),
+        _ if error.chain().any(<dyn std::error::Error>::is::<CollectiveError>) => {
+            ExitCode::from(EXIT_LEARNER_PEER as u8)
+        }
         _ => ExitCode::FAILURE,
     }
 }
@@ -75,7 +79,12 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     die_with_supervisor()?;
     pulse::start().context("failed to start the thread that beats")?;
     let config = read_config(&arguments.config)?;
-    anyhow::ensure!(arguments.rank < arguments.world_size, "rank {} is not below the world size {}", arguments.rank, arguments.world_size);
+    anyhow::ensure!(
+        arguments.rank < arguments.world_size,
+        "rank {} is not below the world size {}",
+        arguments.rank,
+        arguments.world_size
+    );
     let place = Place {
         tokens: arguments.tokens,
         coordinator: arguments.coordinator,
@@ -85,25 +94,35 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         epoch: arguments.epoch,
         attempt: arguments.attempt,
         rendezvous: arguments.rendezvous,
-        restore: arguments.restore.zip(arguments.restore_version).map(|(path, version)| Restore { version, path }),
+        restore: arguments
+            .restore
+            .zip(arguments.restore_version)
+            .map(|(path, version)| Restore { version, path }),
     };
     Ok(start(config, &place, threads()?)?.run()?)
 }
 
 fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
-    let json = std::fs::read_to_string(path).with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
-    serde_json::from_str(&json).with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
+    let json = std::fs::read_to_string(path)
+        .with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
+    serde_json::from_str(&json)
+        .with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
 }
 
 /// One, since several processes share a machine, unless `OMP_NUM_THREADS` says otherwise.
 fn threads() -> anyhow::Result<u32> {
     match std::env::var("OMP_NUM_THREADS") {
-        Ok(text) => text.parse().with_context(|| format!("OMP_NUM_THREADS is `{text}`, expected a number")),
+        Ok(text) => {
+            text.parse().with_context(|| format!("OMP_NUM_THREADS is `{text}`, expected a number"))
+        }
         Err(_) => Ok(1),
     }
 }
 
 fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let (host, port) = text.rsplit_once(':').ok_or("expected HOST:PORT")?;
-    Ok((host.trim_matches(['[', ']']).to_owned(), port.parse().map_err(|_| format!("`{port}` is not a port"))?))
+    Ok((
+        host.trim_matches(['[', ']']).to_owned(),
+        port.parse().map_err(|_| format!("`{port}` is not a port"))?,
+    ))
 }

@@ -10,7 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::CheckpointError;
 
-pub use rljob_protocol::checkpoint::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress};
+pub use rljob_protocol::checkpoint::{
+    FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
+};
 
 /// Measures the file `name` in `folder`.
 pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> {
@@ -18,7 +20,8 @@ pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> 
     let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
     let mut file = File::open(&path).map_err(|error| CheckpointError::io("open", &path, error))?;
     loop {
-        let read = file.read(&mut buffer).map_err(|error| CheckpointError::io("read", &path, error))?;
+        let read =
+            file.read(&mut buffer).map_err(|error| CheckpointError::io("read", &path, error))?;
         if read == 0 {
             return Ok(FileEntry { name: name.to_owned(), size, sha256: hex(&hash.finalize()) });
         }
@@ -49,12 +52,16 @@ pub fn hex(bytes: &[u8]) -> String {
 /// Reads a JSON file.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
     let bytes = fs::read(path).map_err(|error| CheckpointError::io("read", path, error))?;
-    serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Torn { place: path.display().to_string(), detail: format!("is not understood: {error}") })
+    serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Torn {
+        place: path.display().to_string(),
+        detail: format!("is not understood: {error}"),
+    })
 }
 
 /// Writes a JSON file that is there whole or not at all, also after a power cut.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CheckpointError> {
-    let json = serde_json::to_vec_pretty(value).map_err(|error| CheckpointError::io("encode", path, error.into()))?;
+    let json = serde_json::to_vec_pretty(value)
+        .map_err(|error| CheckpointError::io("encode", path, error.into()))?;
     let temporary = temporary(path);
     let write = || {
         let mut file = File::create(&temporary)?;
@@ -75,5 +82,7 @@ pub fn temporary(path: &Path) -> PathBuf {
 /// Gives a whole, synced file or folder its name, and makes the name last.
 pub fn commit(temporary: &Path, path: &Path) -> Result<(), CheckpointError> {
     let sync_folder = || path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all());
-    fs::rename(temporary, path).and_then(|()| sync_folder()).map_err(|error| CheckpointError::io("rename", path, error))
+    fs::rename(temporary, path)
+        .and_then(|()| sync_folder())
+        .map_err(|error| CheckpointError::io("rename", path, error))
 }

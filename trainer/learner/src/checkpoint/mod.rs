@@ -5,10 +5,12 @@
 //!  writer, rank r   rank-r-of-W.safetensors ──▶ rank-r-of-W.json (size, SHA-256)
 //!  writer, rank 0   waits for every rank's .json ──▶ manifest.json (last: the commit) ──▶ CheckpointReport
 //! ```
-//! No collective runs beside the main thread's: ranks meet through files of the folder that they share.
+//! No collective runs beside the main thread's: ranks meet through files of the folder that they
+//! share.
 //!
-//! Where the run is kept in a bucket, each file is written to the machine's own disk first, uploaded, and removed there; the manifest is written when every rank's
-//! file is in the bucket with its size.
+//! Where the run is kept in a bucket, each file is written to the machine's own disk first,
+//! uploaded, and removed there; the manifest is written when every rank's file is in the bucket
+//! with its size.
 
 mod load;
 pub mod manifest;
@@ -39,7 +41,9 @@ pub enum CheckpointError {
         source: std::io::Error,
     },
     /// A file is missing, cut off or altered.
-    #[error("refused the checkpoint: `{place}` {detail}; remove its folder to restart from the one before")]
+    #[error(
+        "refused the checkpoint: `{place}` {detail}; remove its folder to restart from the one before"
+    )]
     Torn {
         /// The file.
         place: String,

@@ -22,21 +22,40 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Copies the fp32 shards of `blocks`, each with its two moments.
-    pub fn take<'a>(blocks: impl Iterator<Item = [&'a Tensor; 3]>) -> Result<Self, CheckpointError> {
-        let copy = |parts: [&Tensor; 3]| Ok::<_, CheckpointError>([host_bytes(parts[0])?, host_bytes(parts[1])?, host_bytes(parts[2])?]);
+    pub fn take<'a>(
+        blocks: impl Iterator<Item = [&'a Tensor; 3]>,
+    ) -> Result<Self, CheckpointError> {
+        let copy = |parts: [&Tensor; 3]| {
+            Ok::<_, CheckpointError>([
+                host_bytes(parts[0])?,
+                host_bytes(parts[1])?,
+                host_bytes(parts[2])?,
+            ])
+        };
         Ok(Self { blocks: blocks.map(copy).collect::<Result<_, _>>()? })
     }
 
     /// Writes the file of rank `rank` into `folder`, synced, and measures it by reading it back.
-    pub fn write(&self, folder: &Path, rank: u32, world_size: u32) -> Result<FileEntry, CheckpointError> {
+    pub fn write(
+        &self,
+        folder: &Path,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<FileEntry, CheckpointError> {
         fs::create_dir_all(folder).map_err(|error| CheckpointError::io("create", folder, error))?;
         let path = folder.join(shard_file(rank, world_size));
         let partial = temporary(&path);
         let views = self.blocks.iter().enumerate().flat_map(|(block, parts)| {
-            PARTS.iter().zip(parts).map(move |(part, bytes)| (tensor_name(block, part), HostTensor { shape: [bytes.len() / 4], bytes }))
+            PARTS.iter().zip(parts).map(move |(part, bytes)| {
+                (tensor_name(block, part), HostTensor { shape: [bytes.len() / 4], bytes })
+            })
         });
-        safetensors::serialize_to_file(views, None, &partial).map_err(|error| CheckpointError::io("write", &partial, std::io::Error::other(error)))?;
-        File::open(&partial).and_then(|file| file.sync_all()).map_err(|error| CheckpointError::io("sync", &partial, error))?;
+        safetensors::serialize_to_file(views, None, &partial).map_err(|error| {
+            CheckpointError::io("write", &partial, std::io::Error::other(error))
+        })?;
+        File::open(&partial)
+            .and_then(|file| file.sync_all())
+            .map_err(|error| CheckpointError::io("sync", &partial, error))?;
         commit(&partial, &path)?;
         measure(folder, &shard_file(rank, world_size))
     }

@@ -9,7 +9,10 @@ use rljob_protocol::learner::CheckpointReport;
 use rljob_protocol::version::Version;
 use rljob_storage::Bucket;
 
-use super::manifest::{FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json, receipt_file, write_json};
+use super::manifest::{
+    FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json,
+    receipt_file, write_json,
+};
 use super::{CheckpointError, Snapshot};
 use crate::background::Background;
 use crate::coordinator_client::CoordinatorClient;
@@ -47,7 +50,8 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// A writer for checkpoints of `model`; completed ones are reported through `client`, if there is one.
+    /// A writer for checkpoints of `model`; completed ones are reported through `client`, if there
+    /// is one.
     pub fn new(client: Option<CoordinatorClient>, model: ModelShape) -> Self {
         Self { client, model, background: Background::new("checkpoint"), newest: None }
     }
@@ -57,12 +61,23 @@ impl CheckpointWriter {
         self.newest == Some(version)
     }
 
-    /// Begins to write `snapshot`, once the one before is written, and reports it as `path`. Returns that one's failure, if it failed.
-    pub fn begin(&mut self, place: Place, path: PathBuf, optimizer: OptimizerProgress, snapshot: Snapshot) -> Result<(), CheckpointError> {
+    /// Begins to write `snapshot`, once the one before is written, and reports it as `path`.
+    /// Returns that one's failure, if it failed.
+    pub fn begin(
+        &mut self,
+        place: Place,
+        path: PathBuf,
+        optimizer: OptimizerProgress,
+        snapshot: Snapshot,
+    ) -> Result<(), CheckpointError> {
         self.newest = Some(place.version);
         let (client, model) = (self.client.clone(), self.model.clone());
         self.background.begin(move || {
-            let confirm = || client.as_ref().map_or(Ok(()), |client| client.confirm().map_err(|error| CheckpointError::Commit(place.version, error)));
+            let confirm = || {
+                client.as_ref().map_or(Ok(()), |client| {
+                    client.confirm().map_err(|error| CheckpointError::Commit(place.version, error))
+                })
+            };
             write(&place, &model, optimizer, &snapshot, confirm)?;
             report(client.as_ref(), &path, place.version)
         })
@@ -85,13 +100,18 @@ impl CheckpointWriter {
     }
 }
 
-fn report(client: Option<&CoordinatorClient>, path: &Path, version: Version) -> Result<(), CheckpointError> {
+fn report(
+    client: Option<&CoordinatorClient>,
+    path: &Path,
+    version: Version,
+) -> Result<(), CheckpointError> {
     let Some(client) = client else { return Ok(()) };
     let report = CheckpointReport { attempt: client.attempt(), version, path: path.to_owned() };
     client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
 }
 
-/// Writes a rank's part and, as rank 0, the manifest after all parts, if `confirm` does not say that it would be a replaced group's.
+/// Writes a rank's part and, as rank 0, the manifest after all parts, if `confirm` does not say
+/// that it would be a replaced group's.
 pub(super) fn write(
     place: &Place,
     model: &ModelShape,
@@ -111,18 +131,38 @@ pub(super) fn write(
     if *rank != 0 {
         return Ok(());
     }
-    let files = place.bucket.as_ref().map_or_else(|| receipts(place), |bucket| uploaded(place, bucket))?;
+    let files =
+        place.bucket.as_ref().map_or_else(|| receipts(place), |bucket| uploaded(place, bucket))?;
     confirm()?;
-    let manifest = Manifest { format: FORMAT, version: *version, world_size: *world_size, model: model.clone(), optimizer, files };
+    let manifest = Manifest {
+        format: FORMAT,
+        version: *version,
+        world_size: *world_size,
+        model: model.clone(),
+        optimizer,
+        files,
+    };
     match &place.bucket {
-        Some(bucket) => Ok(bucket.put(&format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"), json(&manifest, path)?)?),
+        Some(bucket) => Ok(bucket.put(
+            &format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"),
+            json(&manifest, path)?,
+        )?),
         None => write_json(&path.join(MANIFEST_FILE), &manifest),
     }
 }
 
 /// Brings a rank's part to the bucket, and then its receipt.
-fn upload(place: &Place, bucket: &Bucket, receipt: &str, entry: &FileEntry) -> Result<(), CheckpointError> {
-    let (folder, file, started) = (format!("{CHECKPOINTS_DIR}/{}", place.version), place.path.join(&entry.name), Instant::now());
+fn upload(
+    place: &Place,
+    bucket: &Bucket,
+    receipt: &str,
+    entry: &FileEntry,
+) -> Result<(), CheckpointError> {
+    let (folder, file, started) = (
+        format!("{CHECKPOINTS_DIR}/{}", place.version),
+        place.path.join(&entry.name),
+        Instant::now(),
+    );
     bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
     bucket.put(&format!("{folder}/{receipt}"), json(entry, &file)?)?;
     fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
@@ -131,7 +171,8 @@ fn upload(place: &Place, bucket: &Bucket, receipt: &str, entry: &FileEntry) -> R
 }
 
 fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    serde_json::to_vec_pretty(value).map_err(|error| CheckpointError::io("encode", path, error.into()))
+    serde_json::to_vec_pretty(value)
+        .map_err(|error| CheckpointError::io("encode", path, error.into()))
 }
 
 /// Every rank's receipt, waited for, and its part with the size that the receipt says.
@@ -142,8 +183,14 @@ fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, Checkpoint
     let started = Instant::now();
     while !ranks().all(|rank| there.contains_key(&receipt_file(rank, place.world_size))) {
         if started.elapsed() > PEERS_TIMEOUT {
-            let ranks = ranks().filter(|rank| !there.contains_key(&receipt_file(*rank, place.world_size))).collect();
-            return Err(CheckpointError::Peers { path: bucket.place(folder).into(), ranks, seconds: PEERS_TIMEOUT.as_secs() });
+            let ranks = ranks()
+                .filter(|rank| !there.contains_key(&receipt_file(*rank, place.world_size)))
+                .collect();
+            return Err(CheckpointError::Peers {
+                path: bucket.place(folder).into(),
+                ranks,
+                seconds: PEERS_TIMEOUT.as_secs(),
+            });
         }
         std::thread::sleep(BUCKET_INTERVAL);
         there = bucket.list(folder)?;
@@ -152,10 +199,14 @@ fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, Checkpoint
         let name = format!("{folder}/{}", receipt_file(rank, place.world_size));
         let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
         let receipt = bucket.read(&name)?.unwrap_or_default();
-        let entry: FileEntry = serde_json::from_slice(&receipt).map_err(|error| torn(format!("is not understood: {error}")))?;
+        let entry: FileEntry = serde_json::from_slice(&receipt)
+            .map_err(|error| torn(format!("is not understood: {error}")))?;
         match there.get(&entry.name) {
             Some(size) if *size == entry.size => Ok(entry),
-            found => Err(torn(format!("is of a part of {} bytes, of which {found:?} are in the bucket", entry.size))),
+            found => Err(torn(format!(
+                "is of a part of {} bytes, of which {found:?} are in the bucket",
+                entry.size
+            ))),
         }
     };
     ranks().map(entry).collect()
@@ -166,12 +217,17 @@ fn receipts(place: &Place) -> Result<Vec<FileEntry>, CheckpointError> {
     let started = Instant::now();
     loop {
         let path = |rank| place.path.join(receipt_file(rank, place.world_size));
-        let missing: Vec<u32> = (0..place.world_size).filter(|&rank| !path(rank).exists()).collect();
+        let missing: Vec<u32> =
+            (0..place.world_size).filter(|&rank| !path(rank).exists()).collect();
         if missing.is_empty() {
             return (0..place.world_size).map(|rank| read_json(&path(rank))).collect();
         }
         if started.elapsed() > PEERS_TIMEOUT {
-            return Err(CheckpointError::Peers { path: place.path.clone(), ranks: missing, seconds: PEERS_TIMEOUT.as_secs() });
+            return Err(CheckpointError::Peers {
+                path: place.path.clone(),
+                ranks: missing,
+                seconds: PEERS_TIMEOUT.as_secs(),
+            });
         }
         std::thread::sleep(PEERS_INTERVAL);
     }

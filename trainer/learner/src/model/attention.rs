@@ -1,7 +1,9 @@
-//! Causal attention over packed sequences: calls of libtorch's flash attention for each bucket of sequences of like length.
+//! Causal attention over packed sequences: calls of libtorch's flash attention for each bucket of
+//! sequences of like length.
 //!
-//! Grouped queries (Ainslie et al., arXiv 2305.13245): query head `a` reads key head `a ÷ G`, with G = A ÷ K. There is a call for each of the G members, so that
-//! keys and values are never repeated.
+//! Grouped queries (Ainslie et al., arXiv 2305.13245): query head `a` reads key head `a ÷ G`, with
+//! G = A ÷ K. There is a call for each of the G members, so that keys and values are never
+//! repeated.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -27,17 +29,35 @@ struct BucketSaved {
     members: Vec<(Tensor, Tensor)>,
 }
 
-/// Attention of `q` `[T, A, D]` over `k` and `v` `[T, K, D]` within each sequence; the result is `[T, A · D]`.
-pub fn attention(q_TAD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor, packed: &PackedTokens, config: &ModelConfig) -> Result<(Tensor, AttentionSaved), ModelError> {
+/// Attention of `q` `[T, A, D]` over `k` and `v` `[T, K, D]` within each sequence; the result is
+/// `[T, A · D]`.
+pub fn attention(
+    q_TAD: &Tensor,
+    k_TKD: &Tensor,
+    v_TKD: &Tensor,
+    packed: &PackedTokens,
+    config: &ModelConfig,
+) -> Result<(Tensor, AttentionSaved), ModelError> {
     let q_TKGD = grouped(q_TAD, config);
     let out_TKGD = Tensor::empty(q_TKGD.size(), (q_TAD.kind(), q_TAD.device()));
     let mut saved = Vec::with_capacity(packed.buckets.len());
     for bucket in &packed.buckets {
-        let (q, k, v) = (heads_first(bucket, &bucket.pad(&q_TKGD)), heads_first(bucket, &bucket.pad(k_TKD)), heads_first(bucket, &bucket.pad(v_TKD)));
+        let (q, k, v) = (
+            heads_first(bucket, &bucket.pad(&q_TKGD)),
+            heads_first(bucket, &bucket.pad(k_TKD)),
+            heads_first(bucket, &bucket.pad(v_TKD)),
+        );
         let mut members = Vec::with_capacity(group_size(config));
         for member in 0..group_size(config) as i64 {
-            let (out, logsumexp) =
-                Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(&q.select(3, member), &k, &v, 0.0, true, None::<Tensor>, None)?;
+            let (out, logsumexp) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu(
+                &q.select(3, member),
+                &k,
+                &v,
+                0.0,
+                true,
+                None::<Tensor>,
+                None,
+            )?;
             bucket.unpad_into(&mut out_TKGD.select(2, member), &tokens_first(&out));
             members.push((out, logsumexp));
         }
@@ -47,14 +67,18 @@ pub fn attention(q_TAD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor, packed: &Packed
     Ok((out_TKGD.view([packed.num_tokens(), width]), AttentionSaved { buckets: saved }))
 }
 
-/// Derivative of [`attention`]: from `dout` `[T, A · D]` to (`dq` `[T, A, D]`, `dk` and `dv` `[T, K, D]`).
+/// Derivative of [`attention`]: from `dout` `[T, A · D]` to (`dq` `[T, A, D]`, `dk` and `dv` `[T,
+/// K, D]`).
 pub fn attention_backward(
     dout_TH: &Tensor,
     saved: &AttentionSaved,
     packed: &PackedTokens,
     config: &ModelConfig,
 ) -> Result<(Tensor, Tensor, Tensor), ModelError> {
-    let dout_TKGD = grouped(&dout_TH.view([packed.num_tokens(), config.num_attention_heads, config.head_dim]), config);
+    let dout_TKGD = grouped(
+        &dout_TH.view([packed.num_tokens(), config.num_attention_heads, config.head_dim]),
+        config,
+    );
     let dq_TKGD = dout_TKGD.empty_like();
     let options = (dout_TH.kind(), dout_TH.device());
     let shape = [packed.num_tokens(), config.num_key_value_heads, config.head_dim];
@@ -64,18 +88,19 @@ pub fn attention_backward(
         let mut sums: Option<(Tensor, Tensor)> = None;
         for (member, (out, logsumexp)) in (0..).zip(&saved.members) {
             let (dout, q) = (dout.select(3, member), saved.q.select(3, member));
-            let (dq, dk, dv) = Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu_backward(
-                &dout,
-                &q,
-                &saved.k,
-                &saved.v,
-                out,
-                logsumexp,
-                0.0,
-                true,
-                None::<Tensor>,
-                None,
-            )?;
+            let (dq, dk, dv) =
+                Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu_backward(
+                    &dout,
+                    &q,
+                    &saved.k,
+                    &saved.v,
+                    out,
+                    logsumexp,
+                    0.0,
+                    true,
+                    None::<Tensor>,
+                    None,
+                )?;
             bucket.unpad_into(&mut dq_TKGD.select(2, member), &tokens_first(&dq));
             sums = Some(match sums {
                 Some((k, v)) => (k + dk, v + dv),

@@ -1,5 +1,6 @@
-//! `config.json` of a Hugging Face folder, read for the architectures Llama (also SmolLM2), Qwen2 (also Qwen2.5) and Qwen3. Anything that would change
-//! the arithmetic and is not supported is an error here, never ignored.
+//! `config.json` of a Hugging Face folder, read for the architectures Llama (also SmolLM2), Qwen2
+//! (also Qwen2.5) and Qwen3. Anything that would change the arithmetic and is not supported is an
+//! error here, never ignored.
 //!
 //! ```text
 //!            q k v biases   RMSNorm of every query and key head   head_dim if the file has none
@@ -46,7 +47,8 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     /// Longest sequence the model was made for, in tokens.
     pub max_position_embeddings: i64,
-    /// Tokens that end a completion: those of `generation_config.json` if it is there, else of `config.json`.
+    /// Tokens that end a completion: those of `generation_config.json` if it is there, else of
+    /// `config.json`.
     pub eos_token_ids: Vec<i64>,
     /// Token that begins a text, if the model has one.
     pub bos_token_id: Option<i64>,
@@ -105,7 +107,9 @@ impl Architecture {
             [name] if name == "LlamaForCausalLM" => Ok(Self::Llama),
             [name] if name == "Qwen2ForCausalLM" => Ok(Self::Qwen2),
             [name] if name == "Qwen3ForCausalLM" => Ok(Self::Qwen3),
-            _ => Err(format!("architecture {names:?} is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM")),
+            _ => Err(format!(
+                "architecture {names:?} is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"
+            )),
         }
     }
 }
@@ -135,20 +139,30 @@ impl ModelConfig {
     /// Reads `config.json`, and `generation_config.json` if it is there.
     ///
     /// # Errors
-    /// A file that cannot be read, a missing key, another architecture, or a setting that is not supported.
+    /// A file that cannot be read, a missing key, another architecture, or a setting that is not
+    /// supported.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
         let raw: Raw = read_json(&path)?;
         let generation = folder.join("generation_config.json");
-        let generation_eos = if generation.exists() { read_json::<RawGeneration>(&generation)?.eos_token_id } else { None };
+        let generation_eos = if generation.exists() {
+            read_json::<RawGeneration>(&generation)?.eos_token_id
+        } else {
+            None
+        };
         raw.into_config(generation_eos).map_err(|reason| ModelError::Config { path, reason })
     }
 }
 
 /// A JSON file.
 pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    let text = std::fs::read(path).map_err(|source| ModelError::File { operation: "read", path: PathBuf::from(path), source })?;
-    serde_json::from_slice(&text).map_err(|source| ModelError::Json { path: PathBuf::from(path), source })
+    let text = std::fs::read(path).map_err(|source| ModelError::File {
+        operation: "read",
+        path: PathBuf::from(path),
+        source,
+    })?;
+    serde_json::from_slice(&text)
+        .map_err(|source| ModelError::Json { path: PathBuf::from(path), source })
 }
 
 impl Raw {
@@ -156,7 +170,11 @@ impl Raw {
         let architecture = Architecture::of(&self.architectures)?;
         self.check()?;
         let (rope_theta, rope_scaling) = self.rope()?;
-        let head_dim = if architecture == Architecture::Qwen3 { 128 } else { self.hidden_size / self.num_attention_heads.max(1) };
+        let head_dim = if architecture == Architecture::Qwen3 {
+            128
+        } else {
+            self.hidden_size / self.num_attention_heads.max(1)
+        };
         let config = ModelConfig {
             vocab_size: self.vocab_size,
             hidden_size: self.hidden_size,
@@ -172,7 +190,9 @@ impl Raw {
             rms_norm_eps: self.rms_norm_eps,
             tie_word_embeddings: self.tie_word_embeddings,
             max_position_embeddings: self.max_position_embeddings,
-            eos_token_ids: generation_eos.or(self.eos_token_id).map_or_else(Vec::new, OneOrMany::into_vec),
+            eos_token_ids: generation_eos
+                .or(self.eos_token_id)
+                .map_or_else(Vec::new, OneOrMany::into_vec),
             bos_token_id: self.bos_token_id,
             initializer_range: self.initializer_range.unwrap_or(0.02),
         };
@@ -186,8 +206,14 @@ impl Raw {
         for rope in self.rope_scaling.iter().chain(&self.rope_parameters) {
             scaling = rope.scaling()?.or(scaling);
         }
-        let theta = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
-        Ok((theta.ok_or_else(|| "neither rope_parameters.rope_theta nor rope_theta is there".to_owned())?, scaling))
+        let theta =
+            self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
+        Ok((
+            theta.ok_or_else(|| {
+                "neither rope_parameters.rope_theta nor rope_theta is there".to_owned()
+            })?,
+            scaling,
+        ))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -198,19 +224,34 @@ impl Raw {
             return Err("attention_bias and mlp_bias are not supported".to_owned());
         }
         if self.attention_dropout > 0.0 {
-            return Err(format!("attention_dropout {} is not supported, only 0", self.attention_dropout));
+            return Err(format!(
+                "attention_dropout {} is not supported, only 0",
+                self.attention_dropout
+            ));
         }
         if self.use_sliding_window {
-            return Err("use_sliding_window is not supported, only attention over the whole sequence".to_owned());
+            return Err(
+                "use_sliding_window is not supported, only attention over the whole sequence"
+                    .to_owned(),
+            );
         }
-        if let Some(kind) = self.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
-            return Err(format!("layer_types has `{kind}`, which is not supported, only `full_attention`"));
+        if let Some(kind) = self.layer_types.iter().flatten().find(|kind| *kind != "full_attention")
+        {
+            return Err(format!(
+                "layer_types has `{kind}`, which is not supported, only `full_attention`"
+            ));
         }
         if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
-            return Err("partial_rotary_factor is not supported, only rotary embeddings of whole heads".to_owned());
+            return Err(
+                "partial_rotary_factor is not supported, only rotary embeddings of whole heads"
+                    .to_owned(),
+            );
         }
         if self.quantization_config.is_some() {
-            return Err("quantization_config is not supported: give the model with floating-point weights".to_owned());
+            return Err(
+                "quantization_config is not supported: give the model with floating-point weights"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -231,7 +272,10 @@ impl ModelConfig {
             return Err(format!("{key} is {size}, expected at least 1"));
         }
         if self.num_attention_heads % self.num_key_value_heads != 0 {
-            return Err(format!("num_key_value_heads {} does not divide num_attention_heads {}", self.num_key_value_heads, self.num_attention_heads));
+            return Err(format!(
+                "num_key_value_heads {} does not divide num_attention_heads {}",
+                self.num_key_value_heads, self.num_attention_heads
+            ));
         }
         if self.head_dim % 2 != 0 {
             return Err(format!("head_dim {} is odd", self.head_dim));

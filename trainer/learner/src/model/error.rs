@@ -52,7 +52,8 @@ pub enum ModelError {
     /// Tokens, masks and lengths disagree.
     #[error("the packed tokens are inconsistent: {0}")]
     Packed(String),
-    /// Fetching a block's weights or adding its gradient failed, in the words of what is behind [`super::Parameters`].
+    /// Fetching a block's weights or adding its gradient failed, in the words of what is behind
+    /// [`super::Parameters`].
     #[error("failed to {operation} of block {block}")]
     Parameters {
         /// What was attempted.

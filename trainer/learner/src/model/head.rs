@@ -1,7 +1,8 @@
-//! Final norm, logits and log-probabilities of the trained tokens, chunk by chunk, so that `[tokens, vocabulary]` never exists for a whole micro-batch.
+//! Final norm, logits and log-probabilities of the trained tokens, chunk by chunk, so that
+//! `[tokens, vocabulary]` never exists for a whole micro-batch.
 //!
-//! With p = softmax(logits ÷ temperature) and the loss's derivative g by the target's log-probability, the derivative by the logits is
-//! `g · (onehot(target) − p) ÷ temperature`.
+//! With p = softmax(logits ÷ temperature) and the loss's derivative g by the target's
+//! log-probability, the derivative by the logits is `g · (onehot(target) − p) ÷ temperature`.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -46,8 +47,14 @@ impl Distribution {
         Self { logprobs_C, entropy_C: entropy_C11.view([-1]), softmax_CV }
     }
 
-    /// Derivative by the logits (before division by the temperature) `[C, V]`, given the loss's `gradient_C` by the log-probabilities.
-    pub fn logits_gradient(self, targets_C: &Tensor, gradient_C: &Tensor, temperature: f64) -> Tensor {
+    /// Derivative by the logits (before division by the temperature) `[C, V]`, given the loss's
+    /// `gradient_C` by the log-probabilities.
+    pub fn logits_gradient(
+        self,
+        targets_C: &Tensor,
+        gradient_C: &Tensor,
+        temperature: f64,
+    ) -> Tensor {
         let scaled_C1 = (gradient_C / temperature).to_kind(Kind::Float).unsqueeze(1);
         let mut dlogits_CV = self.softmax_CV;
         let _ = dlogits_CV.g_mul_(&scaled_C1.neg());
@@ -75,12 +82,26 @@ mod tests {
         let logits = normed.matmul(&head.tr()).set_requires_grad(true);
         let logprobs_CV = (&logits / 0.7).log_softmax(-1, Kind::Float);
         let expected = logprobs_CV.gather(-1, &targets.unsqueeze(1), false).squeeze_dim(-1);
-        let entropy = -(logprobs_CV.exp() * &logprobs_CV).sum_dim_intlist([-1].as_slice(), false, Kind::Float);
-        let dlogits = Tensor::run_backward(&[(&expected * &gradient).sum(Kind::Float)], &[&logits], false, false).remove(0);
+        let entropy = -(logprobs_CV.exp() * &logprobs_CV).sum_dim_intlist(
+            [-1].as_slice(),
+            false,
+            Kind::Float,
+        );
+        let dlogits = Tensor::run_backward(
+            &[(&expected * &gradient).sum(Kind::Float)],
+            &[&logits],
+            false,
+            false,
+        )
+        .remove(0);
 
         let distribution = Distribution::new(&normed, &head, &targets, 0.7);
         assert!(distribution.logprobs_C.allclose(&expected, 1e-5, 1e-5, false));
         assert!(distribution.entropy_C.allclose(&entropy, 1e-5, 1e-5, false));
-        assert!(distribution.logits_gradient(&targets, &gradient, 0.7).allclose(&dlogits, 1e-5, 1e-5, false));
+        assert!(
+            distribution
+                .logits_gradient(&targets, &gradient, 0.7)
+                .allclose(&dlogits, 1e-5, 1e-5, false)
+        );
     }
 }

@@ -32,8 +32,13 @@ struct Weights {
 /// Reads every block's weights as a flat vector of `kind` (fp32 for training).
 ///
 /// # Errors
-/// [`ModelError::Weights`] lists every tensor that is missing, has another shape or no floating-point type, or is in the folder but unknown to the model.
-pub fn read_tensors(folder: &Path, layout: &ModelLayout, kind: Kind) -> Result<Vec<Tensor>, ModelError> {
+/// [`ModelError::Weights`] lists every tensor that is missing, has another shape or no
+/// floating-point type, or is in the folder but unknown to the model.
+pub fn read_tensors(
+    folder: &Path,
+    layout: &ModelLayout,
+    kind: Kind,
+) -> Result<Vec<Tensor>, ModelError> {
     let mut weights = Weights::open(folder)?;
     let problems = weights.problems(layout);
     if !problems.is_empty() {
@@ -42,30 +47,45 @@ pub fn read_tensors(folder: &Path, layout: &ModelLayout, kind: Kind) -> Result<V
     layout.blocks().iter().map(|block| weights.read_block(block, kind)).collect()
 }
 
-/// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and `config.json` (with its type set) and
-/// `generation_config.json` from the folder `config_source`. `blocks` are the flat vectors of the layout's blocks. The folder is made if it is not there.
-pub fn write_folder(folder: &Path, config_source: &Path, layout: &ModelLayout, blocks: &[Tensor], dtype: Kind) -> Result<(), ModelError> {
+/// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and
+/// `config.json` (with its type set) and `generation_config.json` from the folder `config_source`.
+/// `blocks` are the flat vectors of the layout's blocks. The folder is made if it is not there.
+pub fn write_folder(
+    folder: &Path,
+    config_source: &Path,
+    layout: &ModelLayout,
+    blocks: &[Tensor],
+    dtype: Kind,
+) -> Result<(), ModelError> {
     let failed = |operation, path: &Path| {
         let path = path.to_owned();
         move |source| ModelError::File { operation, path, source }
     };
     std::fs::create_dir_all(folder).map_err(failed("make the folder", folder))?;
     let config = folder.join("config.json");
-    std::fs::write(&config, config_with_dtype(&config_source.join("config.json"), dtype)?).map_err(failed("write", &config))?;
+    std::fs::write(&config, config_with_dtype(&config_source.join("config.json"), dtype)?)
+        .map_err(failed("write", &config))?;
     let generation = config_source.join("generation_config.json");
     if generation.exists() {
-        std::fs::copy(&generation, folder.join("generation_config.json")).map_err(failed("copy", &generation))?;
+        std::fs::copy(&generation, folder.join("generation_config.json"))
+            .map_err(failed("copy", &generation))?;
     }
     safetensors_file::write(&folder.join(SINGLE), named_tensors(layout, blocks), dtype)
 }
 
 /// Every tensor of the model by its Hugging Face name, in the layout's order; views of `blocks`.
 pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Tensor)> {
-    let names = layout.blocks().iter().flat_map(|block| block.tensors().iter().map(|spec| spec.name.clone()));
-    names.zip(layout.blocks().iter().zip(blocks).flat_map(|(block, flat)| block.views(flat))).collect()
+    let names = layout
+        .blocks()
+        .iter()
+        .flat_map(|block| block.tensors().iter().map(|spec| spec.name.clone()));
+    names
+        .zip(layout.blocks().iter().zip(blocks).flat_map(|(block, flat)| block.views(flat)))
+        .collect()
 }
 
-/// The source's `config.json` with the type of the weights: under `torch_dtype` if it is written so (transformers 4), else under `dtype`.
+/// The source's `config.json` with the type of the weights: under `torch_dtype` if it is written so
+/// (transformers 4), else under `dtype`.
 fn config_with_dtype(path: &Path, dtype: Kind) -> Result<Vec<u8>, ModelError> {
     let mut config: serde_json::Map<String, serde_json::Value> = read_json(path)?;
     let name = match dtype {
@@ -75,25 +95,43 @@ fn config_with_dtype(path: &Path, dtype: Kind) -> Result<Vec<u8>, ModelError> {
     };
     let key = if config.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
     config.insert(key.to_owned(), name.into());
-    serde_json::to_vec_pretty(&config).map_err(|source| ModelError::Json { path: path.to_owned(), source })
+    serde_json::to_vec_pretty(&config)
+        .map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
 impl Weights {
     fn open(folder: &Path) -> Result<Self, ModelError> {
         let index = folder.join(INDEX);
-        let names: BTreeSet<String> =
-            if index.exists() { read_json::<Index>(&index)?.weight_map.into_values().collect() } else { BTreeSet::from([SINGLE.to_owned()]) };
-        let files = names.iter().map(|name| SafetensorsFile::open(&inside(folder, name)?)).collect::<Result<Vec<_>, _>>()?;
-        let of = files.iter().enumerate().flat_map(|(file, opened)| opened.names().into_iter().map(move |name| (name, file))).collect();
+        let names: BTreeSet<String> = if index.exists() {
+            read_json::<Index>(&index)?.weight_map.into_values().collect()
+        } else {
+            BTreeSet::from([SINGLE.to_owned()])
+        };
+        let files = names
+            .iter()
+            .map(|name| SafetensorsFile::open(&inside(folder, name)?))
+            .collect::<Result<Vec<_>, _>>()?;
+        let of = files
+            .iter()
+            .enumerate()
+            .flat_map(|(file, opened)| opened.names().into_iter().map(move |name| (name, file)))
+            .collect();
         Ok(Self { files, of })
     }
 
     fn problems(&self, layout: &ModelLayout) -> Vec<String> {
-        let mut unknown: BTreeSet<&str> = self.of.keys().map(String::as_str).filter(|name| !may_be_left_aside(name, layout)).collect();
+        let mut unknown: BTreeSet<&str> = self
+            .of
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !may_be_left_aside(name, layout))
+            .collect();
         let mut problems = Vec::new();
         for spec in layout.blocks().iter().flat_map(Layout::tensors) {
             unknown.remove(spec.name.as_str());
-            let Some(info) = self.of.get(&spec.name).and_then(|&file| self.files[file].info(&spec.name)) else {
+            let Some(info) =
+                self.of.get(&spec.name).and_then(|&file| self.files[file].info(&spec.name))
+            else {
                 problems.push(format!("`{}` is missing", spec.name));
                 continue;
             };
@@ -102,10 +140,15 @@ impl Weights {
                 problems.push(format!("`{}` is {shape:?}, expected {:?}", spec.name, spec.shape));
             }
             if safetensors_file::kind(info.dtype).is_none() {
-                problems.push(format!("`{}` is {:?}, expected a floating-point type", spec.name, info.dtype));
+                problems.push(format!(
+                    "`{}` is {:?}, expected a floating-point type",
+                    spec.name, info.dtype
+                ));
             }
         }
-        problems.extend(unknown.into_iter().map(|name| format!("`{name}` is unknown to this architecture")));
+        problems.extend(
+            unknown.into_iter().map(|name| format!("`{name}` is unknown to this architecture")),
+        );
         problems
     }
 
@@ -122,9 +165,11 @@ impl Weights {
     }
 }
 
-/// Tensors that old exporters write and nobody needs: rotary tables, and a copy of the embedding as head of a tied model.
+/// Tensors that old exporters write and nobody needs: rotary tables, and a copy of the embedding as
+/// head of a tied model.
 fn may_be_left_aside(name: &str, layout: &ModelLayout) -> bool {
-    let tied = layout.blocks().iter().flat_map(Layout::tensors).all(|spec| spec.name != "lm_head.weight");
+    let tied =
+        layout.blocks().iter().flat_map(Layout::tensors).all(|spec| spec.name != "lm_head.weight");
     name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
 }
 
@@ -132,7 +177,14 @@ fn may_be_left_aside(name: &str, layout: &ModelLayout) -> bool {
 fn inside(folder: &Path, name: &str) -> Result<PathBuf, ModelError> {
     let plain = Path::new(name).file_name().is_some_and(|file| file == name);
     let path = folder.join(INDEX);
-    if plain { Ok(folder.join(name)) } else { Err(ModelError::Config { path, reason: format!("shard `{name}` is not a file of the folder") }) }
+    if plain {
+        Ok(folder.join(name))
+    } else {
+        Err(ModelError::Config {
+            path,
+            reason: format!("shard `{name}` is not a file of the folder"),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -160,7 +212,8 @@ mod tests {
         let target = source.path().join("export");
         write_folder(&target, source.path(), &layout, &blocks, Kind::Float).unwrap();
         assert_eq!(read_tensors(&target, &layout, Kind::Float).unwrap(), blocks);
-        let config: serde_json::Value = serde_json::from_slice(&std::fs::read(target.join("config.json")).unwrap()).unwrap();
+        let config: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(target.join("config.json")).unwrap()).unwrap();
         assert_eq!(config["torch_dtype"], "float32");
         assert!(named_tensors(&layout, &blocks).iter().all(|(name, _)| name != "lm_head.weight"));
     }
@@ -171,8 +224,12 @@ mod tests {
         let mut tensors = named_tensors(&layout, &blocks);
         tensors.retain(|(name, _)| !name.ends_with("o_proj.weight"));
         tensors[0].1 = Tensor::zeros([3, 4], (Kind::Float, tch::Device::Cpu));
-        tensors.push(("model.layers.0.self_attn.q_proj.bias".to_owned(), Tensor::zeros([4], (Kind::Float, tch::Device::Cpu))));
-        safetensors_file::write(&source.path().join("model.safetensors"), tensors, Kind::Float).unwrap();
+        tensors.push((
+            "model.layers.0.self_attn.q_proj.bias".to_owned(),
+            Tensor::zeros([4], (Kind::Float, tch::Device::Cpu)),
+        ));
+        safetensors_file::write(&source.path().join("model.safetensors"), tensors, Kind::Float)
+            .unwrap();
         let error = read_tensors(source.path(), &layout, Kind::Float).unwrap_err();
         let ModelError::Weights { problems, .. } = error else { panic!("{error}") };
         let expected = [
@@ -190,13 +247,20 @@ mod tests {
         let path = source.path().join("model.safetensors");
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
-        assert!(matches!(read_tensors(source.path(), &layout, Kind::Float), Err(ModelError::Safetensors { .. })));
+        assert!(matches!(
+            read_tensors(source.path(), &layout, Kind::Float),
+            Err(ModelError::Safetensors { .. })
+        ));
     }
 
     #[test]
     fn an_index_may_not_point_out_of_its_folder() {
         let (source, layout, _) = source();
-        std::fs::write(source.path().join("model.safetensors.index.json"), r#"{"weight_map": {"a": "../a.safetensors"}}"#).unwrap();
+        std::fs::write(
+            source.path().join("model.safetensors.index.json"),
+            r#"{"weight_map": {"a": "../a.safetensors"}}"#,
+        )
+        .unwrap();
         let error = read_tensors(source.path(), &layout, Kind::Float).unwrap_err().to_string();
         assert!(error.ends_with("shard `../a.safetensors` is not a file of the folder"), "{error}");
     }

@@ -1,5 +1,6 @@
-//! One transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`; `activations(x, w) → Saved` is the part of forward that a backward
-//! pass without kept activations repeats.
+//! One transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`;
+//! `activations(x, w) → Saved` is the part of forward that a backward pass without kept activations
+//! repeats.
 //!
 //! ```text
 //!  x ─┬─ norm ─ q k v ─ rotary ─ attention ─ o ─(+)─┬─ norm ─ gate up ─ SwiGLU ─ down ─(+)─▶ y
@@ -11,7 +12,10 @@
 use tch::{Kind, Tensor};
 
 use super::attention::{AttentionSaved, attention, attention_backward};
-use super::ops::{NormSaved, Rotary, linear, linear_weight_gradient, rms_norm, rms_norm_backward, swiglu, swiglu_backward};
+use super::ops::{
+    NormSaved, Rotary, linear, linear_weight_gradient, rms_norm, rms_norm_backward, swiglu,
+    swiglu_backward,
+};
 use super::{Layout, ModelConfig, ModelError, PackedTokens};
 
 /// Activations the derivative needs; no weights.
@@ -27,7 +31,8 @@ pub struct Saved {
     gate_up_T2F: Tensor,
 }
 
-/// A layer's tensors as views of its flat vector (weights, or the gradient being written). q, k, v are one matrix, and so are gate and up.
+/// A layer's tensors as views of its flat vector (weights, or the gradient being written). q, k, v
+/// are one matrix, and so are gate and up.
 struct Views {
     attention_norm_H: Tensor,
     qkv: Tensor,
@@ -43,9 +48,17 @@ struct Views {
 impl Views {
     fn new(flat: &Tensor, layout: &Layout, config: &ModelConfig) -> Self {
         let tensors = layout.tensors();
-        // The tensors `first..=last` as one vector, and as one matrix with the columns of the first.
-        let vector = |first: usize, last: usize| flat.narrow(0, tensors[first].offset, tensors[last].offset + tensors[last].numel() - tensors[first].offset);
-        let matrix = |first: usize, last: usize| vector(first, last).view([-1, tensors[first].shape[1]]);
+        // The tensors `first..=last` as one vector, and as one matrix with the columns of the
+        // first.
+        let vector = |first: usize, last: usize| {
+            flat.narrow(
+                0,
+                tensors[first].offset,
+                tensors[last].offset + tensors[last].numel() - tensors[first].offset,
+            )
+        };
+        let matrix =
+            |first: usize, last: usize| vector(first, last).view([-1, tensors[first].shape[1]]);
         // After norm, q, k, v come what only some architectures have.
         let head_norms = 4 + if config.qkv_bias { 3 } else { 0 };
         let o = head_norms + if config.qk_norm { 2 } else { 0 };
@@ -53,7 +66,9 @@ impl Views {
             attention_norm_H: vector(0, 0),
             qkv: matrix(1, 3),
             qkv_bias: config.qkv_bias.then(|| vector(4, 6)),
-            head_norms: config.qk_norm.then(|| [vector(head_norms, head_norms), vector(head_norms + 1, head_norms + 1)]),
+            head_norms: config
+                .qk_norm
+                .then(|| [vector(head_norms, head_norms), vector(head_norms + 1, head_norms + 1)]),
             o: matrix(o, o),
             mlp_norm_H: vector(o + 1, o + 1),
             gate_up: matrix(o + 2, o + 3),
@@ -65,7 +80,10 @@ impl Views {
     fn head_norms(&self, config: &ModelConfig) -> Option<Tensor> {
         let [q, k] = self.head_norms.as_ref()?;
         let heads = |weight_D: &Tensor, heads| weight_D.unsqueeze(0).expand([heads, -1], false);
-        Some(Tensor::cat(&[heads(q, config.num_attention_heads), heads(k, config.num_key_value_heads)], 0))
+        Some(Tensor::cat(
+            &[heads(q, config.num_attention_heads), heads(k, config.num_key_value_heads)],
+            0,
+        ))
     }
 }
 
@@ -77,22 +95,39 @@ pub struct Context<'a> {
 }
 
 /// `x` `[T, H]` through the layer with flat weights `weights`.
-pub fn forward(context: &Context<'_>, layout: &Layout, weights: &Tensor, x_TH: &Tensor) -> Result<(Tensor, Saved), ModelError> {
+pub fn forward(
+    context: &Context<'_>,
+    layout: &Layout,
+    weights: &Tensor,
+    x_TH: &Tensor,
+) -> Result<(Tensor, Saved), ModelError> {
     let w = Views::new(weights, layout, context.config);
     let (middle_TH, saved) = until_gate_up(context, &w, x_TH)?;
     Ok((linear(&swiglu(&saved.gate_up_T2F), &w.down, None) + middle_TH, saved))
 }
 
 /// What [`forward`] saves, without its output.
-pub fn activations(context: &Context<'_>, layout: &Layout, weights: &Tensor, x_TH: &Tensor) -> Result<Saved, ModelError> {
+pub fn activations(
+    context: &Context<'_>,
+    layout: &Layout,
+    weights: &Tensor,
+    x_TH: &Tensor,
+) -> Result<Saved, ModelError> {
     Ok(until_gate_up(context, &Views::new(weights, layout, context.config), x_TH)?.1)
 }
 
-/// Everything but the last product: (the residual stream between attention and feed-forward `[T, H]`, saved).
-fn until_gate_up(context: &Context<'_>, w: &Views, x_TH: &Tensor) -> Result<(Tensor, Saved), ModelError> {
+/// Everything but the last product: (the residual stream between attention and feed-forward `[T,
+/// H]`, saved).
+fn until_gate_up(
+    context: &Context<'_>,
+    w: &Views,
+    x_TH: &Tensor,
+) -> Result<(Tensor, Saved), ModelError> {
     let config = context.config;
-    let (attention_input_TH, attention_norm) = rms_norm(x_TH, &w.attention_norm_H, config.rms_norm_eps);
-    let (qk_TAD, v_TKD) = split_qkv(&linear(&attention_input_TH, &w.qkv, w.qkv_bias.as_ref()), config);
+    let (attention_input_TH, attention_norm) =
+        rms_norm(x_TH, &w.attention_norm_H, config.rms_norm_eps);
+    let (qk_TAD, v_TKD) =
+        split_qkv(&linear(&attention_input_TH, &w.qkv, w.qkv_bias.as_ref()), config);
     let (qk_TAD, qk_norm) = match w.head_norms(config) {
         Some(weight_AD) => {
             let (normed_TAD, saved) = rms_norm(&qk_TAD, &weight_AD, config.rms_norm_eps);
@@ -103,15 +138,34 @@ fn until_gate_up(context: &Context<'_>, w: &Views, x_TH: &Tensor) -> Result<(Ten
     let rotated_TAD = context.rotary.apply(&qk_TAD);
     let q_TAD = rotated_TAD.narrow(1, 0, config.num_attention_heads);
     let k_TKD = rotated_TAD.narrow(1, config.num_attention_heads, config.num_key_value_heads);
-    let (attention_output_TH, attention) = attention(&q_TAD, &k_TKD, &v_TKD, context.packed, config)?;
+    let (attention_output_TH, attention) =
+        attention(&q_TAD, &k_TKD, &v_TKD, context.packed, config)?;
     let middle_TH = linear(&attention_output_TH, &w.o, None) + x_TH;
     let (mlp_input_TH, mlp_norm) = rms_norm(&middle_TH, &w.mlp_norm_H, config.rms_norm_eps);
     let gate_up_T2F = linear(&mlp_input_TH, &w.gate_up, None);
-    Ok((middle_TH, Saved { attention_norm, attention_input_TH, qk_norm, attention, attention_output_TH, mlp_norm, mlp_input_TH, gate_up_T2F }))
+    Ok((
+        middle_TH,
+        Saved {
+            attention_norm,
+            attention_input_TH,
+            qk_norm,
+            attention,
+            attention_output_TH,
+            mlp_norm,
+            mlp_input_TH,
+            gate_up_T2F,
+        },
+    ))
 }
 
 /// From `dy` `[T, H]` to (`dx` `[T, H]`, the flat fp32 gradient of the layer's weights).
-pub fn backward(context: &Context<'_>, layout: &Layout, weights: &Tensor, saved: &Saved, dy_TH: &Tensor) -> Result<(Tensor, Tensor), ModelError> {
+pub fn backward(
+    context: &Context<'_>,
+    layout: &Layout,
+    weights: &Tensor,
+    saved: &Saved,
+    dy_TH: &Tensor,
+) -> Result<(Tensor, Tensor), ModelError> {
     let w = Views::new(weights, layout, context.config);
     let gradient = Tensor::empty([layout.numel()], (Kind::Float, dy_TH.device()));
     let mut g = Views::new(&gradient, layout, context.config);
@@ -125,17 +179,28 @@ fn mlp_backward(w: &Views, g: &mut Views, saved: &Saved, dy_TH: &Tensor) -> Tens
     linear_weight_gradient(&mut g.down, dy_TH, &activated_TF);
     drop(activated_TF);
     linear_weight_gradient(&mut g.gate_up, &dgate_up_T2F, &saved.mlp_input_TH);
-    let (dthrough_TH, dnorm_H) = rms_norm_backward(&dgate_up_T2F.matmul(&w.gate_up), &saved.mlp_norm, &w.mlp_norm_H);
+    let (dthrough_TH, dnorm_H) =
+        rms_norm_backward(&dgate_up_T2F.matmul(&w.gate_up), &saved.mlp_norm, &w.mlp_norm_H);
     g.mlp_norm_H.copy_(&dnorm_H);
     dthrough_TH + dy_TH
 }
 
-fn attention_part_backward(context: &Context<'_>, w: &Views, g: &mut Views, saved: &Saved, dy_TH: &Tensor) -> Result<Tensor, ModelError> {
+fn attention_part_backward(
+    context: &Context<'_>,
+    w: &Views,
+    g: &mut Views,
+    saved: &Saved,
+    dy_TH: &Tensor,
+) -> Result<Tensor, ModelError> {
     let (config, tokens) = (context.config, context.packed.num_tokens());
     let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
     linear_weight_gradient(&mut g.o, dy_TH, &saved.attention_output_TH);
-    let (dq_TAD, dk_TKD, dv_TKD) = attention_backward(&dy_TH.matmul(&w.o), &saved.attention, context.packed, config)?;
-    let dqkv = Tensor::empty([tokens, queries + 2 * keys, config.head_dim], (dy_TH.kind(), dy_TH.device()));
+    let (dq_TAD, dk_TKD, dv_TKD) =
+        attention_backward(&dy_TH.matmul(&w.o), &saved.attention, context.packed, config)?;
+    let dqkv = Tensor::empty(
+        [tokens, queries + 2 * keys, config.head_dim],
+        (dy_TH.kind(), dy_TH.device()),
+    );
     let mut dqk_TAD = dqkv.narrow(1, 0, queries + keys);
     context.rotary.backward_into(&dqk_TAD.narrow(1, 0, queries), &dq_TAD);
     context.rotary.backward_into(&dqk_TAD.narrow(1, queries, keys), &dk_TKD);
@@ -146,16 +211,29 @@ fn attention_part_backward(context: &Context<'_>, w: &Views, g: &mut Views, save
     if let Some(bias) = &mut g.qkv_bias {
         bias.copy_(&dqkv.sum_dim_intlist([0].as_slice(), false, Kind::Float));
     }
-    let (dthrough_TH, dnorm_H) = rms_norm_backward(&dqkv.matmul(&w.qkv), &saved.attention_norm, &w.attention_norm_H);
+    let (dthrough_TH, dnorm_H) =
+        rms_norm_backward(&dqkv.matmul(&w.qkv), &saved.attention_norm, &w.attention_norm_H);
     g.attention_norm_H.copy_(&dnorm_H);
     Ok(dthrough_TH + dy_TH)
 }
 
 /// `dqk` through the norms of query and key heads, in place, for architectures that have them.
-fn head_norms_backward(config: &ModelConfig, w: &Views, g: &mut Views, saved: &Saved, dqk_TAD: &mut Tensor) {
-    let (Some(weight_AD), Some(saved), Some([q, k])) = (w.head_norms(config), &saved.qk_norm, &mut g.head_norms) else { return };
+fn head_norms_backward(
+    config: &ModelConfig,
+    w: &Views,
+    g: &mut Views,
+    saved: &Saved,
+    dqk_TAD: &mut Tensor,
+) {
+    let (Some(weight_AD), Some(saved), Some([q, k])) =
+        (w.head_norms(config), &saved.qk_norm, &mut g.head_norms)
+    else {
+        return;
+    };
     let (dx_TAD, dweight_AD) = rms_norm_backward(dqk_TAD, saved, &weight_AD);
-    let sum = |first, heads| dweight_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float);
+    let sum = |first, heads| {
+        dweight_AD.narrow(0, first, heads).sum_dim_intlist([0].as_slice(), false, Kind::Float)
+    };
     q.copy_(&sum(0, config.num_attention_heads));
     k.copy_(&sum(config.num_attention_heads, config.num_key_value_heads));
     dqk_TAD.copy_(&dx_TAD);

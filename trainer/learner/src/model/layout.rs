@@ -6,7 +6,8 @@
 //!                   (│ separates views of one GEMM)              └──── Qwen2 ───┘ └──── Qwen3 ────┘
 //!  block L+1        model.norm │ lm_head (unless tied)
 //! ```
-//! q, k, v are neighbours, their biases are, and gate and up are, so that each can be used as one matrix or vector without copying.
+//! q, k, v are neighbours, their biases are, and gate and up are, so that each can be used as one
+//! matrix or vector without copying.
 
 use tch::Tensor;
 
@@ -57,7 +58,10 @@ impl Layout {
 
     /// Views of the tensors in `flat` `[numel]`, in order. They share its memory.
     pub fn views(&self, flat: &Tensor) -> Vec<Tensor> {
-        self.tensors.iter().map(|spec| flat.narrow(0, spec.offset, spec.numel()).view(spec.shape.as_slice())).collect()
+        self.tensors
+            .iter()
+            .map(|spec| flat.narrow(0, spec.offset, spec.numel()).view(spec.shape.as_slice()))
+            .collect()
     }
 }
 
@@ -71,10 +75,15 @@ impl ModelLayout {
     /// The layout of a model of this shape.
     pub fn new(config: &ModelConfig) -> Self {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-        let mut blocks = vec![Layout::default().with("model.embed_tokens.weight".to_owned(), &[vocab, hidden])];
+        let mut blocks =
+            vec![Layout::default().with("model.embed_tokens.weight".to_owned(), &[vocab, hidden])];
         blocks.extend((0..config.num_hidden_layers).map(|layer| layer_layout(config, layer)));
         let last = Layout::default().with("model.norm.weight".to_owned(), &[hidden]);
-        blocks.push(if config.tie_word_embeddings { last } else { last.with("lm_head.weight".to_owned(), &[vocab, hidden]) });
+        blocks.push(if config.tie_word_embeddings {
+            last
+        } else {
+            last.with("lm_head.weight".to_owned(), &[vocab, hidden])
+        });
         Self { blocks }
     }
 
@@ -91,7 +100,10 @@ impl ModelLayout {
 
 fn layer_layout(config: &ModelConfig, layer: usize) -> Layout {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let (queries, keys) = (config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim);
+    let (queries, keys) = (
+        config.num_attention_heads * config.head_dim,
+        config.num_key_value_heads * config.head_dim,
+    );
     let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
     let bias = |part: &str| format!("model.layers.{layer}.{part}.bias");
     let mut layout = Layout::default()
@@ -100,10 +112,15 @@ fn layer_layout(config: &ModelConfig, layer: usize) -> Layout {
         .with(name("self_attn.k_proj"), &[keys, hidden])
         .with(name("self_attn.v_proj"), &[keys, hidden]);
     if config.qkv_bias {
-        layout = layout.with(bias("self_attn.q_proj"), &[queries]).with(bias("self_attn.k_proj"), &[keys]).with(bias("self_attn.v_proj"), &[keys]);
+        layout = layout
+            .with(bias("self_attn.q_proj"), &[queries])
+            .with(bias("self_attn.k_proj"), &[keys])
+            .with(bias("self_attn.v_proj"), &[keys]);
     }
     if config.qk_norm {
-        layout = layout.with(name("self_attn.q_norm"), &[config.head_dim]).with(name("self_attn.k_norm"), &[config.head_dim]);
+        layout = layout
+            .with(name("self_attn.q_norm"), &[config.head_dim])
+            .with(name("self_attn.k_norm"), &[config.head_dim]);
     }
     layout
         .with(name("self_attn.o_proj"), &[hidden, queries])

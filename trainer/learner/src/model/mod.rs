@@ -1,19 +1,24 @@
-//! The language model for one device: forward and backward by hand, block by block. Sharding is applied from outside, through [`Parameters`].
+//! The language model for one device: forward and backward by hand, block by block. Sharding is
+//! applied from outside, through [`Parameters`].
 //!
-//! It does no IO but for [`hugging_face`], knows no ranks, no optimizer and no algorithm: the loss is a closure over log-probabilities.
+//! It does no IO but for [`hugging_face`], knows no ranks, no optimizer and no algorithm: the loss
+//! is a closure over log-probabilities.
 //!
 //! ```text
 //!  block        0 embedding      1..=L layers           L+1 final norm and head
 //!  forward      tokens_T ──▶ x_TH ──▶ … Saved … ──▶ x_TH ──▶ logits of trained tokens, in chunks ──▶ loss closure
 //!  backward     ◀── gradient of block ◀── … gradient … ◀── dx_TH ◀──────────────┘
 //! ```
-//! Weights are asked for when a block is about to run, in both directions, and dropped after it; `Saved` holds activations only.
+//! Weights are asked for when a block is about to run, in both directions, and dropped after it;
+//! `Saved` holds activations only.
 //!
-//! Read in this order: [`config`], [`rope`], [`layout`], [`packed`], [`parameters`], then `pass` (the whole model), `layer`, `attention`, `head`, `ops`.
+//! Read in this order: [`config`], [`rope`], [`layout`], [`packed`], [`parameters`], then `pass`
+//! (the whole model), `layer`, `attention`, `head`, `ops`.
 //!
-//! Shape suffixes: T tokens of a micro-batch, N its trained tokens, H hidden size, V vocabulary, A attention heads, K key-value heads, D head size,
-//! F feed-forward size, B sequences of a bucket, S their padded length.
-//! Operations of tch panic on shapes that do not fit; every input from outside is checked in [`config`], [`hugging_face`] and [`packed`].
+//! Shape suffixes: T tokens of a micro-batch, N its trained tokens, H hidden size, V vocabulary, A
+//! attention heads, K key-value heads, D head size, F feed-forward size, B sequences of a bucket, S
+//! their padded length. Operations of tch panic on shapes that do not fit; every input from outside
+//! is checked in [`config`], [`hugging_face`] and [`packed`].
 
 mod attention;
 pub mod config;

@@ -1,4 +1,5 @@
-//! The elementwise parts of a layer, each beside its derivative. Shapes as in the module above; `…` is any leading dimensions.
+//! The elementwise parts of a layer, each beside its derivative. Shapes as in the module above; `…`
+//! is any leading dimensions.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -12,7 +13,8 @@ pub struct NormSaved {
     scale_T1: Tensor,
 }
 
-/// RMSNorm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension: `x ÷ rms(x) · weight`, the mean square in fp32.
+/// RMSNorm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension: `x ÷ rms(x) · weight`,
+/// the mean square in fp32.
 ///
 /// `x` is `[T, H]` with a weight `[H]`, or `[T, heads, D]` with a weight `[heads, D]`.
 pub fn rms_norm(x_TH: &Tensor, weight_H: &Tensor, epsilon: f64) -> (Tensor, NormSaved) {
@@ -22,7 +24,8 @@ pub fn rms_norm(x_TH: &Tensor, weight_H: &Tensor, epsilon: f64) -> (Tensor, Norm
     (y_TH, NormSaved { x_TH: x_TH.shallow_clone(), scale_T1 })
 }
 
-/// Derivative of [`rms_norm`]: from `dy_TH` to (`dx_TH` in the kind of x, `dweight_H` in fp32 and the weight's shape).
+/// Derivative of [`rms_norm`]: from `dy_TH` to (`dx_TH` in the kind of x, `dweight_H` in fp32 and
+/// the weight's shape).
 pub fn rms_norm_backward(dy_TH: &Tensor, saved: &NormSaved, weight_H: &Tensor) -> (Tensor, Tensor) {
     let normed_TH = saved.x_TH.to_kind(Kind::Float) * &saved.scale_T1;
     let dy32_TH = dy_TH.to_kind(Kind::Float);
@@ -43,7 +46,8 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// Tables for `positions_T` and the `D/2` frequencies, with angles in fp32 and the result in `kind`, as transformers computes them.
+    /// Tables for `positions_T` and the `D/2` frequencies, with angles in fp32 and the result in
+    /// `kind`, as transformers computes them.
     pub fn new(positions_T: &Tensor, frequencies: &[f32], kind: Kind) -> Self {
         let frequencies_D = Tensor::from_slice(frequencies).to_device(positions_T.device());
         let angles_T1D = positions_T.to_kind(Kind::Float).view([-1, 1, 1]) * frequencies_D;
@@ -63,7 +67,13 @@ impl Rotary {
         self.rotate_into(out_TAD, dy_TAD, &self.minus_sin_T1D, &self.sin_T1D);
     }
 
-    fn rotate_into(&self, out_TAD: &Tensor, x_TAD: &Tensor, sin_T1D: &Tensor, minus_sin_T1D: &Tensor) {
+    fn rotate_into(
+        &self,
+        out_TAD: &Tensor,
+        x_TAD: &Tensor,
+        sin_T1D: &Tensor,
+        minus_sin_T1D: &Tensor,
+    ) {
         let (x, out) = (x_TAD.chunk(2, -1), out_TAD.chunk(2, -1));
         for (own, other, sin_T1D) in [(0, 1, minus_sin_T1D), (1, 0, sin_T1D)] {
             let _ = x[own].multiply_out(&out[own], &self.cos_T1D).addcmul_(&x[other], sin_T1D);
@@ -79,7 +89,8 @@ pub fn swiglu(gate_up_T2F: &Tensor) -> Tensor {
 
 /// [`swiglu`] and its derivative by `gate_up`, which share their first step.
 pub fn swiglu_backward(dy_TF: &Tensor, gate_up_T2F: &Tensor) -> (Tensor, Tensor) {
-    let dgate_up_T2F = Tensor::empty(gate_up_T2F.size(), (gate_up_T2F.kind(), gate_up_T2F.device()));
+    let dgate_up_T2F =
+        Tensor::empty(gate_up_T2F.size(), (gate_up_T2F.kind(), gate_up_T2F.device()));
     let (halves, derivatives) = (gate_up_T2F.chunk(2, -1), dgate_up_T2F.chunk(2, -1));
     let (gate_TF, up_TF) = (&halves[0], &halves[1]);
     let mut silu_TF = gate_TF.silu();
@@ -113,13 +124,18 @@ mod tests {
 
     /// Largest difference between the derivative given and autograd's.
     fn difference(output: &Tensor, dy: &Tensor, leaf: &Tensor, given: &Tensor) -> f64 {
-        let expected = Tensor::run_backward(&[(output * dy).sum(Kind::Double)], &[leaf], true, false);
+        let expected =
+            Tensor::run_backward(&[(output * dy).sum(Kind::Double)], &[leaf], true, false);
         f64::try_from((&expected[0] - given.to_kind(Kind::Double)).abs().max()).unwrap()
     }
 
     #[test]
     fn the_derivative_of_rms_norm_is_autograds() {
-        let (x, weight, dy) = (random(&[5, 8]).to_kind(Kind::Float).set_requires_grad(true), random(&[8]).to_kind(Kind::Float), random(&[5, 8]));
+        let (x, weight, dy) = (
+            random(&[5, 8]).to_kind(Kind::Float).set_requires_grad(true),
+            random(&[8]).to_kind(Kind::Float),
+            random(&[5, 8]),
+        );
         let weight = weight.set_requires_grad(true);
         let (y, saved) = rms_norm(&x, &weight, 1e-6);
         let (dx, dweight) = rms_norm_backward(&dy, &saved, &weight);
@@ -137,7 +153,11 @@ mod tests {
 
     #[test]
     fn rotating_back_undoes_the_rotation_and_position_0_turns_nothing() {
-        let rotary = Rotary::new(&Tensor::from_slice(&[0_i64, 1, 700]), &[1.0, 0.1, 0.01, 0.001], Kind::Double);
+        let rotary = Rotary::new(
+            &Tensor::from_slice(&[0_i64, 1, 700]),
+            &[1.0, 0.1, 0.01, 0.001],
+            Kind::Double,
+        );
         let x = random(&[3, 2, 8]);
         let y = rotary.apply(&x);
         let back = x.empty_like();

@@ -1,7 +1,9 @@
-//! A micro-batch: sequences packed one after another without padding, and how they are laid out for attention.
+//! A micro-batch: sequences packed one after another without padding, and how they are laid out for
+//! attention.
 //!
-//! Worked example: two sequences `[5 6 7] [8 9]` with mask `[0 1 1] [0 1]`:
-//! positions `0 1 2 0 1`; trained tokens are 1, 2, 4, each predicted from the row before it (0, 1, 3), in sequences 0, 0, 1.
+//! Worked example: two sequences `[5 6 7] [8 9]` with mask `[0 1 1] [0 1]`: positions `0 1 2 0 1`;
+//! trained tokens are 1, 2, 4, each predicted from the row before it (0, 1, 3), in sequences 0, 0,
+//! 1.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -11,7 +13,8 @@ use tch::Tensor;
 
 use super::ModelError;
 
-/// Packed sequences. It may be empty: passes over it make the same calls to `Parameters` and add zeros.
+/// Packed sequences. It may be empty: passes over it make the same calls to `Parameters` and add
+/// zeros.
 #[derive(Debug)]
 pub struct PackedTokens {
     pub(super) tokens_T: Tensor,
@@ -21,7 +24,8 @@ pub struct PackedTokens {
     pub(super) buckets: Vec<Bucket>,
 }
 
-/// Sequences of like length, padded on the right to one length for attention. Being behind the causal mask, padding changes no other row.
+/// Sequences of like length, padded on the right to one length for attention. Being behind the
+/// causal mask, padding changes no other row.
 #[derive(Debug)]
 pub(super) struct Bucket {
     /// Sequences.
@@ -49,15 +53,27 @@ enum Rows {
 }
 
 impl PackedTokens {
-    /// Packs sequences of `lengths` tokens, concatenated in `tokens`; `mask` is 1 at tokens to be trained on.
+    /// Packs sequences of `lengths` tokens, concatenated in `tokens`; `mask` is 1 at tokens to be
+    /// trained on.
     ///
     /// # Errors
-    /// Lengths that do not add up, an empty sequence, a trained first token (nothing predicts it), a token outside the vocabulary.
-    pub fn new(tokens: &[i64], mask: &[u8], lengths: &[usize], vocab_size: i64) -> Result<Self, ModelError> {
+    /// Lengths that do not add up, an empty sequence, a trained first token (nothing predicts it),
+    /// a token outside the vocabulary.
+    pub fn new(
+        tokens: &[i64],
+        mask: &[u8],
+        lengths: &[usize],
+        vocab_size: i64,
+    ) -> Result<Self, ModelError> {
         check(tokens, mask, lengths, vocab_size).map_err(ModelError::Packed)?;
         let positions: Vec<i64> = lengths.iter().flat_map(|&length| 0..length as i64).collect();
-        let sequence_of: Vec<i64> = lengths.iter().enumerate().flat_map(|(index, &length)| std::iter::repeat_n(index as i64, length)).collect();
-        let trained: Vec<i64> = (0..tokens.len()).filter(|&row| mask[row] != 0).map(|row| row as i64).collect();
+        let sequence_of: Vec<i64> = lengths
+            .iter()
+            .enumerate()
+            .flat_map(|(index, &length)| std::iter::repeat_n(index as i64, length))
+            .collect();
+        let trained: Vec<i64> =
+            (0..tokens.len()).filter(|&row| mask[row] != 0).map(|row| row as i64).collect();
         let sequence: Vec<i64> = trained.iter().map(|&row| sequence_of[row as usize]).collect();
         Ok(Self {
             tokens_T: Tensor::from_slice(tokens),
@@ -100,7 +116,8 @@ impl PackedTokens {
 }
 
 impl Bucket {
-    /// The bucket's rows of `x` `[T, …]` in padded form `[B × S, …]`; what stands at padding is finite and of no meaning.
+    /// The bucket's rows of `x` `[T, …]` in padded form `[B × S, …]`; what stands at padding is
+    /// finite and of no meaning.
     pub(super) fn pad(&self, x: &Tensor) -> Tensor {
         match &self.rows {
             Rows::From(first) => x.narrow(0, *first, self.num_sequences * self.padded),
@@ -121,7 +138,9 @@ impl Bucket {
     pub(super) fn unpad_into(&self, out: &mut Tensor, x: &Tensor) {
         match &self.rows {
             Rows::From(first) => out.narrow(0, *first, self.num_sequences * self.padded).copy_(x),
-            Rows::Scattered { rows, slots, .. } => drop(out.index_copy_(0, rows, &x.index_select(0, slots))),
+            Rows::Scattered { rows, slots, .. } => {
+                drop(out.index_copy_(0, rows, &x.index_select(0, slots)))
+            }
         }
     }
 }
@@ -129,10 +148,17 @@ impl Bucket {
 fn check(tokens: &[i64], mask: &[u8], lengths: &[usize], vocab_size: i64) -> Result<(), String> {
     let total: usize = lengths.iter().sum();
     if total != tokens.len() || mask.len() != tokens.len() {
-        return Err(format!("{} tokens, {} mask entries, lengths that add up to {total}", tokens.len(), mask.len()));
+        return Err(format!(
+            "{} tokens, {} mask entries, lengths that add up to {total}",
+            tokens.len(),
+            mask.len()
+        ));
     }
     if let Some(row) = tokens.iter().position(|token| !(0..vocab_size).contains(token)) {
-        return Err(format!("token {} at row {row} is outside the vocabulary of {vocab_size}", tokens[row]));
+        return Err(format!(
+            "token {} at row {row} is outside the vocabulary of {vocab_size}",
+            tokens[row]
+        ));
     }
     let mut first = 0;
     for (index, &length) in lengths.iter().enumerate() {
@@ -140,14 +166,17 @@ fn check(tokens: &[i64], mask: &[u8], lengths: &[usize], vocab_size: i64) -> Res
             return Err(format!("sequence {index} is empty"));
         }
         if mask[first] != 0 {
-            return Err(format!("the first token of sequence {index} is marked as trained, but nothing predicts it"));
+            return Err(format!(
+                "the first token of sequence {index} is marked as trained, but nothing predicts it"
+            ));
         }
         first += length;
     }
     Ok(())
 }
 
-/// One bucket for each power of two: at most half of a bucket is padding, and the number of attention calls does not grow with the sequences.
+/// One bucket for each power of two: at most half of a bucket is padding, and the number of
+/// attention calls does not grow with the sequences.
 fn buckets(lengths: &[usize]) -> Vec<Bucket> {
     let mut by_size: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     let mut first = 0;
@@ -161,15 +190,20 @@ fn buckets(lengths: &[usize]) -> Vec<Bucket> {
 /// `sequences`: (first row, length), not empty, by first row.
 fn bucket(sequences: &[(usize, usize)]) -> Bucket {
     let padded = sequences.iter().map(|&(_, length)| length).max().unwrap_or(0);
-    let (num_sequences, first) = (sequences.len() as i64, sequences.first().map_or(0, |&(first, _)| first));
-    let dense = sequences.iter().enumerate().all(|(index, &place)| place == (first + index * padded, padded));
+    let (num_sequences, first) =
+        (sequences.len() as i64, sequences.first().map_or(0, |&(first, _)| first));
+    let dense = sequences
+        .iter()
+        .enumerate()
+        .all(|(index, &place)| place == (first + index * padded, padded));
     let rows = if dense { Rows::From(first as i64) } else { scattered(sequences, padded) };
     Bucket { num_sequences, padded: padded as i64, rows }
 }
 
 fn scattered(sequences: &[(usize, usize)], padded: usize) -> Rows {
-    let places =
-        sequences.iter().enumerate().flat_map(|(index, &(first, length))| (0..padded).map(move |place| (index * padded + place, first, place, length)));
+    let places = sequences.iter().enumerate().flat_map(|(index, &(first, length))| {
+        (0..padded).map(move |place| (index * padded + place, first, place, length))
+    });
     let mut sources = Vec::with_capacity(sequences.len() * padded);
     let (mut rows, mut slots, mut padding) = (Vec::new(), Vec::new(), Vec::new());
     for (slot, first, place, length) in places {
@@ -181,7 +215,8 @@ fn scattered(sequences: &[(usize, usize)], padded: usize) -> Rows {
         }
         sources.push((first + if place < length { place } else { 0 }) as i64);
     }
-    let [rows, slots, sources, padding] = [rows, slots, sources, padding].map(|values| Tensor::from_slice(&values));
+    let [rows, slots, sources, padding] =
+        [rows, slots, sources, padding].map(|values| Tensor::from_slice(&values));
     Rows::Scattered { rows, slots, sources, padding }
 }
 
@@ -206,14 +241,16 @@ mod tests {
     #[test]
     fn sequences_of_like_length_share_a_padded_bucket() {
         let packed = PackedTokens::new(&[0; 12], &[0; 12], &[3, 5, 4], 10).unwrap();
-        let shapes: Vec<_> = packed.buckets.iter().map(|bucket| (bucket.num_sequences, bucket.padded)).collect();
+        let shapes: Vec<_> =
+            packed.buckets.iter().map(|bucket| (bucket.num_sequences, bucket.padded)).collect();
         assert_eq!(shapes, [(2, 4), (1, 5)]);
         let x = tch::Tensor::arange(12, (tch::Kind::Int64, tch::Device::Cpu));
         assert_eq!(vec(&packed.buckets[0].pad(&x)), [0, 1, 2, 0, 8, 9, 10, 11]);
         assert_eq!(vec(&packed.buckets[0].pad_with_zeros(&x)), [0, 1, 2, 0, 8, 9, 10, 11]);
         assert_eq!(vec(&packed.buckets[0].pad_with_zeros(&(x + 1))), [1, 2, 3, 0, 9, 10, 11, 12]);
         let mut out = tch::Tensor::from_slice(&[-1_i64; 12]);
-        packed.buckets[0].unpad_into(&mut out, &tch::Tensor::arange(8, (tch::Kind::Int64, tch::Device::Cpu)));
+        packed.buckets[0]
+            .unpad_into(&mut out, &tch::Tensor::arange(8, (tch::Kind::Int64, tch::Device::Cpu)));
         packed.buckets[1].unpad_into(&mut out, &tch::Tensor::from_slice(&[20_i64, 21, 22, 23, 24]));
         assert_eq!(vec(&out), [0, 1, 2, 20, 21, 22, 23, 24, 4, 5, 6, 7]);
     }
@@ -227,9 +264,17 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let error = |tokens: &[i64], mask: &[u8], lengths: &[usize]| PackedTokens::new(tokens, mask, lengths, 10).unwrap_err().to_string();
-        assert_eq!(error(&[1, 2], &[0, 1], &[3]), "the packed tokens are inconsistent: 2 tokens, 2 mask entries, lengths that add up to 3");
-        assert_eq!(error(&[1, 10], &[0, 1], &[2]), "the packed tokens are inconsistent: token 10 at row 1 is outside the vocabulary of 10");
+        let error = |tokens: &[i64], mask: &[u8], lengths: &[usize]| {
+            PackedTokens::new(tokens, mask, lengths, 10).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error(&[1, 2], &[0, 1], &[3]),
+            "the packed tokens are inconsistent: 2 tokens, 2 mask entries, lengths that add up to 3"
+        );
+        assert_eq!(
+            error(&[1, 10], &[0, 1], &[2]),
+            "the packed tokens are inconsistent: token 10 at row 1 is outside the vocabulary of 10"
+        );
         let trained_first = "the packed tokens are inconsistent: the first token of sequence 1 is marked as trained, but nothing predicts it";
         assert_eq!(error(&[1, 2, 3], &[0, 1, 1], &[2, 1]), trained_first);
     }

@@ -5,8 +5,9 @@
 //!             and adds the gradients of             L+1, (0 if tied),      L..=1, 0       one after the use of each
 //!  logprobs   asks for weights of         0, 1..=L, L+1, (0 if tied)
 //! ```
-//! An empty micro-batch goes the same way with tensors of no rows. A model that recomputes keeps each layer's input only, and repeats the layer's forward
-//! pass with the weights that its backward pass asks for: the calls are the same.
+//! An empty micro-batch goes the same way with tensors of no rows. A model that recomputes keeps
+//! each layer's input only, and repeats the layer's forward pass with the weights that its backward
+//! pass asks for: the calls are the same.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -91,8 +92,9 @@ impl Model {
         &self.layout
     }
 
-    /// Runs the micro-batch forward and backward. `loss` sees each chunk of trained tokens once, in order, and returns the derivative of the total loss
-    /// by each of its log-probabilities; the gradients are added to `parameters`.
+    /// Runs the micro-batch forward and backward. `loss` sees each chunk of trained tokens once, in
+    /// order, and returns the derivative of the total loss by each of its log-probabilities; the
+    /// gradients are added to `parameters`.
     pub fn forward_backward(
         &self,
         parameters: &mut dyn Parameters,
@@ -110,32 +112,59 @@ impl Model {
             let weights = parameters.weights(block)?;
             let saved = match kept {
                 Kept::Everything(saved) => saved,
-                Kept::Input(x_TH) => layer::activations(&context, self.block(block), &weights, &x_TH)?,
+                Kept::Input(x_TH) => {
+                    layer::activations(&context, self.block(block), &weights, &x_TH)?
+                }
             };
-            let (dx, gradient) = layer::backward(&context, self.block(block), &weights, &saved, &dx_TH)?;
+            let (dx, gradient) =
+                layer::backward(&context, self.block(block), &weights, &saved, &dx_TH)?;
             dx_TH = dx;
             parameters.add_gradient(block, &gradient)?;
         }
-        let dtable_VH = Tensor::embedding_dense_backward(&dx_TH.to_kind(Kind::Float), &packed.tokens_T, self.config.vocab_size, -1, false);
+        let dtable_VH = Tensor::embedding_dense_backward(
+            &dx_TH.to_kind(Kind::Float),
+            &packed.tokens_T,
+            self.config.vocab_size,
+            -1,
+            false,
+        );
         parameters.add_gradient(0, &dtable_VH.view([-1]))
     }
 
     /// Log-probabilities of the trained tokens, without gradients.
-    pub fn logprobs(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, temperature: f64) -> Result<TokenLogprobs, ModelError> {
+    pub fn logprobs(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        temperature: f64,
+    ) -> Result<TokenLogprobs, ModelError> {
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let top = self.top(parameters, packed, &x_TH)?;
         let options = (Kind::Float, x_TH.device());
-        let (logprobs_N, entropy_N) = (Tensor::empty([packed.num_trained()], options), Tensor::empty([packed.num_trained()], options));
+        let (logprobs_N, entropy_N) = (
+            Tensor::empty([packed.num_trained()], options),
+            Tensor::empty([packed.num_trained()], options),
+        );
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
-            let distribution = head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
-            logprobs_N.narrow(0, range.start, range.end - range.start).copy_(&distribution.logprobs_C);
-            entropy_N.narrow(0, range.start, range.end - range.start).copy_(&distribution.entropy_C);
+            let distribution =
+                head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
+            logprobs_N
+                .narrow(0, range.start, range.end - range.start)
+                .copy_(&distribution.logprobs_C);
+            entropy_N
+                .narrow(0, range.start, range.end - range.start)
+                .copy_(&distribution.entropy_C);
         }
         Ok(TokenLogprobs { logprobs_N, entropy_N })
     }
 
-    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. For small inputs: this is the whole matrix.
-    pub fn logits(&self, parameters: &mut dyn Parameters, packed: &PackedTokens) -> Result<Tensor, ModelError> {
+    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. For small inputs: this
+    /// is the whole matrix.
+    pub fn logits(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+    ) -> Result<Tensor, ModelError> {
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
         let (normed_TH, _) = rms_norm(&x_TH, &norm_weight_H, self.config.rms_norm_eps);
@@ -151,17 +180,26 @@ impl Model {
     }
 
     /// Embedding and layers; keeps what the backward pass starts from only if asked.
-    fn layers_forward(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, keep: bool) -> Result<(Tensor, Vec<Kept>), ModelError> {
-        let table_VH = parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]);
+    fn layers_forward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        keep: bool,
+    ) -> Result<(Tensor, Vec<Kept>), ModelError> {
+        let table_VH =
+            parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]);
         let mut x_TH = table_VH.index_select(0, &packed.tokens_T);
         drop(table_VH);
         let rotary = self.rotary(packed, x_TH.kind());
         let context = Context { config: &self.config, packed, rotary: &rotary };
         let mut kept = Vec::with_capacity(self.config.num_hidden_layers);
         for block in 1..=self.config.num_hidden_layers {
-            let (y_TH, saved) = layer::forward(&context, self.block(block), &parameters.weights(block)?, &x_TH)?;
+            let (y_TH, saved) =
+                layer::forward(&context, self.block(block), &parameters.weights(block)?, &x_TH)?;
             let input_TH = std::mem::replace(&mut x_TH, y_TH);
-            kept.extend(keep.then(|| if self.recompute { Kept::Input(input_TH) } else { Kept::Everything(saved) }));
+            kept.extend(keep.then(|| {
+                if self.recompute { Kept::Input(input_TH) } else { Kept::Everything(saved) }
+            }));
         }
         Ok((x_TH, kept))
     }
@@ -170,7 +208,9 @@ impl Model {
     fn top_weights(&self, parameters: &mut dyn Parameters) -> Result<(Tensor, Tensor), ModelError> {
         let last = self.config.num_hidden_layers + 1;
         let mut views = self.block(last).views(&parameters.weights(last)?).into_iter();
-        let norm_H = views.next().ok_or_else(|| ModelError::Packed("the last block has no norm".to_owned()))?;
+        let norm_H = views
+            .next()
+            .ok_or_else(|| ModelError::Packed("the last block has no norm".to_owned()))?;
         let head_VH = match views.next() {
             Some(head) => head,
             None => parameters.weights(0)?.view([self.config.vocab_size, self.config.hidden_size]),
@@ -178,18 +218,35 @@ impl Model {
         Ok((norm_H, head_VH))
     }
 
-    fn top(&self, parameters: &mut dyn Parameters, packed: &PackedTokens, x_TH: &Tensor) -> Result<Top, ModelError> {
+    fn top(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        x_TH: &Tensor,
+    ) -> Result<Top, ModelError> {
         let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
-        let (normed_NH, norm) = rms_norm(&x_TH.index_select(0, &packed.predictors_N()), &norm_weight_H, self.config.rms_norm_eps);
+        let (normed_NH, norm) = rms_norm(
+            &x_TH.index_select(0, &packed.predictors_N()),
+            &norm_weight_H,
+            self.config.rms_norm_eps,
+        );
         Ok(Top { normed_NH, norm, norm_weight_H, head_VH })
     }
 
     /// (range, target ids, normed hidden states) of each chunk of trained tokens.
-    fn chunks(&self, packed: &PackedTokens, normed_NH: &Tensor) -> impl Iterator<Item = (Range<i64>, Tensor, Tensor)> {
+    fn chunks(
+        &self,
+        packed: &PackedTokens,
+        normed_NH: &Tensor,
+    ) -> impl Iterator<Item = (Range<i64>, Tensor, Tensor)> {
         let targets_N = packed.targets_N();
         head::chunks(packed.num_trained(), self.config.vocab_size).map(move |range| {
             let length = range.end - range.start;
-            (range.clone(), targets_N.narrow(0, range.start, length), normed_NH.narrow(0, range.start, length))
+            (
+                range.clone(),
+                targets_N.narrow(0, range.start, length),
+                normed_NH.narrow(0, range.start, length),
+            )
         })
     }
 
@@ -205,7 +262,8 @@ impl Model {
         let top = self.top(parameters, packed, x_TH)?;
         let last = self.config.num_hidden_layers + 1;
         let tied = self.config.tie_word_embeddings;
-        let (gradient, dtable) = (zeros(self.block(last), x_TH), tied.then(|| zeros(self.block(0), x_TH)));
+        let (gradient, dtable) =
+            (zeros(self.block(last), x_TH), tied.then(|| zeros(self.block(0), x_TH)));
         let mut last_views = self.block(last).views(&gradient);
         let mut dhead_VH = match &dtable {
             Some(flat) => flat.view([self.config.vocab_size, self.config.hidden_size]),
@@ -213,9 +271,16 @@ impl Model {
         };
         let dnormed_NH = top.normed_NH.empty_like();
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
-            let distribution = head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
-            let chunk = Chunk { range, logprobs_N: distribution.logprobs_C.shallow_clone(), entropy_N: distribution.entropy_C.shallow_clone() };
-            let dlogits_CV = distribution.logits_gradient(&targets_C, &loss(&chunk), temperature).to_kind(normed_CH.kind());
+            let distribution =
+                head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
+            let chunk = Chunk {
+                range,
+                logprobs_N: distribution.logprobs_C.shallow_clone(),
+                entropy_N: distribution.entropy_C.shallow_clone(),
+            };
+            let dlogits_CV = distribution
+                .logits_gradient(&targets_C, &loss(&chunk), temperature)
+                .to_kind(normed_CH.kind());
             chunk.of(&dnormed_NH).copy_(&dlogits_CV.matmul(&top.head_VH));
             add_product(&mut dhead_VH, &dlogits_CV, &normed_CH);
         }

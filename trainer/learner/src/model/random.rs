@@ -1,4 +1,5 @@
-//! Random weights, a pure function of (seed, tensor name, shape): every process that makes them gets the same ones.
+//! Random weights, a pure function of (seed, tensor name, shape): every process that makes them
+//! gets the same ones.
 
 use rand::{RngCore as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -8,13 +9,22 @@ use tch::{Kind, Tensor};
 use super::layout::TensorSpec;
 use super::{Layout, ModelConfig, ModelError, ModelLayout};
 
-/// The flat fp32 weights of every block: norms 1, biases 0, all else normal with the configuration's standard deviation.
-pub fn random(layout: &ModelLayout, config: &ModelConfig, seed: u64) -> Result<Vec<Tensor>, ModelError> {
+/// The flat fp32 weights of every block: norms 1, biases 0, all else normal with the
+/// configuration's standard deviation.
+pub fn random(
+    layout: &ModelLayout,
+    config: &ModelConfig,
+    seed: u64,
+) -> Result<Vec<Tensor>, ModelError> {
     layout.blocks().iter().map(|block| random_block(block, config, seed)).collect()
 }
 
 fn random_block(block: &Layout, config: &ModelConfig, seed: u64) -> Result<Tensor, ModelError> {
-    let tensors = block.tensors().iter().map(|spec| random_tensor(spec, config.initializer_range, seed)).collect::<Result<Vec<_>, _>>()?;
+    let tensors = block
+        .tensors()
+        .iter()
+        .map(|spec| random_tensor(spec, config.initializer_range, seed))
+        .collect::<Result<Vec<_>, _>>()?;
     Ok(Tensor::f_cat(&tensors, 0)?)
 }
 
@@ -23,7 +33,10 @@ fn random_tensor(spec: &TensorSpec, deviation: f64, seed: u64) -> Result<Tensor,
         let value = if spec.name.strip_suffix(".bias").is_some() { 0.0 } else { 1.0 };
         return Ok(Tensor::f_full([spec.numel()], value, (Kind::Float, tch::Device::Cpu))?);
     }
-    let key = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(spec.name.as_bytes()).finalize();
+    let key = Sha256::new()
+        .chain_update(seed.to_le_bytes())
+        .chain_update(spec.name.as_bytes())
+        .finalize();
     let mut generator = ChaCha8Rng::from_seed(key.into());
     let pairs = (spec.numel() + 1) / 2;
     let radius = (uniform(&mut generator, pairs)?.log() * -2.0).sqrt();
@@ -37,7 +50,8 @@ fn random_tensor(spec: &TensorSpec, deviation: f64, seed: u64) -> Result<Tensor,
 fn uniform(generator: &mut ChaCha8Rng, count: i64) -> Result<Tensor, ModelError> {
     let mut bytes = vec![0; 4 * count as usize];
     generator.fill_bytes(&mut bytes);
-    let bits = Tensor::f_from_data_size(&bytes, &[count], Kind::Int)?.bitwise_and(i64::from(i32::MAX));
+    let bits =
+        Tensor::f_from_data_size(&bytes, &[count], Kind::Int)?.bitwise_and(i64::from(i32::MAX));
     Ok((bits.to_kind(Kind::Double) + 0.5) / f64::from(1_u32 << 31))
 }
 
@@ -48,10 +62,20 @@ mod tests {
 
     #[test]
     fn weights_depend_on_seed_and_name_only_and_are_normal() {
-        let vector = |name: &str| random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![2], offset: 0 }, 0.02, 1).unwrap();
+        let vector = |name: &str| {
+            random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![2], offset: 0 }, 0.02, 1)
+                .unwrap()
+        };
         assert_eq!(Vec::<f32>::try_from(vector("k_norm.weight")).unwrap(), [1.0, 1.0]);
         assert_eq!(Vec::<f32>::try_from(vector("k_proj.bias")).unwrap(), [0.0, 0.0]);
-        let make = |name: &str, seed| random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![301, 301], offset: 0 }, 0.02, seed).unwrap();
+        let make = |name: &str, seed| {
+            random_tensor(
+                &TensorSpec { name: name.to_owned(), shape: vec![301, 301], offset: 0 },
+                0.02,
+                seed,
+            )
+            .unwrap()
+        };
         let weights = make("a", 1);
         assert_eq!(weights, make("a", 1));
         assert_ne!(weights, make("b", 1));

@@ -1,4 +1,5 @@
-//! Frequencies of the rotary embedding (Su et al., arXiv 2104.09864) and how `config.json` scales them for longer contexts.
+//! Frequencies of the rotary embedding (Su et al., arXiv 2104.09864) and how `config.json` scales
+//! them for longer contexts.
 
 use std::f32::consts::TAU;
 
@@ -6,7 +7,8 @@ use serde::Deserialize;
 
 use super::ModelConfig;
 
-/// Llama 3.1's scaling (`rope_type: llama3`): long wavelengths are stretched by `factor`, short ones stay, those between are interpolated.
+/// Llama 3.1's scaling (`rope_type: llama3`): long wavelengths are stretched by `factor`, short
+/// ones stay, those between are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeScaling {
     /// How far long wavelengths are stretched.
@@ -36,27 +38,39 @@ impl RawRope {
     /// What it asks for; an error for what is not supported.
     pub fn scaling(&self) -> Result<Option<RopeScaling>, String> {
         if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
-            return Err("partial_rotary_factor is not supported, only rotary embeddings of whole heads".to_owned());
+            return Err(
+                "partial_rotary_factor is not supported, only rotary embeddings of whole heads"
+                    .to_owned(),
+            );
         }
         match self.rope_type.as_deref().or(self.r#type.as_deref()) {
             None | Some("default") => Ok(None),
             Some("llama3") => self.llama3().map(Some),
-            Some(kind) => Err(format!("rope_type `{kind}` is not supported, only `default` and `llama3`")),
+            Some(kind) => {
+                Err(format!("rope_type `{kind}` is not supported, only `default` and `llama3`"))
+            }
         }
     }
 
     fn llama3(&self) -> Result<RopeScaling, String> {
         let positive = |key: &str, value: Option<f64>| {
-            value.filter(|value| *value > 0.0 && value.is_finite()).ok_or_else(|| format!("rope_type `llama3` needs {key}, a number above 0"))
+            value
+                .filter(|value| *value > 0.0 && value.is_finite())
+                .ok_or_else(|| format!("rope_type `llama3` needs {key}, a number above 0"))
         };
         let scaling = RopeScaling {
             factor: positive("factor", self.factor)?,
             low_freq_factor: positive("low_freq_factor", self.low_freq_factor)?,
             high_freq_factor: positive("high_freq_factor", self.high_freq_factor)?,
-            original_max_position_embeddings: positive("original_max_position_embeddings", self.original_max_position_embeddings)?,
+            original_max_position_embeddings: positive(
+                "original_max_position_embeddings",
+                self.original_max_position_embeddings,
+            )?,
         };
         if scaling.high_freq_factor <= scaling.low_freq_factor {
-            return Err("rope_type `llama3` needs high_freq_factor above low_freq_factor".to_owned());
+            return Err(
+                "rope_type `llama3` needs high_freq_factor above low_freq_factor".to_owned()
+            );
         }
         Ok(scaling)
     }
@@ -64,7 +78,8 @@ impl RawRope {
 
 impl RopeScaling {
     fn scale(&self, frequency: f32) -> f32 {
-        let (factor, low, high) = (self.factor as f32, self.low_freq_factor as f32, self.high_freq_factor as f32);
+        let (factor, low, high) =
+            (self.factor as f32, self.low_freq_factor as f32, self.high_freq_factor as f32);
         let (context, wavelength) = (self.original_max_position_embeddings as f32, TAU / frequency);
         if wavelength > context / low {
             frequency / factor
@@ -78,10 +93,13 @@ impl RopeScaling {
 }
 
 impl ModelConfig {
-    /// The `head_dim ÷ 2` angles, in radians, that one position turns the pairs of a head by; fp32, as transformers computes them.
+    /// The `head_dim ÷ 2` angles, in radians, that one position turns the pairs of a head by; fp32,
+    /// as transformers computes them.
     pub fn rope_frequencies(&self) -> Vec<f32> {
-        let frequency = |index: i64| 1.0 / (self.rope_theta as f32).powf(index as f32 / self.head_dim as f32);
-        let scaled = |frequency| self.rope_scaling.map_or(frequency, |scaling| scaling.scale(frequency));
+        let frequency =
+            |index: i64| 1.0 / (self.rope_theta as f32).powf(index as f32 / self.head_dim as f32);
+        let scaled =
+            |frequency| self.rope_scaling.map_or(frequency, |scaling| scaling.scale(frequency));
         (0..self.head_dim).step_by(2).map(frequency).map(scaled).collect()
     }
 }
@@ -98,7 +116,12 @@ mod tests {
     fn llama_3_1_is_read_under_either_name_and_needs_all_its_numbers() {
         let mut json = serde_json::json!({"type": "llama3", "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192});
-        let expected = RopeScaling { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position_embeddings: 8192.0 };
+        let expected = RopeScaling {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192.0,
+        };
         assert_eq!(read(json.clone()), Ok(Some(expected)));
         json["factor"] = serde_json::Value::Null;
         assert_eq!(read(json), Err("rope_type `llama3` needs factor, a number above 0".to_owned()));
@@ -107,8 +130,16 @@ mod tests {
 
     #[test]
     fn long_wavelengths_are_stretched_and_short_ones_stay() {
-        let scaling = RopeScaling { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position_embeddings: 64.0 };
-        assert_eq!([1.0, 0.08].map(|frequency| format!("{:.6}", scaling.scale(frequency))), ["1.000000", "0.010000"]);
+        let scaling = RopeScaling {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 64.0,
+        };
+        assert_eq!(
+            [1.0, 0.08].map(|frequency| format!("{:.6}", scaling.scale(frequency))),
+            ["1.000000", "0.010000"]
+        );
         let between = scaling.scale(0.2);
         assert!(between > 0.025 && between < 0.2, "{between}");
     }

@@ -1,4 +1,5 @@
-//! Safetensors files and libtorch tensors: reads one tensor at a time, writes without holding all bytes at once.
+//! Safetensors files and libtorch tensors: reads one tensor at a time, writes without holding all
+//! bytes at once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,7 +30,8 @@ impl SafetensorsFile {
     /// Opens `path`, reads its header and checks that the file is as long as it says.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let failed = |source| ModelError::File { operation: "read", path: path.to_owned(), source };
-        let damaged = |source| ModelError::Safetensors { operation: "read", path: path.to_owned(), source };
+        let damaged =
+            |source| ModelError::Safetensors { operation: "read", path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(failed)?;
@@ -39,7 +41,8 @@ impl SafetensorsFile {
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(failed)?;
-        let metadata: Metadata = serde_json::from_slice(&header).map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
         let data = 8 + length;
         if file.metadata().map_err(failed)?.len() != data + metadata.data_len() as u64 {
             return Err(damaged(safetensors::SafeTensorError::MetadataIncompleteBuffer));
@@ -62,8 +65,15 @@ impl SafetensorsFile {
         pulse::advance();
         let (begin, end) = info.data_offsets;
         let mut bytes = vec![0; end - begin];
-        let read = self.file.seek(SeekFrom::Start(self.data + begin as u64)).and_then(|_| self.file.read_exact(&mut bytes));
-        read.map_err(|source| ModelError::File { operation: "read", path: self.path.clone(), source })?;
+        let read = self
+            .file
+            .seek(SeekFrom::Start(self.data + begin as u64))
+            .and_then(|_| self.file.read_exact(&mut bytes));
+        read.map_err(|source| ModelError::File {
+            operation: "read",
+            path: self.path.clone(),
+            source,
+        })?;
         let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
         Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?)
     }
@@ -82,9 +92,16 @@ pub fn kind(dtype: Dtype) -> Option<Kind> {
 
 /// Writes `tensors` with the metadata that transformers expects.
 pub fn write(path: &Path, tensors: Vec<(String, Tensor)>, kind: Kind) -> Result<(), ModelError> {
-    let views = tensors.into_iter().map(|(name, tensor)| Ok((name, Lazy::new(tensor, kind)?))).collect::<Result<Vec<_>, ModelError>>()?;
+    let views = tensors
+        .into_iter()
+        .map(|(name, tensor)| Ok((name, Lazy::new(tensor, kind)?)))
+        .collect::<Result<Vec<_>, ModelError>>()?;
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    serialize_to_file(views, Some(metadata), path).map_err(|source| ModelError::Safetensors { operation: "write", path: path.to_owned(), source })
+    serialize_to_file(views, Some(metadata), path).map_err(|source| ModelError::Safetensors {
+        operation: "write",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// A tensor that becomes bytes when it is written.
@@ -101,7 +118,12 @@ impl Lazy {
             Kind::Float => Dtype::F32,
             Kind::BFloat16 => Dtype::BF16,
             Kind::Half => Dtype::F16,
-            other => return Err(tch::TchError::Kind(format!("{other:?} is not written to model folders, only Float, BFloat16 and Half")).into()),
+            other => {
+                return Err(tch::TchError::Kind(format!(
+                    "{other:?} is not written to model folders, only Float, BFloat16 and Half"
+                ))
+                .into());
+            }
         };
         let shape = tensor.size().iter().map(|&size| size as usize).collect();
         Ok(Self { tensor, kind, dtype, shape })

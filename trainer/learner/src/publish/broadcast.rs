@@ -1,11 +1,13 @@
-//! Broadcasts to engines, each in a group of its own, so that one that dies delays no other. Failures are logged: the coordinator sees them at the engine.
+//! Broadcasts to engines, each in a group of its own, so that one that dies delays no other.
+//! Failures are logged: the coordinator sees them at the engine.
 //!
 //! ```text
 //!  thread "publish"   POST WeightsReady::Distributed ──▶ a thread per transfer: join the group ──▶ take the weights ──▶ broadcast tensor by tensor
 //!                                                           (or wait for an engine in vain)        (or find them withdrawn)
 //! ```
 //!
-//! An engine may never come: it was lost, or the coordinator that would have sent it. Nobody waits for it but its thread, which holds no weights.
+//! An engine may never come: it was lost, or the coordinator that would have sent it. Nobody waits
+//! for it but its thread, which holds no weights.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,8 +65,14 @@ impl Broadcaster {
         Self { client, rank, address, store: None, in_flight: VecDeque::new() }
     }
 
-    /// Begins to send `staged` to the engines of `transfers`, which are all this rank's. Older publications that engines did not come for are withdrawn.
-    pub fn begin(&mut self, version: Version, transfers: Vec<Transfer>, staged: Staged) -> Result<(), PublishError> {
+    /// Begins to send `staged` to the engines of `transfers`, which are all this rank's. Older
+    /// publications that engines did not come for are withdrawn.
+    pub fn begin(
+        &mut self,
+        version: Version,
+        transfers: Vec<Transfer>,
+        staged: Staged,
+    ) -> Result<(), PublishError> {
         self.in_flight.retain(|(thread, _)| !thread.is_finished());
         while self.in_flight.len() >= OFFERS {
             if let Some((_, offer)) = self.in_flight.pop_front() {
@@ -80,18 +88,25 @@ impl Broadcaster {
             store_port: store.port(),
             tensors: staged.infos(),
         };
-        let (client, address, offer) = (self.client.clone(), self.address.clone(), Offer::new(staged));
+        let (client, address, offer) =
+            (self.client.clone(), self.address.clone(), Offer::new(staged));
         let offered = Arc::clone(&offer);
         let publish = move || match client.report_weights(&ready) {
             Ok(()) => send_all(&store, &address, &transfers, &offered),
-            Err(error) => tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent"),
+            Err(error) => {
+                tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent")
+            }
         };
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(publish);
-        self.in_flight.push_back((thread.map_err(|error| PublishError::Broadcast(error.to_string()))?, offer));
+        self.in_flight.push_back((
+            thread.map_err(|error| PublishError::Broadcast(error.to_string()))?,
+            offer,
+        ));
         Ok(())
     }
 
-    /// Waits a moment for what is under way. An engine that has not come by now is gone, and nobody needs what it was to receive.
+    /// Waits a moment for what is under way. An engine that has not come by now is gone, and nobody
+    /// needs what it was to receive.
     pub fn finish(&mut self) {
         let deadline = Instant::now() + LAST_WAIT;
         while self.in_flight.iter().any(|(thread, _)| !thread.is_finished()) {
@@ -107,7 +122,9 @@ impl Broadcaster {
         if let Some(store) = &self.store {
             return Ok(Arc::clone(store));
         }
-        let store = Arc::new(Store::host(0, TIMEOUT).map_err(|error| PublishError::Broadcast(error.to_string()))?);
+        let store = Arc::new(
+            Store::host(0, TIMEOUT).map_err(|error| PublishError::Broadcast(error.to_string()))?,
+        );
         self.store = Some(Arc::clone(&store));
         Ok(store)
     }
@@ -118,8 +135,11 @@ fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], offer: &A
     let threads: Vec<_> = transfers
         .iter()
         .map(|transfer| {
-            let (store, address, transfer, offer) = (Arc::clone(store), address.to_owned(), transfer.clone(), Arc::clone(offer));
-            std::thread::spawn(move || log_outcome(&transfer, send(&store, &address, &transfer, &offer)))
+            let (store, address, transfer, offer) =
+                (Arc::clone(store), address.to_owned(), transfer.clone(), Arc::clone(offer));
+            std::thread::spawn(move || {
+                log_outcome(&transfer, send(&store, &address, &transfer, &offer))
+            })
         })
         .collect();
     for thread in threads {
@@ -132,15 +152,31 @@ fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], offer: &A
 fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, CollectiveError>) {
     let Transfer { engine, group, .. } = transfer;
     match outcome {
-        Ok(Some(time)) => tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights"),
+        Ok(Some(time)) => {
+            tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights")
+        }
         Ok(None) => tracing::info!(engine, group, "weights were not sent: newer ones are there"),
-        Err(error) => tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew"),
+        Err(error) => {
+            tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew")
+        }
     }
 }
 
 /// The time it took; none if the weights were withdrawn.
-fn send(store: &Store, address: &str, transfer: &Transfer, offer: &Offer) -> Result<Option<Duration>, CollectiveError> {
-    let group = Group::join_weight_update(store, &transfer.group, 0, transfer.world_size, address, TIMEOUT)?;
+fn send(
+    store: &Store,
+    address: &str,
+    transfer: &Transfer,
+    offer: &Offer,
+) -> Result<Option<Duration>, CollectiveError> {
+    let group = Group::join_weight_update(
+        store,
+        &transfer.group,
+        0,
+        transfer.world_size,
+        address,
+        TIMEOUT,
+    )?;
     let Some(staged) = offer.take() else { return Ok(None) };
     tracing::debug!(engine = transfer.engine, "sending the weights");
     let started = Instant::now();
@@ -173,9 +209,18 @@ mod tests {
             let infos = infos.clone();
             move || {
                 let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
-                let group = Group::join_weight_update(&store, group, 1, 2, "127.0.0.1", Duration::from_secs(60)).unwrap();
+                let group = Group::join_weight_update(
+                    &store,
+                    group,
+                    1,
+                    2,
+                    "127.0.0.1",
+                    Duration::from_secs(60),
+                )
+                .unwrap();
                 let receive = |info: &rljob_protocol::learner::TensorInfo| {
-                    let tensor = Tensor::zeros(info.shape.as_slice(), (Kind::BFloat16, Device::Cpu));
+                    let tensor =
+                        Tensor::zeros(info.shape.as_slice(), (Kind::BFloat16, Device::Cpu));
                     group.broadcast(&tensor, 0).unwrap();
                     (info.name.clone(), tensor)
                 };
@@ -183,7 +228,12 @@ mod tests {
             }
         };
         let engines = ["step-1.attempt-0.engine-0", "step-1.attempt-0.engine-1"];
-        let transfers = engines.map(|group| Transfer { engine: group.to_owned(), sender: 0, group: group.to_owned(), world_size: 2 });
+        let transfers = engines.map(|group| Transfer {
+            engine: group.to_owned(),
+            sender: 0,
+            group: group.to_owned(),
+            world_size: 2,
+        });
         let threads = engines.map(|group| std::thread::spawn(engine(group)));
         let offer = Offer::new(staged);
         send_all(&store, "127.0.0.1", &transfers, &offer);
@@ -201,10 +251,23 @@ mod tests {
         let port = store.port();
         let engine = std::thread::spawn(move || {
             let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();
-            let group = Group::join_weight_update(&store, "late", 1, 2, "127.0.0.1", Duration::from_secs(60)).unwrap();
+            let group = Group::join_weight_update(
+                &store,
+                "late",
+                1,
+                2,
+                "127.0.0.1",
+                Duration::from_secs(60),
+            )
+            .unwrap();
             group.broadcast(&Tensor::zeros([4], (Kind::BFloat16, Device::Cpu)), 0).is_err()
         });
-        let transfer = Transfer { engine: "late".to_owned(), sender: 0, group: "late".to_owned(), world_size: 2 };
+        let transfer = Transfer {
+            engine: "late".to_owned(),
+            sender: 0,
+            group: "late".to_owned(),
+            world_size: 2,
+        };
         assert!(send(&store, "127.0.0.1", &transfer, &offer).unwrap().is_none());
         assert!(engine.join().unwrap());
     }

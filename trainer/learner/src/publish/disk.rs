@@ -1,4 +1,5 @@
-//! Weights as Hugging Face folders. A folder is written under another name and renamed when it is whole, so that what has its name is complete.
+//! Weights as Hugging Face folders. A folder is written under another name and renamed when it is
+//! whole, so that what has its name is complete.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,8 +13,16 @@ use super::{PublishError, Staged};
 use crate::model::hugging_face::write_folder;
 
 /// Files of a Hugging Face folder that belong to its tokenizer, by the start of their names.
-const TOKENIZER_FILES: [&str; 8] =
-    ["tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template", "spiece.model"];
+const TOKENIZER_FILES: [&str; 8] = [
+    "tokenizer",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template",
+    "spiece.model",
+];
 
 /// Content of [`EXPORT_COMPLETE_FILE`].
 #[derive(Debug, Serialize)]
@@ -23,8 +32,13 @@ struct Complete {
     version: Version,
 }
 
-/// Writes weights for engines to `path`, without tokenizer. A folder that is already there holds the same version and is left: engines may be reading it.
-pub fn write_weights(path: &Path, model_directory: &Path, staged: &Staged) -> Result<(), PublishError> {
+/// Writes weights for engines to `path`, without tokenizer. A folder that is already there holds
+/// the same version and is left: engines may be reading it.
+pub fn write_weights(
+    path: &Path,
+    model_directory: &Path,
+    staged: &Staged,
+) -> Result<(), PublishError> {
     if path.exists() {
         return Ok(());
     }
@@ -33,8 +47,9 @@ pub fn write_weights(path: &Path, model_directory: &Path, staged: &Staged) -> Re
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
-/// Writes the model with its tokenizer to `path`, and makes it last, if `confirm` does not say that it would be a replaced group's. What is there is replaced, and loses its
-/// marker first: a folder with the marker is whole.
+/// Writes the model with its tokenizer to `path`, and makes it last, if `confirm` does not say that
+/// it would be a replaced group's. What is there is replaced, and loses its marker first: a folder
+/// with the marker is whole.
 pub fn write_export(
     path: &Path,
     model_directory: &Path,
@@ -48,24 +63,37 @@ pub fn write_export(
     copy_tokenizer(model_directory, &partial)?;
     sync_files(&partial)?;
     let complete = partial.join(EXPORT_COMPLETE_FILE);
-    let json = serde_json::to_vec_pretty(&Complete { version }).map_err(|error| PublishError::io("encode", &complete)(error.into()))?;
+    let json = serde_json::to_vec_pretty(&Complete { version })
+        .map_err(|error| PublishError::io("encode", &complete)(error.into()))?;
     fs::write(&complete, json).map_err(PublishError::io("write", &complete))?;
     sync_files(&partial)?;
     confirm()?;
     if path.exists() {
-        remove_marker(path).and_then(|()| fs::remove_dir_all(path)).map_err(PublishError::io("replace", path))?;
+        remove_marker(path)
+            .and_then(|()| fs::remove_dir_all(path))
+            .map_err(PublishError::io("replace", path))?;
     }
     let sync_parent = || path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all());
-    fs::rename(&partial, path).and_then(|()| sync_parent()).map_err(PublishError::io("rename to", path))?;
+    fs::rename(&partial, path)
+        .and_then(|()| sync_parent())
+        .map_err(PublishError::io("rename to", path))?;
     remove_partials(path).map_err(PublishError::io("clear the folder of", path))
 }
 
 /// What earlier attempts left of the same export.
 fn remove_partials(path: &Path) -> io::Result<()> {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else { return Ok(()) };
+    let (Some(folder), Some(name)) =
+        (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return Ok(());
+    };
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let is_partial = |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.starts_with(".step-") && rest.ends_with(".partial"));
+        let is_partial = |other: &str| {
+            other
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(".step-") && rest.ends_with(".partial"))
+        };
         if entry.file_name().to_str().is_some_and(is_partial) {
             fs::remove_dir_all(entry.path())?;
         }
@@ -94,9 +122,12 @@ fn copy_tokenizer(from: &Path, to: &Path) -> Result<(), PublishError> {
     for entry in fs::read_dir(from).map_err(PublishError::io("list", from))? {
         let entry = entry.map_err(PublishError::io("list", from))?;
         let name = entry.file_name();
-        let wanted = name.to_str().is_some_and(|name| TOKENIZER_FILES.iter().any(|start| name.starts_with(start)));
+        let wanted = name
+            .to_str()
+            .is_some_and(|name| TOKENIZER_FILES.iter().any(|start| name.starts_with(start)));
         if wanted && entry.path().is_file() {
-            fs::copy(entry.path(), to.join(&name)).map_err(PublishError::io("copy", &entry.path()))?;
+            fs::copy(entry.path(), to.join(&name))
+                .map_err(PublishError::io("copy", &entry.path()))?;
         }
     }
     Ok(())
@@ -105,7 +136,9 @@ fn copy_tokenizer(from: &Path, to: &Path) -> Result<(), PublishError> {
 fn sync_files(folder: &Path) -> Result<(), PublishError> {
     for entry in fs::read_dir(folder).map_err(PublishError::io("list", folder))? {
         let path = entry.map_err(PublishError::io("list", folder))?.path();
-        File::open(&path).and_then(|file| file.sync_all()).map_err(PublishError::io("sync", &path))?;
+        File::open(&path)
+            .and_then(|file| file.sync_all())
+            .map_err(PublishError::io("sync", &path))?;
     }
     Ok(())
 }

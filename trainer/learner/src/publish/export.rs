@@ -1,4 +1,5 @@
-//! Writes exports behind the training loop's back, one at a time, and tells the coordinator of each.
+//! Writes exports behind the training loop's back, one at a time, and tells the coordinator of
+//! each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,19 +32,33 @@ impl Target {
 
     /// The local folder of what the coordinator names.
     fn folder(&self, path: &Path) -> Result<PathBuf, StorageError> {
-        let outside = |_| StorageError::Outside { path: path.display().to_string(), home: self.home.display().to_string() };
+        let outside = |_| StorageError::Outside {
+            path: path.display().to_string(),
+            home: self.home.display().to_string(),
+        };
         Ok(self.run_directory.join(path.strip_prefix(&self.home).map_err(outside)?))
     }
 
-    /// Brings a local folder to the bucket, if there is one: its marker last, after what another export left is removed. It is not kept here.
+    /// Brings a local folder to the bucket, if there is one: its marker last, after what another
+    /// export left is removed. It is not kept here.
     fn bring(&self, folder: &Path) -> Result<(), PublishError> {
-        let (Some(bucket), Ok(name)) = (&self.bucket, folder.strip_prefix(&self.run_directory)) else { return Ok(()) };
+        let (Some(bucket), Ok(name)) = (&self.bucket, folder.strip_prefix(&self.run_directory))
+        else {
+            return Ok(());
+        };
         let name = name.display();
         bucket.remove_folder(&name.to_string(), EXPORT_COMPLETE_FILE)?;
-        let entries = fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).map_err(PublishError::io("list", folder))?;
+        let entries = fs::read_dir(folder)
+            .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
+            .map_err(PublishError::io("list", folder))?;
         let mut files = entries.iter().filter(|entry| entry.file_name() != EXPORT_COMPLETE_FILE);
-        files.try_for_each(|entry| bucket.upload(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy())))?;
-        bucket.upload(&folder.join(EXPORT_COMPLETE_FILE), &format!("{name}/{EXPORT_COMPLETE_FILE}"))?;
+        files.try_for_each(|entry| {
+            bucket.upload(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy()))
+        })?;
+        bucket.upload(
+            &folder.join(EXPORT_COMPLETE_FILE),
+            &format!("{name}/{EXPORT_COMPLETE_FILE}"),
+        )?;
         fs::remove_dir_all(folder).map_err(PublishError::io("remove", folder))
     }
 }
@@ -61,7 +76,13 @@ pub struct Exporter {
 impl Exporter {
     /// A writer of folders with the configuration and tokenizer of `model_directory`.
     pub fn new(client: CoordinatorClient, model_directory: PathBuf, target: Target) -> Self {
-        Self { client, model_directory, target, background: Background::new("export"), newest: None }
+        Self {
+            client,
+            model_directory,
+            target,
+            background: Background::new("export"),
+            newest: None,
+        }
     }
 
     /// Whether an export of this version was begun here before.
@@ -69,14 +90,23 @@ impl Exporter {
         self.newest == Some(version)
     }
 
-    /// Begins to write `staged`, where there is a copy, to `path`, once the export before is written. Returns that one's failure, if it failed.
-    pub fn begin(&mut self, version: Version, path: PathBuf, staged: Option<Staged>) -> Result<(), PublishError> {
+    /// Begins to write `staged`, where there is a copy, to `path`, once the export before is
+    /// written. Returns that one's failure, if it failed.
+    pub fn begin(
+        &mut self,
+        version: Version,
+        path: PathBuf,
+        staged: Option<Staged>,
+    ) -> Result<(), PublishError> {
         self.newest = Some(version);
         let Some(staged) = staged else { return Ok(()) };
-        let (client, model_directory, target) = (self.client.clone(), self.model_directory.clone(), self.target.clone());
+        let (client, model_directory, target) =
+            (self.client.clone(), self.model_directory.clone(), self.target.clone());
         self.background.begin(move || {
             let folder = target.folder(&path)?;
-            disk::write_export(&folder, &model_directory, &staged, version, || Ok(client.confirm()?))?;
+            disk::write_export(&folder, &model_directory, &staged, version, || {
+                Ok(client.confirm()?)
+            })?;
             target.bring(&folder)?;
             report(&client, version, &path)
         })
@@ -100,5 +130,9 @@ impl Exporter {
 }
 
 fn report(client: &CoordinatorClient, version: Version, path: &Path) -> Result<(), PublishError> {
-    Ok(client.report_weights(&WeightsReady::Disk { attempt: client.attempt(), version, path: path.to_owned() })?)
+    Ok(client.report_weights(&WeightsReady::Disk {
+        attempt: client.attempt(),
+        version,
+        path: path.to_owned(),
+    })?)
 }

@@ -1,5 +1,6 @@
-//! Weights leave the learners: as a Hugging Face folder, or by broadcast to each engine. Either way they are gathered into a copy first, so that training goes on
-//! while engines read, and no collective of the learners ever waits for an engine.
+//! Weights leave the learners: as a Hugging Face folder, or by broadcast to each engine. Either way
+//! they are gathered into a copy first, so that training goes on while engines read, and no
+//! collective of the learners ever waits for an engine.
 //!
 //! ```text
 //!  every rank: gather block by block ──▶ staging copy on the ranks that need it ──▶ disk.rs       a folder, complete when it has its name
@@ -69,8 +70,13 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Gathers all blocks: a collective of every rank. Only ranks that `keep` hold more than one block at a time; the others get none.
-    pub fn gather(parameters: &ShardedParameters, layout: &ModelLayout, keep: bool) -> Result<Option<Self>, PublishError> {
+    /// Gathers all blocks: a collective of every rank. Only ranks that `keep` hold more than one
+    /// block at a time; the others get none.
+    pub fn gather(
+        parameters: &ShardedParameters,
+        layout: &ModelLayout,
+        keep: bool,
+    ) -> Result<Option<Self>, PublishError> {
         let mut blocks = Vec::new();
         for index in 0..layout.blocks().len() {
             let flat = parameters.gather(index)?;
@@ -91,12 +97,23 @@ impl Staged {
     /// Names, types and shapes in the same order, in SGLang's words.
     pub fn infos(&self) -> Vec<TensorInfo> {
         let dtype = if self.kind == Kind::BFloat16 { "bfloat16" } else { "float32" };
-        self.tensors().into_iter().map(|(name, tensor)| TensorInfo { name, dtype: dtype.to_owned(), shape: tensor.size() }).collect()
+        self.tensors()
+            .into_iter()
+            .map(|(name, tensor)| TensorInfo {
+                name,
+                dtype: dtype.to_owned(),
+                shape: tensor.size(),
+            })
+            .collect()
     }
 
     /// Another handle of the same copy, for another thread.
     fn share(&self) -> Self {
-        Self { layout: self.layout.clone(), kind: self.kind, blocks: self.blocks.iter().map(Tensor::shallow_clone).collect() }
+        Self {
+            layout: self.layout.clone(),
+            kind: self.kind,
+            blocks: self.blocks.iter().map(Tensor::shallow_clone).collect(),
+        }
     }
 }
 

@@ -17,7 +17,12 @@ const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11
 
 pub fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
     let folder = tempfile::tempdir().unwrap();
-    for (name, content) in [("config.json", CONFIG), ("tokenizer.json", "{}"), ("chat_template.jinja", "x"), ("README.md", "no")] {
+    for (name, content) in [
+        ("config.json", CONFIG),
+        ("tokenizer.json", "{}"),
+        ("chat_template.jinja", "x"),
+        ("README.md", "no"),
+    ] {
         std::fs::write(folder.path().join(name), content).unwrap();
     }
     let config = ModelConfig::from_folder(folder.path()).unwrap();
@@ -34,7 +39,10 @@ pub fn staged(layout: &ModelLayout, blocks: &[Tensor], compute: Kind) -> Staged 
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -44,10 +52,27 @@ fn an_export_has_the_tokenizer_and_says_that_it_is_complete() {
     let (source, layout, blocks) = source();
     let path = source.path().join("export");
     for step in [1, 2] {
-        disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step, attempt: 0 }, || Ok(())).unwrap();
+        disk::write_export(
+            &path,
+            source.path(),
+            &staged(&layout, &blocks, Kind::Float),
+            Version { step, attempt: 0 },
+            || Ok(()),
+        )
+        .unwrap();
     }
-    assert_eq!(names(&path), ["chat_template.jinja", "complete.json", "config.json", "model.safetensors", "tokenizer.json"]);
-    let complete: serde_json::Value = serde_json::from_slice(&std::fs::read(path.join("complete.json")).unwrap()).unwrap();
+    assert_eq!(
+        names(&path),
+        [
+            "chat_template.jinja",
+            "complete.json",
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json"
+        ]
+    );
+    let complete: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path.join("complete.json")).unwrap()).unwrap();
     assert_eq!(complete, serde_json::json!({"version": "step-2.attempt-0"}));
     assert_eq!(hugging_face::read_tensors(&path, &layout, Kind::Float).unwrap(), blocks);
 }
@@ -69,12 +94,17 @@ fn a_staged_copy_does_not_follow_training() {
     let (_source, layout, blocks) = source();
     let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
     let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
-    let parameters = ShardedParameters::new(Rc::clone(&Ranks::alone()), Kind::Float, &numels, masters);
+    let parameters =
+        ShardedParameters::new(Rc::clone(&Ranks::alone()), Kind::Float, &numels, masters);
     let staged = Staged::gather(&parameters, &layout, true).unwrap().unwrap();
     let _ = parameters.shards()[0].master.shallow_clone().zero_();
     assert_eq!(staged.tensors()[0].1, blocks[0].view([11, 4]));
-    let infos: Vec<_> = staged.infos().into_iter().map(|info| (info.name, info.dtype, info.shape)).collect();
-    assert_eq!(infos[0], ("model.embed_tokens.weight".to_owned(), "float32".to_owned(), vec![11, 4]));
+    let infos: Vec<_> =
+        staged.infos().into_iter().map(|info| (info.name, info.dtype, info.shape)).collect();
+    assert_eq!(
+        infos[0],
+        ("model.embed_tokens.weight".to_owned(), "float32".to_owned(), vec![11, 4])
+    );
     assert!(Staged::gather(&parameters, &layout, false).unwrap().is_none());
 }
 
@@ -82,13 +112,32 @@ fn a_staged_copy_does_not_follow_training() {
 fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
     let (source, layout, blocks) = source();
     let path = source.path().join("exports/step-3");
-    let export = |attempt| disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step: 3, attempt }, || Ok(()));
+    let export = |attempt| {
+        disk::write_export(
+            &path,
+            source.path(),
+            &staged(&layout, &blocks, Kind::Float),
+            Version { step: 3, attempt },
+            || Ok(()),
+        )
+    };
     export(0).unwrap();
-    // A folder in it cannot be removed as a file can: what stops here is as a kill in the middle of the replacement.
+    // A folder in it cannot be removed as a file can: what stops here is as a kill in the middle of
+    // the replacement.
     std::fs::remove_file(path.join("complete.json")).unwrap();
     std::fs::create_dir(path.join("complete.json")).unwrap();
     assert!(export(1).is_err());
-    assert_eq!(names(&path), ["chat_template.jinja", "complete.json", "config.json", "model.safetensors", "tokenizer.json"], "nothing else is gone");
+    assert_eq!(
+        names(&path),
+        [
+            "chat_template.jinja",
+            "complete.json",
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json"
+        ],
+        "nothing else is gone"
+    );
     std::fs::remove_dir(path.join("complete.json")).unwrap();
     export(1).unwrap();
     assert_eq!(names(&path).len(), 5);
@@ -100,7 +149,13 @@ fn an_export_of_a_replaced_group_leaves_the_one_that_is_there() {
     let (source, layout, blocks) = source();
     let path = source.path().join("export");
     let export = |attempt, confirm: fn() -> Result<(), PublishError>| {
-        disk::write_export(&path, source.path(), &staged(&layout, &blocks, Kind::Float), Version { step: 3, attempt }, confirm)
+        disk::write_export(
+            &path,
+            source.path(),
+            &staged(&layout, &blocks, Kind::Float),
+            Version { step: 3, attempt },
+            confirm,
+        )
     };
     export(1, || Ok(())).unwrap();
     assert!(export(0, || Err(PublishError::Broadcast("replaced".to_owned()))).is_err());

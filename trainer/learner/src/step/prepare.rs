@@ -1,4 +1,5 @@
-//! What the losses of a step need beside its passes' own log-probabilities. Every rank makes the same passes and sums in the same order.
+//! What the losses of a step need beside its passes' own log-probabilities. Every rank makes the
+//! same passes and sums in the same order.
 //!
 //! ```text
 //!  reference model ──▶ KL off the rewards (of the sampler's log-probabilities) ──▶ advantages normalised over tokens
@@ -19,9 +20,13 @@ use crate::micro_batch::MicroBatch;
 use crate::pulse;
 
 impl Trainer {
-    /// Fills in reference, proximal and behaviour of every micro-batch and finishes the advantages. Returns how far the learner is from the sampler,
-    /// if a pass before the first update tells.
-    pub(super) fn prepare(&mut self, prepared: &mut Prepared<'_>, minibatches: u32) -> Result<Option<LossSums>, StepError> {
+    /// Fills in reference, proximal and behaviour of every micro-batch and finishes the advantages.
+    /// Returns how far the learner is from the sampler, if a pass before the first update tells.
+    pub(super) fn prepare(
+        &mut self,
+        prepared: &mut Prepared<'_>,
+        minibatches: u32,
+    ) -> Result<Option<LossSums>, StepError> {
         let Some(grpo) = &prepared.grpo else { return Ok(None) };
         let micro_batches = &mut prepared.micro_batches;
         self.reference(micro_batches)?;
@@ -36,7 +41,14 @@ impl Trainer {
         let before = self.proximal(grpo, minibatches, micro_batches)?;
         if let Some(bounds) = &grpo.behavior_weight {
             for micro_batch in micro_batches {
-                let weights = |proximal_N| behavior::weights(bounds, proximal_N, &micro_batch.sampler_logprobs_N, micro_batch.packed.sequence_N());
+                let weights = |proximal_N| {
+                    behavior::weights(
+                        bounds,
+                        proximal_N,
+                        &micro_batch.sampler_logprobs_N,
+                        micro_batch.packed.sequence_N(),
+                    )
+                };
                 micro_batch.behavior = micro_batch.proximal_logprobs_N.as_ref().map(weights);
             }
         }
@@ -49,14 +61,24 @@ impl Trainer {
         let Some(reference) = &mut self.reference else { return Ok(()) };
         for micro_batch in micro_batches {
             pulse::advance();
-            micro_batch.reference_logprobs_N = Some(self.model.logprobs(reference, &micro_batch.packed, temperature)?.logprobs_N);
+            micro_batch.reference_logprobs_N =
+                Some(self.model.logprobs(reference, &micro_batch.packed, temperature)?.logprobs_N);
         }
         Ok(())
     }
 
-    /// Log-probabilities that ratios are taken against: a pass of its own where later passes cannot tell them.
-    fn proximal(&mut self, grpo: &GrpoSpec, minibatches: u32, micro_batches: &mut [MicroBatch]) -> Result<Option<LossSums>, StepError> {
-        let sequences = grpo.behavior_weight.as_ref().is_some_and(|bounds| bounds.level == BehaviorLevel::Sequence);
+    /// Log-probabilities that ratios are taken against: a pass of its own where later passes cannot
+    /// tell them.
+    fn proximal(
+        &mut self,
+        grpo: &GrpoSpec,
+        minibatches: u32,
+        micro_batches: &mut [MicroBatch],
+    ) -> Result<Option<LossSums>, StepError> {
+        let sequences = grpo
+            .behavior_weight
+            .as_ref()
+            .is_some_and(|bounds| bounds.level == BehaviorLevel::Sequence);
         let (temperature, mut before) = (self.temperature(), LossSums::default());
         for micro_batch in micro_batches {
             pulse::advance();
@@ -64,7 +86,11 @@ impl Trainer {
             let logprobs_N = match grpo.proximal_logprobs {
                 ProximalLogprobs::Sampler => sampler_N.shallow_clone(),
                 ProximalLogprobs::Recompute if minibatches <= 1 && !sequences => return Ok(None),
-                ProximalLogprobs::Recompute => self.model.logprobs(&mut self.parameters, &micro_batch.packed, temperature)?.logprobs_N,
+                ProximalLogprobs::Recompute => {
+                    self.model
+                        .logprobs(&mut self.parameters, &micro_batch.packed, temperature)?
+                        .logprobs_N
+                }
             };
             before = before.plus(LossSums::mismatch(&logprobs_N, sampler_N));
             micro_batch.proximal_logprobs_N = Some(logprobs_N);
@@ -73,7 +99,12 @@ impl Trainer {
     }
 
     /// Normalises the advantages over the trainable tokens of all ranks.
-    fn normalize(&self, spec: &NormalizationSpec, groups: usize, micro_batches: &mut [MicroBatch]) -> Result<(), StepError> {
+    fn normalize(
+        &self,
+        spec: &NormalizationSpec,
+        groups: usize,
+        micro_batches: &mut [MicroBatch],
+    ) -> Result<(), StepError> {
         let values: Vec<Vec<Grouped>> = micro_batches.iter().map(grouped).collect();
         let all: Vec<Grouped> = values.concat();
         let mut parts = totals(&all, groups);
@@ -91,15 +122,23 @@ impl Trainer {
 /// Takes the divergence from the reference model off the advantages.
 fn penalize(grpo: &GrpoSpec, micro_batch: &mut MicroBatch) {
     let Some(reference_N) = &micro_batch.reference_logprobs_N else { return };
-    let (estimates_N, _) = kl::estimate(grpo.kl_estimator, &micro_batch.sampler_logprobs_N, reference_N);
-    let penalties = kl::penalties(grpo.kl_coefficient, &doubles(&estimates_N), &indices(micro_batch.packed.sequence_N()));
+    let (estimates_N, _) =
+        kl::estimate(grpo.kl_estimator, &micro_batch.sampler_logprobs_N, reference_N);
+    let penalties = kl::penalties(
+        grpo.kl_coefficient,
+        &doubles(&estimates_N),
+        &indices(micro_batch.packed.sequence_N()),
+    );
     micro_batch.advantages_N = &micro_batch.advantages_N - fp32(&penalties);
 }
 
 /// The advantage and the group of every trained token.
 fn grouped(micro_batch: &MicroBatch) -> Vec<Grouped> {
     let group = |sequence: i64| micro_batch.groups[sequence as usize];
-    doubles(&micro_batch.advantages_N).into_iter().zip(indices(micro_batch.packed.sequence_N()).into_iter().map(group)).collect()
+    doubles(&micro_batch.advantages_N)
+        .into_iter()
+        .zip(indices(micro_batch.packed.sequence_N()).into_iter().map(group))
+        .collect()
 }
 
 fn fp32(values: &[f64]) -> Tensor {

@@ -20,12 +20,27 @@ impl Sums {
 }
 
 impl Trainer {
-    /// Per-token metrics of the step over all ranks. `before` is the mismatch with the sampler before the first of several updates.
-    pub(super) fn report(&self, metrics: &mut StepMetrics, grpo: Option<&GrpoSpec>, sums: Sums, before: Option<LossSums>) -> Result<(), StepError> {
+    /// Per-token metrics of the step over all ranks. `before` is the mismatch with the sampler
+    /// before the first of several updates.
+    pub(super) fn report(
+        &self,
+        metrics: &mut StepMetrics,
+        grpo: Option<&GrpoSpec>,
+        sums: Sums,
+        before: Option<LossSums>,
+    ) -> Result<(), StepError> {
         let (loss, mismatch) = (sums.loss, before.unwrap_or(sums.loss));
-        let sums = [sums.entropy, loss.clipped_upper, loss.clipped_lower, loss.clipped_dual, mismatch.kl, mismatch.mismatch];
+        let sums = [
+            sums.entropy,
+            loss.clipped_upper,
+            loss.clipped_lower,
+            loss.clipped_dual,
+            mismatch.kl,
+            mismatch.mismatch,
+        ];
         let [entropy, upper, lower, dual, kl, difference] = self.means(metrics, sums)?;
-        let [reference_kl, weight, bounded] = self.means(metrics, [loss.reference_kl, loss.behavior_weight, loss.behavior_bounded])?;
+        let [reference_kl, weight, bounded] =
+            self.means(metrics, [loss.reference_kl, loss.behavior_weight, loss.behavior_bounded])?;
         let largest = finite(self.ranks.max(mismatch.mismatch_max)?);
         metrics.entropy = entropy;
         let Some(grpo) = grpo else { return Ok(()) };
@@ -43,8 +58,15 @@ impl Trainer {
     }
 
     /// Sums over the trainable tokens of all ranks, per token.
-    fn means<const N: usize>(&self, metrics: &StepMetrics, sums: [f64; N]) -> Result<[f64; N], StepError> {
-        Ok(self.ranks.sum(sums)?.map(|total| finite(total / metrics.trainable_tokens.max(1) as f64)))
+    fn means<const N: usize>(
+        &self,
+        metrics: &StepMetrics,
+        sums: [f64; N],
+    ) -> Result<[f64; N], StepError> {
+        Ok(self
+            .ranks
+            .sum(sums)?
+            .map(|total| finite(total / metrics.trainable_tokens.max(1) as f64)))
     }
 }
 

@@ -27,16 +27,26 @@ struct Sample {
     row: SampleRow,
 }
 
-/// Samples of unlike lengths whose tokens follow a rule that can be learned; two groups of three, a minibatch each.
-/// Token 0 is left out: it is tiny-llama's padding, whose embedding transformers does not train.
+/// Samples of unlike lengths whose tokens follow a rule that can be learned; two groups of three, a
+/// minibatch each. Token 0 is left out: it is tiny-llama's padding, whose embedding transformers
+/// does not train.
 fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
     let sample = |index: u32| {
         let length = 5 + (index * 7 + step) % 9;
-        let tokens: Vec<i64> = (0..length).map(|row| i64::from(1 + (step * 11 + index * 5 + row * row * 3) % (VOCABULARY - 1))).collect();
+        let tokens: Vec<i64> = (0..length)
+            .map(|row| i64::from(1 + (step * 11 + index * 5 + row * row * 3) % (VOCABULARY - 1)))
+            .collect();
         let mask: Vec<u8> = (0..length).map(|row| u8::from(row >= 2)).collect();
         let (group, reward) = (index / 3, f64::from((index + step) % 2));
         Sample {
-            row: SampleRow { group, reward, trainable_tokens: length - 2, rank: index % world_size, minibatch: group % minibatches, truncated: index == 4 },
+            row: SampleRow {
+                group,
+                reward,
+                trainable_tokens: length - 2,
+                rank: index % world_size,
+                minibatch: group % minibatches,
+                truncated: index == 4,
+            },
             tokens,
             mask,
         }
@@ -48,16 +58,26 @@ fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
 fn batch(step: u32, minibatches: u32, rank: u32, world_size: u32) -> RankBatch {
     let samples = samples(step, minibatches, world_size);
     let mut mine: Vec<(u32, usize)> = Vec::new();
-    for (index, sample) in samples.iter().enumerate().filter(|(_, sample)| sample.row.rank == rank) {
+    for (index, sample) in samples.iter().enumerate().filter(|(_, sample)| sample.row.rank == rank)
+    {
         let second = u32::from(rank == 0 && index % 4 == 0);
         mine.push((sample.row.minibatch * 2 + second, index));
     }
     mine.sort_unstable();
-    let sequence = |&(micro_batch, index): &(u32, usize)| Sequence { sample: index as u32, micro_batch, tokens: samples[index].tokens.len() as u32 };
-    let tokens_T: Vec<i64> = mine.iter().flat_map(|&(_, index)| samples[index].tokens.clone()).collect();
-    let loss_mask_T: Vec<u8> = mine.iter().flat_map(|&(_, index)| samples[index].mask.clone()).collect();
+    let sequence = |&(micro_batch, index): &(u32, usize)| Sequence {
+        sample: index as u32,
+        micro_batch,
+        tokens: samples[index].tokens.len() as u32,
+    };
+    let tokens_T: Vec<i64> =
+        mine.iter().flat_map(|&(_, index)| samples[index].tokens.clone()).collect();
+    let loss_mask_T: Vec<u8> =
+        mine.iter().flat_map(|&(_, index)| samples[index].mask.clone()).collect();
     RankBatch {
-        sampler_logprobs_T: loss_mask_T.iter().map(|&mask| if mask == 1 { -4.5 } else { 0.0 }).collect(),
+        sampler_logprobs_T: loss_mask_T
+            .iter()
+            .map(|&mask| if mask == 1 { -4.5 } else { 0.0 })
+            .collect(),
         header: BatchHeader {
             step,
             rank,
@@ -97,33 +117,50 @@ fn small_model() -> tempfile::TempDir {
 }
 
 fn trainer(spec: RLJobSpec, folder: &Path, ranks: Rc<Ranks>) -> Trainer {
-    first_trainer(spec, Model::new(ModelConfig::from_folder(folder).unwrap()), ranks, folder).unwrap()
+    first_trainer(spec, Model::new(ModelConfig::from_folder(folder).unwrap()), ranks, folder)
+        .unwrap()
 }
 
 /// Metrics without the time they took.
-fn train(trainer: &mut Trainer, steps: std::ops::RangeInclusive<u32>, minibatches: u32) -> Vec<StepMetrics> {
+fn train(
+    trainer: &mut Trainer,
+    steps: std::ops::RangeInclusive<u32>,
+    minibatches: u32,
+) -> Vec<StepMetrics> {
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
-    let mut step = |step| StepMetrics { train_seconds: 0.0, ..trainer.step(step, &batch(step, minibatches, rank, world_size)).unwrap() };
+    let mut step = |step| StepMetrics {
+        train_seconds: 0.0,
+        ..trainer.step(step, &batch(step, minibatches, rank, world_size)).unwrap()
+    };
     steps.map(&mut step).collect()
 }
 
 fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
-    let bits = |tensor: &Tensor| Vec::<f32>::try_from(tensor).unwrap().into_iter().map(f32::to_bits).collect();
+    let bits = |tensor: &Tensor| {
+        Vec::<f32>::try_from(tensor).unwrap().into_iter().map(f32::to_bits).collect()
+    };
     trainer.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
 }
 
 /// Does the same on every rank of a group, each a thread; what each made of it.
 fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Vec<T> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-    let rank = |rank| act(Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap());
+    let rank =
+        |rank| act(Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap());
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..world_size).map(|number| scope.spawn(move || rank(number))).collect();
+        let ranks: Vec<_> =
+            (0..world_size).map(|number| scope.spawn(move || rank(number))).collect();
         ranks.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
 /// Runs `steps` on two ranks; metrics and weights of both.
-fn two_ranks(folder: &Path, algorithm: &Value, steps: u32, minibatches: u32) -> Vec<(Vec<StepMetrics>, Vec<Vec<u32>>)> {
+fn two_ranks(
+    folder: &Path,
+    algorithm: &Value,
+    steps: u32,
+    minibatches: u32,
+) -> Vec<(Vec<StepMetrics>, Vec<Vec<u32>>)> {
     on_ranks(2, |ranks| {
         let mut trainer = trainer(spec(algorithm, "Random", minibatches), folder, ranks);
         (train(&mut trainer, 1..=steps, minibatches), weights(&trainer))
@@ -132,11 +169,39 @@ fn two_ranks(folder: &Path, algorithm: &Value, steps: u32, minibatches: u32) -> 
 
 /// Every number of a step's metrics that losses make.
 fn numbers(metrics: &StepMetrics) -> Vec<f64> {
-    let StepMetrics { loss, kl, entropy, clip_fraction, clip_fraction_upper, clip_fraction_lower, clip_fraction_dual, .. } = metrics.clone();
-    let StepMetrics { mismatch_mean, mismatch_max, reference_kl, behavior_weight, behavior_bounded, gradient_norm, .. } = metrics.clone();
-    let others = [kl, clip_fraction, clip_fraction_upper, clip_fraction_lower, clip_fraction_dual, mismatch_mean, mismatch_max];
+    let StepMetrics {
+        loss,
+        kl,
+        entropy,
+        clip_fraction,
+        clip_fraction_upper,
+        clip_fraction_lower,
+        clip_fraction_dual,
+        ..
+    } = metrics.clone();
+    let StepMetrics {
+        mismatch_mean,
+        mismatch_max,
+        reference_kl,
+        behavior_weight,
+        behavior_bounded,
+        gradient_norm,
+        ..
+    } = metrics.clone();
+    let others = [
+        kl,
+        clip_fraction,
+        clip_fraction_upper,
+        clip_fraction_lower,
+        clip_fraction_dual,
+        mismatch_mean,
+        mismatch_max,
+    ];
     let options = [reference_kl, behavior_weight, behavior_bounded];
-    [loss, entropy, gradient_norm].into_iter().chain(others.into_iter().chain(options).flatten()).collect()
+    [loss, entropy, gradient_norm]
+        .into_iter()
+        .chain(others.into_iter().chain(options).flatten())
+        .collect()
 }
 
 /// The same steps, but for the order in which ranks add up.
@@ -147,7 +212,10 @@ fn assert_close(one: &[StepMetrics], two: &[StepMetrics]) {
         for (a, b) in numbers(one).into_iter().zip(numbers(two)) {
             assert!((a - b).abs() <= 1e-6 + 1e-5 * a.abs(), "{one:?} is not {two:?}");
         }
-        assert_eq!((one.tokens, one.trainable_tokens, one.skipped), (two.tokens, two.trainable_tokens, two.skipped));
+        assert_eq!(
+            (one.tokens, one.trainable_tokens, one.skipped),
+            (two.tokens, two.trainable_tokens, two.skipped)
+        );
     }
 }
 
@@ -169,8 +237,11 @@ fn algorithms() -> [Value; 3] {
 #[test]
 fn two_ranks_compute_what_one_computes_and_agree_on_it() {
     let folder = small_model();
-    for (algorithm, minibatches) in algorithms().iter().flat_map(|algorithm| [(algorithm, 1), (algorithm, 2)]) {
-        let mut one = trainer(spec(algorithm, "Random", minibatches), folder.path(), Ranks::alone());
+    for (algorithm, minibatches) in
+        algorithms().iter().flat_map(|algorithm| [(algorithm, 1), (algorithm, 2)])
+    {
+        let mut one =
+            trainer(spec(algorithm, "Random", minibatches), folder.path(), Ranks::alone());
         let alone = train(&mut one, 1..=4, minibatches);
         let two = two_ranks(folder.path(), algorithm, 4, minibatches);
         assert_eq!(two[0].0, two[1].0);
@@ -182,9 +253,13 @@ fn two_ranks_compute_what_one_computes_and_agree_on_it() {
 fn the_learner_leaves_its_reference_model_and_a_divergence_in_the_loss_holds_it_back() {
     let folder = small_model();
     let divergence = |coefficient: f64| {
-        let algorithm = json!({"grpo": {"klCoefficient": coefficient, "klTerm": "Loss", "klEstimator": "K3"}});
+        let algorithm =
+            json!({"grpo": {"klCoefficient": coefficient, "klTerm": "Loss", "klEstimator": "K3"}});
         let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
-        train(&mut trainer, 1..=8, 1).iter().map(|metrics| metrics.reference_kl.unwrap()).collect::<Vec<_>>()
+        train(&mut trainer, 1..=8, 1)
+            .iter()
+            .map(|metrics| metrics.reference_kl.unwrap())
+            .collect::<Vec<_>>()
     };
     let (free, held) = (divergence(1e-9), divergence(100.0));
     assert!(free[0].abs() < 1e-9 && free[7] > 1e-6, "{free:?}");
@@ -196,7 +271,8 @@ fn masked_samples_do_not_train_and_do_not_count() {
     let folder = small_model();
     let mut masking = spec(&json!({"grpo": {}}), "Random", 1);
     masking.rollout.truncated = rljob_crds::algorithm::Truncated::Mask;
-    let metrics = trainer(masking, folder.path(), Ranks::alone()).step(1, &batch(1, 1, 0, 1)).unwrap();
+    let metrics =
+        trainer(masking, folder.path(), Ranks::alone()).step(1, &batch(1, 1, 0, 1)).unwrap();
     let all: u32 = samples(1, 1, 1).iter().map(|sample| sample.row.trainable_tokens).sum();
     assert_eq!(metrics.trainable_tokens, u64::from(all - samples(1, 1, 1)[4].row.trainable_tokens));
 }
@@ -205,10 +281,25 @@ fn masked_samples_do_not_train_and_do_not_count() {
 fn recomputed_activations_train_the_same_weights() {
     let folder = small_model();
     let weights_of = |recompute| {
-        let model = Model::new(ModelConfig::from_folder(folder.path()).unwrap()).recomputing(recompute);
-        let mut trainer = first_trainer(spec(&json!({"grpo": {}}), "Random", 2), model, Ranks::alone(), folder.path()).unwrap();
+        let model =
+            Model::new(ModelConfig::from_folder(folder.path()).unwrap()).recomputing(recompute);
+        let mut trainer = first_trainer(
+            spec(&json!({"grpo": {}}), "Random", 2),
+            model,
+            Ranks::alone(),
+            folder.path(),
+        )
+        .unwrap();
         train(&mut trainer, 1..=3, 2);
-        Tensor::cat(&trainer.parameters.shards().iter().map(|shard| shard.master.shallow_clone()).collect::<Vec<_>>(), 0)
+        Tensor::cat(
+            &trainer
+                .parameters
+                .shards()
+                .iter()
+                .map(|shard| shard.master.shallow_clone())
+                .collect::<Vec<_>>(),
+            0,
+        )
     };
     assert!(weights_of(true).allclose(&weights_of(false), 1e-5, 1e-6, false));
 }
@@ -217,7 +308,10 @@ fn recomputed_activations_train_the_same_weights() {
 fn the_same_batches_give_the_same_bits() {
     let folder = small_model();
     for algorithm in algorithms() {
-        assert_eq!(two_ranks(folder.path(), &algorithm, 3, 2), two_ranks(folder.path(), &algorithm, 3, 2));
+        assert_eq!(
+            two_ranks(folder.path(), &algorithm, 3, 2),
+            two_ranks(folder.path(), &algorithm, 3, 2)
+        );
     }
 }
 
@@ -227,7 +321,8 @@ fn validation_measures_what_training_would_on_any_number_of_ranks_and_changes_no
     let sft = spec(&json!({"sft": {}}), "Random", 1);
     let validate = |ranks: Rc<Ranks>| {
         let mut trainer = trainer(sft.clone(), folder.path(), ranks);
-        let (before, rank, world_size) = (weights(&trainer), trainer.ranks.rank(), trainer.ranks.world_size());
+        let (before, rank, world_size) =
+            (weights(&trainer), trainer.ranks.rank(), trainer.ranks.world_size());
         let report = trainer.validate(1, &batch(1, 1, rank, world_size)).unwrap();
         assert_eq!(weights(&trainer), before);
         (report.loss, report.tokens, report.sequences, train(&mut trainer, 1..=1, 1).remove(0))
@@ -244,9 +339,11 @@ fn validation_measures_what_training_would_on_any_number_of_ranks_and_changes_no
 #[test]
 fn a_loss_that_is_never_finite_fails_with_the_samples() {
     let folder = small_model();
-    let mut trainer = trainer(spec(&json!({"grpo": {}}), "Random", 1), folder.path(), Ranks::alone());
+    let mut trainer =
+        trainer(spec(&json!({"grpo": {}}), "Random", 1), folder.path(), Ranks::alone());
     let _ = trainer.parameters.shards()[3].master.shallow_clone().fill_(f64::NAN);
-    let skipped: Vec<u32> = train(&mut trainer, 1..=4, 1).iter().map(|metrics| metrics.skipped).collect();
+    let skipped: Vec<u32> =
+        train(&mut trainer, 1..=4, 1).iter().map(|metrics| metrics.skipped).collect();
     assert_eq!(skipped, [1, 1, 1, 1]);
     let error = trainer.step(5, &batch(5, 1, 0, 1)).unwrap_err();
     let expected = "loss or gradient was not finite in 5 updates in a row; the last one's samples are [0, 1, 2, 3, 4, 5] of the batch";

@@ -1,4 +1,5 @@
-//! The comparison that the parity tests and the benchmark of exactness share: passes, losses and AdamW of one model beside transformers' values.
+//! The comparison that the parity tests and the benchmark of exactness share: passes, losses and
+//! AdamW of one model beside transformers' values.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -9,7 +10,9 @@ use std::process::Command;
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_crds::grpo::GrpoSpec;
 use rljob_learner::algorithm::{grpo, sft};
-use rljob_learner::model::{Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random};
+use rljob_learner::model::{
+    Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random,
+};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
@@ -17,13 +20,15 @@ const TEMPERATURE: f64 = 0.7;
 const CLIP: [f64; 2] = [0.2, 0.28];
 const LENGTHS: [usize; 4] = [9, 3, 33, 12];
 const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
-const ADAMW: AdamW = AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
+const ADAMW: AdamW =
+    AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
 
 /// Four sequences of unlike length; the last half of each is trained.
 struct Case {
     sequences: Vec<Vec<i64>>,
     masks: Vec<Vec<u8>>,
-    /// Learner minus proximal log-probability of each trained token: some beyond either bound of the ratio.
+    /// Learner minus proximal log-probability of each trained token: some beyond either bound of
+    /// the ratio.
     shift: Vec<f32>,
 }
 
@@ -31,28 +36,47 @@ impl Case {
     fn new(vocab_size: i64) -> Self {
         let sequences: Vec<Vec<i64>> = LENGTHS
             .iter()
-            .map(|&length| (0..length as i64).map(|position| (7 + position * position * 31 + length as i64 * 5) % vocab_size).collect())
+            .map(|&length| {
+                (0..length as i64)
+                    .map(|position| (7 + position * position * 31 + length as i64 * 5) % vocab_size)
+                    .collect()
+            })
             .collect();
-        let masks: Vec<Vec<u8>> = LENGTHS.iter().map(|&length| (0..length).map(|position| u8::from(position > length / 2)).collect()).collect();
+        let masks: Vec<Vec<u8>> = LENGTHS
+            .iter()
+            .map(|&length| (0..length).map(|position| u8::from(position > length / 2)).collect())
+            .collect();
         let trained: usize = masks.iter().flatten().map(|&mask| usize::from(mask)).sum();
-        Self { sequences, masks, shift: (0..trained).map(|index| 0.4 * (index as f32).sin()).collect() }
+        Self {
+            sequences,
+            masks,
+            shift: (0..trained).map(|index| 0.4 * (index as f32).sin()).collect(),
+        }
     }
 
     fn packed(&self, vocab_size: i64) -> PackedTokens {
-        PackedTokens::new(&self.sequences.concat(), &self.masks.concat(), &LENGTHS, vocab_size).unwrap()
+        PackedTokens::new(&self.sequences.concat(), &self.masks.concat(), &LENGTHS, vocab_size)
+            .unwrap()
     }
 
     /// What transformers and torch say.
     fn reference(&self, python: &Path, model: &Path) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
-        let (input, output) = (folder.path().join("case.json"), folder.path().join("out.safetensors"));
+        let (input, output) =
+            (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
             "model": model, "sequences": self.sequences, "masks": self.masks, "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
             "clip_low": CLIP[0], "clip_high": CLIP[1], "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
         });
         std::fs::write(&input, case.to_string()).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/parity.py");
-        let ran = Command::new(python).arg(script).args([&input, &output]).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+        let ran = Command::new(python)
+            .arg(script)
+            .args([&input, &output])
+            .env("OMP_NUM_THREADS", "1")
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .output()
+            .unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         Tensor::read_safetensors(output).unwrap().into_iter().collect()
     }
@@ -89,7 +113,16 @@ impl Comparison {
         let blocks = hugging_face::read_tensors(folder, model.layout(), Kind::Float).unwrap();
         let parameters = WholeParameters::new(model.layout(), blocks, Kind::Float);
         let packed = case.packed(model.config().vocab_size);
-        (Self { reference: case.reference(python, folder), model, parameters, packed, differences: Vec::new() }, case)
+        (
+            Self {
+                reference: case.reference(python, folder),
+                model,
+                parameters,
+                packed,
+                differences: Vec::new(),
+            },
+            case,
+        )
     }
 
     fn compare(&mut self, name: &str, actual: &Tensor) {
@@ -99,7 +132,11 @@ impl Comparison {
     }
 
     /// Compares loss and gradients of a pass whose loss is `loss`: (derivative, loss of the chunk).
-    fn pass(&mut self, name: &str, loss: &mut dyn FnMut(&rljob_learner::model::Chunk) -> (Tensor, f64)) {
+    fn pass(
+        &mut self,
+        name: &str,
+        loss: &mut dyn FnMut(&rljob_learner::model::Chunk) -> (Tensor, f64),
+    ) {
         self.parameters.zero_gradients();
         let mut total = 0.0;
         let mut closure = |chunk: &rljob_learner::model::Chunk| {
@@ -107,29 +144,38 @@ impl Comparison {
             total += value;
             gradient
         };
-        self.model.forward_backward(&mut self.parameters, &self.packed, TEMPERATURE, &mut closure).unwrap();
+        self.model
+            .forward_backward(&mut self.parameters, &self.packed, TEMPERATURE, &mut closure)
+            .unwrap();
         self.compare(&format!("{name}.loss"), &Tensor::from(total));
-        let gradients = hugging_face::named_tensors(self.model.layout(), self.parameters.gradients());
+        let gradients =
+            hugging_face::named_tensors(self.model.layout(), self.parameters.gradients());
         for (tensor, gradient) in gradients {
             self.compare(&format!("{name}.{tensor}"), &gradient);
         }
     }
 }
 
-/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in `folder`. Gives the largest difference of a logit, and the
-/// largest difference of a loss or gradient, of its norm and in value.
+/// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
+/// `folder`. Gives the largest difference of a logit, and the largest difference of a loss or
+/// gradient, of its norm and in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let (mut comparison, case) = Comparison::new(python, folder);
-    let logits_TV = comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
+    let logits_TV =
+        comparison.model.logits(&mut comparison.parameters, &comparison.packed).unwrap();
     let largest = (&logits_TV - &comparison.reference["logits"]).abs().max().double_value(&[]);
-    let before = comparison.model.logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE).unwrap();
+    let before = comparison
+        .model
+        .logprobs(&mut comparison.parameters, &comparison.packed, TEMPERATURE)
+        .unwrap();
     comparison.compare("logprobs", &before.logprobs_N);
 
     let weights_N = before.logprobs_N.full_like(1.0 / comparison.packed.num_trained() as f64);
     comparison.pass("sft", &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.of(&weights_N)));
 
     let proximal_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
-    let advantages_N = Tensor::from_slice(&ADVANTAGES).index_select(0, comparison.packed.sequence_N());
+    let advantages_N =
+        Tensor::from_slice(&ADVANTAGES).index_select(0, comparison.packed.sequence_N());
     let clip = GrpoSpec { clip_low: CLIP[0], clip_high: CLIP[1], ..GrpoSpec::default() };
     comparison.pass("grpo", &mut |chunk| {
         let input = grpo::LossInput {
@@ -142,14 +188,25 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
             behavior: None,
         };
         let (gradient, sums) = grpo::loss(&clip, &input);
-        assert!(sums.clipped_upper > 0.0 && sums.clipped_lower > 0.0 && sums.mismatch_max < 1e-5, "{sums:?}");
+        assert!(
+            sums.clipped_upper > 0.0 && sums.clipped_lower > 0.0 && sums.mismatch_max < 1e-5,
+            "{sums:?}"
+        );
         (gradient, sums.loss)
     });
 
     let parameter = Tensor::from_slice(&adamw_parameter());
     let (exp_avg, exp_avg_sq) = (parameter.zeros_like(), parameter.zeros_like());
     for (step, gradient) in (1..).zip(adamw_gradients()) {
-        fused_adamw(&parameter, &Tensor::from_slice(&gradient), &exp_avg, &exp_avg_sq, step, &ADAMW).unwrap();
+        fused_adamw(
+            &parameter,
+            &Tensor::from_slice(&gradient),
+            &exp_avg,
+            &exp_avg_sq,
+            step,
+            &ADAMW,
+        )
+        .unwrap();
     }
     comparison.compare("adamw", &parameter);
 
@@ -164,7 +221,8 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     [largest, *worst, *absolute]
 }
 
-/// A model folder with random weights (biases and norms too), written by rljob; `change` makes another shape of a small Llama.
+/// A model folder with random weights (biases and norms too), written by rljob; `change` makes
+/// another shape of a small Llama.
 pub fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
@@ -175,8 +233,13 @@ pub fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let config = ModelConfig::from_folder(folder).unwrap();
     let layout = ModelLayout::new(&config);
-    let wave = |block: &Tensor| block + (Tensor::arange(block.numel() as i64, (Kind::Float, tch::Device::Cpu)) * 0.37).sin() * 0.1;
-    let blocks: Vec<Tensor> = random::random(&layout, &config, 3).unwrap().iter().map(wave).collect();
+    let wave = |block: &Tensor| {
+        block
+            + (Tensor::arange(block.numel() as i64, (Kind::Float, tch::Device::Cpu)) * 0.37).sin()
+                * 0.1
+    };
+    let blocks: Vec<Tensor> =
+        random::random(&layout, &config, 3).unwrap().iter().map(wave).collect();
     let export = folder.join("export");
     hugging_face::write_folder(&export, folder, &layout, &blocks, Kind::Float).unwrap();
     export

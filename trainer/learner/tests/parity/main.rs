@@ -1,9 +1,14 @@
-//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32: every value within 1e-4, and every tensor within 1e-4 of
-//! its norm.
+//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32:
+//! every value within 1e-4, and every tensor within 1e-4 of its norm.
 //!
-//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without it the tests say that they were skipped.
+//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without
+//! it the tests say that they were skipped.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and says what it skipped and measured")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it skipped and measured"
+)]
 
 mod comparison;
 
@@ -56,8 +61,9 @@ fn a_qwen3_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
     }
 }
 
-/// For the export of a real run: `RLJOB_PARITY_MODEL=FOLDER cargo test -p rljob-learner --test parity -- --nocapture`. Through dozens of layers fp32's own
-/// rounding reaches 1e-4 of some gradient's norm, so that those are printed only.
+/// For the export of a real run: `RLJOB_PARITY_MODEL=FOLDER cargo test -p rljob-learner --test
+/// parity -- --nocapture`. Through dozens of layers fp32's own rounding reaches 1e-4 of some
+/// gradient's norm, so that those are printed only.
 #[test]
 fn a_model_that_is_named_gives_transformers_logits() {
     let Some(folder) = std::env::var_os("RLJOB_PARITY_MODEL") else {

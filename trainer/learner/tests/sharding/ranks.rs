@@ -46,24 +46,41 @@ fn packed(rank: u32, world_size: u32, micro_batch: usize, vocab_size: i64) -> Pa
         index % world_size as usize == rank as usize && turn % MICRO_BATCHES == micro_batch
     });
     let (indices, lengths): (Vec<usize>, Vec<usize>) = mine.unzip();
-    let token = |index: usize, position: usize| ((position * position * 7 + position * 31 + index * 101) as i64) % vocab_size;
-    let tokens: Vec<i64> = indices.iter().zip(&lengths).flat_map(|(&index, &length)| (0..length).map(move |position| token(index, position))).collect();
-    let mask: Vec<u8> = lengths.iter().flat_map(|&length| (0..length).map(|position| u8::from(position > 0))).collect();
+    let token = |index: usize, position: usize| {
+        ((position * position * 7 + position * 31 + index * 101) as i64) % vocab_size
+    };
+    let tokens: Vec<i64> = indices
+        .iter()
+        .zip(&lengths)
+        .flat_map(|(&index, &length)| (0..length).map(move |position| token(index, position)))
+        .collect();
+    let mask: Vec<u8> = lengths
+        .iter()
+        .flat_map(|&length| (0..length).map(|position| u8::from(position > 0)))
+        .collect();
     PackedTokens::new(&tokens, &mask, &lengths, vocab_size).unwrap()
 }
 
 /// The loss, summed over the ranks, and every block's whole gradient.
-fn rank(model: &Model, blocks: &[Tensor], port: u16, rank: u32, world_size: u32) -> (f64, Vec<Tensor>) {
+fn rank(
+    model: &Model,
+    blocks: &[Tensor],
+    port: u16,
+    rank: u32,
+    world_size: u32,
+) -> (f64, Vec<Tensor>) {
     let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap();
     let masters = blocks.iter().map(|block| shard_of(block, rank, world_size)).collect();
     let numels = model_shape(model.layout()).block_numels;
-    let mut parameters = ShardedParameters::new(std::rc::Rc::clone(&ranks), Kind::Float, &numels, masters);
+    let mut parameters =
+        ShardedParameters::new(std::rc::Rc::clone(&ranks), Kind::Float, &numels, masters);
     let trained: usize = lengths().iter().map(|length| length - 1).sum();
     let mut total = 0.0;
     for micro_batch in 0..MICRO_BATCHES {
         let packed = packed(rank, world_size, micro_batch, model.config().vocab_size);
         let mut loss = |chunk: &rljob_learner::model::Chunk| {
-            let (gradient_N, value) = sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(1.0 / trained as f64));
+            let (gradient_N, value) =
+                sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(1.0 / trained as f64));
             total += value;
             gradient_N
         };
@@ -71,7 +88,10 @@ fn rank(model: &Model, blocks: &[Tensor], port: u16, rank: u32, world_size: u32)
     }
     let whole = |shard: &rljob_learner::fsdp::Shard| {
         let Some(group) = ranks.group() else { return shard.gradient.shallow_clone() };
-        let padded = Tensor::empty([shard.gradient.numel() as i64 * i64::from(world_size)], (Kind::Float, Device::Cpu));
+        let padded = Tensor::empty(
+            [shard.gradient.numel() as i64 * i64::from(world_size)],
+            (Kind::Float, Device::Cpu),
+        );
         group.all_gather(&padded, &shard.gradient).unwrap();
         padded.narrow(0, 0, shard.numel)
     };
@@ -94,12 +114,19 @@ fn on_ranks(world_size: u32) -> (f64, Vec<Tensor>) {
     })
 }
 
-/// What `world_size` ranks compute beside one: the loss's relative difference, and the largest difference of a gradient as a part of its tensor's maximum.
+/// What `world_size` ranks compute beside one: the loss's relative difference, and the largest
+/// difference of a gradient as a part of its tensor's maximum.
 pub fn differences(world_size: u32) -> [f64; 2] {
     let ((loss, gradients), (expected_loss, expected)) = (on_ranks(world_size), on_ranks(1));
     let model = Model::new(config());
     let named = |gradients: &[Tensor]| hugging_face::named_tensors(model.layout(), gradients);
-    let relative = |(actual, expected): (&Tensor, &Tensor)| ((actual - expected).abs().max() / expected.abs().max()).double_value(&[]);
-    let worst = named(&gradients).iter().zip(&named(&expected)).map(|((_, actual), (_, expected))| relative((actual, expected))).fold(0.0, f64::max);
+    let relative = |(actual, expected): (&Tensor, &Tensor)| {
+        ((actual - expected).abs().max() / expected.abs().max()).double_value(&[])
+    };
+    let worst = named(&gradients)
+        .iter()
+        .zip(&named(&expected))
+        .map(|((_, actual), (_, expected))| relative((actual, expected)))
+        .fold(0.0, f64::max);
     [((loss - expected_loss) / expected_loss).abs(), worst]
 }

@@ -1,4 +1,5 @@
-//! A bucket on a real S3 server, and what becomes of objects when the server or the link to it fails.
+//! A bucket on a real S3 server, and what becomes of objects when the server or the link to it
+//! fails.
 
 use std::fs;
 use std::path::Path;
@@ -24,12 +25,20 @@ fn open(endpoint: String, keys: &Path) -> Bucket {
 
 fn config(endpoint: String, keys: &Path) -> BucketConfig {
     let (bucket, prefix, region) = (BUCKET.to_owned(), PREFIX.to_owned(), "us-east-1".to_owned());
-    BucketConfig { bucket, prefix, endpoint: Some(endpoint), region, credentials: Some(keys.to_owned()) }
+    BucketConfig {
+        bucket,
+        prefix,
+        endpoint: Some(endpoint),
+        region,
+        credentials: Some(keys.to_owned()),
+    }
 }
 
 /// Bytes that differ everywhere.
 fn bytes(length: usize) -> Vec<u8> {
-    (0..length as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    (0..length as u64)
+        .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
 }
 
 fn large_file(folder: &Path) -> (std::path::PathBuf, Vec<u8>) {
@@ -55,32 +64,52 @@ fn objects_are_written_found_measured_and_removed_with_their_folder() {
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path());
     let home = Home::Bucket(bucket.clone());
-    assert_eq!((home.read("a/x").unwrap(), home.size("a/x").unwrap(), home.folders("a", "marker").unwrap()), (None, None, vec![]));
+    assert_eq!(
+        (
+            home.read("a/x").unwrap(),
+            home.size("a/x").unwrap(),
+            home.folders("a", "marker").unwrap()
+        ),
+        (None, None, vec![])
+    );
     for name in ["c/one/x", "c/one/marker", "c/two/x", "c/twofold/marker", "other/marker"] {
         bucket.put(name, name.into()).unwrap();
     }
     assert_eq!(home.read("c/one/x").unwrap().unwrap(), b"c/one/x");
     assert_eq!(home.size("c/one/x").unwrap(), Some(7));
     let folders = || home.folders("c", "marker").unwrap();
-    assert_eq!(folders(), [complete("one", true), complete("two", false), complete("twofold", true)]);
+    assert_eq!(
+        folders(),
+        [complete("one", true), complete("two", false), complete("twofold", true)]
+    );
     home.remove_folder("c/two", "marker").unwrap();
     home.remove_folder("c/one", "marker").unwrap();
     assert_eq!(folders(), [complete("twofold", true)]);
-    assert_eq!(s3.keys(""), [format!("{PREFIX}/c/twofold/marker"), format!("{PREFIX}/other/marker")]);
+    assert_eq!(
+        s3.keys(""),
+        [format!("{PREFIX}/c/twofold/marker"), format!("{PREFIX}/other/marker")]
+    );
 }
 
 #[test]
 fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
     static ANSWERS: AtomicUsize = AtomicUsize::new(0);
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
-    let bucket = open(s3.endpoint(), scratch.path()).on_answer(|| _ = ANSWERS.fetch_add(1, Ordering::Relaxed));
+    let bucket = open(s3.endpoint(), scratch.path())
+        .on_answer(|| _ = ANSWERS.fetch_add(1, Ordering::Relaxed));
     let (path, content) = large_file(scratch.path());
     bucket.upload(&path, "large").unwrap();
     let of_upload = ANSWERS.swap(0, Ordering::Relaxed);
     assert!(bucket.read("large").unwrap().unwrap() == content);
     let parts = content.len().div_ceil(16 << 20);
-    assert!(of_upload > parts && ANSWERS.load(Ordering::Relaxed) > parts, "every part and every range is told of");
-    assert_eq!(Home::Bucket(bucket).sha256("large").unwrap(), Home::Folder(scratch.path().to_owned()).sha256("large").unwrap());
+    assert!(
+        of_upload > parts && ANSWERS.load(Ordering::Relaxed) > parts,
+        "every part and every range is told of"
+    );
+    assert_eq!(
+        Home::Bucket(bucket).sha256("large").unwrap(),
+        Home::Folder(scratch.path().to_owned()).sha256("large").unwrap()
+    );
     assert_eq!((s3.keys(""), s3.unfinished_parts()), (vec![format!("{PREFIX}/large")], 0));
 }
 
@@ -100,7 +129,11 @@ fn an_object_that_a_server_refuses_to_make_and_does_not_have_is_nobody_elses() {
     s3.half_make(&format!("{PREFIX}/log/1")).unwrap();
     let bucket = open(s3.endpoint(), scratch.path()).with_patience(Duration::from_secs(1));
     let error = bucket.put_new("log/1", b"mine").unwrap_err();
-    let cause = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source()).last().unwrap().to_string();
+    let cause =
+        std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source())
+            .last()
+            .unwrap()
+            .to_string();
     assert!(cause.contains("refuses to make an object that is not there"), "{cause}");
     s3.restart().unwrap();
     assert!(bucket.put_new("log/1", b"mine").unwrap());
@@ -113,11 +146,17 @@ fn an_upload_over_a_link_that_fails_is_whole_in_the_end() {
     let link = Link::to(s3.port()).unwrap();
     let bucket = open(link.endpoint(), scratch.path());
     let (path, content) = large_file(scratch.path());
-    let faults = [Fault::SlowDown, Fault::CutAnswer(0), Fault::CutRequest(5000), Fault::CutAnswer(20)];
+    let faults =
+        [Fault::SlowDown, Fault::CutAnswer(0), Fault::CutRequest(5000), Fault::CutAnswer(20)];
     link.fail(faults.into_iter().cycle().take(12));
     bucket.upload(&path, "large").unwrap();
     assert_eq!((s3.keys(""), s3.unfinished_parts()), (vec![format!("{PREFIX}/large")], 0));
-    link.fail([Fault::CutAnswer(1 << 20), Fault::SlowDown, Fault::CutAnswer(3000), Fault::Dribble(1 << 18)]);
+    link.fail([
+        Fault::CutAnswer(1 << 20),
+        Fault::SlowDown,
+        Fault::CutAnswer(3000),
+        Fault::Dribble(1 << 18),
+    ]);
     assert!(bucket.read("large").unwrap().unwrap() == content);
     link.fail([Fault::CutAnswer(0)]);
     assert!(bucket.put_new("new", b"x").unwrap(), "an answer that was lost is found out");
@@ -131,9 +170,15 @@ fn a_server_that_is_killed_in_an_upload_and_started_again_gets_it_whole() {
     let (path, content) = larger_file(scratch.path());
     let (uploading, file) = (bucket.clone(), path.clone());
     let upload = std::thread::spawn(move || uploading.upload(&file, "large"));
-    rljob_tests::process::wait_until("a part", Duration::from_secs(30), || Ok(s3.unfinished_parts() > 0)).unwrap();
+    rljob_tests::process::wait_until("a part", Duration::from_secs(30), || {
+        Ok(s3.unfinished_parts() > 0)
+    })
+    .unwrap();
     s3.kill().unwrap();
-    assert!(!s3.keys("").contains(&format!("{PREFIX}/large")), "it is not there before it is whole");
+    assert!(
+        !s3.keys("").contains(&format!("{PREFIX}/large")),
+        "it is not there before it is whole"
+    );
     s3.restart().unwrap();
     upload.join().unwrap().unwrap();
     assert!(bucket.read("large").unwrap().unwrap() == content);
@@ -146,7 +191,10 @@ fn an_upload_to_a_server_that_stays_away_fails_is_no_object_and_goes_with_its_fo
     let (path, _) = larger_file(scratch.path());
     let (uploading, file) = (bucket.clone(), path.clone());
     let upload = std::thread::spawn(move || uploading.upload(&file, "c/one/large"));
-    rljob_tests::process::wait_until("a part", Duration::from_secs(30), || Ok(s3.unfinished_parts() > 0)).unwrap();
+    rljob_tests::process::wait_until("a part", Duration::from_secs(30), || {
+        Ok(s3.unfinished_parts() > 0)
+    })
+    .unwrap();
     s3.kill().unwrap();
     let error = upload.join().unwrap().unwrap_err().to_string();
     assert_eq!(error, format!("failed to upload `s3://{BUCKET}/{PREFIX}/c/one/large`"));
@@ -167,13 +215,26 @@ fn wrong_keys_and_a_missing_bucket_are_errors_at_once_that_name_no_secret() {
     };
     fs::write(scratch.path().join("AWS_SECRET_ACCESS_KEY"), "wrong-and-secret").unwrap();
     let refused = words(&bucket);
-    assert!(refused.contains("SignatureDoesNotMatch") && !refused.contains("wrong-and-secret"), "{refused}");
+    assert!(
+        refused.contains("SignatureDoesNotMatch") && !refused.contains("wrong-and-secret"),
+        "{refused}"
+    );
     fs::remove_file(scratch.path().join("AWS_SECRET_ACCESS_KEY")).unwrap();
     let missing = words(&bucket.clone().with_patience(Duration::ZERO));
-    assert!(missing.ends_with("the Secret of storage.s3.credentialsSecretRef has no key `AWS_SECRET_ACCESS_KEY`"), "{missing}");
+    assert!(
+        missing.ends_with(
+            "the Secret of storage.s3.credentialsSecretRef has no key `AWS_SECRET_ACCESS_KEY`"
+        ),
+        "{missing}"
+    );
     fs::write(scratch.path().join("AWS_SECRET_ACCESS_KEY"), SECRET_KEY).unwrap();
     bucket.put("x", vec![]).unwrap();
-    let elsewhere = Home::at(Path::new("s3://elsewhere/x"), Some(&config(s3.endpoint(), scratch.path()))).unwrap();
+    let elsewhere =
+        Home::at(Path::new("s3://elsewhere/x"), Some(&config(s3.endpoint(), scratch.path())))
+            .unwrap();
     let none = elsewhere.folders("c", "marker").unwrap_err();
-    assert!(std::error::Error::source(&none).unwrap().to_string().contains("NoSuchBucket"), "{none}");
+    assert!(
+        std::error::Error::source(&none).unwrap().to_string().contains("NoSuchBucket"),
+        "{none}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Writes that fail, or take effect and are not answered: each is made good, and nothing is made twice.
+//! Writes that fail, or take effect and are not answered: each is made good, and nothing is made
+//! twice.
 
 use rljob_tests::proxy::{Effect, faults};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! What others do to a job's objects: what is removed or altered comes back, and what is no longer the job's is left alone and said.
+//! What others do to a job's objects: what is removed or altered comes back, and what is no longer
+//! the job's is left alone and said.
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
@@ -24,8 +25,12 @@ fn a_child_that_somebody_removes_comes_back() {
     for (group, child) in WATCHED {
         let uid = || Ok(stage.api.get(&stage.path(group, child))?["metadata"]["uid"].clone());
         let before: Value = uid().unwrap();
-        stage.api.delete(&stage.path(group, child), &json!({"propagationPolicy": "Background"})).unwrap();
-        wait_until(&format!("another {child}"), LIMIT, || uid().map(|after| after != before)).unwrap_or_else(|error| panic!("{error:#}\n{}", stage.words()));
+        stage
+            .api
+            .delete(&stage.path(group, child), &json!({"propagationPolicy": "Background"}))
+            .unwrap();
+        wait_until(&format!("another {child}"), LIMIT, || uid().map(|after| after != before))
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", stage.words()));
     }
     stage.wait_for("Ready");
     let mut epoch = state;
@@ -59,12 +64,23 @@ fn a_child_that_is_no_longer_the_jobs_is_left_alone_until_it_is_again() {
     stage.patch(&json!({"inference": {"replicas": 2}}));
     stage.wait_for("Stalled");
     let later: Vec<_> = stage.rest().split_off(left);
-    assert!(later.iter().all(|write| ["rljobs", "events"].contains(&write.call.resource.as_str())), "something of the job was written:\n{}", listed(&later));
-    assert!(stage.api.get(&path).unwrap()["metadata"]["ownerReferences"].is_null(), "it was adopted");
+    assert!(
+        later.iter().all(|write| ["rljobs", "events"].contains(&write.call.resource.as_str())),
+        "something of the job was written:\n{}",
+        listed(&later)
+    );
+    assert!(
+        stage.api.get(&path).unwrap()["metadata"]["ownerReferences"].is_null(),
+        "it was adopted"
+    );
 
     stage.patch(&json!({"inference": {"replicas": 1}}));
-    stage.api.edit(&path, &json!([{"op": "add", "path": "/metadata/ownerReferences", "value": owners}])).unwrap();
-    wait_until("the job to go on", LIMIT, || Ok(is_true(&stage.job(), "Ready"))).unwrap_or_else(|error| panic!("{error:#}\n{}", stage.words()));
+    stage
+        .api
+        .edit(&path, &json!([{"op": "add", "path": "/metadata/ownerReferences", "value": owners}]))
+        .unwrap();
+    wait_until("the job to go on", LIMIT, || Ok(is_true(&stage.job(), "Ready")))
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", stage.words()));
     stage.wait_to_be(&state, "the child is the job's again");
     assert_eq!(differences(&stage.end_state(), &state), Vec::<String>::new());
 }

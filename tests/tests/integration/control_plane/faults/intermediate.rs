@@ -1,4 +1,5 @@
-//! Intermediate states: the operator is killed after its k-th write, for every k of the undisturbed run, and the next one makes of it what the first would have.
+//! Intermediate states: the operator is killed after its k-th write, for every k of the undisturbed
+//! run, and the next one makes of it what the first would have.
 
 use std::collections::BTreeMap;
 
@@ -60,9 +61,17 @@ fn reference() -> Vec<Reference> {
     for part in Part::ALL {
         part.begin(&mut stage);
         let writes = part.await_end(&stage);
-        let changes = (1..).zip(&writes[before..]).filter(|(_, write)| write.changed).map(|(number, _)| number).collect();
+        let changes = (1..)
+            .zip(&writes[before..])
+            .filter(|(_, write)| write.changed)
+            .map(|(number, _)| number)
+            .collect();
         before = writes.len();
-        references.push(Reference { state: stage.end_state(), made_and_removed: made_and_removed(&writes, &stage.uid()), changes });
+        references.push(Reference {
+            state: stage.end_state(),
+            made_and_removed: made_and_removed(&writes, &stage.uid()),
+            changes,
+        });
     }
     eprintln!("an undisturbed life writes\n{}", listed(&stage.writes()));
     references
@@ -78,23 +87,38 @@ fn killed_after(struck: usize, k: usize, reference: &Reference) {
     }
     stage.proxy.inject(faults::nth(k, stage.own_writes(), Effect::Halt));
     Part::ALL[struck].begin(&mut stage);
-    // Statuses of short states are written or not, so that the last of the undisturbed run's writes may not come.
-    let struck_or_through = || Ok(stage.proxy.has_halted() || differences(&stage.end_state(), &reference.state).is_empty());
-    wait_until("the write to crash after", LIMIT, struck_or_through).unwrap_or_else(|error| panic!("{error:#}: {k} of\n{}", listed(&stage.writes())));
+    // Statuses of short states are written or not, so that the last of the undisturbed run's writes
+    // may not come.
+    let struck_or_through = || {
+        Ok(stage.proxy.has_halted() || differences(&stage.end_state(), &reference.state).is_empty())
+    };
+    wait_until("the write to crash after", LIMIT, struck_or_through)
+        .unwrap_or_else(|error| panic!("{error:#}: {k} of\n{}", listed(&stage.writes())));
     stage.kill_operator();
     stage.proxy.heal();
     stage.start_operator();
-    stage.wait_to_be(&reference.state, &format!("{:?}, after a crash after write {k}", Part::ALL[struck]));
+    stage.wait_to_be(
+        &reference.state,
+        &format!("{:?}, after a crash after write {k}", Part::ALL[struck]),
+    );
     let writes = stage.rest();
-    let context = format!("{:?}, after a crash after write {k}:\n{}", Part::ALL[struck], listed(&writes));
-    assert_eq!(differences(&stage.end_state(), &reference.state), Vec::<String>::new(), "{context}");
+    let context =
+        format!("{:?}, after a crash after write {k}:\n{}", Part::ALL[struck], listed(&writes));
+    assert_eq!(
+        differences(&stage.end_state(), &reference.state),
+        Vec::<String>::new(),
+        "{context}"
+    );
     assert_eq!(made_and_removed(&writes, &stage.uid()), reference.made_and_removed, "{context}");
 }
 
 #[test]
 fn whatever_write_the_operator_is_killed_after_the_next_one_goes_on_to_the_same_state() {
     let reference = reference();
-    let cases: Vec<(usize, usize)> = (0..).zip(&reference).flat_map(|(part, reference)| reference.changes.iter().map(move |k| (part, *k))).collect();
+    let cases: Vec<(usize, usize)> = (0..)
+        .zip(&reference)
+        .flat_map(|(part, reference)| reference.changes.iter().map(move |k| (part, *k)))
+        .collect();
     assert!(cases.len() >= 30, "{cases:?}");
     in_lanes(cases, |(part, k)| killed_after(part, k, &reference[part]));
 }

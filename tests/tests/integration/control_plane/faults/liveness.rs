@@ -1,4 +1,5 @@
-//! Liveness: whatever went wrong, once it stops the job gets to where it would have got, and then nothing is written.
+//! Liveness: whatever went wrong, once it stops the job gets to where it would have got, and then
+//! nothing is written.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,15 @@ use super::stage::{Stage, in_lanes, listed};
 const SEEDS: [u64; 6] = [1, 2, 3, 4, 5, 6];
 /// Share of the requests that go wrong.
 const SHARE: f64 = 0.3;
-const EFFECTS: &[Effect] =
-    &[Effect::Answer(409), Effect::Answer(429), Effect::Answer(500), Effect::Answer(503), Effect::Answer(504), Effect::LoseAnswer, Effect::LoseAnswer];
+const EFFECTS: &[Effect] = &[
+    Effect::Answer(409),
+    Effect::Answer(429),
+    Effect::Answer(500),
+    Effect::Answer(503),
+    Effect::Answer(504),
+    Effect::LoseAnswer,
+    Effect::LoseAnswer,
+];
 
 /// What people do to a job, in any order; then what it is to be in the end.
 fn operate(stage: &mut Stage, random: &mut ChaCha8Rng) {
@@ -24,7 +32,10 @@ fn operate(stage: &mut Stage, random: &mut ChaCha8Rng) {
             2 => stage.patch(&json!({"inference": {"replicas": random.random_range(1..4)}})),
             3 => stage.start_operator(),
             4 => stage.proxy.hold_watches(),
-            _ => drop(stage.api.delete(&stage.path("apis/apps/v1", "statefulsets/sample-inference"), &json!({"propagationPolicy": "Background"}))),
+            _ => drop(stage.api.delete(
+                &stage.path("apis/apps/v1", "statefulsets/sample-inference"),
+                &json!({"propagationPolicy": "Background"}),
+            )),
         }
         std::thread::sleep(std::time::Duration::from_millis(random.random_range(0..800)));
     }
@@ -39,12 +50,20 @@ fn without_epoch(mut state: BTreeMap<String, Value>) -> BTreeMap<String, Value> 
 
 #[test]
 fn when_faults_stop_the_job_gets_where_it_would_have_got_and_nothing_more_is_written() {
-    let undisturbed = Stage::running("steady", &json!({"spec": {"inference": {"replicas": 2}, "drainTimeoutSeconds": 5}}));
+    let undisturbed = Stage::running(
+        "steady",
+        &json!({"spec": {"inference": {"replicas": 2}, "drainTimeoutSeconds": 5}}),
+    );
     undisturbed.rest();
     let expected = without_epoch(undisturbed.end_state());
     in_lanes(SEEDS.to_vec(), |seed| {
         let mut stage = Stage::set("unsteady", &json!({"spec": {"drainTimeoutSeconds": 5}}));
-        stage.proxy.inject(faults::at_random(seed, SHARE, |call| call.verb != Verb::Watch, EFFECTS));
+        stage.proxy.inject(faults::at_random(
+            seed,
+            SHARE,
+            |call| call.verb != Verb::Watch,
+            EFFECTS,
+        ));
         stage.start_operator();
         operate(&mut stage, &mut ChaCha8Rng::seed_from_u64(seed));
         stage.proxy.heal();
@@ -52,6 +71,11 @@ fn when_faults_stop_the_job_gets_where_it_would_have_got_and_nothing_more_is_wri
         stage.start_operator();
         stage.wait_for("Ready");
         stage.rest();
-        assert_eq!(super::stage::differences(&without_epoch(stage.end_state()), &expected), Vec::<String>::new(), "seed {seed}\n{}", listed(&stage.writes()));
+        assert_eq!(
+            super::stage::differences(&without_epoch(stage.end_state()), &expected),
+            Vec::<String>::new(),
+            "seed {seed}\n{}",
+            listed(&stage.writes())
+        );
     });
 }

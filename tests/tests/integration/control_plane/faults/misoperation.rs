@@ -1,5 +1,6 @@
-//! Misoperation: every field of the CRD gets values that nobody should write. The API server refuses them; or the operator acts on them, or says why it cannot; and
-//! the good spec brings everything back. The values are made from the schema in crds/rljob.yaml.
+//! Misoperation: every field of the CRD gets values that nobody should write. The API server
+//! refuses them; or the operator acts on them, or says why it cannot; and the good spec brings
+//! everything back. The values are made from the schema in crds/rljob.yaml.
 
 use std::fs;
 
@@ -29,12 +30,25 @@ fn wrong_values(schema: &Value) -> Vec<Value> {
     let mut values = vec![Value::Null];
     match schema["type"].as_str() {
         Some("integer" | "number") => {
-            values.extend([json!("many"), json!(-1), json!(0), json!(i64::MAX), json!(1e300), json!(0.5)]);
+            values.extend([
+                json!("many"),
+                json!(-1),
+                json!(0),
+                json!(i64::MAX),
+                json!(1e300),
+                json!(0.5),
+            ]);
             values.extend(schema["minimum"].as_f64().map(|minimum| json!(minimum as i64 - 1)));
             values.extend(schema["maximum"].as_f64().map(|maximum| json!(maximum as i64 + 1)));
             values.extend(schema["maximum"].as_f64().map(|maximum| json!(maximum as i64)));
         }
-        Some("string") => values.extend([json!(7), json!(""), json!("x".repeat(5000)), json!("Nonsense"), json!("../{{no}}\n$(no)")]),
+        Some("string") => values.extend([
+            json!(7),
+            json!(""),
+            json!("x".repeat(5000)),
+            json!("Nonsense"),
+            json!("../{{no}}\n$(no)"),
+        ]),
         Some("boolean") => values.extend([json!("yes"), json!(1)]),
         Some("array") => values.extend([json!({}), json!([]), json!([null]), json!("text")]),
         _ => values.extend([json!([]), json!("text"), json!({}), json!({"unheardOf": 1})]),
@@ -42,8 +56,14 @@ fn wrong_values(schema: &Value) -> Vec<Value> {
     values
 }
 
-/// Every field with every wrong value, as merge patches of the spec; `live` is what the job has there, for what is in lists.
-fn misoperations(schema: &Value, live: &Value, wrap: &dyn Fn(Value) -> Value, found: &mut Vec<Value>) {
+/// Every field with every wrong value, as merge patches of the spec; `live` is what the job has
+/// there, for what is in lists.
+fn misoperations(
+    schema: &Value,
+    live: &Value,
+    wrap: &dyn Fn(Value) -> Value,
+    found: &mut Vec<Value>,
+) {
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
         let inside = |value: Value| wrap(json!({ name: value }));
         found.extend(wrong_values(schema).into_iter().map(inside));
@@ -68,14 +88,18 @@ fn all(live: &Value) -> Vec<Value> {
     found
 }
 
-/// What of the misoperations the API server accepts and what differs from the good spec; each refusal says which field it is about.
+/// What of the misoperations the API server accepts and what differs from the good spec; each
+/// refusal says which field it is about.
 fn accepted(stage: &Stage, good: &Value) -> Vec<Value> {
     let path = format!("{}?dryRun=All&fieldValidation=Strict", stage.job_path());
     let accepts = |patch: &Value| match stage.api.patch(&path, &json!({"spec": patch})) {
         Ok(mut job) => job["spec"].take() != *good,
         Err(error) => {
             let (text, field) = (format!("{error:#}"), outermost(patch));
-            assert!(text.contains(&field) || text.contains("set spec.suspend to true"), "{patch} was refused without a word of {field}: {text}");
+            assert!(
+                text.contains(&field) || text.contains("set spec.suspend to true"),
+                "{patch} was refused without a word of {field}: {text}"
+            );
             false
         }
     };
@@ -87,7 +111,10 @@ fn outermost(patch: &Value) -> String {
 }
 
 fn restore(stage: &Stage, good: &Value) {
-    stage.api.edit(&stage.job_path(), &json!([{"op": "replace", "path": "/spec", "value": good}])).unwrap();
+    stage
+        .api
+        .edit(&stage.job_path(), &json!([{"op": "replace", "path": "/spec", "value": good}]))
+        .unwrap();
 }
 
 /// Waits until the operator has acted on the newest spec: it is ready, or it says why not.
@@ -96,7 +123,8 @@ fn settle(stage: &Stage, what: &Value, holds: impl Fn(&Value) -> bool) {
         let job = stage.job();
         Ok(job["status"]["observedGeneration"] == job["metadata"]["generation"] && holds(&job))
     };
-    wait_until("the operator to act", LIMIT, settled).unwrap_or_else(|error| panic!("{what}: {error:#}\n{:#}\n{}", stage.job(), stage.words()));
+    wait_until("the operator to act", LIMIT, settled)
+        .unwrap_or_else(|error| panic!("{what}: {error:#}\n{:#}\n{}", stage.job(), stage.words()));
 }
 
 /// Gives the job each wrong spec that is accepted, and the good one again.
@@ -107,8 +135,11 @@ fn misuse(stage: &Stage, patches: impl Iterator<Item = Value>) {
             panic!("{patch} was accepted as a dry run, and now {error:#}");
         }
         // A suspended job is not left in between: its spec could not be put right.
-        let is_under_way = |job: &Value| job["spec"]["suspend"] != true && is_true(job, "Reconciling");
-        settle(stage, &patch, |job| is_true(job, "Ready") || is_true(job, "Stalled") || is_under_way(job));
+        let is_under_way =
+            |job: &Value| job["spec"]["suspend"] != true && is_true(job, "Reconciling");
+        settle(stage, &patch, |job| {
+            is_true(job, "Ready") || is_true(job, "Stalled") || is_under_way(job)
+        });
         restore(stage, &good);
         settle(stage, &patch, |job| is_true(job, "Ready") && !is_true(job, "Stalled"));
     }
@@ -123,7 +154,8 @@ fn a_suspended_job_with_any_field_misused_says_so_and_is_as_before_with_the_good
     first.patch(&json!({"suspend": true}));
     first.wait_for("Suspended");
     let good = first.job()["spec"].take();
-    let patches: Vec<Value> = accepted(&first, &good).into_iter().filter(|patch| !resumes(patch)).collect();
+    let patches: Vec<Value> =
+        accepted(&first, &good).into_iter().filter(|patch| !resumes(patch)).collect();
     assert!(patches.len() > 50, "{patches:#?}");
     eprintln!("{} misoperations are accepted while the job is suspended", patches.len());
     drop(first);
@@ -142,9 +174,19 @@ fn a_running_a_finishing_and_a_deleted_job_refuse_what_would_change_them_and_sur
     stage.rest();
     let good = stage.job()["spec"].take();
     let trainer = stage.running_pod("sample-trainer-0");
-    let patches: Vec<Value> = accepted(&stage, &good).into_iter().filter(|patch| !stops(patch)).collect();
-    let mutable = ["suspend", "inference", "checkpoint", "failurePolicy", "drainTimeoutSeconds", "activeDeadlineSeconds", "ttlSecondsAfterFinished"];
-    let frozen: Vec<&Value> = patches.iter().filter(|patch| !mutable.contains(&outermost(patch).as_str())).collect();
+    let patches: Vec<Value> =
+        accepted(&stage, &good).into_iter().filter(|patch| !stops(patch)).collect();
+    let mutable = [
+        "suspend",
+        "inference",
+        "checkpoint",
+        "failurePolicy",
+        "drainTimeoutSeconds",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    ];
+    let frozen: Vec<&Value> =
+        patches.iter().filter(|patch| !mutable.contains(&outermost(patch).as_str())).collect();
     assert_eq!(frozen, Vec::<&Value>::new(), "these change what a running job is made of");
     misuse(&stage, patches.iter().cloned());
     assert_eq!(stage.running_pod("sample-trainer-0"), trainer, "a pod was replaced");
@@ -154,13 +196,22 @@ fn a_running_a_finishing_and_a_deleted_job_refuse_what_would_change_them_and_sur
         drop(stage.api.patch(&stage.job_path(), &json!({"spec": patch})));
     }
     stage.wait_for("Succeeded");
-    stage.api.edit(&stage.job_path(), &json!([{"op": "add", "path": "/metadata/finalizers", "value": ["example.com/held"]}])).unwrap();
+    stage
+        .api
+        .edit(
+            &stage.job_path(),
+            &json!([{"op": "add", "path": "/metadata/finalizers", "value": ["example.com/held"]}]),
+        )
+        .unwrap();
     stage.api.delete(&stage.job_path(), &Value::Object(Map::new())).unwrap();
     for patch in &patches {
         drop(stage.api.patch(&stage.job_path(), &json!({"spec": patch})));
     }
     stage.rest();
-    stage.api.edit(&stage.job_path(), &json!([{"op": "remove", "path": "/metadata/finalizers"}])).unwrap();
+    stage
+        .api
+        .edit(&stage.job_path(), &json!([{"op": "remove", "path": "/metadata/finalizers"}]))
+        .unwrap();
     assert!(!stage.words().contains("panicked"), "{}", stage.words());
 }
 
@@ -169,8 +220,11 @@ fn resumes(patch: &Value) -> bool {
     patch.get("suspend").is_some()
 }
 
-/// Whether it ends the run or its pods, as it says: a deadline that is passed, a suspension. Or makes so many pods that nothing else would be tested.
+/// Whether it ends the run or its pods, as it says: a deadline that is passed, a suspension. Or
+/// makes so many pods that nothing else would be tested.
 fn stops(patch: &Value) -> bool {
     let engines = patch.pointer("/inference/replicas").and_then(Value::as_i64);
-    engines > Some(10) || patch.get("suspend").is_some() || patch.get("activeDeadlineSeconds").is_some_and(|seconds| seconds.as_i64() < Some(1000))
+    engines > Some(10)
+        || patch.get("suspend").is_some()
+        || patch.get("activeDeadlineSeconds").is_some_and(|seconds| seconds.as_i64() < Some(1000))
 }

@@ -11,7 +11,8 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// Edits of a suspended job.
 fn edits() -> Vec<Value> {
-    let volume = |name: &str| json!([{"name": name, "mountPath": "/data", "configMap": {"name": name}}]);
+    let volume =
+        |name: &str| json!([{"name": name, "mountPath": "/data", "configMap": {"name": name}}]);
     vec![
         json!({"rollout": {"batchSize": 8, "temperature": 0.5}}),
         json!({"inference": {"replicas": 3, "resources": {"limits": {"memory": "2Gi"}}}}),
@@ -50,8 +51,14 @@ fn a_job_is_the_same_whatever_its_spec_said_on_the_way() {
     in_lanes(SEEDS.to_vec(), |seed| {
         let edits = edits();
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let [b, c] = edits.choose_multiple(&mut random, 2).collect::<Vec<_>>()[..] else { panic!("there are edits") };
+        let [b, c] = edits.choose_multiple(&mut random, 2).collect::<Vec<_>>()[..] else {
+            panic!("there are edits")
+        };
         let (direct, around) = (through(&[c]), through(&[b, c]));
-        assert_eq!(differences(&around.end_state(), &direct.end_state()), Vec::<String>::new(), "by way of {b} to {c}");
+        assert_eq!(
+            differences(&around.end_state(), &direct.end_state()),
+            Vec::<String>::new(),
+            "by way of {b} to {c}"
+        );
     });
 }

@@ -1,4 +1,5 @@
-//! An operator that was away, and a status that was lost: what is true is found again from what exists, and nothing is started anew.
+//! An operator that was away, and a status that was lost: what is true is found again from what
+//! exists, and nothing is started anew.
 
 use serde_json::json;
 
@@ -48,7 +49,13 @@ fn a_status_that_is_restored_empty_resets_neither_epoch_nor_restarts() {
     let trainer = stage.running_pod("sample-trainer-0");
     stage.kill_operator();
     let empty = json!({"observedGeneration": -1, "attempt": 0, "restarts": 0, "epoch": 0});
-    stage.api.edit(&format!("{}/status", stage.job_path()), &json!([{"op": "replace", "path": "/status", "value": empty}])).unwrap();
+    stage
+        .api
+        .edit(
+            &format!("{}/status", stage.job_path()),
+            &json!([{"op": "replace", "path": "/status", "value": empty}]),
+        )
+        .unwrap();
     stage.start_operator();
     stage.wait_for("Ready");
     stage.rest();

@@ -1,4 +1,5 @@
-//! Stale state: an operator that starts beside an API server that is behind sees a cluster that was. It takes nothing away that is there, and no record back.
+//! Stale state: an operator that starts beside an API server that is behind sees a cluster that
+//! was. It takes nothing away that is there, and no record back.
 
 use serde_json::json;
 
@@ -19,7 +20,13 @@ fn an_operator_that_sees_the_job_suspended_still_takes_no_pods_from_the_resumed_
     stage.proxy.look_back(&suspended);
     stage.start_operator();
     stage.rest();
-    assert_eq!(stage.running_pod("sample-trainer-0"), pod, "{}\n{}", listed(&stage.writes()), stage.words());
+    assert_eq!(
+        stage.running_pod("sample-trainer-0"),
+        pod,
+        "{}\n{}",
+        listed(&stage.writes()),
+        stage.words()
+    );
     stage.proxy.heal();
     stage.wait_to_be(&state, "the present is seen again");
     assert_eq!(stage.running_pod("sample-trainer-0"), pod, "{}", listed(&stage.writes()));
@@ -43,7 +50,12 @@ fn an_operator_that_sees_an_earlier_coordinator_takes_neither_epoch_nor_restarts
     stage.start_operator();
     stage.rest();
     let status = stage.job()["status"].take();
-    assert_eq!((&status["epoch"], &status["attempt"], &status["restarts"]), (&json!(2), &json!(3), &json!(2)), "{status}\n{}", stage.words());
+    assert_eq!(
+        (&status["epoch"], &status["attempt"], &status["restarts"]),
+        (&json!(2), &json!(3), &json!(2)),
+        "{status}\n{}",
+        stage.words()
+    );
     stage.proxy.heal();
     stage.wait_to_be(&state, "the present is seen again");
     assert_eq!(stage.running_pod("sample-coordinator-0"), pod, "{}", listed(&stage.writes()));

@@ -1,4 +1,5 @@
-//! Unobserved states: what came and went while the operator looked away. It acts on what is, not on what it saw happen.
+//! Unobserved states: what came and went while the operator looked away. It acts on what is, not on
+//! what it saw happen.
 
 use serde_json::json;
 
@@ -8,7 +9,8 @@ use super::stage::{Stage, listed};
 fn what_came_and_went_between_two_looks_has_the_effect_of_its_end() {
     let stage = Stage::running("unobserved", &json!({}));
     stage.rest();
-    let (trainer, epoch) = (stage.running_pod("sample-trainer-0"), stage.job()["status"]["epoch"].as_u64().unwrap());
+    let (trainer, epoch) =
+        (stage.running_pod("sample-trainer-0"), stage.job()["status"]["epoch"].as_u64().unwrap());
 
     stage.proxy.hold_watches();
     stage.patch(&json!({"suspend": true}));
@@ -21,7 +23,16 @@ fn what_came_and_went_between_two_looks_has_the_effect_of_its_end() {
     stage.wait_for_status(&json!({"epoch": epoch + 1, "restarts": 0}));
     stage.wait_for("Ready");
     stage.rest();
-    assert_eq!(stage.running_pod("sample-trainer-0"), trainer, "a suspension that nobody saw freed a pod\n{}", listed(&stage.writes()));
+    assert_eq!(
+        stage.running_pod("sample-trainer-0"),
+        trainer,
+        "a suspension that nobody saw freed a pod\n{}",
+        listed(&stage.writes())
+    );
     let status = stage.job()["status"].take();
-    assert_eq!((&status["epoch"], &status["restarts"]), (&json!(epoch + 1), &json!(0)), "two lost coordinators that were one for the operator: {status}");
+    assert_eq!(
+        (&status["epoch"], &status["restarts"]),
+        (&json!(epoch + 1), &json!(0)),
+        "two lost coordinators that were one for the operator: {status}"
+    );
 }

@@ -28,14 +28,22 @@ impl Stage {
     /// Everything of the job, without what differs between two runs that are equal.
     pub(in crate::control_plane) fn end_state(&self) -> BTreeMap<String, Value> {
         let job = self.job();
-        let (uid, namespace) = (job["metadata"]["uid"].as_str().unwrap(), self.namespace.name.as_str());
+        let (uid, namespace) =
+            (job["metadata"]["uid"].as_str().unwrap(), self.namespace.name.as_str());
         let mut state = BTreeMap::new();
         for (group, resource) in [("apis/rljob.dev/v1alpha1", "rljobs")].into_iter().chain(KINDS) {
             for mut object in self.list(group, resource) {
                 normalise(&mut object, resource);
-                let text = object.to_string().replace(uid, "UID").replace(uid.split('-').next().unwrap(), "U").replace(namespace, "NAMESPACE");
+                let text = object
+                    .to_string()
+                    .replace(uid, "UID")
+                    .replace(uid.split('-').next().unwrap(), "U")
+                    .replace(namespace, "NAMESPACE");
                 let object: Value = serde_json::from_str(&text).unwrap();
-                state.insert(format!("{resource}/{}", object["metadata"]["name"].as_str().unwrap()), object);
+                state.insert(
+                    format!("{resource}/{}", object["metadata"]["name"].as_str().unwrap()),
+                    object,
+                );
             }
         }
         state
@@ -44,13 +52,22 @@ impl Stage {
     /// Waits until everything is as in this end state.
     pub(in crate::control_plane) fn wait_to_be(&self, state: &BTreeMap<String, Value>, what: &str) {
         let is = || Ok(differences(&self.end_state(), state).is_empty());
-        wait_until("the end state", LIMIT, is)
-            .unwrap_or_else(|error| panic!("{what}: {error:#}\n{:#?}\n{}\n{}", differences(&self.end_state(), state), listed(&self.writes()), self.words()));
+        wait_until("the end state", LIMIT, is).unwrap_or_else(|error| {
+            panic!(
+                "{what}: {error:#}\n{:#?}\n{}\n{}",
+                differences(&self.end_state(), state),
+                listed(&self.writes()),
+                self.words()
+            )
+        });
     }
 }
 
 /// Where two end states differ, a line each.
-pub(in crate::control_plane) fn differences(seen: &BTreeMap<String, Value>, expected: &BTreeMap<String, Value>) -> Vec<String> {
+pub(in crate::control_plane) fn differences(
+    seen: &BTreeMap<String, Value>,
+    expected: &BTreeMap<String, Value>,
+) -> Vec<String> {
     let mut found = Vec::new();
     for name in seen.keys().chain(expected.keys().filter(|name| !seen.contains_key(*name))) {
         let of = |state: &BTreeMap<String, Value>| state.get(name).cloned().unwrap_or_default();
@@ -85,7 +102,12 @@ fn normalise(object: &mut Value, resource: &str) {
         fields.remove("status");
     }
     if resource == "secrets" {
-        let keys: Map<String, Value> = fields["data"].as_object().unwrap().keys().map(|key| (key.clone(), json!("token"))).collect();
+        let keys: Map<String, Value> = fields["data"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|key| (key.clone(), json!("token")))
+            .collect();
         fields["data"] = Value::Object(keys);
     }
     if let Some(annotations) = fields["metadata"]["annotations"].as_object_mut() {
@@ -119,7 +141,11 @@ fn scrub(value: &mut Value) {
             fields.values_mut().for_each(scrub);
         }
         // 2026-11-21T23:17:20Z
-        Value::String(text) if text.len() == 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T' => *value = json!("a time"),
+        Value::String(text)
+            if text.len() == 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T' =>
+        {
+            *value = json!("a time")
+        }
         Value::Array(items) => items.iter_mut().for_each(scrub),
         _ => {}
     }

@@ -1,4 +1,5 @@
-//! A job on a stage: its namespace, the proxy that its operator talks through, its played pods and coordinators.
+//! A job on a stage: its namespace, the proxy that its operator talks through, its played pods and
+//! coordinators.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,12 +19,14 @@ mod end_state;
 
 pub(super) use end_state::differences;
 
-/// A time without writes after which an operator is at rest: longer than any of its delays between two steps of one change.
+/// A time without writes after which an operator is at rest: longer than any of its delays between
+/// two steps of one change.
 const REST: Duration = Duration::from_millis(1500);
 /// Cases that run at once.
 const LANES: usize = 6;
 
-/// What the operator sees is real, but for what the proxy does to it; pods and coordinators are played.
+/// What the operator sees is real, but for what the proxy does to it; pods and coordinators are
+/// played.
 pub(super) struct Stage {
     pub(super) proxy: Proxy,
     pub(super) play: Play,
@@ -36,7 +39,13 @@ impl Stage {
     /// The job `sample`, changed by a merge patch; no operator yet.
     pub(super) fn set(prefix: &str, patch: &Value) -> Self {
         let namespace = namespace_with(prefix, patch);
-        Self { proxy: Proxy::start(cluster()).unwrap(), play: Play::start(&namespace), operator: None, api: cluster().api().unwrap(), namespace }
+        Self {
+            proxy: Proxy::start(cluster()).unwrap(),
+            play: Play::start(&namespace),
+            operator: None,
+            api: cluster().api().unwrap(),
+            namespace,
+        }
     }
 
     /// A job that makes steps, as far as its operator is told.
@@ -55,7 +64,8 @@ impl Stage {
     /// One whose own image is another.
     pub(super) fn start_operator_of(&mut self, image: &str) {
         self.kill_operator();
-        self.operator = Some(Operator::start_at(&self.namespace, image, Some(&self.proxy.server()), &[]));
+        self.operator =
+            Some(Operator::start_at(&self.namespace, image, Some(&self.proxy.server()), &[]));
     }
 
     /// Passes and requests to the API server of the operator that runs.
@@ -92,15 +102,24 @@ impl Stage {
     /// The uid of a pod, once it runs.
     pub(super) fn running_pod(&self, name: &str) -> String {
         let pod = || self.api.get(&self.path("api/v1", &format!("pods/{name}")));
-        wait_until(&format!("{name} to run"), LIMIT, || Ok(pod()?["status"]["phase"] == "Running")).unwrap();
+        wait_until(&format!("{name} to run"), LIMIT, || Ok(pod()?["status"]["phase"] == "Running"))
+            .unwrap();
         pod().unwrap()["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
     /// Removes a pod as a lost node does, and waits for its successor.
     pub(super) fn lose_pod(&self, name: &str) {
         let before = self.running_pod(name);
-        self.api.delete(&self.path("api/v1", &format!("pods/{name}")), &json!({"gracePeriodSeconds": 0})).unwrap();
-        let uid = || Ok(self.api.get(&self.path("api/v1", &format!("pods/{name}")))?["metadata"]["uid"] != before.as_str());
+        self.api
+            .delete(
+                &self.path("api/v1", &format!("pods/{name}")),
+                &json!({"gracePeriodSeconds": 0}),
+            )
+            .unwrap();
+        let uid = || {
+            Ok(self.api.get(&self.path("api/v1", &format!("pods/{name}")))?["metadata"]["uid"]
+                != before.as_str())
+        };
         wait_until(&format!("the successor of {name}"), LIMIT, uid).unwrap();
         self.running_pod(name);
     }
@@ -113,9 +132,11 @@ impl Stage {
         self.api.patch(&self.job_path(), &json!({"spec": spec})).unwrap();
     }
 
-    /// Brings a job that runs to a state, by its name; one that is reached otherwise is left as it is.
+    /// Brings a job that runs to a state, by its name; one that is reached otherwise is left as it
+    /// is.
     pub(super) fn bring_to(&self, state: &str) {
-        let ends = |end| self.play.run.lock().unwrap_or_else(PoisonError::into_inner).end = Some(end);
+        let ends =
+            |end| self.play.run.lock().unwrap_or_else(PoisonError::into_inner).end = Some(end);
         match state {
             "draining" => self.patch(&json!({"suspend": true})),
             "suspended" => {
@@ -138,7 +159,8 @@ impl Stage {
     pub(super) fn wait_for(&self, condition: &str) {
         let holds = || {
             let job = self.job();
-            Ok(job["status"]["observedGeneration"] == job["metadata"]["generation"] && is_true(&job, condition))
+            Ok(job["status"]["observedGeneration"] == job["metadata"]["generation"]
+                && is_true(&job, condition))
         };
         wait_until(&format!("{condition} of {}", self.namespace.name), LIMIT, holds)
             .unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.job(), self.words()));
@@ -146,7 +168,11 @@ impl Stage {
 
     /// What the operator wrote so far in the job's namespace.
     pub(super) fn writes(&self) -> Vec<Write> {
-        self.proxy.writes().into_iter().filter(|write| write.call.namespace == self.namespace.name).collect()
+        self.proxy
+            .writes()
+            .into_iter()
+            .filter(|write| write.call.namespace == self.namespace.name)
+            .collect()
     }
 
     /// Means those writes.
@@ -161,17 +187,20 @@ impl Stage {
             let status = self.job()["status"].take();
             Ok(fields.as_object().into_iter().flatten().all(|(name, value)| status[name] == *value))
         };
-        wait_until(&format!("{fields}"), LIMIT, has).unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.job(), self.words()));
+        wait_until(&format!("{fields}"), LIMIT, has)
+            .unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.job(), self.words()));
     }
 
     /// Waits until the operator, which has just been started, has asked the coordinator.
     pub(super) fn wait_for_question(&self) {
         let asked = || self.play.run.lock().unwrap_or_else(PoisonError::into_inner).questions;
         let before = asked();
-        wait_until("a question to the coordinator", LIMIT, || Ok(asked() > before)).unwrap_or_else(|error| panic!("{error:#}\n{}", self.words()));
+        wait_until("a question to the coordinator", LIMIT, || Ok(asked() > before))
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", self.words()));
     }
 
-    /// Waits until the operator writes nothing more, and says how often it wrote what: the oracle of duplicates.
+    /// Waits until the operator writes nothing more, and says how often it wrote what: the oracle
+    /// of duplicates.
     pub(super) fn rest(&self) -> Vec<Write> {
         wait_until_still("the operator to rest", LIMIT, REST, || Ok(self.writes().len()))
             .unwrap_or_else(|error| panic!("{error:#}\n{}", listed(&self.writes())));
@@ -182,7 +211,12 @@ impl Stage {
     pub(super) fn list(&self, group: &str, resource: &str) -> Vec<Value> {
         let mut list = self.api.get(&self.path(group, resource)).unwrap();
         let Value::Array(items) = list["items"].take() else { return Vec::new() };
-        items.into_iter().filter(|object| object["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("sample"))).collect()
+        items
+            .into_iter()
+            .filter(|object| {
+                object["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("sample"))
+            })
+            .collect()
     }
 }
 
@@ -202,7 +236,11 @@ pub(super) fn in_lanes<T: Send>(cases: Vec<T>, run: impl Fn(T) + Sync) {
 }
 
 pub(super) fn is_true(job: &Value, condition: &str) -> bool {
-    job["status"]["conditions"].as_array().into_iter().flatten().any(|seen| seen["type"] == condition && seen["status"] == "True")
+    job["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|seen| seen["type"] == condition && seen["status"] == "True")
 }
 
 /// One write a line; those that changed nothing are left out.
@@ -213,10 +251,16 @@ pub(super) fn listed(writes: &[Write]) -> String {
 
 /// How often each object was made and removed. Events tell, and are no state.
 pub(super) fn made_and_removed(writes: &[Write], uid: &str) -> BTreeMap<String, usize> {
-    let lasting = |write: &&Write| matches!(write.call.verb, Verb::Create | Verb::Delete) && write.call.resource != "events" && write.code < 300;
+    let lasting = |write: &&Write| {
+        matches!(write.call.verb, Verb::Create | Verb::Delete)
+            && write.call.resource != "events"
+            && write.code < 300
+    };
     let mut counts = BTreeMap::new();
     for write in writes.iter().filter(lasting) {
-        *counts.entry(write.call.to_string().replace(uid.split('-').next().unwrap_or_default(), "U")).or_default() += 1;
+        *counts
+            .entry(write.call.to_string().replace(uid.split('-').next().unwrap_or_default(), "U"))
+            .or_default() += 1;
     }
     counts
 }

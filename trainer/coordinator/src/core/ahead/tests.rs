@@ -12,18 +12,32 @@ use rljob_protocol::version::Version;
 use super::Sampling;
 use crate::core::admission::Admission;
 use crate::core::instruct::EngineView;
-use crate::core::tests::{ask, at, desired, engine, restart, running, settings, started_with, tell, version};
+use crate::core::tests::{
+    ask, at, desired, engine, restart, running, settings, started_with, tell, version,
+};
 use crate::core::work::Work;
 use crate::core::{Facts, Now, Run, Settings};
 
 fn ahead(max_staleness: u32, every_steps: u32, facts: Facts) -> Run {
-    let admission = Admission { batch_size: 1, total_steps: 4, max_staleness, every_steps, stale: StaleSamples::Keep };
-    let mut run = started_with(Settings { admission, evaluation_every: Some(3), ..settings() }, facts);
-    run.desire(Desired { checkpoint: CheckpointPolicy { every_steps: 100, keep_last: 2, export_every_steps: None }, ..desired() }).unwrap();
+    let admission = Admission {
+        batch_size: 1,
+        total_steps: 4,
+        max_staleness,
+        every_steps,
+        stale: StaleSamples::Keep,
+    };
+    let mut run =
+        started_with(Settings { admission, evaluation_every: Some(3), ..settings() }, facts);
+    run.desire(Desired {
+        checkpoint: CheckpointPolicy { every_steps: 100, keep_last: 2, export_every_steps: None },
+        ..desired()
+    })
+    .unwrap();
     run
 }
 
-/// What is asked for at `steps` until the learners may train or must wait; publications are made at once.
+/// What is asked for at `steps` until the learners may train or must wait; publications are made at
+/// once.
 fn published_on_the_way(run: &mut Run, steps: u32, now: Now) -> (Vec<Version>, Instruction) {
     let mut published = Vec::new();
     loop {
@@ -41,18 +55,32 @@ fn published_on_the_way(run: &mut Run, steps: u32, now: Now) -> (Vec<Version>, I
 fn sampling_runs_ahead_of_training_and_publication_waits_for_no_rollout() {
     let mut run = ahead(1, 1, Facts { evaluated: BTreeSet::from([0, 3]), ..Facts::default() });
     assert_eq!(run.sampling(), Some(Sampling { through: 2, only: None }));
-    assert_eq!(published_on_the_way(&mut run, 0, at(2)), (vec![version(0, 0)], Instruction::Wait), "batch 1 is not there");
+    assert_eq!(
+        published_on_the_way(&mut run, 0, at(2)),
+        (vec![version(0, 0)], Instruction::Wait),
+        "batch 1 is not there"
+    );
     run.batch_fixed(1);
     assert_eq!(published_on_the_way(&mut run, 0, at(2)), (vec![], Instruction::Train { step: 1 }));
     run.batch_fixed(2);
     assert_eq!(run.sampling(), None, "everything admitted is there");
     run.step_done(0, 1).unwrap();
     assert_eq!(run.sampling(), Some(Sampling { through: 3, only: None }));
-    assert_eq!(published_on_the_way(&mut run, 1, at(2)), (vec![version(1, 0)], Instruction::Train { step: 2 }));
-    assert_eq!(run.weights_wanted(), Some((version(1, 0), Path::new("/run/weights/step-1.attempt-0.7-2"))));
+    assert_eq!(
+        published_on_the_way(&mut run, 1, at(2)),
+        (vec![version(1, 0)], Instruction::Train { step: 2 })
+    );
+    assert_eq!(
+        run.weights_wanted(),
+        Some((version(1, 0), Path::new("/run/weights/step-1.attempt-0.7-2")))
+    );
     run.batch_fixed(4);
     run.step_done(0, 2).unwrap();
-    assert_eq!(published_on_the_way(&mut run, 2, at(2)), (vec![], Instruction::Train { step: 3 }), "nothing is left to be sampled");
+    assert_eq!(
+        published_on_the_way(&mut run, 2, at(2)),
+        (vec![], Instruction::Train { step: 3 }),
+        "nothing is left to be sampled"
+    );
 }
 
 #[test]
@@ -71,7 +99,8 @@ fn weights_are_published_every_n_steps() {
 
 #[test]
 fn rollouts_go_on_while_learners_are_restarted_and_a_replay_publishes_at_its_end_only() {
-    let facts = Facts { last_step: 2, fixed_step: 2, evaluated: BTreeSet::from([0]), ..Facts::default() };
+    let facts =
+        Facts { last_step: 2, fixed_step: 2, evaluated: BTreeSet::from([0]), ..Facts::default() };
     let mut run = ahead(1, 1, facts);
     restart(&mut run, 0);
     assert_eq!(run.sampling(), Some(Sampling { through: 4, only: None }));
@@ -82,20 +111,34 @@ fn rollouts_go_on_while_learners_are_restarted_and_a_replay_publishes_at_its_end
     assert_eq!(run.instruct(1, 0, &[engine(None)], at(70)), Ok(Instruction::Train { step: 1 }));
     assert_eq!(run.instruct(1, 1, &[engine(None)], at(70)), Ok(Instruction::Train { step: 2 }));
     let end = run.instruct(1, 2, &[engine(None)], at(70)).unwrap();
-    assert!(matches!(end, Instruction::PublishToDisk { version, .. } if version == Version { step: 2, attempt: 1 }), "{end:?}");
+    assert!(
+        matches!(end, Instruction::PublishToDisk { version, .. } if version == Version { step: 2, attempt: 1 }),
+        "{end:?}"
+    );
 }
 
 #[test]
 fn an_evaluation_keeps_its_weights_while_training_goes_on_and_starts_over_when_it_takes_too_long() {
     let mut run = ahead(1, 1, Facts::default());
     run.batch_fixed(1);
-    assert_eq!(published_on_the_way(&mut run, 0, at(2)), (vec![version(0, 0)], Instruction::Train { step: 1 }), "training does not wait for it");
+    assert_eq!(
+        published_on_the_way(&mut run, 0, at(2)),
+        (vec![version(0, 0)], Instruction::Train { step: 1 }),
+        "training does not wait for it"
+    );
     assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
     run.step_done(0, 1).unwrap();
     run.batch_fixed(2);
-    assert_eq!(published_on_the_way(&mut run, 1, at(500)), (vec![], Instruction::Wait), "the next publication does");
+    assert_eq!(
+        published_on_the_way(&mut run, 1, at(500)),
+        (vec![], Instruction::Wait),
+        "the next publication does"
+    );
     assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
-    assert_eq!(published_on_the_way(&mut run, 1, at(700)), (vec![version(1, 0)], Instruction::Train { step: 2 }));
+    assert_eq!(
+        published_on_the_way(&mut run, 1, at(700)),
+        (vec![version(1, 0)], Instruction::Train { step: 2 })
+    );
     assert_eq!(run.work(), Work::Evaluate(version(1, 0)));
     run.evaluated(1);
     assert_eq!(run.work(), Work::None);
@@ -103,7 +146,13 @@ fn an_evaluation_keeps_its_weights_while_training_goes_on_and_starts_over_when_i
 
 #[test]
 fn a_run_that_samples_ahead_evaluates_its_last_weights_before_it_ends() {
-    let facts = Facts { last_step: 4, fixed_step: 4, evaluated: BTreeSet::from([0, 3]), checkpoints: BTreeSet::from([version(4, 0)]), exported_step: 0 };
+    let facts = Facts {
+        last_step: 4,
+        fixed_step: 4,
+        evaluated: BTreeSet::from([0, 3]),
+        checkpoints: BTreeSet::from([version(4, 0)]),
+        exported_step: 0,
+    };
     let mut run = ahead(1, 1, facts);
     assert_eq!(run.sampling(), None);
     assert_eq!(published_on_the_way(&mut run, 4, at(2)), (vec![version(4, 0)], Instruction::Wait));
@@ -114,13 +163,33 @@ fn a_run_that_samples_ahead_evaluates_its_last_weights_before_it_ends() {
 
 #[test]
 fn an_engine_that_comes_back_while_learners_wait_is_served_by_a_broadcast_of_its_own() {
-    let facts = Facts { evaluated: BTreeSet::from([0, 3]), fixed_step: 1, last_step: 1, ..Facts::default() };
+    let facts = Facts {
+        evaluated: BTreeSet::from([0, 3]),
+        fixed_step: 1,
+        last_step: 1,
+        ..Facts::default()
+    };
     let mut run = ahead(1, 2, facts);
     run.settings.method = WeightSyncMethod::Distributed;
     let engines = |held: [Option<Version>; 2]| {
-        held.iter().zip(0..).map(|(&version, index)| EngineView { name: format!("e-{index}"), index, usable: true, version }).collect::<Vec<_>>()
+        held.iter()
+            .zip(0..)
+            .map(|(&version, index)| EngineView {
+                name: format!("e-{index}"),
+                index,
+                usable: true,
+                version,
+            })
+            .collect::<Vec<_>>()
     };
-    assert_eq!(run.instruct(0, 1, &engines([Some(version(0, 0)); 2]), at(2)), Ok(Instruction::Wait), "step 1's weights are not due");
+    assert_eq!(
+        run.instruct(0, 1, &engines([Some(version(0, 0)); 2]), at(2)),
+        Ok(Instruction::Wait),
+        "step 1's weights are not due"
+    );
     let published = run.instruct(0, 1, &engines([Some(version(0, 0)), None]), at(2)).unwrap();
-    assert!(matches!(published, Instruction::PublishByBroadcast { version, .. } if version == Version { step: 1, attempt: 0 }), "{published:?}");
+    assert!(
+        matches!(published, Instruction::PublishByBroadcast { version, .. } if version == Version { step: 1, attempt: 0 }),
+        "{published:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! What the learners are told and when: publication, rollouts, training, checkpoints, evaluation, export.
+//! What the learners are told and when: publication, rollouts, training, checkpoints, evaluation,
+//! export.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +19,10 @@ use crate::core::{Facts, Settings};
 fn publication_comes_before_rollouts_and_training_after_them() {
     let mut run = started();
     let path = PathBuf::from("/run/weights/step-0.attempt-0.7-1");
-    assert_eq!(ask(&mut run, 0, 0), Instruction::PublishToDisk { version: version(0, 0), path: path.clone() });
+    assert_eq!(
+        ask(&mut run, 0, 0),
+        Instruction::PublishToDisk { version: version(0, 0), path: path.clone() }
+    );
     assert_eq!(run.work(), Work::Rollout(version(0, 0)));
     assert_eq!(run.folder_of(version(0, 0)), None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
@@ -35,24 +39,54 @@ fn a_publication_whose_order_was_lost_is_asked_for_again_under_another_name() {
     let mut run = started();
     ask(&mut run, 0, 0);
     let again = run.instruct(0, 0, &[], at(40)).unwrap();
-    assert_eq!(again, Instruction::PublishToDisk { version: version(0, 0), path: PathBuf::from("/run/weights/step-0.attempt-0.7-2") });
+    assert_eq!(
+        again,
+        Instruction::PublishToDisk {
+            version: version(0, 0),
+            path: PathBuf::from("/run/weights/step-0.attempt-0.7-2")
+        }
+    );
 }
 
 #[test]
 fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_are_served() {
-    let mut run = started_with(Settings { method: WeightSyncMethod::Distributed, ..settings() }, Facts::default());
+    let mut run = started_with(
+        Settings { method: WeightSyncMethod::Distributed, ..settings() },
+        Facts::default(),
+    );
     let engines = |held| {
-        let view = |index: u32, version, usable| EngineView { name: format!("e-{index}"), index, usable, version };
+        let view = |index: u32, version, usable| EngineView {
+            name: format!("e-{index}"),
+            index,
+            usable,
+            version,
+        };
         [view(0, held, true), view(1, None, true), view(2, None, false), view(3, None, true)]
     };
-    let transfer = |index: u32, sender| Transfer { engine: format!("e-{index}"), sender, group: format!("step-0.attempt-0.7-1.{index}"), world_size: 2 };
+    let transfer = |index: u32, sender| Transfer {
+        engine: format!("e-{index}"),
+        sender,
+        group: format!("step-0.attempt-0.7-1.{index}"),
+        world_size: 2,
+    };
     let expected = vec![transfer(1, 1), transfer(3, 1)];
     let first = run.instruct(0, 0, &engines(Some(version(0, 0))), at(2)).unwrap();
-    assert_eq!(first, Instruction::PublishByBroadcast { version: version(0, 0), transfers: expected.clone() });
+    assert_eq!(
+        first,
+        Instruction::PublishByBroadcast { version: version(0, 0), transfers: expected.clone() }
+    );
     assert_eq!(run.sender_ready(0, version(0, 0), 0, at(2)), Ok(vec![]));
     assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(expected.clone()));
-    assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(vec![]), "a repeated report starts nothing");
-    assert_eq!(run.instruct(0, 0, &engines(Some(version(0, 0))), at(300)), Ok(Instruction::Wait), "the transfers are under way");
+    assert_eq!(
+        run.sender_ready(0, version(0, 0), 1, at(2)),
+        Ok(vec![]),
+        "a repeated report starts nothing"
+    );
+    assert_eq!(
+        run.instruct(0, 0, &engines(Some(version(0, 0))), at(300)),
+        Ok(Instruction::Wait),
+        "the transfers are under way"
+    );
     run.transfer_over(&expected[0]);
     run.transfer_over(&expected[1]);
     let second = run.instruct(0, 0, &engines(Some(version(0, 0))), at(301)).unwrap();
@@ -62,26 +96,45 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
 
 #[test]
 fn an_engine_that_hangs_in_its_update_keeps_the_weights_from_no_other() {
-    let mut run = started_with(Settings { method: WeightSyncMethod::Distributed, ..settings() }, Facts::default());
-    let view = |index: u32, usable| EngineView { name: format!("e-{index}"), index, usable, version: None };
-    let mut published_to = |engines: &[EngineView], seconds| match run.instruct(0, 0, engines, at(seconds)).unwrap() {
-        Instruction::PublishByBroadcast { transfers, .. } => {
-            for transfer in &transfers {
-                run.sender_ready(0, version(0, 0), transfer.sender, at(seconds)).unwrap();
-            }
-            transfers.into_iter().map(|transfer| transfer.engine).collect()
-        }
-        other => vec![format!("{other:?}")],
+    let mut run = started_with(
+        Settings { method: WeightSyncMethod::Distributed, ..settings() },
+        Facts::default(),
+    );
+    let view = |index: u32, usable| EngineView {
+        name: format!("e-{index}"),
+        index,
+        usable,
+        version: None,
     };
+    let mut published_to =
+        |engines: &[EngineView], seconds| match run.instruct(0, 0, engines, at(seconds)).unwrap() {
+            Instruction::PublishByBroadcast { transfers, .. } => {
+                for transfer in &transfers {
+                    run.sender_ready(0, version(0, 0), transfer.sender, at(seconds)).unwrap();
+                }
+                transfers.into_iter().map(|transfer| transfer.engine).collect()
+            }
+            other => vec![format!("{other:?}")],
+        };
     assert_eq!(published_to(&[view(0, true), view(1, false)], 2), ["e-0"]);
-    assert_eq!(published_to(&[view(0, false), view(1, false)], 3), ["Wait"], "its transfer is under way, and the other one is busy");
+    assert_eq!(
+        published_to(&[view(0, false), view(1, false)], 3),
+        ["Wait"],
+        "its transfer is under way, and the other one is busy"
+    );
     assert_eq!(published_to(&[view(0, false), view(1, true)], 4), ["e-1"]);
     assert_eq!(published_to(&[view(0, false), view(1, false)], 5), ["Wait"]);
 }
 
 #[test]
 fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
-    let facts = Facts { last_step: 3, fixed_step: 3, evaluated: BTreeSet::from([0, 2]), checkpoints: BTreeSet::from([version(1, 0)]), exported_step: 0 };
+    let facts = Facts {
+        last_step: 3,
+        fixed_step: 3,
+        evaluated: BTreeSet::from([0, 2]),
+        checkpoints: BTreeSet::from([version(1, 0)]),
+        exported_step: 0,
+    };
     let mut run = started_with(Settings { evaluation_every: Some(2), ..settings() }, facts);
     assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
     run.step_done(0, 2).unwrap();
@@ -89,7 +142,10 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
     run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()).unwrap();
     assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 });
     let publish = ask(&mut run, 0, 3);
-    assert!(matches!(publish, Instruction::PublishToDisk { version, .. } if version == Version { step: 3, attempt: 0 }), "{publish:?}");
+    assert!(
+        matches!(publish, Instruction::PublishToDisk { version, .. } if version == Version { step: 3, attempt: 0 }),
+        "{publish:?}"
+    );
 }
 
 #[test]
@@ -97,8 +153,15 @@ fn a_checkpoint_is_due_every_n_steps_once() {
     let mut run = started_with(settings(), Facts { fixed_step: 3, ..Facts::default() });
     assert_eq!(ask(&mut run, 0, 1), Instruction::Train { step: 2 });
     let path = PathBuf::from("/run/checkpoints/step-2.attempt-0");
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Checkpoint { version: version(2, 0), path: path.clone() });
-    assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 }, "it is written in the background");
+    assert_eq!(
+        ask(&mut run, 0, 2),
+        Instruction::Checkpoint { version: version(2, 0), path: path.clone() }
+    );
+    assert_eq!(
+        ask(&mut run, 0, 2),
+        Instruction::Train { step: 3 },
+        "it is written in the background"
+    );
     run.checkpoint_done(0, version(2, 0), &path).unwrap();
     assert_eq!(run.newest_checkpoint(), Some(version(2, 0)));
 }
@@ -108,13 +171,19 @@ fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
     let facts = Facts { last_step: 4, fixed_step: 4, ..Facts::default() };
     let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, facts);
     let checkpoint = PathBuf::from("/run/checkpoints/step-4.attempt-0");
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Checkpoint { version: version(4, 0), path: checkpoint.clone() });
+    assert_eq!(
+        ask(&mut run, 0, 4),
+        Instruction::Checkpoint { version: version(4, 0), path: checkpoint.clone() }
+    );
     publish_and_fix(&mut run, 0, 4);
     assert_eq!(run.work(), Work::Evaluate(version(4, 0)));
     assert_eq!(ask(&mut run, 0, 4), Instruction::Wait);
     run.evaluated(4);
     let export = PathBuf::from("/run/export");
-    assert_eq!(ask(&mut run, 0, 4), Instruction::Export { version: version(4, 0), path: export.clone() });
+    assert_eq!(
+        ask(&mut run, 0, 4),
+        Instruction::Export { version: version(4, 0), path: export.clone() }
+    );
     run.folder_ready(0, version(4, 0), &export, at(2)).unwrap();
     assert_eq!(ask(&mut run, 0, 4), Instruction::Wait, "the checkpoint is not reported yet");
     run.checkpoint_done(0, version(4, 0), &checkpoint).unwrap();
@@ -127,7 +196,8 @@ fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
 
 #[test]
 fn the_first_evaluation_comes_before_the_first_rollout() {
-    let mut run = started_with(Settings { evaluation_every: Some(3), ..settings() }, Facts::default());
+    let mut run =
+        started_with(Settings { evaluation_every: Some(3), ..settings() }, Facts::default());
     ask(&mut run, 0, 0);
     assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
     run.evaluated(0);

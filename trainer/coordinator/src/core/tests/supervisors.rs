@@ -23,7 +23,10 @@ fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
     tell(&mut run, "t-0", exited("a", 0, 1), at(12));
     assert_eq!(run.phase(), Phase::Restarting, "the other one may still answer");
     tell(&mut run, "t-1", report("b2", None, vec![]), at(13));
-    assert_eq!((run.record().attempt, run.record().restarts, run.record().last_failure.clone()), (1, 0, None));
+    assert_eq!(
+        (run.record().attempt, run.record().restarts, run.record().last_failure.clone()),
+        (1, 0, None)
+    );
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 1), at(13)), group(1, 0, None));
 }
 
@@ -41,11 +44,16 @@ fn a_supervisor_that_started_before_another_of_its_name_is_refused_while_that_is
         "the old one's pod is lost, which counts for nothing"
     );
     assert_eq!(run.supervisor("t-0", running("a", 0), at(12)), refused);
-    assert_eq!(run.supervisor("t-0", running("a", 0), at(13)), Ok(Order::Stop), "the later one is not heard of any more");
+    assert_eq!(
+        run.supervisor("t-0", running("a", 0), at(13)),
+        Ok(Order::Stop),
+        "the later one is not heard of any more"
+    );
 }
 
 #[test]
-fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_new_coordinator_hears_first() {
+fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_new_coordinator_hears_first()
+ {
     let mut run = started();
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     tell(&mut run, "t-1", exited("b", 0, 137), at(2));
@@ -57,8 +65,15 @@ fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_
     };
     let refused = Err(Refusal::Replaced("t-0".to_owned()));
     let mut old_first = next();
-    assert_eq!(old_first.supervisor("t-0", running("a", 0), at(1)), refused, "it knows who is in the group");
-    assert!(matches!(tell(&mut old_first, "t-0", running("a2", 1), at(1)), Order::Run(_)), "whose learners go on");
+    assert_eq!(
+        old_first.supervisor("t-0", running("a", 0), at(1)),
+        refused,
+        "it knows who is in the group"
+    );
+    assert!(
+        matches!(tell(&mut old_first, "t-0", running("a2", 1), at(1)), Order::Run(_)),
+        "whose learners go on"
+    );
     let mut newer = next();
     tell(&mut newer, "t-0", report("a3", None, vec![]), at(0));
     assert_eq!(newer.supervisor("t-0", running("a2", 1), at(1)), refused);
@@ -66,7 +81,11 @@ fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_
     idle.desire(desired()).unwrap();
     tell(&mut idle, "t-0", running("a", 0), at(0));
     tell(&mut idle, "t-0", report("a2", None, vec![]), at(0));
-    assert_eq!(idle.supervisor("t-0", running("a", 0), at(1)), refused, "the old one was heard first");
+    assert_eq!(
+        idle.supervisor("t-0", running("a", 0), at(1)),
+        refused,
+        "the old one was heard first"
+    );
 }
 
 #[test]

@@ -6,10 +6,20 @@ use super::{ask, at, settings, started_with, version};
 use crate::core::work::Work;
 use crate::core::{Facts, Refusal, Run, Settings};
 
-const REPORT: ValidationReport = ValidationReport { attempt: 0, loss: 2.5, tokens: 40, sequences: 10, seconds: 1.0 };
+const REPORT: ValidationReport =
+    ValidationReport { attempt: 0, loss: 2.5, tokens: 40, sequences: 10, seconds: 1.0 };
 
 fn supervised(accuracy: bool, facts: Facts) -> Run {
-    started_with(Settings { rollouts: false, evaluation_every: Some(2), accuracy, validation: true, ..settings() }, facts)
+    started_with(
+        Settings {
+            rollouts: false,
+            evaluation_every: Some(2),
+            accuracy,
+            validation: true,
+            ..settings()
+        },
+        facts,
+    )
 }
 
 #[test]
@@ -18,10 +28,20 @@ fn validation_comes_before_the_first_batch_and_every_n_steps_and_waits_for_the_d
     assert_eq!((ask(&mut run, 0, 0), run.work()), (Instruction::Wait, Work::Validate));
     run.data_opened();
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
-    assert_eq!(run.validation_done(1, REPORT), Err(Refusal::Invalid("no validation after 1 steps was asked for".to_owned())));
-    assert_eq!(run.validation_done(0, ValidationReport { attempt: 1, ..REPORT }), Err(Refusal::Fenced { what: "attempt", sent: 1, current: 0 }));
+    assert_eq!(
+        run.validation_done(1, REPORT),
+        Err(Refusal::Invalid("no validation after 1 steps was asked for".to_owned()))
+    );
+    assert_eq!(
+        run.validation_done(0, ValidationReport { attempt: 1, ..REPORT }),
+        Err(Refusal::Fenced { what: "attempt", sent: 1, current: 0 })
+    );
     assert_eq!(run.validation_done(0, REPORT), Ok(true), "there is nothing else to the evaluation");
-    assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 }, "it is not in the journal yet");
+    assert_eq!(
+        ask(&mut run, 0, 0),
+        Instruction::Validate { step: 0 },
+        "it is not in the journal yet"
+    );
     run.evaluated(0);
     assert_eq!((ask(&mut run, 0, 0), run.work()), (Instruction::Wait, Work::Prepare { step: 1 }));
     run.batch_fixed(2);
@@ -40,13 +60,22 @@ fn what_was_measured_while_the_coordinator_was_away_is_taken() {
     let mut run = supervised(false, Facts::default());
     run.data_opened();
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
-    let mut next = Run::new(Settings { rollouts: false, accuracy: false, validation: true, ..settings() }, run.record().clone(), Facts::default(), 8, at(0));
+    let mut next = Run::new(
+        Settings { rollouts: false, accuracy: false, validation: true, ..settings() },
+        run.record().clone(),
+        Facts::default(),
+        8,
+        at(0),
+    );
     assert_eq!(next.validation_done(0, REPORT), Ok(true));
 }
 
 #[test]
 fn a_replay_does_not_validate_again() {
-    let mut run = supervised(false, Facts { last_step: 3, fixed_step: 3, evaluated: [0, 2].into(), ..Facts::default() });
+    let mut run = supervised(
+        false,
+        Facts { last_step: 3, fixed_step: 3, evaluated: [0, 2].into(), ..Facts::default() },
+    );
     run.data_opened();
     assert_eq!(ask(&mut run, 0, 0), Instruction::Train { step: 1 });
     ask(&mut run, 0, 2);

@@ -13,7 +13,8 @@ const NOW: Duration = Duration::from_secs(100);
 const CURRENT: Version = Version { step: 3, attempt: 0 };
 
 fn two() -> Slots {
-    let endpoint = |name: &str| EngineEndpoint { name: name.to_owned(), url: format!("http://{name}") };
+    let endpoint =
+        |name: &str| EngineEndpoint { name: name.to_owned(), url: format!("http://{name}") };
     let mut slots = Slots::default();
     slots.set(&[endpoint("engine-0"), endpoint("engine-1")], NOW);
     slots
@@ -54,7 +55,10 @@ fn engines_that_lag_are_routed_to_as_far_as_the_caller_allows() {
     let mut slots = two();
     synced(&mut slots, "engine-1");
     let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|leased| leased.name);
-    assert_eq!((lease(2), lease(3), lease(4)), (Some("engine-1".to_owned()), Some("engine-1".to_owned()), None));
+    assert_eq!(
+        (lease(2), lease(3), lease(4)),
+        (Some("engine-1".to_owned()), Some("engine-1".to_owned()), None)
+    );
 }
 
 #[test]
@@ -105,11 +109,15 @@ fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
 #[test]
 fn silence_is_counted_from_the_first_question_without_an_answer() {
     let mut slots = two();
-    let silent = |slots: &Slots, seconds: u64| slots.states(None, NOW + Duration::from_secs(seconds))[0].silent_seconds;
+    let silent = |slots: &Slots, seconds: u64| {
+        slots.states(None, NOW + Duration::from_secs(seconds))[0].silent_seconds
+    };
     assert_eq!(silent(&slots, 7), Some(7), "it never answered");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(silent(&slots, 8), None);
-    (10..13).for_each(|second| slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second), false));
+    (10..13).for_each(|second| {
+        slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second), false)
+    });
     assert_eq!(silent(&slots, 15), Some(5));
 }
 
@@ -121,11 +129,17 @@ fn an_engine_that_answers_and_generates_nothing_is_silent_until_another_process_
     let looks = (1..=200).map(|second| NOW + Duration::from_secs(second));
     let found: Vec<_> = looks.filter(|now| slots.watch(*now)).collect();
     assert_eq!((found.clone(), lost.is_cancelled()), (vec![NOW + PATIENCE], true));
-    let silent = |slots: &Slots| slots.states(Some(CURRENT), NOW + Duration::from_secs(200))[0].silent_seconds;
+    let silent = |slots: &Slots| {
+        slots.states(Some(CURRENT), NOW + Duration::from_secs(200))[0].silent_seconds
+    };
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
     assert_eq!(silent(&slots), Some(80), "it is the same process");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
-    assert_eq!((silent(&slots), leased(&mut slots, 1)), (None, None), "its successor needs weights");
+    assert_eq!(
+        (silent(&slots), leased(&mut slots, 1)),
+        (None, None),
+        "its successor needs weights"
+    );
 }
 
 #[test]

@@ -26,7 +26,14 @@ fn sample(position: u64, index: u32) -> Sample {
 }
 
 fn prompt(position: u64) -> Prompt {
-    Prompt { position, row: 3, text: String::new(), tokens: vec![5, 6], answer: None, completion_tokens: Some(vec![7, 2]) }
+    Prompt {
+        position,
+        row: 3,
+        text: String::new(),
+        tokens: vec![5, 6],
+        answer: None,
+        completion_tokens: Some(vec![7, 2]),
+    }
 }
 
 #[test]
@@ -39,27 +46,40 @@ fn completion_tokens_are_trained_on_each_with_its_own_log_probability() {
         sampler_logprobs: vec![0.0, 0.0, -0.5, -0.25],
         truncated: false,
     };
-    assert_eq!(from_samples(&[sample(8, 0), sample(8, 1), sample(9, 0)]), Ok(vec![expected(0), expected(0), expected(1)]));
+    assert_eq!(
+        from_samples(&[sample(8, 0), sample(8, 1), sample(9, 0)]),
+        Ok(vec![expected(0), expected(0), expected(1)])
+    );
 }
 
 #[test]
 fn a_completion_that_was_as_long_as_allowed_is_marked() {
     let cut = Sample { finish_reason: "length".to_owned(), ..sample(8, 1) };
-    let truncated: Vec<bool> = from_samples(&[sample(8, 0), cut]).unwrap().iter().map(|sample| sample.truncated).collect();
+    let truncated: Vec<bool> =
+        from_samples(&[sample(8, 0), cut]).unwrap().iter().map(|sample| sample.truncated).collect();
     assert_eq!(truncated, [false, true]);
 }
 
 #[test]
 fn a_supervised_prompt_is_a_group_of_its_own_without_a_sampler() {
-    let expected =
-        |group| TrainSample { group, reward: 0.0, tokens: vec![5, 6, 7, 2], loss_mask: vec![0, 0, 1, 1], sampler_logprobs: vec![0.0; 4], truncated: false };
+    let expected = |group| TrainSample {
+        group,
+        reward: 0.0,
+        tokens: vec![5, 6, 7, 2],
+        loss_mask: vec![0, 0, 1, 1],
+        sampler_logprobs: vec![0.0; 4],
+        truncated: false,
+    };
     assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));
 }
 
 #[test]
 fn a_sample_that_cannot_be_learned_from_is_refused_by_its_position() {
     let short = Sample { sampler_logprobs: vec![-0.5], ..sample(8, 1) };
-    assert_eq!(from_samples(&[short]), Err(SampleError::Logprobs { position: 8, index: 1, tokens: 2, logprobs: 1 }));
+    assert_eq!(
+        from_samples(&[short]),
+        Err(SampleError::Logprobs { position: 8, index: 1, tokens: 2, logprobs: 1 })
+    );
     let empty = Sample { prompt_tokens: Vec::new(), ..sample(8, 1) };
     assert_eq!(from_samples(&[empty]), Err(SampleError::EmptyPrompt { position: 8, row: 0 }));
     let nothing = Prompt { completion_tokens: None, ..prompt(8) };

@@ -1,7 +1,9 @@
-//! An answer's shape: a number, a tuple or interval, a set, a list, a union; and when two of them are the same.
+//! An answer's shape: a number, a tuple or interval, a set, a list, a union; and when two of them
+//! are the same.
 //!
-//! `x = 5` and `f(2) = 5` are 5. `1, 2`, `2 or 1` and `\{1, 2\}` are one set; `(1, 2)` is a pair, or the open interval, which is written the same.
-//! A percentage is both its number and a hundredth of it: an answer key that says `50` and one that says `0.5` mean `50\%` alike.
+//! `x = 5` and `f(2) = 5` are 5. `1, 2`, `2 or 1` and `\{1, 2\}` are one set; `(1, 2)` is a pair,
+//! or the open interval, which is written the same. A percentage is both its number and a hundredth
+//! of it: an answer key that says `50` and one that says `0.5` mean `50\%` alike.
 
 use num_rational::BigRational;
 
@@ -47,15 +49,21 @@ impl Answer {
     /// Whether both are the same value.
     pub fn equals(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Number { value: a, percent: p }, Self::Number { value: b, percent: q }) => same_number(a, *p, b, *q),
-            (Self::Set(a) | Self::List(a), Self::Set(b) | Self::List(b)) | (Self::Union(a), Self::Union(b)) => same_set(a, b),
-            (Self::Sequence { open, close, items: a }, Self::Sequence { open: other_open, close: other_close, items: b }) => {
-                open == other_open && close == other_close && same_order(a, b)
+            (Self::Number { value: a, percent: p }, Self::Number { value: b, percent: q }) => {
+                same_number(a, *p, b, *q)
             }
-            (Self::List(a), Self::Sequence { open: '(', close: ')', items: b }) | (Self::Sequence { open: '(', close: ')', items: a }, Self::List(b)) => {
+            (Self::Set(a) | Self::List(a), Self::Set(b) | Self::List(b))
+            | (Self::Union(a), Self::Union(b)) => same_set(a, b),
+            (
+                Self::Sequence { open, close, items: a },
+                Self::Sequence { open: other_open, close: other_close, items: b },
+            ) => open == other_open && close == other_close && same_order(a, b),
+            (Self::List(a), Self::Sequence { open: '(', close: ')', items: b })
+            | (Self::Sequence { open: '(', close: ')', items: a }, Self::List(b)) => {
                 same_order(a, b)
             }
-            (Self::Set(one) | Self::List(one), single) | (single, Self::Set(one) | Self::List(one)) => {
+            (Self::Set(one) | Self::List(one), single)
+            | (single, Self::Set(one) | Self::List(one)) => {
                 matches!(one.as_slice(), [only] if only.equals(single))
             }
             _ => false,
@@ -64,9 +72,14 @@ impl Answer {
 }
 
 fn same_number(a: &Number, percent_a: bool, b: &Number, percent_b: bool) -> bool {
-    let hundredth = |value: &Number| value.over(&Number::from(BigRational::from_integer(100.into())));
-    let beside = |percentage: &Number, other: &Number| hundredth(percentage).is_some_and(|value| value.equals(other));
-    a.equals(b) || (percent_a && !percent_b && beside(a, b)) || (percent_b && !percent_a && beside(b, a))
+    let hundredth =
+        |value: &Number| value.over(&Number::from(BigRational::from_integer(100.into())));
+    let beside = |percentage: &Number, other: &Number| {
+        hundredth(percentage).is_some_and(|value| value.equals(other))
+    };
+    a.equals(b)
+        || (percent_a && !percent_b && beside(a, b))
+        || (percent_b && !percent_a && beside(b, a))
 }
 
 fn same_order(a: &[Answer], b: &[Answer]) -> bool {
@@ -74,11 +87,14 @@ fn same_order(a: &[Answer], b: &[Answer]) -> bool {
 }
 
 fn same_set(a: &[Answer], b: &[Answer]) -> bool {
-    let within = |some: &[Answer], others: &[Answer]| some.iter().all(|item| others.iter().any(|other| item.equals(other)));
+    let within = |some: &[Answer], others: &[Answer]| {
+        some.iter().all(|item| others.iter().any(|other| item.equals(other)))
+    };
     within(a, b) && within(b, a)
 }
 
-/// The readings of a text: one, or two where `(1,234)` may be a pair or a number in brackets. Empty if the text is no answer.
+/// The readings of a text: one, or two where `(1,234)` may be a pair or a number in brackets. Empty
+/// if the text is no answer.
 pub fn readings(text: &str) -> Vec<Answer> {
     if text.len() > MAX_BYTES {
         return Vec::new();
@@ -88,7 +104,10 @@ pub fn readings(text: &str) -> Vec<Answer> {
     if characters.is_empty() || characters.contains(&UNKNOWN) {
         return Vec::new();
     }
-    let mut readings: Vec<Answer> = [true, false].into_iter().filter_map(|thousands| Reader { thousands, depth: 0 }.list(characters)).collect();
+    let mut readings: Vec<Answer> = [true, false]
+        .into_iter()
+        .filter_map(|thousands| Reader { thousands, depth: 0 }.list(characters))
+        .collect();
     readings.dedup();
     readings
 }
@@ -137,9 +156,15 @@ impl Reader {
         if let [only] = unions.as_slice() {
             return self.simple(only);
         }
-        let parts: Vec<Answer> = unions.iter().map(|part| self.simple(part)).collect::<Option<_>>()?;
+        let parts: Vec<Answer> =
+            unions.iter().map(|part| self.simple(part)).collect::<Option<_>>()?;
         if parts.iter().all(|part| matches!(part, Answer::Set(_))) {
-            return Some(Answer::Set(parts.into_iter().flat_map(|part| if let Answer::Set(items) = part { items } else { vec![part] }).collect()));
+            return Some(Answer::Set(
+                parts
+                    .into_iter()
+                    .flat_map(|part| if let Answer::Set(items) = part { items } else { vec![part] })
+                    .collect(),
+            ));
         }
         Some(Answer::Union(parts))
     }
@@ -154,10 +179,18 @@ impl Reader {
             let inner = Self { depth: self.depth + 1, ..self };
             let parts = parts(inside, self.thousands)?;
             match (open, close) {
-                (SET_OPEN, SET_CLOSE) if trimmed(inside).is_empty() => return Some(Answer::Set(Vec::new())),
+                (SET_OPEN, SET_CLOSE) if trimmed(inside).is_empty() => {
+                    return Some(Answer::Set(Vec::new()));
+                }
                 (SET_OPEN, SET_CLOSE) => return inner.items(&parts).map(Answer::Set),
                 ('{', '}') if parts.len() > 1 => return inner.items(&parts).map(Answer::Set),
-                ('(' | '[', ')' | ']') if parts.len() > 1 => return inner.items(&parts).map(|items| Answer::Sequence { open, close, items }),
+                ('(' | '[', ')' | ']') if parts.len() > 1 => {
+                    return inner.items(&parts).map(|items| Answer::Sequence {
+                        open,
+                        close,
+                        items,
+                    });
+                }
                 // A group around a set or a tuple, or around a number with its unit.
                 ('(', ')') | ('{', '}') => return inner.item(inside),
                 _ => {}
@@ -177,17 +210,26 @@ fn parts(characters: &[char], thousands: bool) -> Option<Vec<&[char]>> {
     let parts: Vec<&[char]> = split(characters, separates).into_iter().map(trimmed).collect();
     let last = parts.len() - 1;
     // "1, 2, and 3": the comma before `and`, itself a separator, leaves nothing between.
-    let parts: Vec<&[char]> = parts.into_iter().enumerate().filter(|(at, part)| !part.is_empty() || *at == 0 || *at == last).map(|(_, part)| part).collect();
+    let parts: Vec<&[char]> = parts
+        .into_iter()
+        .enumerate()
+        .filter(|(at, part)| !part.is_empty() || *at == 0 || *at == last)
+        .map(|(_, part)| part)
+        .collect();
     (parts.len() <= MAX_PARTS).then_some(parts)
 }
 
 fn number(characters: &[char]) -> Option<Answer> {
     let value = trimmed(characters);
     // A unit may follow the sign: `50\% of them`.
-    let end = value.iter().rposition(|character| !matches!(character, &WORD | ' ')).map_or(0, |last| last + 1);
+    let end = value
+        .iter()
+        .rposition(|character| !matches!(character, &WORD | ' '))
+        .map_or(0, |last| last + 1);
     let percent = value[..end].last() == Some(&'%');
     let value = if percent { &value[..end - 1] } else { value };
-    let number = |lower| expression::value(value, lower).map(|value| Answer::Number { value, percent });
+    let number =
+        |lower| expression::value(value, lower).map(|value| Answer::Number { value, percent });
     if value.iter().any(|character| matches!(character, '±' | '∓')) {
         return Some(Answer::Set(vec![number(false)?, number(true)?]));
     }
@@ -232,9 +274,12 @@ fn split(characters: &[char], separates: impl Fn(usize) -> bool) -> Vec<&[char]>
     parts
 }
 
-/// Whether the comma at `at` separates thousands: one to three digits before it, exactly three behind.
+/// Whether the comma at `at` separates thousands: one to three digits before it, exactly three
+/// behind.
 fn in_number(characters: &[char], at: usize) -> bool {
-    let digits = |characters: &mut dyn Iterator<Item = &char>| characters.take_while(|character| character.is_ascii_digit()).count();
+    let digits = |characters: &mut dyn Iterator<Item = &char>| {
+        characters.take_while(|character| character.is_ascii_digit()).count()
+    };
     let before = digits(&mut characters[..at].iter().rev());
     let decimals = characters[..at - before].last() == Some(&'.');
     (1..=3).contains(&before) && !decimals && digits(&mut characters[at + 1..].iter()) == 3
@@ -244,7 +289,9 @@ fn in_number(characters: &[char], at: usize) -> bool {
 fn is_union_letter(characters: &[char], at: usize) -> bool {
     let before = characters[..at].iter().rev().find(|character| **character != ' ');
     let behind = characters[at + 1..].iter().find(|character| **character != ' ');
-    characters[at] == 'U' && before.is_some_and(|character| closes(*character)) && behind.is_some_and(|character| opens(*character))
+    characters[at] == 'U'
+        && before.is_some_and(|character| closes(*character))
+        && behind.is_some_and(|character| opens(*character))
 }
 
 fn opens(character: char) -> bool {

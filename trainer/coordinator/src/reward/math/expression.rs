@@ -1,4 +1,5 @@
-//! A formula's value: numerals, `+ − × ÷`, powers, roots, fractions, factorials, π. Recursive descent; a text that is not a formula to its end has none.
+//! A formula's value: numerals, `+ − × ÷`, powers, roots, fractions, factorials, π. Recursive
+//! descent; a text that is not a formula to its end has none.
 //!
 //! ```text
 //!  sum      = [±] product {(+ | − | ±) product}
@@ -21,7 +22,8 @@ mod numeral;
 /// Nested brackets, roots and fractions.
 const MAX_DEPTH: u32 = 32;
 
-/// The value of characters from the lexer, with `±` read as plus (or minus, if `lower`); none if they are no formula.
+/// The value of characters from the lexer, with `±` read as plus (or minus, if `lower`); none if
+/// they are no formula.
 pub fn value(characters: &[char], lower: bool) -> Option<Number> {
     let mut parser = Parser { characters, at: 0, depth: 0, lower };
     let value = parser.sum()?;
@@ -101,7 +103,9 @@ impl Parser<'_> {
                     product = product.over(&self.factor()?)?;
                 }
                 Some('(' | '{' | 'π' | '√') => product = product.times(&self.power()?)?,
-                Some(character) if character == FRACTION => product = product.times(&self.power()?)?,
+                Some(character) if character == FRACTION => {
+                    product = product.times(&self.power()?)?
+                }
                 _ => return Some(product),
             }
         }
@@ -109,7 +113,9 @@ impl Parser<'_> {
 
     fn factor(&mut self) -> Option<Number> {
         match self.sign() {
-            Some(negative) => self.power().map(|value| if negative { value.negated() } else { value }),
+            Some(negative) => {
+                self.power().map(|value| if negative { value.negated() } else { value })
+            }
             None => self.power(),
         }
     }
@@ -174,10 +180,22 @@ impl Parser<'_> {
 
     fn root(&mut self) -> Option<Number> {
         self.at += 1;
-        let degree = if self.peek() == Some('[') { self.group()? } else { Number::from(BigRational::from_integer(2.into())) };
+        let degree = if self.peek() == Some('[') {
+            self.group()?
+        } else {
+            Number::from(BigRational::from_integer(2.into()))
+        };
         let Number::Exact(degree) = degree else { return None };
-        let degree = degree.rational().filter(BigRational::is_integer)?.to_u32().filter(|degree| (1..=64).contains(degree))?;
-        let inside = if matches!(self.peek()?, '{' | '(') { self.group()? } else { self.nested(Self::bare_operand)? };
+        let degree = degree
+            .rational()
+            .filter(BigRational::is_integer)?
+            .to_u32()
+            .filter(|degree| (1..=64).contains(degree))?;
+        let inside = if matches!(self.peek()?, '{' | '(') {
+            self.group()?
+        } else {
+            self.nested(Self::bare_operand)?
+        };
         inside.root(degree)
     }
 
@@ -195,7 +213,9 @@ impl Parser<'_> {
 
     /// Words and units, with their powers and what they are divided by.
     fn units(&mut self) {
-        while matches!(self.peek(), Some(WORD)) || (self.peek() == Some('/') && self.characters.get(self.at + 1) == Some(&WORD)) {
+        while matches!(self.peek(), Some(WORD))
+            || (self.peek() == Some('/') && self.characters.get(self.at + 1) == Some(&WORD))
+        {
             self.at += 1;
             let before = self.at;
             if self.eat('^') && self.factor().is_none() {

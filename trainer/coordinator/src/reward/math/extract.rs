@@ -1,7 +1,8 @@
 //! Where a text's final answer stands, and what it says there.
 //!
-//! The first of the places asked for that the text has decides: a box that holds no answer is not passed over for a number elsewhere. What stands in a
-//! place is read whole ([`super::answer`]); failing that, words around one number are passed over, but never parts of a formula.
+//! The first of the places asked for that the text has decides: a box that holds no answer is not
+//! passed over for a number elsewhere. What stands in a place is read whole ([`super::answer`]);
+//! failing that, words around one number are passed over, but never parts of a formula.
 
 use rljob_crds::reward::AnswerPlace;
 
@@ -29,9 +30,13 @@ pub fn reference_answer(text: &str) -> Vec<Answer> {
 /// Readings of what stands at a place; none if the text has no such place.
 fn at(place: AnswerPlace, text: &str) -> Option<Vec<Answer>> {
     match place {
-        AnswerPlace::Hashes => hashes(text).map(|content| read(boxed(content).unwrap_or(content), first_number)),
+        AnswerPlace::Hashes => {
+            hashes(text).map(|content| read(boxed(content).unwrap_or(content), first_number))
+        }
         AnswerPlace::Boxed => boxed(text).map(|content| read(content, only_number)),
-        AnswerPlace::Phrase => phrase(text).map(|content| read(boxed(content).or_else(|| formula(content)).unwrap_or(content), first_number)),
+        AnswerPlace::Phrase => phrase(text).map(|content| {
+            read(boxed(content).or_else(|| formula(content)).unwrap_or(content), first_number)
+        }),
         AnswerPlace::Formula => formula(text).map(|content| read(content, only_number)),
         AnswerPlace::LastNumber => numbers(text).last().map(|numeral| answers(&numeral)),
     }
@@ -43,13 +48,19 @@ fn read(content: &str, otherwise: fn(&str) -> Vec<Answer>) -> Vec<Answer> {
 }
 
 fn answers(numeral: &Numeral<'_>) -> Vec<Answer> {
-    let answer = |value: &_| Answer::Number { value: Number::from(Clone::clone(value)), percent: numeral.percent };
+    let answer = |value: &_| Answer::Number {
+        value: Number::from(Clone::clone(value)),
+        percent: numeral.percent,
+    };
     numeral.value.as_ref().map(answer).into_iter().collect()
 }
 
 /// The first number, if it is not a part of a formula.
 fn first_number(text: &str) -> Vec<Answer> {
-    numbers(text).next().filter(Numeral::stands_alone).map_or_else(Vec::new, |numeral| answers(&numeral))
+    numbers(text)
+        .next()
+        .filter(Numeral::stands_alone)
+        .map_or_else(Vec::new, |numeral| answers(&numeral))
 }
 
 /// The one number of a text that has no other and is not a formula.
@@ -67,7 +78,8 @@ fn hashes(text: &str) -> Option<&str> {
     nonempty(rest.trim_start_matches([' ', ':', '\t']).lines().next().unwrap_or_default())
 }
 
-/// Content of the last `\boxed{…}` or `\fbox{…}`, up to its own closing brace or the end of the text.
+/// Content of the last `\boxed{…}` or `\fbox{…}`, up to its own closing brace or the end of the
+/// text.
 fn boxed(text: &str) -> Option<&str> {
     let command = |name: &str| text.rfind(name).map(|at| at + name.len());
     let start = command("\\boxed{").max(command("\\fbox{"))?;
@@ -90,10 +102,18 @@ fn boxed(text: &str) -> Option<&str> {
 fn phrase(text: &str) -> Option<&str> {
     // ASCII letters keep their places.
     let lower = text.to_ascii_lowercase();
-    let start = ["answer is", "answer:", "answer**:", "answer is:"].iter().filter_map(|words| lower.rfind(words).map(|at| at + words.len())).max()?;
-    let rest = text[start..].trim_start_matches(|character: char| character.is_whitespace() || matches!(character, ':' | '*' | '='));
+    let start = ["answer is", "answer:", "answer**:", "answer is:"]
+        .iter()
+        .filter_map(|words| lower.rfind(words).map(|at| at + words.len()))
+        .max()?;
+    let rest = text[start..].trim_start_matches(|character: char| {
+        character.is_whitespace() || matches!(character, ':' | '*' | '=')
+    });
     let line = rest.lines().next().unwrap_or_default();
-    let sentence = line.match_indices(['.', '?']).map(|(at, _)| at).find(|at| line[at + 1..].starts_with(char::is_whitespace));
+    let sentence = line
+        .match_indices(['.', '?'])
+        .map(|(at, _)| at)
+        .find(|at| line[at + 1..].starts_with(char::is_whitespace));
     nonempty(&line[..sentence.unwrap_or(line.len())])
 }
 
@@ -105,7 +125,10 @@ fn formula(text: &str) -> Option<&str> {
         Some((end, nonempty(&text[start..end])?))
     };
     let (_, content) =
-        [between("$$", "$$"), between("$", "$"), between("\\(", "\\)"), between("\\[", "\\]")].into_iter().flatten().max_by_key(|(end, _)| *end)?;
+        [between("$$", "$$"), between("$", "$"), between("\\(", "\\)"), between("\\[", "\\]")]
+            .into_iter()
+            .flatten()
+            .max_by_key(|(end, _)| *end)?;
     Some(content)
 }
 

@@ -1,5 +1,5 @@
-//! An answer's text as characters that the parser reads: LaTeX commands become one character each, what only changes the look is gone, words and units
-//! become [`WORD`].
+//! An answer's text as characters that the parser reads: LaTeX commands become one character each,
+//! what only changes the look is gone, words and units become [`WORD`].
 //!
 //! ```text
 //!  "$x = 2\sqrt{3}\text{ cm}^2$" ─▶ "x = 2√{3} ⟨WORD⟩^2"
@@ -20,8 +20,8 @@ pub const UNKNOWN: char = '\u{E005}';
 
 /// Units that may stand at a number without a space.
 const GLUED_UNITS: [&str; 26] = [
-    "mm", "cm", "dm", "km", "mg", "kg", "ml", "mL", "cl", "dl", "ft", "in", "yd", "mi", "lb", "lbs", "oz", "hr", "hrs", "min", "sec", "ms", "mph", "am", "pm",
-    "th",
+    "mm", "cm", "dm", "km", "mg", "kg", "ml", "mL", "cl", "dl", "ft", "in", "yd", "mi", "lb",
+    "lbs", "oz", "hr", "hrs", "min", "sec", "ms", "mph", "am", "pm", "th",
 ];
 /// One letter that is a unit behind a space.
 const SHORT_UNITS: &str = "mgshlLJNWVAKCF";
@@ -31,7 +31,8 @@ pub const NEGATIONS: [&str; 5] = ["not", "no", "non", "negative", "minus"];
 /// Characters for the parser.
 pub fn lex(text: &str) -> Vec<char> {
     let characters: Vec<char> = text.chars().collect();
-    let mut lexer = Lexer { characters: &characters, at: 0, out: Vec::with_capacity(characters.len()) };
+    let mut lexer =
+        Lexer { characters: &characters, at: 0, out: Vec::with_capacity(characters.len()) };
     while let Some(character) = lexer.peek(0) {
         lexer.step(character);
     }
@@ -106,7 +107,8 @@ impl Lexer<'_> {
         }
         let name: String = self.characters[start..self.at].iter().collect();
         match name.as_str() {
-            "left" | "right" | "big" | "Big" | "bigl" | "bigr" | "Bigl" | "Bigr" | "bigg" | "Bigg" | "displaystyle" | "textstyle" | "limits" | "rm" | "bf" => {}
+            "left" | "right" | "big" | "Big" | "bigl" | "bigr" | "Bigl" | "Bigr" | "bigg"
+            | "Bigg" | "displaystyle" | "textstyle" | "limits" | "rm" | "bf" => {}
             "quad" | "qquad" | "space" | "enspace" | "thinspace" => self.out.push(' '),
             "frac" | "dfrac" | "tfrac" | "cfrac" => self.out.push(FRACTION),
             "sqrt" => self.out.push('√'),
@@ -122,9 +124,11 @@ impl Lexer<'_> {
             "lbrace" => self.out.push(SET_OPEN),
             "rbrace" => self.out.push(SET_CLOSE),
             "lvert" | "rvert" | "vert" => self.out.push('|'),
-            "approx" | "in" | "colon" | "equiv" | "to" | "rightarrow" | "implies" | "Rightarrow" => self.out.push('='),
+            "approx" | "in" | "colon" | "equiv" | "to" | "rightarrow" | "implies"
+            | "Rightarrow" => self.out.push('='),
             "circ" | "degree" => self.degree(),
-            "text" | "textrm" | "textbf" | "textit" | "mathrm" | "mathbf" | "mathit" | "mbox" | "operatorname" | "boldsymbol" | "mathsf" | "texttt" => {
+            "text" | "textrm" | "textbf" | "textit" | "mathrm" | "mathbf" | "mathit" | "mbox"
+            | "operatorname" | "boldsymbol" | "mathsf" | "texttt" => {
                 self.styled();
             }
             _ => self.out.push(UNKNOWN),
@@ -140,23 +144,36 @@ impl Lexer<'_> {
             '}' => self.out.push(SET_CLOSE),
             '%' => self.out.push('%'),
             '!' | '$' | '(' | ')' | '[' | ']' | '&' | '#' => {}
-            ',' if self.out.last().is_some_and(char::is_ascii_digit) && self.peek(0).is_some_and(|next| next.is_ascii_digit()) => {}
+            ',' if self.out.last().is_some_and(char::is_ascii_digit)
+                && self.peek(0).is_some_and(|next| next.is_ascii_digit()) => {}
             ',' | ';' | ':' | ' ' | '\\' | '/' => self.out.push(' '),
             _ => self.out.push(UNKNOWN),
         }
     }
 
-    /// `\text{…}` of words is words and single letters in it are units; of a formula it is the formula.
+    /// `\text{…}` of words is words and single letters in it are units; of a formula it is the
+    /// formula.
     fn styled(&mut self) {
         let rest = &self.characters[self.at..];
-        let Some(end) = rest.iter().position(|&character| character == '}').filter(|_| rest.first() == Some(&'{')) else { return };
+        let Some(end) = rest
+            .iter()
+            .position(|&character| character == '}')
+            .filter(|_| rest.first() == Some(&'{'))
+        else {
+            return;
+        };
         let inside = &rest[1..end];
-        if inside.iter().any(|character| character.is_ascii_digit() || matches!(character, '\\' | '{')) {
+        if inside
+            .iter()
+            .any(|character| character.is_ascii_digit() || matches!(character, '\\' | '{'))
+        {
             return; // Its braces are a group like any other.
         }
         self.at += end + 1;
         self.out.push(' ');
-        for word in inside.split(|character| !character.is_alphabetic()).filter(|word| !word.is_empty()) {
+        for word in
+            inside.split(|character| !character.is_alphabetic()).filter(|word| !word.is_empty())
+        {
             self.word(&word.iter().collect::<String>());
         }
     }
@@ -169,17 +186,26 @@ impl Lexer<'_> {
         }
         let run: String = self.characters[start..self.at].iter().collect();
         let previous = self.out.last().copied();
-        let glued = previous.is_some_and(|previous| !matches!(previous, ' ' | '(' | ',' | '/' | WORD));
-        let operand_before =
-            self.out.iter().rev().find(|character| **character != ' ').is_some_and(|last| last.is_ascii_digit() || matches!(last, '}' | ')' | 'π'));
+        let glued =
+            previous.is_some_and(|previous| !matches!(previous, ' ' | '(' | ',' | '/' | WORD));
+        let operand_before = self
+            .out
+            .iter()
+            .rev()
+            .find(|character| **character != ' ')
+            .is_some_and(|last| last.is_ascii_digit() || matches!(last, '}' | ')' | 'π'));
         match run.as_str() {
             "sqrt" => self.out.push('√'),
             "pi" => self.out.push('π'),
             "inf" | "infty" | "infinity" => self.out.push('∞'),
             _ if glued && GLUED_UNITS.contains(&run.as_str()) => self.out.push(WORD),
             _ if run.chars().count() >= 2 && !glued => self.word(&run),
-            _ if previous == Some(' ') && operand_before && SHORT_UNITS.contains(&run) => self.out.push(WORD),
-            _ if previous == Some('/') && self.out.iter().rev().nth(1) == Some(&WORD) => self.out.push(WORD),
+            _ if previous == Some(' ') && operand_before && SHORT_UNITS.contains(&run) => {
+                self.out.push(WORD)
+            }
+            _ if previous == Some('/') && self.out.iter().rev().nth(1) == Some(&WORD) => {
+                self.out.push(WORD)
+            }
             _ => self.out.extend(run.chars()),
         }
     }

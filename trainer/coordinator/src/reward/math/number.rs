@@ -1,7 +1,9 @@
-//! A number of an answer: exact where it is made of rationals, square roots and π; else a double, compared to nine digits.
+//! A number of an answer: exact where it is made of rationals, square roots and π; else a double,
+//! compared to nine digits.
 //!
-//! Doubles arise from other roots (`\sqrt[3]{2}`), powers with irrational exponents, and inverses of long sums. A rational is never taken for such a
-//! number by rounding alone unless nine digits agree, and two exact numbers are never rounded: `0.333` is not `\frac{1}{3}`.
+//! Doubles arise from other roots (`\sqrt[3]{2}`), powers with irrational exponents, and inverses
+//! of long sums. A rational is never taken for such a number by rounding alone unless nine digits
+//! agree, and two exact numbers are never rounded: `0.333` is not `\frac{1}{3}`.
 
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive};
@@ -78,8 +80,12 @@ impl Number {
 
     /// `self` to a power; none if it has no real value.
     pub fn power(&self, exponent: &Self) -> Option<Self> {
-        let Self::Exact(exact) = exponent else { return approximate(self.to_f64()?.powf(exponent.to_f64()?)) };
-        let Some(exponent) = exact.rational() else { return approximate(self.to_f64()?.powf(exact.to_f64())) };
+        let Self::Exact(exact) = exponent else {
+            return approximate(self.to_f64()?.powf(exponent.to_f64()?));
+        };
+        let Some(exponent) = exact.rational() else {
+            return approximate(self.to_f64()?.powf(exact.to_f64()));
+        };
         let (above, below) = (exponent.numer().to_i32()?, exponent.denom().to_u32()?);
         if above.abs() > MAX_EXPONENT {
             return None;
@@ -117,7 +123,11 @@ impl Number {
     /// `self!` of a whole number up to 500.
     pub fn factorial(&self) -> Option<Self> {
         let Self::Exact(value) = self else { return None };
-        let value = value.rational().filter(BigRational::is_integer)?.to_u32().filter(|value| *value <= 500)?;
+        let value = value
+            .rational()
+            .filter(BigRational::is_integer)?
+            .to_u32()
+            .filter(|value| *value <= 500)?;
         let product = (1..=value).map(num_bigint::BigInt::from).product();
         Some(Self::from(BigRational::from_integer(product)))
     }
@@ -127,7 +137,12 @@ impl Number {
         Some(if self.to_f64()? < 0.0 { self.negated() } else { self.clone() })
     }
 
-    fn combine(&self, other: &Self, exact: impl Fn(&Surd, &Surd) -> Option<Surd>, doubles: impl Fn(f64, f64) -> f64) -> Option<Self> {
+    fn combine(
+        &self,
+        other: &Self,
+        exact: impl Fn(&Surd, &Surd) -> Option<Surd>,
+        doubles: impl Fn(f64, f64) -> f64,
+    ) -> Option<Self> {
         match (self, other) {
             (Self::Exact(a), Self::Exact(b)) => exact(a, b).map(Self::Exact),
             _ => approximate(doubles(self.to_f64()?, other.to_f64()?)),

@@ -1,5 +1,6 @@
-//! The numbers of a running text: digits with thousands separators or a decimal point (`1,234.50`), fractions of two such (`3/4`, `\frac{3}{4}`), with a
-//! sign in front and perhaps a percent sign behind. One pass over the text, whatever it is; nothing here can fail.
+//! The numbers of a running text: digits with thousands separators or a decimal point (`1,234.50`),
+//! fractions of two such (`3/4`, `\frac{3}{4}`), with a sign in front and perhaps a percent sign
+//! behind. One pass over the text, whatever it is; nothing here can fail.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -10,7 +11,8 @@ use super::lex::NEGATIONS;
 /// Digits of a numeral; one with more stands in its place without a value.
 const MAX_DIGITS: usize = 1000;
 
-/// A number as written. Without a value if it has too many digits or divides by zero; it still stands in its place: no earlier number is taken for it.
+/// A number as written. Without a value if it has too many digits or divides by zero; it still
+/// stands in its place: no earlier number is taken for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Numeral<'a> {
     /// Its value.
@@ -24,20 +26,31 @@ pub struct Numeral<'a> {
 }
 
 impl Numeral<'_> {
-    /// Whether no letter, bracket or operator touches it and no word turns it round: it is a word of its own and not a part of a formula.
+    /// Whether no letter, bracket or operator touches it and no word turns it round: it is a word
+    /// of its own and not a part of a formula.
     pub fn stands_alone(&self) -> bool {
-        let touches = |character: char| character.is_alphanumeric() || "\\^_*/+=<>(){}[]|√".contains(character);
+        let touches = |character: char| {
+            character.is_alphanumeric() || "\\^_*/+=<>(){}[]|√".contains(character)
+        };
         let before = self.before.trim_end_matches(['$', '-', '−', '*']);
         let words = before.trim_end();
         let spoken = words.trim_end_matches(|character: char| !character.is_alphanumeric());
-        let last_word = spoken.rsplit(|character: char| !character.is_alphabetic()).next().unwrap_or_default().to_lowercase();
-        if NEGATIONS.contains(&last_word.as_str()) || words.ends_with(['+', '*', '/', '^', '<', '>', '≤', '≥']) {
+        let last_word = spoken
+            .rsplit(|character: char| !character.is_alphabetic())
+            .next()
+            .unwrap_or_default()
+            .to_lowercase();
+        if NEGATIONS.contains(&last_word.as_str())
+            || words.ends_with(['+', '*', '/', '^', '<', '>', '≤', '≥'])
+        {
             return false;
         }
         let before = before.chars().next_back();
         let behind = self.behind.trim_start_matches(['$', '*']);
         let next = behind.trim_start().chars().next();
-        !before.is_some_and(touches) && !behind.chars().next().is_some_and(touches) && !next.is_some_and(|character| "+*/^=<>−-".contains(character))
+        !before.is_some_and(touches)
+            && !behind.chars().next().is_some_and(touches)
+            && !next.is_some_and(|character| "+*/^=<>−-".contains(character))
     }
 }
 
@@ -89,7 +102,9 @@ impl<'a> Scanner<'a> {
     /// `\frac{a}{b}`, `\dfrac{a}{b}`, `\tfrac{a}{b}` of plain numerals.
     fn latex_fraction(&mut self) -> Option<Value> {
         let rest = self.rest();
-        let body = ["\\frac{", "\\dfrac{", "\\tfrac{"].iter().find_map(|command| rest.strip_prefix(command))?;
+        let body = ["\\frac{", "\\dfrac{", "\\tfrac{"]
+            .iter()
+            .find_map(|command| rest.strip_prefix(command))?;
         let (above, body) = signed_numeral(body)?;
         let (below, body) = signed_numeral(body.strip_prefix("}{")?)?;
         let body = body.strip_prefix('}')?;
@@ -125,13 +140,15 @@ fn numeral(text: &str) -> Option<(Value, &str)> {
     if end == 0 {
         return None;
     }
-    let plain: Vec<u8> = text[..end].bytes().filter(u8::is_ascii_digit).take(MAX_DIGITS + 1).collect();
+    let plain: Vec<u8> =
+        text[..end].bytes().filter(u8::is_ascii_digit).take(MAX_DIGITS + 1).collect();
     let value = if plain.len() > MAX_DIGITS { None } else { BigInt::parse_bytes(&plain, 10) };
     let value = value.map(|value| BigRational::new(value, BigInt::from(10).pow(fraction as u32)));
     Some((Value(value), &text[end..]))
 }
 
-/// Length of a run of digits in which commas may separate the thousands: `1,234,567`, but of `1,2` only `1`.
+/// Length of a run of digits in which commas may separate the thousands: `1,234,567`, but of `1,2`
+/// only `1`.
 fn whole_digits(text: &str) -> usize {
     let mut end = digits(text);
     if !(1..=3).contains(&end) {
@@ -147,11 +164,14 @@ fn digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
 
-/// Whether what stands before a number makes it negative: a minus, perhaps with a currency sign on either side, that is not a subtraction (`5-3`, `x - 3`).
+/// Whether what stands before a number makes it negative: a minus, perhaps with a currency sign on
+/// either side, that is not a subtraction (`5-3`, `x - 3`).
 fn negative(before: &str) -> bool {
     let before = before.strip_suffix('$').unwrap_or(before);
     let before = before.strip_suffix('\\').unwrap_or(before);
     let Some(before) = before.strip_suffix(['-', '−']) else { return false };
     let before = before.trim_end_matches(['$', '\\']);
-    !before.chars().next_back().is_some_and(|character| character.is_alphanumeric() || matches!(character, ')' | '}' | ']' | '%'))
+    !before.chars().next_back().is_some_and(|character| {
+        character.is_alphanumeric() || matches!(character, ')' | '}' | ']' | '%')
+    })
 }

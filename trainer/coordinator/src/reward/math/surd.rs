@@ -1,5 +1,6 @@
-//! Exact numbers: sums of `rational × √n × πᵏ`, `n` a whole number without square factors. The form is unique, so equal numbers are equal forms:
-//! `\frac{1}{\sqrt{2}}` and `\frac{\sqrt{2}}{2}` are one, and `0.1 + 0.2` is `0.3`.
+//! Exact numbers: sums of `rational × √n × πᵏ`, `n` a whole number without square factors. The form
+//! is unique, so equal numbers are equal forms: `\frac{1}{\sqrt{2}}` and `\frac{\sqrt{2}}{2}` are
+//! one, and `0.1 + 0.2` is `0.3`.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +44,11 @@ impl Surd {
     }
 
     fn term(unit: Unit, coefficient: BigRational) -> Self {
-        let terms = if coefficient.is_zero() { BTreeMap::new() } else { BTreeMap::from([(unit, coefficient)]) };
+        let terms = if coefficient.is_zero() {
+            BTreeMap::new()
+        } else {
+            BTreeMap::from([(unit, coefficient)])
+        };
         Self { terms }
     }
 
@@ -59,7 +64,9 @@ impl Surd {
     /// The nearest double; may be infinite.
     pub fn to_f64(&self) -> f64 {
         let term = |(unit, coefficient): (&Unit, &BigRational)| {
-            coefficient.to_f64().unwrap_or(f64::NAN) * (unit.radicand as f64).sqrt() * std::f64::consts::PI.powi(unit.pi)
+            coefficient.to_f64().unwrap_or(f64::NAN)
+                * (unit.radicand as f64).sqrt()
+                * std::f64::consts::PI.powi(unit.pi)
         };
         self.terms.iter().map(term).sum()
     }
@@ -83,7 +90,8 @@ impl Surd {
         let mut product = Self { terms: BTreeMap::new() };
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {
-                // √a √b = g √(ab ÷ g²) for g the greatest common divisor: still without square factors.
+                // √a √b = g √(ab ÷ g²) for g the greatest common divisor: still without square
+                // factors.
                 let divisor = left.radicand.gcd(&right.radicand);
                 let radicand = (left.radicand / divisor).checked_mul(right.radicand / divisor)?;
                 let unit = Unit { radicand, pi: left.pi.checked_add(right.pi)? };
@@ -100,13 +108,17 @@ impl Surd {
         let Some(second) = second else {
             let (unit, coefficient) = first;
             let inverse = (coefficient * BigRational::from_integer(unit.radicand.into())).recip();
-            return Some(Self::term(Unit { radicand: unit.radicand, pi: unit.pi.checked_neg()? }, inverse));
+            return Some(Self::term(
+                Unit { radicand: unit.radicand, pi: unit.pi.checked_neg()? },
+                inverse,
+            ));
         };
         if terms.next().is_some() {
             return None;
         }
         // 1 ÷ (a + b) = (a − b) ÷ (a² − b²), whose divisor is one term unless powers of π differ.
-        let conjugate = Self::term(*first.0, first.1.clone()).plus(&Self::term(*second.0, -second.1))?;
+        let conjugate =
+            Self::term(*first.0, first.1.clone()).plus(&Self::term(*second.0, -second.1))?;
         let divisor = self.times(&conjugate)?;
         if divisor.terms.len() == 1 { conjugate.times(&divisor.inverse()?) } else { None }
     }
@@ -142,12 +154,15 @@ impl Surd {
     }
 
     fn checked(self) -> Option<Self> {
-        let fits = |value: &BigRational| value.numer().bits() <= MAX_BITS && value.denom().bits() <= MAX_BITS;
+        let fits = |value: &BigRational| {
+            value.numer().bits() <= MAX_BITS && value.denom().bits() <= MAX_BITS
+        };
         (self.terms.len() <= MAX_TERMS && self.terms.values().all(fits)).then_some(self)
     }
 }
 
-/// `value` = `outside² × radicand` with a radicand without square factors; none if it is too large to find out.
+/// `value` = `outside² × radicand` with a radicand without square factors; none if it is too large
+/// to find out.
 fn square_factor(value: &BigUint) -> Option<(BigUint, u64)> {
     let root = value.sqrt();
     if &(&root * &root) == value {
@@ -181,7 +196,8 @@ fn square_factor(value: &BigUint) -> Option<(BigUint, u64)> {
     Some((BigUint::from(outside), radicand))
 }
 
-/// The exact `degree`-th root of a rational; none if it is not rational, or an even root of a negative number.
+/// The exact `degree`-th root of a rational; none if it is not rational, or an even root of a
+/// negative number.
 pub fn rational_root(value: &BigRational, degree: u32) -> Option<BigRational> {
     if degree == 0 || (value.is_negative() && degree.is_multiple_of(2)) {
         return None;
@@ -208,11 +224,17 @@ mod tests {
         assert_eq!(root(8), root(2).times(&Surd::from(rational(2, 1))).unwrap());
         assert_eq!(root(9), Surd::from(rational(3, 1)));
         assert_eq!(Surd::square_root(&rational(1, 2)).unwrap(), root(2).inverse().unwrap());
-        assert_eq!(root(6).times(&root(10)).unwrap(), root(15).times(&Surd::from(rational(2, 1))).unwrap());
+        assert_eq!(
+            root(6).times(&root(10)).unwrap(),
+            root(15).times(&Surd::from(rational(2, 1))).unwrap()
+        );
         let sum = root(2).plus(&root(3)).unwrap();
         assert_eq!(sum.times(&sum.inverse().unwrap()).unwrap(), Surd::from(rational(1, 1)));
         // 99 991 is prime; its square times 2 is found though its cube is beyond what is tried.
-        assert_eq!(root(2 * 99_991 * 99_991), root(2).times(&Surd::from(rational(99_991, 1))).unwrap());
+        assert_eq!(
+            root(2 * 99_991 * 99_991),
+            root(2).times(&Surd::from(rational(99_991, 1))).unwrap()
+        );
         assert_eq!(Surd::square_root(&rational(-1, 1)), None);
     }
 
@@ -222,7 +244,10 @@ mod tests {
         assert_eq!(Surd::from(rational(2, 3)).power(-2), Some(Surd::from(rational(9, 4))));
         assert_eq!(Surd::from(rational(0, 1)).power(-1), None);
         assert_eq!(Surd::from(rational(2, 1)).power(i32::MAX), None);
-        assert_eq!(Surd::pi().power(2).unwrap().times(&Surd::pi().power(-2).unwrap()).unwrap(), Surd::from(rational(1, 1)));
+        assert_eq!(
+            Surd::pi().power(2).unwrap().times(&Surd::pi().power(-2).unwrap()).unwrap(),
+            Surd::from(rational(1, 1))
+        );
         assert_eq!(rational_root(&rational(-8, 27), 3), Some(rational(-2, 3)));
         assert_eq!(rational_root(&rational(2, 1), 3), None);
     }

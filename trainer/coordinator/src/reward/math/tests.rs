@@ -17,17 +17,28 @@ fn every_row_of_the_table_holds() {
     let mut wrong = Vec::new();
     for row in &rows {
         let mut columns = row.split('\t').map(|column| column.replace('⏎', "\n"));
-        let (Some(expected), Some(reference), Some(completion), None) = (columns.next(), columns.next(), columns.next(), columns.next()) else {
+        let (Some(expected), Some(reference), Some(completion), None) =
+            (columns.next(), columns.next(), columns.next(), columns.next())
+        else {
             panic!("not three columns: {row}")
         };
         let found = if correct(&completion, &reference, &default_places()) { "yes" } else { "no" };
         if found != expected {
-            let (reference, completion) = (extract::reference_answer(&reference), extract::final_answer(&completion, &default_places()));
+            let (reference, completion) = (
+                extract::reference_answer(&reference),
+                extract::final_answer(&completion, &default_places()),
+            );
             wrong.push(format!("{row}\n    reads {reference:?}\n    and {completion:?}"));
         }
     }
     assert!(rows.len() >= 120, "{} rows", rows.len());
-    assert!(wrong.is_empty(), "{} of {} rows do not hold:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {} rows do not hold:\n{}",
+        wrong.len(),
+        rows.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -37,28 +48,65 @@ fn the_places_are_looked_at_in_the_order_that_the_spec_gives() {
     let places = [Hashes, Boxed, Phrase, Formula, LastNumber];
     for (place, expected) in places.iter().zip(["1", "2", "3", "4", "5"]) {
         assert!(correct(text, expected, &[*place]), "{place:?}");
-        assert!(correct(text, expected, &[*place, Hashes, Boxed, Phrase, Formula, LastNumber]), "{place:?} first");
+        assert!(
+            correct(text, expected, &[*place, Hashes, Boxed, Phrase, Formula, LastNumber]),
+            "{place:?} first"
+        );
     }
-    assert!(!correct("The answer is 3", "3", &[Boxed]), "a place that is not asked for is not looked at");
-    assert!(correct("The answer is 3", "3", &[Boxed, Phrase]), "a place that the text lacks is passed over");
-    assert!(!correct("\\boxed{x + 1} 3", "3", &default_places()), "a place without an answer is not");
+    assert!(
+        !correct("The answer is 3", "3", &[Boxed]),
+        "a place that is not asked for is not looked at"
+    );
+    assert!(
+        correct("The answer is 3", "3", &[Boxed, Phrase]),
+        "a place that the text lacks is passed over"
+    );
+    assert!(
+        !correct("\\boxed{x + 1} 3", "3", &default_places()),
+        "a place without an answer is not"
+    );
 }
 
 #[test]
 fn a_reference_that_is_no_answer_is_not_usable() {
-    for unusable in
-        ["", "none", "####", "\\boxed{}", "1/0", "\\frac{1}{0}", "2x + 3", "(A)", "\\sqrt{-4}", "\\text{even}", "y > 3", "\\alpha", "(5, x)", "(1, 2"]
-    {
+    for unusable in [
+        "",
+        "none",
+        "####",
+        "\\boxed{}",
+        "1/0",
+        "\\frac{1}{0}",
+        "2x + 3",
+        "(A)",
+        "\\sqrt{-4}",
+        "\\text{even}",
+        "y > 3",
+        "\\alpha",
+        "(5, x)",
+        "(1, 2",
+    ] {
         assert!(!is_usable(unusable), "{unusable}");
     }
-    for usable in ["5", "#### 5", "\\boxed{(1,2)}", "A long text, then\n#### 1/3", "The answer is 7.", "x=\\frac12"] {
+    for usable in [
+        "5",
+        "#### 5",
+        "\\boxed{(1,2)}",
+        "A long text, then\n#### 1/3",
+        "The answer is 7.",
+        "x=\\frac12",
+    ] {
         assert!(is_usable(usable), "{usable}");
     }
 }
 
 #[test]
 fn nesting_and_length_have_limits() {
-    for deep in ["(".repeat(5000) + "1", "\\frac".repeat(5000), "√".repeat(400) + "2", "{".repeat(200) + "1" + &"}".repeat(200)] {
+    for deep in [
+        "(".repeat(5000) + "1",
+        "\\frac".repeat(5000),
+        "√".repeat(400) + "2",
+        "{".repeat(200) + "1" + &"}".repeat(200),
+    ] {
         assert!(!is_usable(&deep));
     }
     assert!(!is_usable(&("1".repeat(1001) + ", 2")));
@@ -67,7 +115,12 @@ fn nesting_and_length_have_limits() {
 }
 
 fn thousands(digits: &str) -> String {
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap())
+        .collect();
     groups.join(",")
 }
 

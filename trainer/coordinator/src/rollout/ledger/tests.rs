@@ -7,12 +7,24 @@ use rljob_crds::rollout::StaleSamples;
 
 use super::{Admission, Batch, Ledger, Next, Outcome};
 
-const RULE: Admission = Admission { batch_size: 2, total_steps: 5, max_staleness: 0, every_steps: 1, stale: StaleSamples::Keep };
+const RULE: Admission = Admission {
+    batch_size: 2,
+    total_steps: 5,
+    max_staleness: 0,
+    every_steps: 1,
+    stale: StaleSamples::Keep,
+};
 const GOOD: Outcome = Outcome { droppable: false, oldest: Some(0) };
 const EQUAL: Outcome = Outcome { droppable: true, oldest: Some(0) };
 
 fn batch(step: u32, positions: &[u64], dropped: u32, next_position: u64) -> Next {
-    Next::Batch(Batch { step, positions: positions.to_vec(), dropped, capped: false, next_position })
+    Next::Batch(Batch {
+        step,
+        positions: positions.to_vec(),
+        dropped,
+        capped: false,
+        next_position,
+    })
 }
 
 fn admitted(ledger: &mut Ledger, through: u32) -> Vec<(u64, u32)> {
@@ -41,7 +53,10 @@ fn sampling_ahead_fills_every_admitted_step() {
     for position in 0..2 {
         ledger.finish(position, GOOD);
     }
-    assert_eq!((ledger.take(), ledger.take(), ledger.take()), (Some(batch(1, &[0, 1], 0, 2)), Some(batch(2, &[2, 3], 0, 4)), None));
+    assert_eq!(
+        (ledger.take(), ledger.take(), ledger.take()),
+        (Some(batch(1, &[0, 1], 0, 2)), Some(batch(2, &[2, 3], 0, 4)), None)
+    );
 }
 
 #[test]
@@ -49,7 +64,11 @@ fn a_group_that_teaches_nothing_is_replaced_by_the_next_position() {
     let mut ledger = Ledger::new(RULE, 2, 0, 0);
     admitted(&mut ledger, 1);
     ledger.finish(1, EQUAL);
-    assert_eq!(admitted(&mut ledger, 1), [(2, 1)], "position 1 goes, whatever becomes of position 0");
+    assert_eq!(
+        admitted(&mut ledger, 1),
+        [(2, 1)],
+        "position 1 goes, whatever becomes of position 0"
+    );
     ledger.finish(0, GOOD);
     ledger.finish(2, GOOD);
     assert_eq!(ledger.take(), Some(batch(1, &[0, 2], 1, 3)));
@@ -66,7 +85,8 @@ fn a_step_that_has_dropped_its_share_keeps_what_comes() {
         }
         assert_eq!(order.len() < 4, ledger.clone().take().is_none());
     }
-    let expected = Batch { step: 1, positions: vec![2, 3], dropped: 2, capped: true, next_position: 4 };
+    let expected =
+        Batch { step: 1, positions: vec![2, 3], dropped: 2, capped: true, next_position: 4 };
     assert_eq!((order, ledger.take()), (vec![0, 1, 2, 3], Some(Next::Batch(expected))));
 }
 
@@ -81,7 +101,8 @@ fn a_group_that_is_too_old_is_made_again_and_its_batch_waits() {
     assert_eq!(ledger.take(), Some(batch(3, &[4, 5], 0, 6)));
 }
 
-/// A run against a trainer that takes each batch when it is there: the batches, and for each position the steps done when it was admitted.
+/// A run against a trainer that takes each batch when it is there: the batches, and for each
+/// position the steps done when it was admitted.
 struct Simulation {
     batches: Vec<Batch>,
     admitted_at: BTreeMap<u64, u32>,
@@ -91,7 +112,8 @@ struct Simulation {
 fn simulate(rule: Admission, attempts: u32, equal: &[bool], order: &[usize]) -> Simulation {
     let mut ledger = Ledger::new(rule, attempts, 0, 0);
     let (mut under_way, mut order) = (Vec::new(), order.iter().cycle());
-    let mut simulation = Simulation { batches: Vec::new(), admitted_at: BTreeMap::new(), stuck: false };
+    let mut simulation =
+        Simulation { batches: Vec::new(), admitted_at: BTreeMap::new(), stuck: false };
     let (mut done, mut trains) = (0, false);
     while done < rule.total_steps {
         while let Some((position, _)) = ledger.admit(rule.through(done)) {
@@ -109,7 +131,13 @@ fn simulate(rule: Admission, attempts: u32, equal: &[bool], order: &[usize]) -> 
             continue;
         }
         let position = under_way.swap_remove(choice % under_way.len());
-        ledger.finish(position, Outcome { droppable: equal[position as usize % equal.len()], oldest: Some(simulation.admitted_at[&position]) });
+        ledger.finish(
+            position,
+            Outcome {
+                droppable: equal[position as usize % equal.len()],
+                oldest: Some(simulation.admitted_at[&position]),
+            },
+        );
         while let Some(Next::Batch(batch)) = ledger.take() {
             simulation.batches.push(batch);
         }
@@ -118,7 +146,12 @@ fn simulate(rule: Admission, attempts: u32, equal: &[bool], order: &[usize]) -> 
 }
 
 fn rules() -> impl Strategy<Value = Admission> {
-    (1_u32..5, 1_u32..8, 0_u32..4).prop_map(|(batch_size, total_steps, max_staleness)| Admission { batch_size, total_steps, max_staleness, ..RULE })
+    (1_u32..5, 1_u32..8, 0_u32..4).prop_map(|(batch_size, total_steps, max_staleness)| Admission {
+        batch_size,
+        total_steps,
+        max_staleness,
+        ..RULE
+    })
 }
 
 proptest! {

@@ -36,7 +36,13 @@ async fn answered(engine: &Engine, body: Body) -> Result<Response, GenerateError
         let answers = try_join_all(pending.into_iter().map(answer)).await?;
         return Ok(Json(whole(&body, &answers)).into_response());
     }
-    let mut chunks = Chunks { body, sent: BTreeMap::new(), usage: Usage::default(), id: String::new(), ended: Vec::new() };
+    let mut chunks = Chunks {
+        body,
+        sent: BTreeMap::new(),
+        usage: Usage::default(),
+        id: String::new(),
+        ended: Vec::new(),
+    };
     let updates = merged(pending).map(Some).chain(stream::once(async { None }));
     Ok(events(updates.flat_map(move |update| stream::iter(chunks.next(update)))))
 }
@@ -70,7 +76,8 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// The chunks of an update: a choice's role before its first text; at the end, why each choice ended, and the tokens used.
+    /// The chunks of an update: a choice's role before its first text; at the end, why each choice
+    /// ended, and the tokens used.
     fn next(&mut self, update: Option<(usize, Update)>) -> Vec<Value> {
         match update {
             Some((index, Ok(answer))) => self.of_answer(index, &answer),
@@ -85,12 +92,22 @@ impl Chunks {
         let mut chunks = Vec::new();
         let sent = self.sent.get(&index).copied();
         if sent.is_none() {
-            chunks.push(self.chunk(index, &json!({"reasoning_content": null, "role": "assistant", "content": ""}), &Value::Null, None));
+            chunks.push(self.chunk(
+                index,
+                &json!({"reasoning_content": null, "role": "assistant", "content": ""}),
+                &Value::Null,
+                None,
+            ));
         }
         let (text, tokens) = sent.unwrap_or_default();
         let delta = answer.text.get(text..).unwrap_or_default();
         if !delta.is_empty() {
-            chunks.push(self.chunk(index, &json!({"reasoning_content": null, "content": delta}), &logprobs::objects(answer, tokens), None));
+            chunks.push(self.chunk(
+                index,
+                &json!({"reasoning_content": null, "content": delta}),
+                &logprobs::objects(answer, tokens),
+                None,
+            ));
         }
         self.sent.insert(index, (answer.text.len(), answer.output_ids.len()));
         self.ended.extend(answer.meta_info.finish_reason.clone().map(|reason| (index, reason)));
@@ -99,8 +116,12 @@ impl Chunks {
 
     fn last(&mut self) -> Vec<Value> {
         let ended = std::mem::take(&mut self.ended);
-        let mut chunks: Vec<Value> =
-            ended.iter().map(|(index, reason)| self.chunk(*index, &json!({"reasoning_content": null}), &Value::Null, Some(reason))).collect();
+        let mut chunks: Vec<Value> = ended
+            .iter()
+            .map(|(index, reason)| {
+                self.chunk(*index, &json!({"reasoning_content": null}), &Value::Null, Some(reason))
+            })
+            .collect();
         if self.body.includes_usage() {
             let usage = self.usage.value(self.body.n());
             chunks.push(json!({"id": self.id, "object": "chat.completion.chunk", "created": now(), "model": self.body.model(), "choices": [], "usage": usage}));
@@ -108,7 +129,13 @@ impl Chunks {
         chunks
     }
 
-    fn chunk(&self, index: usize, delta: &Value, logprobs: &Value, reason: Option<&Finish>) -> Value {
+    fn chunk(
+        &self,
+        index: usize,
+        delta: &Value,
+        logprobs: &Value,
+        reason: Option<&Finish>,
+    ) -> Value {
         let (kind, matched) = (reason.map(Finish::kind), reason.map(Finish::matched));
         let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": kind, "matched_stop": matched});
         json!({"id": self.id, "object": "chat.completion.chunk", "created": now(), "model": self.body.model(), "choices": [choice]})

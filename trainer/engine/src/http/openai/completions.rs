@@ -35,7 +35,13 @@ async fn completed(engine: &Engine, body: Body) -> Result<Response, GenerateErro
         let answers = try_join_all(pending.into_iter().map(answer)).await?;
         return Ok(Json(whole(&body, &answers)).into_response());
     }
-    let mut chunks = Chunks { includes_usage: body.includes_usage(), body, sent: BTreeMap::new(), usage: Usage::default(), id: String::new() };
+    let mut chunks = Chunks {
+        includes_usage: body.includes_usage(),
+        body,
+        sent: BTreeMap::new(),
+        usage: Usage::default(),
+        id: String::new(),
+    };
     let updates = merged(pending).map(Some).chain(futures::stream::once(async { None }));
     Ok(events(updates.filter_map(move |update| std::future::ready(chunks.next(update)))))
 }

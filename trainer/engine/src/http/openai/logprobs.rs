@@ -15,10 +15,15 @@ fn text(token: &TokenLogprob) -> &str {
     token.2.as_deref().unwrap_or_default()
 }
 
-/// Those of `/v1/completions`: a list for each of text, number and likeliest tokens. Null if there is no token.
+/// Those of `/v1/completions`: a list for each of text, number and likeliest tokens. Null if there
+/// is no token.
 pub fn lists(answer: &Answer, start: usize) -> Value {
-    let Some((tokens, top)) = from(answer, start).filter(|(tokens, _)| !tokens.is_empty()) else { return Value::Null };
-    let likeliest = |top: &Vec<TokenLogprob>| -> Map<String, Value> { top.iter().map(|token| (text(token).to_owned(), json!(token.0))).collect() };
+    let Some((tokens, top)) = from(answer, start).filter(|(tokens, _)| !tokens.is_empty()) else {
+        return Value::Null;
+    };
+    let likeliest = |top: &Vec<TokenLogprob>| -> Map<String, Value> {
+        top.iter().map(|token| (text(token).to_owned(), json!(token.0))).collect()
+    };
     json!({
         "text_offset": vec![-1; tokens.len()],
         "token_logprobs": tokens.iter().map(|token| token.0).collect::<Vec<_>>(),
@@ -29,7 +34,9 @@ pub fn lists(answer: &Answer, start: usize) -> Value {
 
 /// Those of `/v1/chat/completions`: an object for each token. Null if there is no token.
 pub fn objects(answer: &Answer, start: usize) -> Value {
-    let Some((tokens, top)) = from(answer, start).filter(|(tokens, _)| !tokens.is_empty()) else { return Value::Null };
+    let Some((tokens, top)) = from(answer, start).filter(|(tokens, _)| !tokens.is_empty()) else {
+        return Value::Null;
+    };
     let object = |token: &TokenLogprob| json!({"token": text(token), "bytes": text(token).as_bytes(), "logprob": token.0});
     let content = tokens.iter().enumerate().map(|(index, token)| {
         let mut value = object(token);

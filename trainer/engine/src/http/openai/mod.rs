@@ -1,4 +1,5 @@
-//! OpenAI's routes, as SGLang serves them: `/v1/models`, `/v1/completions`, `/v1/chat/completions`. For people and their clients; a run uses `/generate`.
+//! OpenAI's routes, as SGLang serves them: `/v1/models`, `/v1/completions`, `/v1/chat/completions`.
+//! For people and their clients; a run uses `/generate`.
 
 mod chat;
 mod completions;
@@ -20,7 +21,9 @@ use axum::http::StatusCode;
 /// An error in OpenAI's form.
 fn refused(error: &GenerateError) -> Response {
     match error {
-        GenerateError::Invalid(message) => server_error(StatusCode::BAD_REQUEST, "BadRequestError", message),
+        GenerateError::Invalid(message) => {
+            server_error(StatusCode::BAD_REQUEST, "BadRequestError", message)
+        }
         other => super::answers::generate_error(other),
     }
 }

@@ -1,4 +1,5 @@
-//! The bodies of OpenAI's two generating routes. They differ in the prompt and in how log-probabilities are asked for; the rest is one.
+//! The bodies of OpenAI's two generating routes. They differ in the prompt and in how
+//! log-probabilities are asked for; the rest is one.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +69,12 @@ impl<'de> Deserialize<'de> for Prompt {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         let text = value.is_string() || value.get(0).is_some_and(Value::is_string);
-        if text { serde_json::from_value(value).map(Self::Text) } else { serde_json::from_value(value).map(Self::Ids) }.map_err(serde::de::Error::custom)
+        if text {
+            serde_json::from_value(value).map(Self::Text)
+        } else {
+            serde_json::from_value(value).map(Self::Ids)
+        }
+        .map_err(serde::de::Error::custom)
     }
 }
 
@@ -92,8 +98,14 @@ enum Content {
 impl Body {
     /// Requests of `/v1/completions`, samples of one prompt side by side.
     pub fn completions(&self, engine: &Engine) -> Result<Vec<Request>, GenerateError> {
-        if self.messages.is_some() || self.top_logprobs.is_some() || self.max_completion_tokens.is_some() || !self.chat_template_kwargs.is_empty() {
-            return Err(invalid("messages, top_logprobs, max_completion_tokens and chat_template_kwargs belong to /v1/chat/completions."));
+        if self.messages.is_some()
+            || self.top_logprobs.is_some()
+            || self.max_completion_tokens.is_some()
+            || !self.chat_template_kwargs.is_empty()
+        {
+            return Err(invalid(
+                "messages, top_logprobs, max_completion_tokens and chat_template_kwargs belong to /v1/chat/completions.",
+            ));
         }
         let prompts = match self.prompt.clone() {
             None => return Err(invalid("prompt: Field required")),
@@ -102,7 +114,10 @@ impl Body {
                 if texts.is_empty() || texts.iter().any(String::is_empty) {
                     return Err(invalid("Prompt cannot be empty"));
                 }
-                texts.iter().map(|text| encode(engine.tokenizer.as_ref(), text)).collect::<Result<_, _>>()?
+                texts
+                    .iter()
+                    .map(|text| encode(engine.tokenizer.as_ref(), text))
+                    .collect::<Result<_, _>>()?
             }
             Some(Prompt::Ids(InputIds::One(ids))) => vec![ids],
             Some(Prompt::Ids(InputIds::Many(many))) => many,
@@ -124,29 +139,58 @@ impl Body {
         if messages.is_empty() {
             return Err(invalid("Messages cannot be empty."));
         }
-        let tokenizer = engine.tokenizer.as_ref().ok_or_else(|| invalid("a chat needs a tokenizer, and the model's folder has no tokenizer.json."))?;
+        let tokenizer = engine.tokenizer.as_ref().ok_or_else(|| {
+            invalid("a chat needs a tokenizer, and the model's folder has no tokenizer.json.")
+        })?;
         let turns = messages.iter().map(Message::turn).collect::<Result<Vec<_>, _>>()?;
-        let text = tokenizer.render_messages(&turns, &self.chat_template_kwargs).map_err(|error| invalid(&with_cause(&error)))?;
+        let text = tokenizer
+            .render_messages(&turns, &self.chat_template_kwargs)
+            .map_err(|error| invalid(&with_cause(&error)))?;
         let prompt = tokenizer.encode(&text).map_err(|error| invalid(&error.to_string()))?;
         let logprobs = match self.logprobs {
             None | Some(LogprobsField::Flag(false)) => None,
-            Some(LogprobsField::Flag(true)) => Some(Logprobs { start: None, top: self.top_logprobs.unwrap_or(0), text: true }),
-            Some(LogprobsField::Number(_)) => return Err(invalid("logprobs must be true or false.")),
+            Some(LogprobsField::Flag(true)) => {
+                Some(Logprobs { start: None, top: self.top_logprobs.unwrap_or(0), text: true })
+            }
+            Some(LogprobsField::Number(_)) => {
+                return Err(invalid("logprobs must be true or false."));
+            }
         };
-        self.requests(engine, vec![prompt], logprobs, self.max_completion_tokens.or(self.max_tokens))
+        self.requests(
+            engine,
+            vec![prompt],
+            logprobs,
+            self.max_completion_tokens.or(self.max_tokens),
+        )
     }
 
-    fn requests(&self, engine: &Engine, prompts: Vec<Vec<i64>>, logprobs: Option<Logprobs>, max: Option<i64>) -> Result<Vec<Request>, GenerateError> {
+    fn requests(
+        &self,
+        engine: &Engine,
+        prompts: Vec<Vec<i64>>,
+        logprobs: Option<Logprobs>,
+        max: Option<i64>,
+    ) -> Result<Vec<Request>, GenerateError> {
         if max.is_some_and(|max| max <= 0) {
             return Err(invalid("max_tokens must be positive"));
         }
         let all = self.n().saturating_mul(prompts.len());
         if all == 0 || all > REQUESTS {
-            return Err(invalid(&format!("A body asks for 1 to {REQUESTS} completions, this one for {all}.")));
+            return Err(invalid(&format!(
+                "A body asks for 1 to {REQUESTS} completions, this one for {all}."
+            )));
         }
         let (sampling, stream) = (self.sampling(max), self.streams());
         let samples = prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.n()));
-        Ok(samples.map(|input_ids| Request { rid: engine.new_rid(), input_ids, sampling: sampling.clone(), logprobs, stream }).collect())
+        Ok(samples
+            .map(|input_ids| Request {
+                rid: engine.new_rid(),
+                input_ids,
+                sampling: sampling.clone(),
+                logprobs,
+                stream,
+            })
+            .collect())
     }
 
     fn sampling(&self, max_new_tokens: Option<i64>) -> Sampling {
@@ -196,7 +240,9 @@ impl Message {
         let text = |content: Content| match content {
             Content::Text(text) => Ok(text),
             Content::Part { r#type, text: Some(text) } if r#type == "text" => Ok(text),
-            Content::Part { r#type: kind, .. } => Err(invalid(&format!("a message's content of type `{kind}` is not supported, only text."))),
+            Content::Part { r#type: kind, .. } => Err(invalid(&format!(
+                "a message's content of type `{kind}` is not supported, only text."
+            ))),
         };
         let parts = self.content.clone().map(OneOrMany::into_vec).unwrap_or_default();
         let content = parts.into_iter().map(text).collect::<Result<Vec<_>, _>>()?.join(" ");
@@ -206,7 +252,10 @@ impl Message {
 }
 
 fn with_cause(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn invalid(message: &str) -> GenerateError {

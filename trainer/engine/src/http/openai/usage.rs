@@ -18,7 +18,8 @@ impl Usage {
 
     /// The sums, with `n` samples of each prompt.
     pub fn value(&self, n: usize) -> Value {
-        let prompt: usize = self.0.iter().filter(|(index, _)| *index % n == 0).map(|(_, [prompt, _])| prompt).sum();
+        let prompt: usize =
+            self.0.iter().filter(|(index, _)| *index % n == 0).map(|(_, [prompt, _])| prompt).sum();
         let completion: usize = self.0.values().map(|[_, completion]| completion).sum();
         json!({
             "prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion,

@@ -1,4 +1,5 @@
-//! The loss against AReaL's golden values, and its derivative against autograd through the formulas as they are written down.
+//! The loss against AReaL's golden values, and its derivative against autograd through the formulas
+//! as they are written down.
 
 use rljob_crds::grpo::{BehaviorAction, BehaviorWeight, GrpoSpec, KlEstimator, KlTerm};
 use tch::{Kind, Tensor};
@@ -11,11 +12,13 @@ fn tensor(values: &[f32]) -> Tensor {
 }
 
 fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    let near = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance);
+    let near = actual.len() == expected.len()
+        && actual.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance);
     assert!(near, "{actual:?} is not {expected:?}");
 }
 
-/// AReaL's golden case, its masked third token left out: learner, proximal, sampler, advantages, and weights that make the mean.
+/// AReaL's golden case, its masked third token left out: learner, proximal, sampler, advantages,
+/// and weights that make the mean.
 struct Golden {
     learner: Tensor,
     proximal: Tensor,
@@ -65,26 +68,47 @@ fn the_plain_surrogate_is_areals_golden_value() {
 #[test]
 fn the_decoupled_loss_with_dual_clip_is_areals_golden_value() {
     let golden = Golden::new();
-    let spec = GrpoSpec { clip_high: 0.28, c_clip: Some(3.0), behavior_weight: Some(BehaviorWeight::default()), ..GrpoSpec::default() };
+    let spec = GrpoSpec {
+        clip_high: 0.28,
+        c_clip: Some(3.0),
+        behavior_weight: Some(BehaviorWeight::default()),
+        ..GrpoSpec::default()
+    };
     let behavior = golden.behavior(&BehaviorWeight::default());
     let (_, sums) = loss(&spec, &LossInput { behavior: Some(&behavior), ..golden.input() });
     close(&[sums.loss], &[0.029_429_635], 1e-7);
-    close(&[sums.behavior_weight, sums.behavior_bounded, sums.clipped_dual], &[0.904_837_4 + 1.491_824_6, 1.0, 0.0], 1e-6);
+    close(
+        &[sums.behavior_weight, sums.behavior_bounded, sums.clipped_dual],
+        &[0.904_837_4 + 1.491_824_6, 1.0, 0.0],
+        1e-6,
+    );
 }
 
 #[test]
 fn a_higher_upper_bound_frees_the_token_between() {
     let golden = Golden::new();
-    let (gradient, sums) = loss(&GrpoSpec { clip_high: 0.28, ..GrpoSpec::default() }, &golden.input());
+    let (gradient, sums) =
+        loss(&GrpoSpec { clip_high: 0.28, ..GrpoSpec::default() }, &golden.input());
     let free = 0.2_f64.exp();
-    close(&[sums.loss, sums.clipped_upper, sums.clipped_lower], &[(0.8 + 0.4 - free) / 3.0, 0.0, 2.0], 1e-7);
-    close(&Vec::<f64>::try_from(gradient.to_kind(Kind::Double)).unwrap(), &[-free / 3.0, 0.0, 0.0], 1e-6);
+    close(
+        &[sums.loss, sums.clipped_upper, sums.clipped_lower],
+        &[(0.8 + 0.4 - free) / 3.0, 0.0, 2.0],
+        1e-7,
+    );
+    close(
+        &Vec::<f64>::try_from(gradient.to_kind(Kind::Double)).unwrap(),
+        &[-free / 3.0, 0.0, 0.0],
+        1e-6,
+    );
 }
 
 #[test]
 fn without_proximal_the_derivative_is_minus_the_advantage() {
     let golden = Golden::new();
-    let (gradient, sums) = loss(&GrpoSpec::default(), &LossInput { proximal_logprobs_N: None, weights_N: &tensor(&[0.25; 3]), ..golden.input() });
+    let (gradient, sums) = loss(
+        &GrpoSpec::default(),
+        &LossInput { proximal_logprobs_N: None, weights_N: &tensor(&[0.25; 3]), ..golden.input() },
+    );
     assert_eq!(Vec::<f32>::try_from(gradient).unwrap(), [-0.25, 0.25, 0.125]);
     close(&[sums.loss, sums.clipped_upper, sums.clipped_lower], &[0.125, 0.0, 0.0], 1e-9);
 }
@@ -124,7 +148,8 @@ fn an_empty_micro_batch_adds_nothing() {
 fn written_down(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Tensor {
     let ratio = (logprobs - input.proximal_logprobs_N.unwrap()).exp();
     let advantages = input.advantages_N;
-    let mut surrogate = (-(advantages * &ratio)).maximum(&-(advantages * ratio.clamp(1.0 - spec.clip_low, 1.0 + spec.clip_high)));
+    let mut surrogate = (-(advantages * &ratio))
+        .maximum(&-(advantages * ratio.clamp(1.0 - spec.clip_low, 1.0 + spec.clip_high)));
     if let Some(c_clip) = spec.c_clip {
         surrogate = surrogate.minimum(&(advantages.sign() * c_clip * advantages));
     }
@@ -147,20 +172,40 @@ fn written_down(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Te
 fn the_derivative_is_autograds_on_either_side_of_every_bound_with_every_option() {
     let values: Vec<f32> = (-20..=20).flat_map(|offset| [0.06 * offset as f32; 3]).collect();
     let count = values.len();
-    let cycle = |period: &[f32]| tensor(&(0..count).map(|index| period[index % period.len()]).collect::<Vec<_>>());
+    let cycle = |period: &[f32]| {
+        tensor(&(0..count).map(|index| period[index % period.len()]).collect::<Vec<_>>())
+    };
     let (proximal, sampler) = (tensor(&vec![0.0; count]), cycle(&[0.1, -0.2, 0.05, -2.0]));
-    let (advantages, weights_, reference) = (cycle(&[-0.7, 0.0, 1.3]), cycle(&[0.01, 0.02]), cycle(&[0.3, -0.4, 0.0, 0.9, -0.1]));
-    let sequence = Tensor::arange(count as i64, (Kind::Int64, tch::Device::Cpu)).divide_scalar_mode(5, "floor");
-    let clamp = BehaviorWeight { action: BehaviorAction::Clamp, upper: 1.1, lower: Some(0.95), ..BehaviorWeight::default() };
+    let (advantages, weights_, reference) =
+        (cycle(&[-0.7, 0.0, 1.3]), cycle(&[0.01, 0.02]), cycle(&[0.3, -0.4, 0.0, 0.9, -0.1]));
+    let sequence = Tensor::arange(count as i64, (Kind::Int64, tch::Device::Cpu))
+        .divide_scalar_mode(5, "floor");
+    let clamp = BehaviorWeight {
+        action: BehaviorAction::Clamp,
+        upper: 1.1,
+        lower: Some(0.95),
+        ..BehaviorWeight::default()
+    };
     for c_clip in [None, Some(1.5)] {
         for bounds in [None, Some(BehaviorWeight::default()), Some(clamp.clone())] {
-            for (kl_term, kl_estimator) in
-                [(KlTerm::Reward, KlEstimator::K1), (KlTerm::Loss, KlEstimator::K1), (KlTerm::Loss, KlEstimator::K2), (KlTerm::Loss, KlEstimator::K3)]
-            {
-                let spec =
-                    GrpoSpec { clip_high: 0.28, c_clip, behavior_weight: bounds.clone(), kl_coefficient: 0.3, kl_estimator, kl_term, ..GrpoSpec::default() };
+            for (kl_term, kl_estimator) in [
+                (KlTerm::Reward, KlEstimator::K1),
+                (KlTerm::Loss, KlEstimator::K1),
+                (KlTerm::Loss, KlEstimator::K2),
+                (KlTerm::Loss, KlEstimator::K3),
+            ] {
+                let spec = GrpoSpec {
+                    clip_high: 0.28,
+                    c_clip,
+                    behavior_weight: bounds.clone(),
+                    kl_coefficient: 0.3,
+                    kl_estimator,
+                    kl_term,
+                    ..GrpoSpec::default()
+                };
                 let logprobs = tensor(&values).set_requires_grad(true);
-                let behavior = bounds.as_ref().map(|bounds| weights(bounds, &proximal, &sampler, &sequence));
+                let behavior =
+                    bounds.as_ref().map(|bounds| weights(bounds, &proximal, &sampler, &sequence));
                 let input = LossInput {
                     learner_logprobs_N: &logprobs.detach(),
                     proximal_logprobs_N: Some(&proximal),
@@ -171,7 +216,8 @@ fn the_derivative_is_autograds_on_either_side_of_every_bound_with_every_option()
                     behavior: behavior.as_ref(),
                 };
                 let total = written_down(&spec, &logprobs, &input);
-                let expected = Tensor::run_backward(&[&total], &[&logprobs], false, false).remove(0);
+                let expected =
+                    Tensor::run_backward(&[&total], &[&logprobs], false, false).remove(0);
                 let (gradient, sums) = loss(&spec, &input);
                 assert!(gradient.allclose(&expected, 1e-6, 1e-7, false), "{spec:?}");
                 close(&[sums.loss], &[total.double_value(&[])], 1e-5);

@@ -1,4 +1,5 @@
-//! Bytes of a process's standard error become lines, of which the last few are kept for a failure's report. Both are bounded, whatever the process writes.
+//! Bytes of a process's standard error become lines, of which the last few are kept for a failure's
+//! report. Both are bounded, whatever the process writes.
 
 use std::collections::VecDeque;
 
@@ -68,7 +69,11 @@ mod tests {
         for line in 0..18 {
             tail.push(format!("{line}\n").as_bytes());
         }
-        let kept: Vec<String> = ["second", "thi"].map(str::to_owned).into_iter().chain((0..18).map(|line| line.to_string())).collect();
+        let kept: Vec<String> = ["second", "thi"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain((0..18).map(|line| line.to_string()))
+            .collect();
         assert_eq!(tail.text(), kept.join("\n"));
     }
 

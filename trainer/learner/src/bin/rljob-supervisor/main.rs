@@ -1,7 +1,8 @@
 //! `rljob-supervisor`: PID 1 of a trainer pod, or a process of a local run.
 //!
-//! Its modules are this program's own and not the library's, so that it is linked without libtorch and outlives whatever a learner's memory does.
-//! Read [`supervisor`] first, then [`order`] and [`process`].
+//! Its modules are this program's own and not the library's, so that it is linked without libtorch
+//! and outlives whatever a learner's memory does. Read [`supervisor`] first, then [`order`] and
+//! [`process`].
 
 mod health;
 mod log_tail;
@@ -55,7 +56,8 @@ struct Arguments {
     /// Port of `/healthz`. Default: none is served.
     #[arg(long)]
     health_port: Option<u16>,
-    /// Seconds for which learners may go on after SIGTERM, so that the coordinator can order a checkpoint.
+    /// Seconds for which learners may go on after SIGTERM, so that the coordinator can order a
+    /// checkpoint.
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     grace_seconds: u64,
     /// End, as by SIGTERM, when the process with this id, which started this one, ends.
@@ -63,11 +65,16 @@ struct Arguments {
     exit_with_parent: Option<i32>,
 }
 
-/// One thread: a learner dies with the thread that started it, which must therefore live as long as the process.
+/// One thread: a learner dies with the thread that started it, which must therefore live as long as
+/// the process.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -84,9 +91,13 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     if let Some(parent) = arguments.exit_with_parent {
-        set_parent_process_death_signal(Some(Signal::TERM)).context("failed to ask to end with the parent process")?;
+        set_parent_process_death_signal(Some(Signal::TERM))
+            .context("failed to ask to end with the parent process")?;
         // It may have ended before.
-        anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process {parent} that started this one is gone");
+        anyhow::ensure!(
+            getppid() == Pid::from_raw(parent),
+            "the process {parent} that started this one is gone"
+        );
     }
     let shutdown = async {
         tokio::select! {
@@ -106,7 +117,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Settings> {
     let learner = match &arguments.learner {
         Some(path) => path.clone(),
-        None => std::env::current_exe().context("failed to find the path of this executable; pass --learner")?.with_file_name("rljob-learner"),
+        None => std::env::current_exe()
+            .context("failed to find the path of this executable; pass --learner")?
+            .with_file_name("rljob-learner"),
     };
     Ok(Settings {
         config: arguments.config.clone(),
@@ -123,6 +136,8 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
 }
 
 fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
-    let json = std::fs::read_to_string(path).with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
-    serde_json::from_str(&json).with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
+    let json = std::fs::read_to_string(path)
+        .with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
+    serde_json::from_str(&json)
+        .with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
 }

@@ -1,4 +1,5 @@
-//! What follows from an order, given what the supervisor has: pure, so that a lost, repeated or late order can be reasoned about in a table.
+//! What follows from an order, given what the supervisor has: pure, so that a lost, repeated or
+//! late order can be reasoned about in a table.
 
 use rljob_protocol::supervisor::{Group, Order};
 
@@ -28,10 +29,14 @@ pub enum Action {
     Refuse(String),
 }
 
-/// What to do about `order` of the coordinator of this epoch. Learners of an incarnation are started once: one that ended stays ended until a higher attempt is ordered.
+/// What to do about `order` of the coordinator of this epoch. Learners of an incarnation are
+/// started once: one that ended stays ended until a higher attempt is ordered.
 pub fn decide(held: &Held, epoch: u64, order: &Order) -> Action {
     if epoch < held.epoch {
-        return Action::Refuse(format!("an order of epoch {epoch} came after one of epoch {}", held.epoch));
+        return Action::Refuse(format!(
+            "an order of epoch {epoch} came after one of epoch {}",
+            held.epoch
+        ));
     }
     let end_running = if held.running > 0 { Action::Kill } else { Action::Keep };
     match order {
@@ -39,7 +44,10 @@ pub fn decide(held: &Held, epoch: u64, order: &Order) -> Action {
         Order::Stop => end_running,
         Order::Exit => Action::Exit,
         Order::Run(group) => match held.attempt {
-            Some(attempt) if group.attempt < attempt => Action::Refuse(format!("an order of attempt {} came after one of attempt {attempt}", group.attempt)),
+            Some(attempt) if group.attempt < attempt => Action::Refuse(format!(
+                "an order of attempt {} came after one of attempt {attempt}",
+                group.attempt
+            )),
             Some(attempt) if group.attempt == attempt => Action::Keep,
             _ if held.running > 0 => Action::Kill,
             _ => Action::Start(group.clone()),
@@ -53,7 +61,14 @@ mod tests {
     use rljob_protocol::supervisor::{Group, Order};
 
     fn group(attempt: u32) -> Group {
-        Group { attempt, first_rank: 2, world_size: 4, rendezvous_address: "trainer-0".into(), rendezvous_port: 29400, restore: None }
+        Group {
+            attempt,
+            first_rank: 2,
+            world_size: 4,
+            rendezvous_address: "trainer-0".into(),
+            rendezvous_port: 29400,
+            restore: None,
+        }
     }
 
     #[test]
@@ -62,15 +77,69 @@ mod tests {
         let refuse = |text: &str| Action::Refuse(text.to_owned());
         let table = [
             ("nothing yet", held(0, None, 0), 0, Order::Wait, Action::Keep),
-            ("a first order starts", held(0, None, 0), 1, Order::Run(group(0)), Action::Start(group(0))),
-            ("a repeated order changes nothing", held(1, Some(0), 2), 1, Order::Run(group(0)), Action::Keep),
-            ("a learner that ended is not started again", held(1, Some(0), 1), 1, Order::Run(group(0)), Action::Keep),
-            ("a new coordinator finds the same attempt", held(1, Some(0), 2), 2, Order::Run(group(0)), Action::Keep),
-            ("a higher attempt ends the old one first", held(1, Some(0), 1), 1, Order::Run(group(1)), Action::Kill),
-            ("and starts when it has ended", held(1, Some(0), 0), 1, Order::Run(group(1)), Action::Start(group(1))),
-            ("a lower attempt is refused", held(1, Some(3), 2), 1, Order::Run(group(2)), refuse("an order of attempt 2 came after one of attempt 3")),
-            ("a lower epoch is refused", held(2, Some(3), 2), 1, Order::Run(group(4)), refuse("an order of epoch 1 came after one of epoch 2")),
-            ("it can neither stop nor end anybody", held(2, Some(3), 2), 1, Order::Exit, refuse("an order of epoch 1 came after one of epoch 2")),
+            (
+                "a first order starts",
+                held(0, None, 0),
+                1,
+                Order::Run(group(0)),
+                Action::Start(group(0)),
+            ),
+            (
+                "a repeated order changes nothing",
+                held(1, Some(0), 2),
+                1,
+                Order::Run(group(0)),
+                Action::Keep,
+            ),
+            (
+                "a learner that ended is not started again",
+                held(1, Some(0), 1),
+                1,
+                Order::Run(group(0)),
+                Action::Keep,
+            ),
+            (
+                "a new coordinator finds the same attempt",
+                held(1, Some(0), 2),
+                2,
+                Order::Run(group(0)),
+                Action::Keep,
+            ),
+            (
+                "a higher attempt ends the old one first",
+                held(1, Some(0), 1),
+                1,
+                Order::Run(group(1)),
+                Action::Kill,
+            ),
+            (
+                "and starts when it has ended",
+                held(1, Some(0), 0),
+                1,
+                Order::Run(group(1)),
+                Action::Start(group(1)),
+            ),
+            (
+                "a lower attempt is refused",
+                held(1, Some(3), 2),
+                1,
+                Order::Run(group(2)),
+                refuse("an order of attempt 2 came after one of attempt 3"),
+            ),
+            (
+                "a lower epoch is refused",
+                held(2, Some(3), 2),
+                1,
+                Order::Run(group(4)),
+                refuse("an order of epoch 1 came after one of epoch 2"),
+            ),
+            (
+                "it can neither stop nor end anybody",
+                held(2, Some(3), 2),
+                1,
+                Order::Exit,
+                refuse("an order of epoch 1 came after one of epoch 2"),
+            ),
             ("stop ends what runs", held(1, Some(0), 1), 1, Order::Stop, Action::Kill),
             ("stop of nothing is nothing", held(1, Some(0), 0), 1, Order::Stop, Action::Keep),
             ("the run is over", held(1, Some(0), 1), 1, Order::Exit, Action::Exit),

@@ -1,4 +1,5 @@
-//! One learner process: started, read and, when asked, ended; its state is a value that anyone can look at.
+//! One learner process: started, read and, when asked, ended; its state is a value that anyone can
+//! look at.
 //!
 //! ```text
 //!  LearnerProcess ── stop() ──▶ task ── SIGKILL ──▶ rljob-learner
@@ -7,7 +8,8 @@
 //!        └── state ◀─────────────┴── beats ──▶ pulse
 //! ```
 //!
-//! A learner is killed and not asked to end: one that hangs would not hear it, and none has anything to do that a checkpoint has not done.
+//! A learner is killed and not asked to end: one that hangs would not hear it, and none has
+//! anything to do that a checkpoint has not done.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -26,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use crate::log_tail::LogTail;
 use crate::pulse::{Heard, listen};
 
-/// Standard error is read on for so long after the process ended: a child of its own may hold it open.
+/// Standard error is read on for so long after the process ended: a child of its own may hold it
+/// open.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Exit code reported for a learner that could not be started, as a shell does.
 const NOT_STARTED: i32 = 127;
@@ -53,7 +56,8 @@ pub struct LearnerProcess {
 }
 
 impl LearnerProcess {
-    /// Starts it inside the current tokio runtime. A program that cannot be started is a learner that exited with code 127. `changed` is told when it ends.
+    /// Starts it inside the current tokio runtime. A program that cannot be started is a learner
+    /// that exited with code 127. `changed` is told when it ends.
     pub fn start(command: LearnerCommand, changed: watch::Sender<()>) -> Self {
         let stop = CancellationToken::new();
         let (sender, end) = watch::channel(None);
@@ -72,7 +76,10 @@ impl LearnerProcess {
         tokio::spawn(async move {
             let ended = match spawned {
                 Ok(child) => supervise(child, command.rank, stopped, &hearing).await,
-                Err(error) => LearnerState::Exited { code: NOT_STARTED, log_tail: format!("failed to start `{}`: {error}", command.program.display()) },
+                Err(error) => LearnerState::Exited {
+                    code: NOT_STARTED,
+                    log_tail: format!("failed to start `{}`: {error}", command.program.display()),
+                },
             };
             sender.send_replace(Some(ended));
             changed.send_replace(());
@@ -82,7 +89,8 @@ impl LearnerProcess {
 
     /// What it is doing.
     pub fn state(&self) -> LearnerState {
-        let pulse = || self.heard.lock().unwrap_or_else(PoisonError::into_inner).pulse(Instant::now());
+        let pulse =
+            || self.heard.lock().unwrap_or_else(PoisonError::into_inner).pulse(Instant::now());
         self.end.borrow().clone().unwrap_or_else(|| LearnerState::Running(pulse()))
     }
 
@@ -108,11 +116,18 @@ impl LearnerProcess {
     }
 }
 
-async fn supervise(mut child: Child, rank: u32, stop: CancellationToken, heard: &Mutex<Heard>) -> LearnerState {
+async fn supervise(
+    mut child: Child,
+    rank: u32,
+    stop: CancellationToken,
+    heard: &Mutex<Heard>,
+) -> LearnerState {
     let mut tail = LogTail::default();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let status = {
-        let mut reading = std::pin::pin!(async { tokio::join!(listen(stdout, heard), pass_on(stderr, rank, &mut tail)) });
+        let mut reading = std::pin::pin!(async {
+            tokio::join!(listen(stdout, heard), pass_on(stderr, rank, &mut tail))
+        });
         let mut ending = std::pin::pin!(end(&mut child, &stop));
         tokio::select! {
             status = &mut ending => {
@@ -166,7 +181,11 @@ mod tests {
     use tokio::sync::watch;
 
     async fn run(script: &str, stop: bool) -> LearnerState {
-        let command = LearnerCommand { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], rank: 0 };
+        let command = LearnerCommand {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            rank: 0,
+        };
         let mut process = LearnerProcess::start(command, watch::channel(()).0);
         if stop {
             process.stop();
@@ -178,21 +197,33 @@ mod tests {
     #[tokio::test]
     async fn an_exit_is_reported_with_its_code_and_last_lines() {
         let state = run("echo loading >&2; echo out of memory >&2; exit 7", false).await;
-        assert_eq!(state, LearnerState::Exited { code: 7, log_tail: "loading\nout of memory".to_owned() });
+        assert_eq!(
+            state,
+            LearnerState::Exited { code: 7, log_tail: "loading\nout of memory".to_owned() }
+        );
     }
 
     #[tokio::test]
     async fn a_signal_is_128_and_its_number() {
-        assert_eq!(run("kill -9 $$", false).await, LearnerState::Exited { code: 137, log_tail: String::new() });
-        assert_eq!(run("exec sleep 600", true).await, LearnerState::Exited { code: 137, log_tail: String::new() });
+        assert_eq!(
+            run("kill -9 $$", false).await,
+            LearnerState::Exited { code: 137, log_tail: String::new() }
+        );
+        assert_eq!(
+            run("exec sleep 600", true).await,
+            LearnerState::Exited { code: 137, log_tail: String::new() }
+        );
     }
 
     #[tokio::test]
     async fn a_program_that_is_not_there_is_an_exit_with_code_127() {
-        let command = LearnerCommand { program: "/nonexistent/learner".into(), arguments: vec![], rank: 0 };
+        let command =
+            LearnerCommand { program: "/nonexistent/learner".into(), arguments: vec![], rank: 0 };
         let mut process = LearnerProcess::start(command, watch::channel(()).0);
         process.ended().await;
-        let log_tail = "failed to start `/nonexistent/learner`: No such file or directory (os error 2)".to_owned();
+        let log_tail =
+            "failed to start `/nonexistent/learner`: No such file or directory (os error 2)"
+                .to_owned();
         assert_eq!(process.state(), LearnerState::Exited { code: 127, log_tail });
     }
 }

@@ -1,4 +1,5 @@
-//! A learner's signs of life: bytes on its standard output, one a second, from a thread of its own. Bytes that mean nothing still show that it lives.
+//! A learner's signs of life: bytes on its standard output, one a second, from a thread of its own.
+//! Bytes that mean nothing still show that it lives.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -30,7 +31,9 @@ impl Heard {
 
     /// How long ago that was.
     pub fn pulse(&self, now: Instant) -> Pulse {
-        let seconds = |since: Instant| u32::try_from(now.saturating_duration_since(since).as_secs()).unwrap_or(u32::MAX);
+        let seconds = |since: Instant| {
+            u32::try_from(now.saturating_duration_since(since).as_secs()).unwrap_or(u32::MAX)
+        };
         Pulse { beat_seconds: self.beat.map(seconds), progress_seconds: seconds(self.progress) }
     }
 }

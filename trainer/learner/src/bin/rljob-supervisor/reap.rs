@@ -1,4 +1,5 @@
-//! As PID 1 of a container, a supervisor inherits orphans; those that have ended are collected here. Its own children are waited for by their tasks.
+//! As PID 1 of a container, a supervisor inherits orphans; those that have ended are collected
+//! here. Its own children are waited for by their tasks.
 
 use std::path::Path;
 
@@ -20,10 +21,15 @@ pub fn reap_orphans(own: &[u32]) {
 fn ended_children(proc: &Path, parent: u32) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &u32| std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).is_ok_and(|stat| is_ended_child(&stat, parent))).collect()
+    pids.filter(|pid: &u32| {
+        std::fs::read_to_string(proc.join(pid.to_string()).join("stat"))
+            .is_ok_and(|stat| is_ended_child(&stat, parent))
+    })
+    .collect()
 }
 
-/// Reads `/proc/PID/stat`: `pid (name) state parent …`, where the name may hold anything, parentheses included.
+/// Reads `/proc/PID/stat`: `pid (name) state parent …`, where the name may hold anything,
+/// parentheses included.
 fn is_ended_child(stat: &str, parent: u32) -> bool {
     let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
     let mut fields = rest.split(' ');

@@ -1,4 +1,5 @@
-//! One report to the coordinator, and the order that answers it. It repeats nothing: when to report again is the supervisor's.
+//! One report to the coordinator, and the order that answers it. It repeats nothing: when to report
+//! again is the supervisor's.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -62,16 +63,34 @@ pub struct Reporter {
 impl Reporter {
     /// To the coordinator of these settings, whose name leads where `whereabouts` says.
     pub fn new(settings: &Settings, whereabouts: Whereabouts) -> reqwest::Result<Self> {
-        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).connect_timeout(CONNECT_TIMEOUT).dns_resolver(Arc::new(whereabouts)).no_proxy();
+        let http = reqwest::Client::builder()
+            .timeout(REQUEST_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .dns_resolver(Arc::new(whereabouts))
+            .no_proxy();
         let url = format!("{}/v1/supervisors/{}", settings.coordinator, settings.name);
         Ok(Self { http: http.build()?, url, token: settings.tokens.join(TOKEN_LEARNER) })
     }
 
-    /// The order and the epoch that it is given under; `epoch` is the highest one that was heard of.
-    pub async fn report(&self, report: &SupervisorReport, epoch: u64) -> Result<(u64, Order), ReportError> {
+    /// The order and the epoch that it is given under; `epoch` is the highest one that was heard
+    /// of.
+    pub async fn report(
+        &self,
+        report: &SupervisorReport,
+        epoch: u64,
+    ) -> Result<(u64, Order), ReportError> {
         // Read each time: it may be rotated.
-        let token = tokio::fs::read_to_string(&self.token).await.map_err(|error| ReportError::Token(self.token.clone(), error))?;
-        let response = self.http.post(&self.url).bearer_auth(token.trim()).json(report).send().await.map_err(ReportError::Unreachable)?;
+        let token = tokio::fs::read_to_string(&self.token)
+            .await
+            .map_err(|error| ReportError::Token(self.token.clone(), error))?;
+        let response = self
+            .http
+            .post(&self.url)
+            .bearer_auth(token.trim())
+            .json(report)
+            .send()
+            .await
+            .map_err(ReportError::Unreachable)?;
         let (status, answered) = (response.status(), epoch_of(response.headers()));
         if status == StatusCode::CONFLICT && answered >= epoch {
             return Err(ReportError::Replaced(response.text().await.unwrap_or_default()));
@@ -85,5 +104,8 @@ impl Reporter {
 
 /// The epoch of the coordinator that answers; 0 if it does not say.
 fn epoch_of(headers: &HeaderMap) -> u64 {
-    headers.get(EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or_default()
+    headers
+        .get(EPOCH_HEADER)
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .unwrap_or_default()
 }

@@ -1,5 +1,6 @@
-//! The supervisor of one trainer pod: it reports to the coordinator several times a second, obeys the order in the answer, and outlives its learners. It links no libtorch,
-//! takes no decision of its own and never restarts a learner that ended: that is the coordinator's to order.
+//! The supervisor of one trainer pod: it reports to the coordinator several times a second, obeys
+//! the order in the answer, and outlives its learners. It links no libtorch, takes no decision of
+//! its own and never restarts a learner that ended: that is the coordinator's to order.
 //!
 //! ```text
 //!  coordinator ◀── POST /v1/supervisors/NAME: report ── supervisor ── start, end ──▶ learners (process.rs)
@@ -25,9 +26,11 @@ use crate::report::{ReportError, Reporter};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Between reports while none runs: an order to start some is all that a run waits for then.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
-/// Longest wait after the coordinator could not be reached: below the silence after which it counts a supervisor as lost.
+/// Longest wait after the coordinator could not be reached: below the silence after which it counts
+/// a supervisor as lost.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// A supervisor that is told to end does not wait for a coordinator that has not answered for so long: it may be told to end as well.
+/// A supervisor that is told to end does not wait for a coordinator that has not answered for so
+/// long: it may be told to end as well.
 const ABSENT: Duration = Duration::from_secs(6);
 
 /// What a supervisor is told when it starts.
@@ -83,8 +86,13 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor without learners, whose coordinator's name leads where `whereabouts` says. `beat` is told the time of every turn of its loop.
-    pub fn new(settings: Settings, whereabouts: Whereabouts, beat: watch::Sender<Instant>) -> Result<Self, SupervisorError> {
+    /// A supervisor without learners, whose coordinator's name leads where `whereabouts` says.
+    /// `beat` is told the time of every turn of its loop.
+    pub fn new(
+        settings: Settings,
+        whereabouts: Whereabouts,
+        beat: watch::Sender<Instant>,
+    ) -> Result<Self, SupervisorError> {
         let reporter = Reporter::new(&settings, whereabouts).map_err(SupervisorError::Client)?;
         Ok(Self {
             settings,
@@ -100,8 +108,8 @@ impl Supervisor {
         })
     }
 
-    /// Reports and obeys until ordered to exit, or until `shutdown` completes and nothing is left to wait for; then ends the learners. Never gives up on the coordinator
-    /// before.
+    /// Reports and obeys until ordered to exit, or until `shutdown` completes and nothing is left
+    /// to wait for; then ends the learners. Never gives up on the coordinator before.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SupervisorError> {
         tokio::pin!(shutdown);
         let mut changed = self.changed.subscribe();
@@ -130,8 +138,11 @@ impl Supervisor {
             self.complain(answer.as_ref().err().map(ReportError::line));
             match answer {
                 Ok((epoch, order)) if !self.obey(epoch, &order)? => break,
-                // Its pod was replaced and will be ended; it must not end by itself, or it would come back under its old name.
-                Err(ReportError::Replaced(_)) => self.learners.iter().for_each(LearnerProcess::stop),
+                // Its pod was replaced and will be ended; it must not end by itself, or it would
+                // come back under its old name.
+                Err(ReportError::Replaced(_)) => {
+                    self.learners.iter().for_each(LearnerProcess::stop)
+                }
                 Ok(_) | Err(_) => {}
             }
             tokio::select! {
@@ -145,13 +156,19 @@ impl Supervisor {
     }
 
     fn leave(&mut self) {
-        tracing::info!(seconds = self.settings.grace.as_secs(), "told to end; learners may go on to write a checkpoint");
+        tracing::info!(
+            seconds = self.settings.grace.as_secs(),
+            "told to end; learners may go on to write a checkpoint"
+        );
         self.leaving = Some(Instant::now() + self.settings.grace);
     }
 
-    /// Told to end, and out of time, or without anybody to wait for: no learner runs, or no coordinator orders a checkpoint.
+    /// Told to end, and out of time, or without anybody to wait for: no learner runs, or no
+    /// coordinator orders a checkpoint.
     fn has_left(&self) -> bool {
-        self.leaving.is_some_and(|latest| Instant::now() >= latest || !self.runs_any() || self.answered.elapsed() > ABSENT)
+        self.leaving.is_some_and(|latest| {
+            Instant::now() >= latest || !self.runs_any() || self.answered.elapsed() > ABSENT
+        })
     }
 
     fn runs_any(&self) -> bool {
@@ -189,11 +206,23 @@ impl Supervisor {
     }
 
     fn start(&mut self, group: &Group) -> Result<(), SupervisorError> {
-        tracing::info!(attempt = group.attempt, first_rank = group.first_rank, world_size = group.world_size, "starting learners");
+        tracing::info!(
+            attempt = group.attempt,
+            first_rank = group.first_rank,
+            world_size = group.world_size,
+            "starting learners"
+        );
         self.held.attempt = Some(group.attempt);
         self.rendezvous_port = free_port()?;
         let ranks = group.first_rank..group.first_rank + self.settings.processes;
-        self.learners = ranks.map(|rank| LearnerProcess::start(learner_command(&self.settings, group, rank, self.held.epoch), self.changed.clone())).collect();
+        self.learners = ranks
+            .map(|rank| {
+                LearnerProcess::start(
+                    learner_command(&self.settings, group, rank, self.held.epoch),
+                    self.changed.clone(),
+                )
+            })
+            .collect();
         self.changed.send_replace(());
         Ok(())
     }
@@ -211,7 +240,10 @@ impl Supervisor {
             return;
         }
         if let Some(error) = &complaint {
-            tracing::warn!(error, "the report was not answered; learners go on and reports are repeated");
+            tracing::warn!(
+                error,
+                "the report was not answered; learners go on and reports are repeated"
+            );
         } else {
             tracing::info!("the coordinator answers again");
         }
@@ -265,10 +297,21 @@ mod tests {
             started_at: 1,
             grace: Duration::ZERO,
         };
-        let restore = Some(Restore { version: Version { step: 7, attempt: 1 }, path: "/run/checkpoints/step-7.attempt-1".into() });
-        let group = Group { attempt: 2, first_rank: 2, world_size: 4, rendezvous_address: "10.0.0.1".into(), rendezvous_port: 29400, restore };
+        let restore = Some(Restore {
+            version: Version { step: 7, attempt: 1 },
+            path: "/run/checkpoints/step-7.attempt-1".into(),
+        });
+        let group = Group {
+            attempt: 2,
+            first_rank: 2,
+            world_size: 4,
+            rendezvous_address: "10.0.0.1".into(),
+            rendezvous_port: 29400,
+            restore,
+        };
         let command = learner_command(&settings, &group, 3, 5);
-        let arguments: Vec<_> = command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+        let arguments: Vec<_> =
+            command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
         assert_eq!(
             arguments.join(" "),
             "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 --address 10.0.0.2 --rank 3 --world-size 4 --epoch 5 --attempt 2 \

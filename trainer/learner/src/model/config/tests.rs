@@ -17,7 +17,8 @@ fn rope_theta_is_read_where_transformers_4_and_5_write_it() {
     let four = json(|_| ()).unwrap();
     let five = json(|value| {
         value["rope_theta"].take();
-        value["rope_parameters"] = serde_json::json!({"rope_theta": 10000.0, "rope_type": "default"});
+        value["rope_parameters"] =
+            serde_json::json!({"rope_theta": 10000.0, "rope_type": "default"});
     });
     assert_eq!(five.unwrap(), four);
     assert_eq!((four.head_dim, four.rope_theta, four.eos_token_ids), (16, 10000.0, vec![2, 3]));
@@ -25,7 +26,8 @@ fn rope_theta_is_read_where_transformers_4_and_5_write_it() {
 
 #[test]
 fn the_architectures_differ_in_biases_head_norms_and_default_head_size() {
-    let read = |name: &str| json(|config| config["architectures"] = serde_json::json!([name])).unwrap();
+    let read =
+        |name: &str| json(|config| config["architectures"] = serde_json::json!([name])).unwrap();
     let parts = |config: ModelConfig| (config.qkv_bias, config.qk_norm, config.head_dim);
     assert_eq!(parts(read("LlamaForCausalLM")), (false, false, 16));
     assert_eq!(parts(read("Qwen2ForCausalLM")), (true, false, 16));
@@ -34,21 +36,44 @@ fn the_architectures_differ_in_biases_head_norms_and_default_head_size() {
 
 #[test]
 fn what_would_change_the_arithmetic_is_refused() {
-    let error = |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
+    let error =
+        |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
     assert_eq!(
         error("architectures", serde_json::json!(["MixtralForCausalLM"])),
         "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"
     );
-    assert_eq!(error("rope_scaling", serde_json::json!({"type": "yarn", "factor": 4.0})), "rope_type `yarn` is not supported, only `default` and `llama3`");
-    assert_eq!(error("attention_bias", true.into()), "attention_bias and mlp_bias are not supported");
-    assert_eq!(error("attention_dropout", 0.1.into()), "attention_dropout 0.1 is not supported, only 0");
-    assert_eq!(error("use_sliding_window", true.into()), "use_sliding_window is not supported, only attention over the whole sequence");
+    assert_eq!(
+        error("rope_scaling", serde_json::json!({"type": "yarn", "factor": 4.0})),
+        "rope_type `yarn` is not supported, only `default` and `llama3`"
+    );
+    assert_eq!(
+        error("attention_bias", true.into()),
+        "attention_bias and mlp_bias are not supported"
+    );
+    assert_eq!(
+        error("attention_dropout", 0.1.into()),
+        "attention_dropout 0.1 is not supported, only 0"
+    );
+    assert_eq!(
+        error("use_sliding_window", true.into()),
+        "use_sliding_window is not supported, only attention over the whole sequence"
+    );
     let layers = serde_json::json!(["full_attention", "sliding_attention"]);
-    assert_eq!(error("layer_types", layers), "layer_types has `sliding_attention`, which is not supported, only `full_attention`");
-    assert_eq!(error("partial_rotary_factor", 0.5.into()), "partial_rotary_factor is not supported, only rotary embeddings of whole heads");
-    let quantized = "quantization_config is not supported: give the model with floating-point weights";
+    assert_eq!(
+        error("layer_types", layers),
+        "layer_types has `sliding_attention`, which is not supported, only `full_attention`"
+    );
+    assert_eq!(
+        error("partial_rotary_factor", 0.5.into()),
+        "partial_rotary_factor is not supported, only rotary embeddings of whole heads"
+    );
+    let quantized =
+        "quantization_config is not supported: give the model with floating-point weights";
     assert_eq!(error("quantization_config", serde_json::json!({"quant_method": "fp8"})), quantized);
-    assert_eq!(error("num_key_value_heads", 3.into()), "num_key_value_heads 3 does not divide num_attention_heads 4");
+    assert_eq!(
+        error("num_key_value_heads", 3.into()),
+        "num_key_value_heads 3 does not divide num_attention_heads 4"
+    );
     assert_eq!(error("vocab_size", 0.into()), "vocab_size is 0, expected at least 1");
 }
 

@@ -12,7 +12,8 @@ use crate::ranks::Ranks;
 /// The Python of a SGLang environment, and a model beside it; none if they are not installed.
 fn python_and_model() -> Option<(PathBuf, PathBuf)> {
     let home = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
-    let python = std::env::var_os("RLJOB_PYTHON").map_or_else(|| home.join("venv/bin/python"), PathBuf::from);
+    let python = std::env::var_os("RLJOB_PYTHON")
+        .map_or_else(|| home.join("venv/bin/python"), PathBuf::from);
     let model = home.join("models/tiny-llama");
     (python.exists() && model.join("config.json").exists()).then_some((python, model))
 }
@@ -39,16 +40,23 @@ fn peer_losses(python: &Path, model: &Path) -> Vec<f64> {
 #[test]
 fn twenty_steps_of_fine_tuning_follow_pytorchs_loss_curve_and_so_does_the_validation_after_them() {
     let Some((python, model)) = python_and_model() else {
-        eprintln!("skipped: needs RLJOB_PYTHON with torch and transformers, and tiny-llama (`make setup` installs both)");
+        eprintln!(
+            "skipped: needs RLJOB_PYTHON with torch and transformers, and tiny-llama (`make setup` installs both)"
+        );
         return;
     };
     let mut trainer = trainer(spec(&json!({"sft": {}}), "Pretrained", 1), &model, Ranks::alone());
-    let mut losses: Vec<f64> = train(&mut trainer, 1..=STEPS, 1).iter().map(|metrics| metrics.loss).collect();
+    let mut losses: Vec<f64> =
+        train(&mut trainer, 1..=STEPS, 1).iter().map(|metrics| metrics.loss).collect();
     losses.push(trainer.validate(STEPS + 1, &batch(STEPS + 1, 1, 0, 1)).unwrap().loss);
     let expected = peer_losses(&python, &model);
     assert_eq!(expected.len(), losses.len());
     let worst = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs() / b).fold(0.0, f64::max);
     assert!(worst <= 1e-4, "{losses:?} is not {expected:?}");
     assert!(losses[STEPS as usize - 1] < losses[0], "{losses:?}");
-    eprintln!("loss {:.4} to {:.4}; largest relative difference from PyTorch {worst:.2e}", losses[0], losses[STEPS as usize - 1]);
+    eprintln!(
+        "loss {:.4} to {:.4}; largest relative difference from PyTorch {worst:.2e}",
+        losses[0],
+        losses[STEPS as usize - 1]
+    );
 }

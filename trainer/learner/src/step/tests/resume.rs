@@ -1,4 +1,5 @@
-//! Training across a checkpoint: on as many ranks the same bits, on another number the same weights, moments and step, and then the same numbers to rounding.
+//! Training across a checkpoint: on as many ranks the same bits, on another number the same
+//! weights, moments and step, and then the same numbers to rounding.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -24,17 +25,33 @@ const MINIBATCHES: u32 = 2;
 /// Begins to write a checkpoint, as the loop does.
 fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     let blocks = trainer.parameters.shards().iter().zip(trainer.optimizer.moments());
-    let snapshot = Snapshot::take(blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq])).unwrap();
+    let snapshot = Snapshot::take(
+        blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]),
+    )
+    .unwrap();
     let mut writer = CheckpointWriter::new(None, model_shape(trainer.model.layout()));
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
-    let place = Place { path: restore.path.clone(), bucket: None, version: restore.version, rank, world_size };
+    let place = Place {
+        path: restore.path.clone(),
+        bucket: None,
+        version: restore.version,
+        rank,
+        world_size,
+    };
     writer.begin(place, restore.path.clone(), trainer.optimizer.progress(), snapshot).unwrap();
     writer
 }
 
 fn restored(spec: &RLJobSpec, folder: &Path, restore: &Restore, ranks: Rc<Ranks>) -> Trainer {
     let checkpoint = (restore.version, &Home::Folder(restore.path.clone()));
-    restored_trainer(spec.clone(), Model::new(ModelConfig::from_folder(folder).unwrap()), ranks, checkpoint, folder).unwrap()
+    restored_trainer(
+        spec.clone(),
+        Model::new(ModelConfig::from_folder(folder).unwrap()),
+        ranks,
+        checkpoint,
+        folder,
+    )
+    .unwrap()
 }
 
 fn restore_point(folder: &Path, attempt: u32) -> Restore {
@@ -42,18 +59,28 @@ fn restore_point(folder: &Path, attempt: u32) -> Restore {
     Restore { version, path: folder.join(version.to_string()) }
 }
 
-/// Weights and moments of every block as on one rank, bit for bit, with what the optimizer counted: a collective.
+/// Weights and moments of every block as on one rank, bit for bit, with what the optimizer counted:
+/// a collective.
 fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
     let gather = |local: &Tensor, numel: i64| {
-        let all = Tensor::empty([local.numel() as i64 * i64::from(trainer.ranks.world_size())], (Kind::Float, tch::Device::Cpu));
+        let all = Tensor::empty(
+            [local.numel() as i64 * i64::from(trainer.ranks.world_size())],
+            (Kind::Float, tch::Device::Cpu),
+        );
         match trainer.ranks.group() {
             Some(group) => group.all_gather(&all, local).unwrap(),
             None => all.shallow_clone().copy_(local),
         }
-        Vec::<f32>::try_from(all.narrow(0, 0, numel)).unwrap().into_iter().map(f32::to_bits).collect()
+        Vec::<f32>::try_from(all.narrow(0, 0, numel))
+            .unwrap()
+            .into_iter()
+            .map(f32::to_bits)
+            .collect()
     };
     let blocks = trainer.parameters.shards().iter().zip(trainer.optimizer.moments());
-    let blocks = blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq].map(|part| gather(part, shard.numel)));
+    let blocks = blocks.map(|(shard, [exp_avg, exp_avg_sq])| {
+        [&shard.master, exp_avg, exp_avg_sq].map(|part| gather(part, shard.numel))
+    });
     (blocks.collect(), trainer.optimizer.progress().updates)
 }
 
@@ -73,7 +100,8 @@ fn a_run_that_goes_on_from_a_checkpoint_is_the_run_that_never_stopped() {
 }
 
 #[test]
-fn a_run_goes_on_from_one_rank_to_two_to_four_to_one_with_the_same_bits_and_then_the_same_numbers() {
+fn a_run_goes_on_from_one_rank_to_two_to_four_to_one_with_the_same_bits_and_then_the_same_numbers()
+{
     let folder = small_model();
     let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
     let point = |attempt| restore_point(folder.path(), attempt);
@@ -90,7 +118,10 @@ fn a_run_goes_on_from_one_rank_to_two_to_four_to_one_with_the_same_bits_and_then
             (whole(&resumed), train(&mut resumed, BEFORE + 1..=5, MINIBATCHES))
         });
         for (state, steps) in resumed {
-            assert!(state == expected, "weights or moments on {world_size} ranks are not the checkpoint's");
+            assert!(
+                state == expected,
+                "weights or moments on {world_size} ranks are not the checkpoint's"
+            );
             assert_close(&after, &steps);
         }
     }

@@ -1,4 +1,5 @@
-//! Numerals of a formula: separators of thousands, decimals, repeating digits, exponents, bases and mixed numbers.
+//! Numerals of a formula: separators of thousands, decimals, repeating digits, exponents, bases and
+//! mixed numbers.
 //!
 //! `1\frac{1}{2}` and `1 1/2` are mixed numbers. `2516_8` is a number in base 8.
 
@@ -45,11 +46,13 @@ impl Parser<'_> {
         };
         let (Number::Exact(above), Number::Exact(below)) = (above, below) else { return None };
         let (above, below) = (above.rational()?, below.rational()?);
-        let proper = above.is_integer() && below.is_integer() && above.is_positive() && above < below;
+        let proper =
+            above.is_integer() && below.is_integer() && above.is_positive() && above < below;
         proper.then(|| above / below)
     }
 
-    /// Digits with separators of thousands, a decimal point, repeating digits, an exponent or a base.
+    /// Digits with separators of thousands, a decimal point, repeating digits, an exponent or a
+    /// base.
     fn numeral(&mut self) -> Option<BigRational> {
         self.peek()?;
         let mut digits = self.digits();
@@ -80,7 +83,8 @@ impl Parser<'_> {
     }
 
     fn digits(&mut self) -> Vec<char> {
-        let digits: Vec<char> = self.characters[self.at..].iter().copied().take_while(char::is_ascii_digit).collect();
+        let digits: Vec<char> =
+            self.characters[self.at..].iter().copied().take_while(char::is_ascii_digit).collect();
         self.at += digits.len();
         digits
     }
@@ -88,7 +92,11 @@ impl Parser<'_> {
     /// Whether behind the separator that stands here there are exactly three digits.
     fn three_digits(&self) -> bool {
         let digit = |ahead| self.characters.get(self.at + ahead).is_some_and(char::is_ascii_digit);
-        digit(1) && digit(2) && digit(3) && !digit(4) && self.characters.get(self.at + 4) != Some(&'/')
+        digit(1)
+            && digit(2)
+            && digit(3)
+            && !digit(4)
+            && self.characters.get(self.at + 4) != Some(&'/')
     }
 
     /// `\overline{3}` behind so many decimal places.
@@ -107,7 +115,8 @@ impl Parser<'_> {
         self.at += 1;
         let braces = self.eat('{');
         let base = self.digits();
-        let base: u32 = base.iter().collect::<String>().parse().ok().filter(|base| (2..=36).contains(base))?;
+        let base: u32 =
+            base.iter().collect::<String>().parse().ok().filter(|base| (2..=36).contains(base))?;
         if braces && !self.eat('}') {
             return None;
         }
