@@ -7,6 +7,8 @@
 //! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`grpo`], [`reward`],
 //! [`rollout`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
 
+#![warn(missing_docs)]
+
 pub mod job;
 
 pub mod data;

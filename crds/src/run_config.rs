@@ -20,7 +20,7 @@ pub struct RunConfig {
     /// The run directory as the processes see it; where the run is kept in a bucket, scratch of the
     /// process's machine.
     pub run_directory: PathBuf,
-    /// The bucket in which the run is kept; none where the run directory is its home.
+    /// The bucket in which the run is kept; none where the run directory is its run store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<BucketConfig>,
     /// The model folder as the processes see it: `spec.model.path`, or the export of another job,
@@ -33,7 +33,7 @@ pub struct RunConfig {
 impl RunConfig {
     /// Where checkpoints and exports are, as messages between processes name it: the run directory,
     /// or `s3://bucket/prefix`.
-    pub fn home(&self) -> PathBuf {
+    pub fn run_store(&self) -> PathBuf {
         self.bucket.as_ref().map_or_else(
             || self.run_directory.clone(),
             |bucket| format!("s3://{}/{}", bucket.bucket, bucket.prefix).into(),

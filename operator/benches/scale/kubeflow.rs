@@ -84,24 +84,24 @@ impl Part {
         for object in objects {
             kubectl.apply(&object.to_string()).unwrap();
         }
-        let home = cluster.shared_folder(name).unwrap();
+        let run_store = cluster.shared_folder(name).unwrap();
         let pki = cluster.kubeconfig().parent().unwrap().display().to_string();
         let mut arguments: Vec<String> =
             ["--mount", "bash", "-c", START, "bash", &pki].map(ToOwned::to_owned).into();
-        arguments.push(home.display().to_string());
+        arguments.push(run_store.display().to_string());
         arguments.push(folder.join(name).display().to_string());
         arguments.push("--kubeconfig=/tmp/pki/admin.kubeconfig".to_owned());
         arguments.extend(self.arguments.iter().map(|argument| (*argument).to_owned()));
         let program = cluster.start_program(name, "unshare".as_ref(), &arguments).unwrap();
-        self.lay_certificates(stage, &home).await;
+        self.lay_certificates(stage, &run_store).await;
         program
     }
 
-    async fn lay_certificates(&self, stage: &Stage, home: &Path) {
+    async fn lay_certificates(&self, stage: &Stage, run_store: &Path) {
         let secrets: Api<Secret> = Api::namespaced(stage.client.clone(), self.namespace);
         let data = async || secrets.get(self.secret).await.unwrap().data.unwrap_or_default();
         until("the webhooks' certificates", async || data().await.contains_key("tls.crt")).await;
-        let certificates = home.join("k8s-webhook-server/serving-certs");
+        let certificates = run_store.join("k8s-webhook-server/serving-certs");
         fs::create_dir_all(&certificates).unwrap();
         for (name, content) in data().await {
             fs::write(certificates.join(name), content.0).unwrap();

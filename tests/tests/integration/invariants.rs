@@ -169,8 +169,8 @@ fn the_algorithms_do_no_io_and_no_collectives() {
 #[test]
 fn unsafe_code_and_cpp_are_only_in_collective() {
     let root = workspace();
-    let home = root.join("trainer/collective");
-    let outside = |file: &PathBuf| !file.starts_with(&home);
+    let run_store = root.join("trainer/collective");
+    let outside = |file: &PathBuf| !file.starts_with(&run_store);
     let rust: Vec<PathBuf> = sources(&root, &["rs"]).into_iter().filter(outside).collect();
     let words = [
         concat!("uns", "afe {"),

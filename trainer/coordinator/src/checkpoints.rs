@@ -1,4 +1,4 @@
-//! Checkpoints in the run's home, a folder or a bucket: complete is what has a manifest, which is
+//! Checkpoints in the run's run store, a folder or a bucket: complete is what has a manifest, which is
 //! written last and removed first. Usable is what the manifest is true of: a group starts from
 //! nothing else, so that a checkpoint that was torn or altered costs the steps since the one
 //! before, and not the run.
@@ -8,30 +8,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
-use rljob_storage::{Home, StorageError};
+use rljob_storage::{RunStore, StorageError};
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 
 /// Complete checkpoints of a run. Blocks shortly.
 ///
 /// # Errors
-/// They cannot be listed: nobody is to take an unreadable home for an empty one.
-pub fn complete(home: &Home) -> Result<BTreeSet<Version>, StorageError> {
-    Ok(folders(home)?
+/// They cannot be listed: nobody is to take an unreadable run store for an empty one.
+pub fn complete(run_store: &RunStore) -> Result<BTreeSet<Version>, StorageError> {
+    Ok(folders(run_store)?
         .into_iter()
         .filter(|(_, complete)| *complete)
         .map(|(version, _)| version)
         .collect())
 }
 
-/// A checkpoint's folder in the home.
+/// A checkpoint's folder in the run store.
 pub fn folder(version: Version) -> String {
     format!("{CHECKPOINTS_DIR}/{version}")
 }
 
 /// Whether a checkpoint is complete. Blocks shortly.
-pub fn is_complete(home: &Home, version: Version) -> Result<bool, StorageError> {
-    Ok(home.size(&format!("{}/{MANIFEST}", folder(version)))?.is_some())
+pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, StorageError> {
+    Ok(run_store.size(&format!("{}/{MANIFEST}", folder(version)))?.is_some())
 }
 
 /// A complete checkpoint that is not what its manifest says.
@@ -64,10 +64,10 @@ impl Verifier {
     /// # Errors
     /// They cannot be listed, or the server of a bucket is away: then nothing is known of them, and
     /// nothing is refused.
-    pub fn usable(&mut self, home: &Home) -> Result<Found, StorageError> {
-        let mut found = Found { usable: complete(home)?, refused: Vec::new() };
+    pub fn usable(&mut self, run_store: &RunStore) -> Result<Found, StorageError> {
+        let mut found = Found { usable: complete(run_store)?, refused: Vec::new() };
         while let Some(&version) = found.usable.last() {
-            let manifest = read_manifest(home, version)?;
+            let manifest = read_manifest(run_store, version)?;
             let known =
                 self.0.get(&version).filter(|(known, _)| *known == manifest).map(|(_, good)| *good);
             if known == Some(true) {
@@ -75,7 +75,7 @@ impl Verifier {
             }
             if known.is_none() {
                 let detail = match &manifest {
-                    Some(manifest) => verify(home, version, manifest)?,
+                    Some(manifest) => verify(run_store, version, manifest)?,
                     None => Some(format!("{MANIFEST} is not understood")),
                 };
                 let good = detail.is_none();
@@ -92,8 +92,8 @@ impl Verifier {
 }
 
 /// None if it is not understood.
-fn read_manifest(home: &Home, version: Version) -> Result<Option<Manifest>, StorageError> {
-    match home.read(&format!("{}/{MANIFEST}", folder(version))) {
+fn read_manifest(run_store: &RunStore, version: Version) -> Result<Option<Manifest>, StorageError> {
+    match run_store.read(&format!("{}/{MANIFEST}", folder(version))) {
         Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
         Err(StorageError::Io { .. }) => Ok(None),
         Err(error) => Err(error),
@@ -102,7 +102,7 @@ fn read_manifest(home: &Home, version: Version) -> Result<Option<Manifest>, Stor
 
 /// What is wrong with a checkpoint, if anything is.
 fn verify(
-    home: &Home,
+    run_store: &RunStore,
     version: Version,
     manifest: &Manifest,
 ) -> Result<Option<String>, StorageError> {
@@ -111,12 +111,12 @@ fn verify(
     }
     for entry in &manifest.files {
         let name = format!("{}/{}", folder(version), entry.name);
-        match verify_file(home, &name, entry) {
+        match verify_file(run_store, &name, entry) {
             Ok(None) => {}
-            Ok(Some(detail)) => return Ok(Some(format!("`{}` {detail}", home.place(&name)))),
+            Ok(Some(detail)) => return Ok(Some(format!("`{}` {detail}", run_store.place(&name)))),
             // A file that its own disk does not give back is no better than a missing one.
             Err(StorageError::Io { source, .. }) => {
-                return Ok(Some(format!("`{}` cannot be read: {source}", home.place(&name))));
+                return Ok(Some(format!("`{}` cannot be read: {source}", run_store.place(&name))));
             }
             Err(error) => return Err(error),
         }
@@ -124,12 +124,16 @@ fn verify(
     Ok(None)
 }
 
-fn verify_file(home: &Home, name: &str, entry: &FileEntry) -> Result<Option<String>, StorageError> {
-    let Some(size) = home.size(name)? else { return Ok(Some("is missing".to_owned())) };
+fn verify_file(
+    run_store: &RunStore,
+    name: &str,
+    entry: &FileEntry,
+) -> Result<Option<String>, StorageError> {
+    let Some(size) = run_store.size(name)? else { return Ok(Some("is missing".to_owned())) };
     if size != entry.size {
         return Ok(Some(format!("has {size} bytes, expected {}", entry.size)));
     }
-    let sha256 = home.sha256(name)?;
+    let sha256 = run_store.sha256(name)?;
     Ok((sha256 != entry.sha256)
         .then(|| format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256)))
 }
@@ -138,12 +142,12 @@ fn verify_file(home: &Home, name: &str, entry: &FileEntry) -> Result<Option<Stri
 /// `keep_last`; of the others, torn or refused, those of attempts before `attempt`, which nobody
 /// writes any more. Answers the kept ones. Blocks.
 pub fn prune(
-    home: &Home,
+    run_store: &RunStore,
     usable: &BTreeSet<Version>,
     keep_last: u32,
     attempt: u32,
 ) -> Result<BTreeSet<Version>, StorageError> {
-    let (complete, torn): (Vec<_>, Vec<_>) = folders(home)?
+    let (complete, torn): (Vec<_>, Vec<_>) = folders(run_store)?
         .into_iter()
         .partition(|(version, complete)| *complete && usable.contains(version));
     let complete: BTreeSet<Version> = complete.into_iter().map(|(version, _)| version).collect();
@@ -151,7 +155,7 @@ pub fn prune(
     let torn =
         torn.into_iter().map(|(version, _)| version).filter(|version| version.attempt < attempt);
     for version in old.into_iter().chain(torn) {
-        home.remove_folder(&folder(version), MANIFEST)?;
+        run_store.remove_folder(&folder(version), MANIFEST)?;
     }
     Ok(kept)
 }
@@ -168,8 +172,8 @@ fn split(complete: &BTreeSet<Version>, keep_last: u32) -> (BTreeSet<Version>, BT
 }
 
 /// Every checkpoint folder, and whether it is complete. Other names are not ours.
-fn folders(home: &Home) -> Result<Vec<(Version, bool)>, StorageError> {
-    let folders = home.folders(CHECKPOINTS_DIR, MANIFEST)?;
+fn folders(run_store: &RunStore) -> Result<Vec<(Version, bool)>, StorageError> {
+    let folders = run_store.folders(CHECKPOINTS_DIR, MANIFEST)?;
     Ok(folders
         .into_iter()
         .filter_map(|folder| Some((folder.name.parse().ok()?, folder.complete)))
@@ -186,8 +190,8 @@ mod tests {
     use super::*;
     use crate::mirror::tests::bucket;
 
-    fn home(run: &tempfile::TempDir) -> Home {
-        Home::Folder(run.path().to_owned())
+    fn run_store(run: &tempfile::TempDir) -> RunStore {
+        RunStore::Folder(run.path().to_owned())
     }
 
     fn checkpoint(run: &Path, name: &str, complete: bool) {
@@ -222,7 +226,7 @@ mod tests {
         let version = |step| Version { step, attempt: 0 };
         let mut verifier = Verifier::default();
         assert_eq!(
-            verifier.usable(&home(&run)).ok(),
+            verifier.usable(&run_store(&run)).ok(),
             Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] })
         );
 
@@ -230,7 +234,7 @@ mod tests {
         std::fs::write(torn.join("rank-0.safetensors"), b"").unwrap();
         std::fs::write(garbled.join(MANIFEST), b"{").unwrap();
         let mut verifier = Verifier::default();
-        let found = verifier.usable(&home(&run)).unwrap();
+        let found = verifier.usable(&run_store(&run)).unwrap();
         assert_eq!(found.usable, [version(2)].into());
         let details: Vec<(u32, String)> = found
             .refused
@@ -253,7 +257,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            verifier.usable(&home(&run)).ok(),
+            verifier.usable(&run_store(&run)).ok(),
             Some(Found { usable: [version(2)].into(), refused: vec![] }),
             "what was refused is not read again"
         );
@@ -274,13 +278,13 @@ mod tests {
         bucket.remove(&[object(10, MANIFEST), object(8, "rank-0.safetensors")]).unwrap();
         bucket.put(&object(6, "rank-0.safetensors"), vec![]).unwrap();
         bucket.put(&object(4, "rank-0.safetensors"), b"y".to_vec()).unwrap();
-        let home = Home::Bucket(bucket.clone().with_patience(std::time::Duration::ZERO));
+        let run_store = RunStore::Bucket(bucket.clone().with_patience(std::time::Duration::ZERO));
         s3.kill().unwrap();
         let mut verifier = Verifier::default();
-        assert!(verifier.usable(&home).is_err());
+        assert!(verifier.usable(&run_store).is_err());
         s3.restart().unwrap();
-        let found = verifier.usable(&home).unwrap();
-        let place = |step| format!("`{}`", home.place(&object(step, "rank-0.safetensors")));
+        let found = verifier.usable(&run_store).unwrap();
+        let place = |step| format!("`{}`", run_store.place(&object(step, "rank-0.safetensors")));
         let details: Vec<String> =
             found.refused.iter().map(|refused| refused.detail.clone()).collect();
         assert_eq!(
@@ -294,7 +298,7 @@ mod tests {
         assert_eq!((found.usable.len(), found.refused.len()), (1, 3));
 
         assert_eq!(
-            prune(&home, &found.usable, 2, 1).unwrap(),
+            prune(&run_store, &found.usable, 2, 1).unwrap(),
             found.usable,
             "what was refused takes nobody's place"
         );
@@ -317,7 +321,7 @@ mod tests {
         ] {
             checkpoint(run.path(), name, complete);
         }
-        let kept = prune(&home(&run), &complete(&home(&run)).unwrap(), 2, 1).unwrap();
+        let kept = prune(&run_store(&run), &complete(&run_store(&run)).unwrap(), 2, 1).unwrap();
         assert_eq!(
             kept,
             BTreeSet::from([Version { step: 4, attempt: 0 }, Version { step: 4, attempt: 1 }])
@@ -328,6 +332,6 @@ mod tests {
             .collect();
         left.sort();
         assert_eq!(left, ["notes", "step-4.attempt-0", "step-4.attempt-1", "step-6.attempt-1"]);
-        assert_eq!(complete(&home(&run)).unwrap(), kept);
+        assert_eq!(complete(&run_store(&run)).unwrap(), kept);
     }
 }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use rljob_crds::RunConfig;
 use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
-use rljob_storage::Home;
+use rljob_storage::RunStore;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +38,7 @@ pub struct Coordinator {
     /// The run configuration.
     pub config: RunConfig,
     /// Where the run is kept.
-    pub home: Home,
+    pub run_store: RunStore,
     /// Drawn anew by every process.
     pub incarnation: u64,
     /// Time since the process started.
@@ -83,7 +83,7 @@ pub struct Parts {
     /// The run configuration.
     pub config: RunConfig,
     /// Where the run is kept.
-    pub home: Home,
+    pub run_store: RunStore,
     /// Drawn anew by every process.
     pub incarnation: u64,
     /// The clock that `run` was given the time of.
@@ -109,7 +109,7 @@ impl Coordinator {
     pub fn new(parts: Parts) -> Self {
         let Parts {
             config,
-            home,
+            run_store,
             incarnation,
             clock,
             store,
@@ -123,7 +123,7 @@ impl Coordinator {
         let written = run.record().clone();
         Self {
             config,
-            home,
+            run_store,
             incarnation,
             clock,
             store,

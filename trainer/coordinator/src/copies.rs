@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
-use rljob_storage::{Bucket, Home, StorageError};
+use rljob_storage::{Bucket, RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
@@ -23,8 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const GROWN: u64 = 16;
 
 /// Brings the files to a machine that has none. Blocks.
-pub fn fetch(home: &Home, run_directory: &Path) -> Result<(), StorageError> {
-    let Home::Bucket(bucket) = home else { return Ok(()) };
+pub fn fetch(run_store: &RunStore, run_directory: &Path) -> Result<(), StorageError> {
+    let RunStore::Bucket(bucket) = run_store else { return Ok(()) };
     for name in FILES {
         let path = run_directory.join(name);
         if !path.exists()
@@ -42,7 +42,7 @@ pub fn fetch(home: &Home, run_directory: &Path) -> Result<(), StorageError> {
 
 /// Copies what has grown until `stop`, and everything then.
 pub async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
-    let Home::Bucket(bucket) = coordinator.home.clone() else { return };
+    let RunStore::Bucket(bucket) = coordinator.run_store.clone() else { return };
     let mut copied = BTreeMap::new();
     let mut last = false;
     while !last {

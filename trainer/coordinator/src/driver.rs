@@ -83,7 +83,7 @@ pub async fn tick(coordinator: Arc<Coordinator>) {
             _ = ticks.tick() => {}
         }
         let forming = coordinator.read(Run::awaits_verification).await;
-        // A group forms from what its home holds, not from what was reported.
+        // A group forms from what its run store holds, not from what was reported.
         let complete =
             if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
         let changed = coordinator.change(|run, now| {
@@ -103,9 +103,9 @@ async fn usable_checkpoints(
     coordinator: &Arc<Coordinator>,
     verifier: &mut Verifier,
 ) -> Option<BTreeSet<Version>> {
-    let (home, mut taken) = (coordinator.home.clone(), std::mem::take(verifier));
+    let (run_store, mut taken) = (coordinator.run_store.clone(), std::mem::take(verifier));
     let verified = tokio::task::spawn_blocking(move || {
-        let found = taken.usable(&home);
+        let found = taken.usable(&run_store);
         (taken, found)
     });
     let (returned, found) = verified.await.ok()?;

@@ -1,10 +1,10 @@
-//! Exports made while training goes on, in the run's home: `exports/step-N` is complete when its
+//! Exports made while training goes on, in the run's run store: `exports/step-N` is complete when its
 //! marker is in it, which is written last and removed first.
 
 use std::collections::BTreeSet;
 
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORTS_DIR};
-use rljob_storage::{Home, StorageError};
+use rljob_storage::{RunStore, StorageError};
 
 /// A folder under `exports`.
 struct Export {
@@ -14,8 +14,8 @@ struct Export {
 }
 
 /// The newest step with a complete export; 0 without one. Blocks shortly.
-pub fn newest(home: &Home) -> Result<u32, StorageError> {
-    Ok(exports(home)?
+pub fn newest(run_store: &RunStore) -> Result<u32, StorageError> {
+    Ok(exports(run_store)?
         .iter()
         .filter(|export| export.complete)
         .map(|export| export.step)
@@ -25,8 +25,8 @@ pub fn newest(home: &Home) -> Result<u32, StorageError> {
 
 /// Removes all complete exports but the newest `keep_last`, at least one, and what was left of
 /// others before the newest. Blocks.
-pub fn prune(home: &Home, keep_last: u32) -> Result<(), StorageError> {
-    let exports = exports(home)?;
+pub fn prune(run_store: &RunStore, keep_last: u32) -> Result<(), StorageError> {
+    let exports = exports(run_store)?;
     let complete: BTreeSet<u32> =
         exports.iter().filter(|export| export.complete).map(|export| export.step).collect();
     let kept: BTreeSet<u32> =
@@ -39,32 +39,36 @@ pub fn prune(home: &Home, keep_last: u32) -> Result<(), StorageError> {
         }
     };
     exports.iter().filter(is_old).try_for_each(|export| {
-        home.remove_folder(&format!("{EXPORTS_DIR}/{}", export.name), EXPORT_COMPLETE_FILE)
+        run_store.remove_folder(&format!("{EXPORTS_DIR}/{}", export.name), EXPORT_COMPLETE_FILE)
     })
 }
 
 /// Every `step-N`, and every `step-N.partial`, which is being written or was when its writer was
 /// killed. Other names are not ours.
-fn exports(home: &Home) -> Result<Vec<Export>, StorageError> {
+fn exports(run_store: &RunStore) -> Result<Vec<Export>, StorageError> {
     let export = |folder: rljob_storage::Folder| {
         let name = folder.name.strip_prefix("step-")?;
         let whole = name.strip_suffix(".partial").unwrap_or(name);
         let step = whole.parse::<u32>().ok().filter(|step| step.to_string() == whole)?;
         Some(Export { step, complete: folder.complete && whole == name, name: folder.name })
     };
-    Ok(home.folders(EXPORTS_DIR, EXPORT_COMPLETE_FILE)?.into_iter().filter_map(export).collect())
+    Ok(run_store
+        .folders(EXPORTS_DIR, EXPORT_COMPLETE_FILE)?
+        .into_iter()
+        .filter_map(export)
+        .collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{EXPORT_COMPLETE_FILE, EXPORTS_DIR, Home, newest, prune};
+    use super::{EXPORT_COMPLETE_FILE, EXPORTS_DIR, RunStore, newest, prune};
 
     #[test]
     fn the_newest_exports_and_what_is_being_written_are_kept_and_the_rest_is_removed() {
         let run = tempfile::tempdir().unwrap();
-        let home = Home::Folder(run.path().to_owned());
-        assert_eq!(newest(&home).unwrap(), 0);
-        prune(&home, 2).unwrap();
+        let run_store = RunStore::Folder(run.path().to_owned());
+        assert_eq!(newest(&run_store).unwrap(), 0);
+        prune(&run_store, 2).unwrap();
         let exports = run.path().join(EXPORTS_DIR);
         // Complete; torn, as a kill in the middle of a removal leaves it; killed before it had its
         // name; being written.
@@ -84,15 +88,15 @@ mod tests {
                 std::fs::write(exports.join(name).join(EXPORT_COMPLETE_FILE), "{}").unwrap();
             }
         }
-        assert_eq!(newest(&home).unwrap(), 20);
-        prune(&home, 2).unwrap();
+        assert_eq!(newest(&run_store).unwrap(), 20);
+        prune(&run_store, 2).unwrap();
         let mut left: Vec<_> = std::fs::read_dir(&exports)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
         assert_eq!(left, ["notes", "step-007", "step-10", "step-20", "step-25.partial"]);
-        prune(&home, 0).unwrap();
+        prune(&run_store, 0).unwrap();
         assert!(!exports.join("step-10").exists() && exports.join("step-20").exists());
     }
 }

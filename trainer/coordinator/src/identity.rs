@@ -6,7 +6,7 @@
 //! anew: it goes on, with a restart budget and fencing numbers of its own.
 
 use rljob_crds::RunConfig;
-use rljob_storage::{Home, StorageError};
+use rljob_storage::{RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -71,20 +71,20 @@ impl Identity {
         })
     }
 
-    /// Checks that a run's home is nobody's or the same run's. Blocks.
-    pub fn check(&self, home: &Home) -> Result<(), IdentityError> {
-        self.held(home).map(drop)
+    /// Checks that a run's run store is nobody's or the same run's. Blocks.
+    pub fn check(&self, run_store: &RunStore) -> Result<(), IdentityError> {
+        self.held(run_store).map(drop)
     }
 
-    /// Makes a home, whose journal is claimed, this run's. If it is that of the same run of a job
+    /// Makes a run store, whose journal is claimed, this run's. If it is that of the same run of a job
     /// that was made anew, counting starts again: `renew` makes its journal that of the new one.
     /// Blocks.
     pub fn claim(
         &self,
-        home: &Home,
+        run_store: &RunStore,
         renew: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let held = self.held(home)?;
+        let held = self.held(run_store)?;
         if held.as_ref() == Some(self) {
             return Ok(());
         }
@@ -96,33 +96,36 @@ impl Identity {
                 now = self.uid,
                 "the job was made anew; its run goes on"
             );
-        } else if let Home::Bucket(bucket) = home {
+        } else if let RunStore::Bucket(bucket) = run_store {
             // Of two jobs that find nothing one claims it, and the other sees whose it is.
-            bucket.put_new(FILE, &self.json(home)?)?;
-            return Ok(self.check(home)?);
+            bucket.put_new(FILE, &self.json(run_store)?)?;
+            return Ok(self.check(run_store)?);
         }
-        Ok(home.put(FILE, self.json(home)?)?)
+        Ok(run_store.put(FILE, self.json(run_store)?)?)
     }
 
-    fn held(&self, home: &Home) -> Result<Option<Self>, IdentityError> {
-        let Some(bytes) = home.read(FILE)? else { return Ok(None) };
-        let held: Self =
-            serde_json::from_slice(&bytes).map_err(|error| failed("read", home)(error.into()))?;
+    fn held(&self, run_store: &RunStore) -> Result<Option<Self>, IdentityError> {
+        let Some(bytes) = run_store.read(FILE)? else { return Ok(None) };
+        let held: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| failed("read", run_store)(error.into()))?;
         let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);
         if !same_name || held.spec_hash != self.spec_hash {
-            let directory = home.place("").trim_end_matches('/').to_owned();
+            let directory = run_store.place("").trim_end_matches('/').to_owned();
             return Err(IdentityError::Another { directory, held: Box::new(held), same_name });
         }
         Ok(Some(held))
     }
 
-    fn json(&self, home: &Home) -> Result<Vec<u8>, StorageError> {
-        serde_json::to_vec_pretty(self).map_err(|error| failed("write", home)(error.into()))
+    fn json(&self, run_store: &RunStore) -> Result<Vec<u8>, StorageError> {
+        serde_json::to_vec_pretty(self).map_err(|error| failed("write", run_store)(error.into()))
     }
 }
 
-fn failed(action: &'static str, home: &Home) -> impl FnOnce(std::io::Error) -> StorageError {
-    let place = home.place(FILE);
+fn failed(
+    action: &'static str,
+    run_store: &RunStore,
+) -> impl FnOnce(std::io::Error) -> StorageError {
+    let place = run_store.place(FILE);
     move |source| StorageError::Io { action, place, source }
 }
 
@@ -140,7 +143,7 @@ pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use rljob_storage::Home;
+    use rljob_storage::RunStore;
 
     use super::{Identity, renew};
     use crate::core::record::KEY;
@@ -159,9 +162,9 @@ mod tests {
     #[test]
     fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
-        let home = Home::Folder(directory.path().to_owned());
+        let run_store = RunStore::Folder(directory.path().to_owned());
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
-        identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        identity("u1").claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
         let failed = Record {
             epoch: Some(9),
             attempt: 4,
@@ -170,12 +173,12 @@ mod tests {
             ..Record::default()
         };
         journal.put_state(KEY, &serde_json::to_value(&failed).unwrap()).unwrap();
-        identity("u1").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        identity("u1").claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
         let read = |journal: &Journal| {
             serde_json::from_value::<Record>(journal.get_state(KEY).unwrap().unwrap()).unwrap()
         };
         assert_eq!(read(&journal), failed, "the same UID is the same job");
-        identity("u2").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        identity("u2").claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
         assert_eq!(read(&journal), Record { attempt: 5, ..Record::default() });
         let finished = Record {
             epoch: Some(2),
@@ -185,28 +188,29 @@ mod tests {
             ..Record::default()
         };
         journal.put_state(KEY, &serde_json::to_value(&finished).unwrap()).unwrap();
-        identity("u3").claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        identity("u3").claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
         assert_eq!(read(&journal), Record { epoch: None, ..finished }, "what is finished stays so");
     }
 
     #[test]
     fn a_directory_is_claimed_once_and_kept_by_the_same_job_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let home = Home::Folder(directory.path().to_owned());
+        let run_store = RunStore::Folder(directory.path().to_owned());
         let first = identity("u1");
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
-        first.check(&home).unwrap();
-        first.claim(&home, || Ok(renew(&mut journal)?)).unwrap();
+        first.check(&run_store).unwrap();
+        first.claim(&run_store, || Ok(renew(&mut journal)?)).unwrap();
         Identity { uid: "u2".to_owned(), ..first.clone() }
-            .claim(&home, || Ok(renew(&mut journal)?))
+            .claim(&run_store, || Ok(renew(&mut journal)?))
             .unwrap();
         let other =
-            Identity { name: "other".to_owned(), ..first.clone() }.check(&home).unwrap_err();
+            Identity { name: "other".to_owned(), ..first.clone() }.check(&run_store).unwrap_err();
         assert!(
             other.to_string().contains("belongs to default/gsm8k (uid u2) with its own run"),
             "{other}"
         );
-        let changed = Identity { spec_hash: "bb".to_owned(), ..first }.check(&home).unwrap_err();
+        let changed =
+            Identity { spec_hash: "bb".to_owned(), ..first }.check(&run_store).unwrap_err();
         assert!(
             changed.to_string().contains("with another model or kind of algorithm"),
             "{changed}"

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
-use rljob_storage::{Home, StorageError, whereabouts};
+use rljob_storage::{RunStore, StorageError, coordinator_resolver};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -54,8 +54,8 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let config = read_config(options)?;
-    let (identity, home) = (Identity::of(&config)?, Home::of(&config)?);
-    tokio::task::spawn_blocking(move || identity.check(&home)).await??;
+    let (identity, run_store) = (Identity::of(&config)?, RunStore::of(&config)?);
+    tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
@@ -77,8 +77,9 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let files = coordinator.files.clone();
     coordinator.store.call(move |journal| files.catch_up(journal)).await?;
     if let Some(address) = options.address {
-        let home = coordinator.home.clone();
-        tokio::task::spawn_blocking(move || whereabouts::announce(&home, address)).await??;
+        let run_store = coordinator.run_store.clone();
+        tokio::task::spawn_blocking(move || coordinator_resolver::announce(&run_store, address))
+            .await??;
     }
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(driver::tick(Arc::clone(&coordinator)));
@@ -132,8 +133,8 @@ pub(crate) async fn open(
     epoch: u64,
 ) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
-    let home = Home::of(&config)?;
-    let store = claim(&config, &home, incarnation, epoch).await?;
+    let run_store = RunStore::of(&config)?;
+    let store = claim(&config, &run_store, incarnation, epoch).await?;
     let files = Files::open(&config.run_directory)?;
     let (record, mut facts, newest_metrics, newest_evaluation) = store
         .call(move |journal| {
@@ -158,7 +159,7 @@ pub(crate) async fn open(
             .context("failed to read the run's state from the journal")?,
         None => Record::default(),
     };
-    let listed = home.clone();
+    let listed = run_store.clone();
     let listed = tokio::task::spawn_blocking(move || {
         Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?))
     });
@@ -182,7 +183,7 @@ pub(crate) async fn open(
     let metrics = Metrics::new()?;
     Ok(Coordinator::new(Parts {
         config,
-        home,
+        run_store,
         incarnation,
         clock,
         store,
@@ -195,30 +196,30 @@ pub(crate) async fn open(
     }))
 }
 
-/// The journal of a run whose home is this coordinator's from now on.
+/// The journal of a run whose run store is this coordinator's from now on.
 async fn claim(
     config: &RunConfig,
-    home: &Home,
+    run_store: &RunStore,
     incarnation: u64,
     epoch: u64,
 ) -> anyhow::Result<Store> {
-    let (config, home) = (config.clone(), home.clone());
+    let (config, run_store) = (config.clone(), run_store.clone());
     let claimed = tokio::task::spawn_blocking(move || {
         let (identity, directory) = (Identity::of(&config)?, &config.run_directory);
         std::fs::create_dir_all(directory)
             .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
-        identity.check(&home)?;
+        identity.check(&run_store)?;
         let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
-        let store = match &home {
-            Home::Folder(_) => Store::new(Journal::open(&fence.journal())?, fence),
-            Home::Bucket(bucket) => {
-                copies::fetch(&home, directory)?;
+        let store = match &run_store {
+            RunStore::Folder(_) => Store::new(Journal::open(&fence.journal())?, fence),
+            RunStore::Bucket(bucket) => {
+                copies::fetch(&run_store, directory)?;
                 let (mirror, journal) =
                     Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
                 Store::mirrored(journal, mirror, fence)
             }
         };
-        identity.claim(&home, || Ok(store.call_blocking(renew)?))?;
+        identity.claim(&run_store, || Ok(store.call_blocking(renew)?))?;
         anyhow::Ok(store)
     });
     claimed.await?

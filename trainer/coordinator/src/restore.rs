@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rljob_crds::RunConfig;
 use rljob_protocol::supervisor::Restore;
-use rljob_storage::{Home, StorageError};
+use rljob_storage::{RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoints;
@@ -25,10 +25,10 @@ pub enum RestoreError {
     None {
         /// The job.
         job: String,
-        /// Its run's home.
+        /// Its run's run store.
         place: String,
     },
-    /// The other job's home.
+    /// The other job's run store.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// The journal.
@@ -84,9 +84,9 @@ fn at(path: &str) -> Option<Restore> {
 }
 
 async fn newest(config: &RunConfig, job: &str) -> Result<Restore, RestoreError> {
-    let place = config.home().with_file_name(job);
-    let home = Home::at(&place, config.bucket.as_ref())?;
-    let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&home))
+    let place = config.run_store().with_file_name(job);
+    let run_store = RunStore::at(&place, config.bucket.as_ref())?;
+    let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&run_store))
         .await
         .map_err(StoreError::from)??;
     let none = || RestoreError::None { job: job.to_owned(), place: place.display().to_string() };

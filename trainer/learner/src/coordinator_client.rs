@@ -16,7 +16,7 @@ use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
 };
 use rljob_protocol::supervisor::EPOCH_HEADER;
-use rljob_storage::whereabouts::Whereabouts;
+use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
@@ -96,11 +96,11 @@ pub struct CoordinatorClient {
 }
 
 impl CoordinatorClient {
-    /// A client of the coordinator at `base`, whose name leads where `whereabouts` says and whose
+    /// A client of the coordinator at `base`, whose name leads where `resolver` says and whose
     /// epoch is at least `epoch`, with the token in the file `token`.
     pub fn new(
         base: &str,
-        whereabouts: Whereabouts,
+        resolver: CoordinatorResolver,
         token: PathBuf,
         epoch: u64,
         attempt: u32,
@@ -114,7 +114,7 @@ impl CoordinatorClient {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
-            .dns_resolver(Arc::new(whereabouts));
+            .dns_resolver(Arc::new(resolver));
         let http = http
             .no_proxy()
             .build()

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
 use rljob_protocol::version::Version;
-use rljob_storage::Home;
+use rljob_storage::RunStore;
 
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Place, Snapshot};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
@@ -73,7 +73,7 @@ pub struct Learner {
     /// Steps done.
     pub steps_done: u32,
     /// Where the run is kept.
-    pub home: Home,
+    pub run_store: RunStore,
     /// The run directory.
     pub run_directory: PathBuf,
     /// Writes checkpoints.
@@ -223,9 +223,9 @@ impl Learner {
         let snapshot = Snapshot::take(
             blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]),
         )?;
-        let (folder, bucket) = match &self.home {
-            Home::Folder(_) => (path.to_owned(), None),
-            Home::Bucket(bucket) => (
+        let (folder, bucket) = match &self.run_store {
+            RunStore::Folder(_) => (path.to_owned(), None),
+            RunStore::Bucket(bucket) => (
                 self.run_directory.join(CHECKPOINTS_DIR).join(version.to_string()),
                 Some(bucket.clone()),
             ),

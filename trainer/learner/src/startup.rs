@@ -11,8 +11,8 @@ use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
-use rljob_storage::whereabouts::Whereabouts;
-use rljob_storage::{Home, StorageError};
+use rljob_storage::coordinator_resolver::CoordinatorResolver;
+use rljob_storage::{RunStore, StorageError};
 use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
 
@@ -82,7 +82,7 @@ pub enum StartError {
     /// libtorch's settings or the group failed.
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
-    /// The run's home cannot be reached.
+    /// The run's run store cannot be reached.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// No HTTP client.
@@ -115,12 +115,14 @@ impl StartError {
 /// libtorch's number of threads.
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
     // A large checkpoint on its way to a bucket, or from there, is no hang.
-    let at =
-        |path| Home::at(path, config.bucket.as_ref()).map(|home| home.on_answer(pulse::advance));
-    let home = Home::of(&config)?.on_answer(pulse::advance);
+    let at = |path| {
+        RunStore::at(path, config.bucket.as_ref())
+            .map(|run_store| run_store.on_answer(pulse::advance))
+    };
+    let run_store = RunStore::of(&config)?.on_answer(pulse::advance);
     let (restored_from, target) = (
         place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?,
-        Target::of(&config, &home),
+        Target::of(&config, &run_store),
     );
     let RunConfig { spec, model_directory, run_directory, .. } = config;
     rljob_collective::set_num_threads(threads);
@@ -133,7 +135,7 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
         .recomputing(spec.training.activations == Activations::Recompute);
     let client = CoordinatorClient::new(
         &place.coordinator,
-        Whereabouts::of(home.clone()),
+        CoordinatorResolver::of(run_store.clone()),
         place.tokens.join(TOKEN_LEARNER),
         place.epoch,
         place.attempt,
@@ -164,7 +166,7 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
         model_directory,
         client,
         steps_done,
-        home,
+        run_store,
         run_directory,
         checkpoints,
         exports,
@@ -203,7 +205,7 @@ pub fn restored_trainer(
     spec: RLJobSpec,
     model: Model,
     ranks: Rc<Ranks>,
-    checkpoint: (Version, &Home),
+    checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
     let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.training.precision));

@@ -11,6 +11,8 @@
 //!  coordinator ── SGLang's HTTP ─────────────────▶ engines              sglang, answer
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod version;
 
 pub mod desired;

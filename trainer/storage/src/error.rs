@@ -34,12 +34,12 @@ pub enum StorageError {
         expected: u64,
     },
     /// A name outside the store.
-    #[error("`{path}` is not in `{home}`")]
+    #[error("`{path}` is not in `{run_store}`")]
     Outside {
         /// The name.
         path: String,
         /// The store.
-        home: String,
+        run_store: String,
     },
     /// No runtime for the client.
     #[error("failed to start the threads of the S3 client")]

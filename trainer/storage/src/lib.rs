@@ -2,8 +2,8 @@
 //! S3-compatible store. Blocking calls, from any thread that may block.
 //!
 //! ```text
-//!  Home::Folder   <run directory>/checkpoints/…      files; who writes them gives them their names when they are whole and synced
-//!  Home::Bucket   s3://bucket/<prefix>/checkpoints/…  objects; each is there whole or not at all
+//!  RunStore::Folder   <run directory>/checkpoints/…      files; who writes them gives them their names when they are whole and synced
+//!  RunStore::Bucket   s3://bucket/<prefix>/checkpoints/…  objects; each is there whole or not at all
 //! ```
 //!
 //! No store can rename a folder, so a folder is complete when its marker is in it (`manifest.json`,
@@ -11,12 +11,12 @@
 //! here.
 
 mod bucket;
+pub mod coordinator_resolver;
 mod credentials;
 mod error;
-mod home;
+mod run_store;
 mod upload;
-pub mod whereabouts;
 
 pub use bucket::Bucket;
 pub use error::StorageError;
-pub use home::{Folder, Home};
+pub use run_store::{Folder, RunStore};

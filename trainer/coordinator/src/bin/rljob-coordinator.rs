@@ -26,7 +26,7 @@ struct Arguments {
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Address at which supervisors and learners reach it, for them to be found in the run's home.
+    /// Address at which supervisors and learners reach it, for them to be found in the run's run store.
     /// Default: they go by its name.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,

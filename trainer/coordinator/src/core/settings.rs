@@ -55,7 +55,7 @@ impl Settings {
             method: spec.weight_sync.method,
             engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),
             restore_from: None,
-            run_directory: config.home(),
+            run_directory: config.run_store(),
         }
     }
 

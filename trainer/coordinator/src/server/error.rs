@@ -29,9 +29,9 @@ pub enum Refused {
     /// The journal failed: asking again may help.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The run's home cannot be looked at: asking again may help.
+    /// The run's run store cannot be looked at: asking again may help.
     #[error(transparent)]
-    Home(#[from] StorageError),
+    RunStore(#[from] StorageError),
     /// The batch cannot be made.
     #[error(transparent)]
     Batch(#[from] ServeError),
@@ -51,7 +51,7 @@ impl IntoResponse for Refused {
             Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Store(_) | Self::Home(_) | Self::Batch(_) | Self::Metrics(_) => {
+            Self::Store(_) | Self::RunStore(_) | Self::Batch(_) | Self::Metrics(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
         };

@@ -177,10 +177,11 @@ pub async fn checkpoint(
     Json(report): Json<CheckpointReport>,
 ) -> Result<StatusCode, Refused> {
     let CheckpointReport { attempt, version, path } = report;
-    let home = coordinator.home.clone();
-    let complete = tokio::task::spawn_blocking(move || checkpoints::is_complete(&home, version))
-        .await
-        .map_err(StoreError::from)?;
+    let run_store = coordinator.run_store.clone();
+    let complete =
+        tokio::task::spawn_blocking(move || checkpoints::is_complete(&run_store, version))
+            .await
+            .map_err(StoreError::from)?;
     if version.step != step || !complete? {
         return Err(Refusal::Invalid(format!(
             "no complete checkpoint of step {step} is at {}",
@@ -204,11 +205,11 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
     let known = coordinator
         .read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone())))
         .await;
-    let (Some((keep_last, usable)), home) = (known, coordinator.home.clone()) else {
+    let (Some((keep_last, usable)), run_store) = (known, coordinator.run_store.clone()) else {
         return Ok(());
     };
     let kept = match tokio::task::spawn_blocking(move || {
-        checkpoints::prune(&home, &usable, keep_last, attempt)
+        checkpoints::prune(&run_store, &usable, keep_last, attempt)
     })
     .await
     {
@@ -290,9 +291,9 @@ async fn prune_exports(coordinator: &Coordinator) {
     else {
         return;
     };
-    let home = coordinator.home.clone();
+    let run_store = coordinator.run_store.clone();
     if let Ok(Err(error)) =
-        tokio::task::spawn_blocking(move || exports::prune(&home, keep_last)).await
+        tokio::task::spawn_blocking(move || exports::prune(&run_store, keep_last)).await
     {
         tracing::warn!(error = %crate::error_line(&error), "failed to remove old exports");
     }

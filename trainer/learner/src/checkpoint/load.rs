@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use rljob_protocol::version::Version;
-use rljob_storage::{Home, StorageError};
+use rljob_storage::{RunStore, StorageError};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
@@ -31,7 +31,7 @@ pub struct Restored {
 /// [`CheckpointError::Torn`] if a file is missing, cut off or altered; [`CheckpointError::Other`]
 /// if it is another checkpoint or of another model.
 pub fn load(
-    folder: &Home,
+    folder: &RunStore,
     version: Version,
     model: &ModelShape,
     rank: u32,
@@ -119,7 +119,7 @@ fn copy_block(
 }
 
 fn check_identity(
-    folder: &Home,
+    folder: &RunStore,
     manifest: &Manifest,
     version: Version,
     model: &ModelShape,
@@ -150,7 +150,7 @@ fn check_identity(
     Ok(())
 }
 
-fn read_manifest(folder: &Home) -> Result<Manifest, CheckpointError> {
+fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {
     let place = folder.place(MANIFEST_FILE);
     let missing = || StorageError::Io {
         action: "read",
@@ -163,7 +163,7 @@ fn read_manifest(folder: &Home) -> Result<Manifest, CheckpointError> {
 }
 
 /// Every file is listed and has its size; checksums follow for those that are read.
-fn check_files(folder: &Home, manifest: &Manifest) -> Result<(), CheckpointError> {
+fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointError> {
     let expected: Vec<String> =
         (0..manifest.world_size).map(|rank| shard_file(rank, manifest.world_size)).collect();
     if !manifest.files.iter().map(|entry| &entry.name).eq(&expected) {
@@ -187,7 +187,7 @@ fn check_files(folder: &Home, manifest: &Manifest) -> Result<(), CheckpointError
     Ok(())
 }
 
-fn read_checked(folder: &Home, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
+fn read_checked(folder: &RunStore, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
     let place = folder.place(&entry.name);
     let bytes = folder.read(&entry.name)?.ok_or_else(|| torn(&place, "is missing".to_owned()))?;
     let sha256 = hex(&Sha256::digest(&bytes));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rljob_protocol::version::Version;
-use rljob_storage::Home;
+use rljob_storage::RunStore;
 use tch::{Kind, Tensor};
 
 use super::manifest::shard_file;
@@ -69,7 +69,7 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 
 fn refusal(folder: &Path, version: Version, model: &ModelShape) -> String {
     let error: Result<Restored, CheckpointError> =
-        load(&Home::Folder(folder.to_owned()), version, model, 0, 2);
+        load(&RunStore::Folder(folder.to_owned()), version, model, 0, 2);
     error.unwrap_err().to_string().replace(&folder.display().to_string(), "DIR")
 }
 
@@ -79,7 +79,7 @@ fn a_checkpoint_gives_back_the_same_bits_on_as_many_ranks() {
     save(folder.path(), 2);
     for rank in 0..2 {
         let restored =
-            load(&Home::Folder(folder.path().to_owned()), VERSION, &model(), rank, 2).unwrap();
+            load(&RunStore::Folder(folder.path().to_owned()), VERSION, &model(), rank, 2).unwrap();
         assert_eq!(bits(&restored.blocks), bits(&shards(rank, 2)));
         assert_eq!(restored.optimizer, PROGRESS);
     }
@@ -91,9 +91,14 @@ fn a_checkpoint_of_two_ranks_is_read_by_one_or_three() {
     save(folder.path(), 2);
     for world_size in [1, 3] {
         for rank in 0..world_size {
-            let restored =
-                load(&Home::Folder(folder.path().to_owned()), VERSION, &model(), rank, world_size)
-                    .unwrap();
+            let restored = load(
+                &RunStore::Folder(folder.path().to_owned()),
+                VERSION,
+                &model(),
+                rank,
+                world_size,
+            )
+            .unwrap();
             assert_eq!(
                 bits(&restored.blocks),
                 bits(&shards(rank, world_size)),

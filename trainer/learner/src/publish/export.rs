@@ -8,7 +8,7 @@ use rljob_crds::RunConfig;
 use rljob_crds::names::EXPORT_COMPLETE_FILE;
 use rljob_protocol::learner::WeightsReady;
 use rljob_protocol::version::Version;
-use rljob_storage::{Bucket, Home, StorageError};
+use rljob_storage::{Bucket, RunStore, StorageError};
 
 use super::{PublishError, Staged, disk};
 use crate::background::Background;
@@ -18,25 +18,26 @@ use crate::coordinator_client::CoordinatorClient;
 #[derive(Clone, Debug)]
 pub struct Target {
     /// What the coordinator's paths start with.
-    home: PathBuf,
+    run_store: PathBuf,
     run_directory: PathBuf,
     bucket: Option<Bucket>,
 }
 
 impl Target {
     /// The target of a run.
-    pub fn of(config: &RunConfig, home: &Home) -> Self {
-        let bucket = if let Home::Bucket(bucket) = home { Some(bucket.clone()) } else { None };
-        Self { home: config.home(), run_directory: config.run_directory.clone(), bucket }
+    pub fn of(config: &RunConfig, run_store: &RunStore) -> Self {
+        let bucket =
+            if let RunStore::Bucket(bucket) = run_store { Some(bucket.clone()) } else { None };
+        Self { run_store: config.run_store(), run_directory: config.run_directory.clone(), bucket }
     }
 
     /// The local folder of what the coordinator names.
     fn folder(&self, path: &Path) -> Result<PathBuf, StorageError> {
         let outside = |_| StorageError::Outside {
             path: path.display().to_string(),
-            home: self.home.display().to_string(),
+            run_store: self.run_store.display().to_string(),
         };
-        Ok(self.run_directory.join(path.strip_prefix(&self.home).map_err(outside)?))
+        Ok(self.run_directory.join(path.strip_prefix(&self.run_store).map_err(outside)?))
     }
 
     /// Brings a local folder to the bucket, if there is one: its marker last, after what another

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rljob_crds::BucketConfig;
-use rljob_storage::{Bucket, Folder, Home};
+use rljob_storage::{Bucket, Folder, RunStore};
 use rljob_tests::S3;
 use rljob_tests::link::{Fault, Link};
 use rljob_tests::s3::{ACCESS_KEY, BUCKET, SECRET_KEY};
@@ -63,27 +63,27 @@ fn complete(name: &str, complete: bool) -> Folder {
 fn objects_are_written_found_measured_and_removed_with_their_folder() {
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path());
-    let home = Home::Bucket(bucket.clone());
+    let run_store = RunStore::Bucket(bucket.clone());
     assert_eq!(
         (
-            home.read("a/x").unwrap(),
-            home.size("a/x").unwrap(),
-            home.folders("a", "marker").unwrap()
+            run_store.read("a/x").unwrap(),
+            run_store.size("a/x").unwrap(),
+            run_store.folders("a", "marker").unwrap()
         ),
         (None, None, vec![])
     );
     for name in ["c/one/x", "c/one/marker", "c/two/x", "c/twofold/marker", "other/marker"] {
         bucket.put(name, name.into()).unwrap();
     }
-    assert_eq!(home.read("c/one/x").unwrap().unwrap(), b"c/one/x");
-    assert_eq!(home.size("c/one/x").unwrap(), Some(7));
-    let folders = || home.folders("c", "marker").unwrap();
+    assert_eq!(run_store.read("c/one/x").unwrap().unwrap(), b"c/one/x");
+    assert_eq!(run_store.size("c/one/x").unwrap(), Some(7));
+    let folders = || run_store.folders("c", "marker").unwrap();
     assert_eq!(
         folders(),
         [complete("one", true), complete("two", false), complete("twofold", true)]
     );
-    home.remove_folder("c/two", "marker").unwrap();
-    home.remove_folder("c/one", "marker").unwrap();
+    run_store.remove_folder("c/two", "marker").unwrap();
+    run_store.remove_folder("c/one", "marker").unwrap();
     assert_eq!(folders(), [complete("twofold", true)]);
     assert_eq!(
         s3.keys(""),
@@ -107,8 +107,8 @@ fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
         "every part and every range is told of"
     );
     assert_eq!(
-        Home::Bucket(bucket).sha256("large").unwrap(),
-        Home::Folder(scratch.path().to_owned()).sha256("large").unwrap()
+        RunStore::Bucket(bucket).sha256("large").unwrap(),
+        RunStore::Folder(scratch.path().to_owned()).sha256("large").unwrap()
     );
     assert_eq!((s3.keys(""), s3.unfinished_parts()), (vec![format!("{PREFIX}/large")], 0));
 }
@@ -230,7 +230,7 @@ fn wrong_keys_and_a_missing_bucket_are_errors_at_once_that_name_no_secret() {
     fs::write(scratch.path().join("AWS_SECRET_ACCESS_KEY"), SECRET_KEY).unwrap();
     bucket.put("x", vec![]).unwrap();
     let elsewhere =
-        Home::at(Path::new("s3://elsewhere/x"), Some(&config(s3.endpoint(), scratch.path())))
+        RunStore::at(Path::new("s3://elsewhere/x"), Some(&config(s3.endpoint(), scratch.path())))
             .unwrap();
     let none = elsewhere.folders("c", "marker").unwrap_err();
     assert!(

@@ -21,8 +21,8 @@ use anyhow::Context;
 use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
-use rljob_storage::Home;
-use rljob_storage::whereabouts::Whereabouts;
+use rljob_storage::RunStore;
+use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -86,7 +86,7 @@ async fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = read_config(&arguments.config)?;
-    let whereabouts = Whereabouts::of(Home::of(&config)?);
+    let resolver = CoordinatorResolver::of(RunStore::of(&config)?);
     let settings = settings(&arguments, &config)?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
@@ -106,7 +106,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     let (beat, last_beat) = watch::channel(Instant::now());
-    let supervisor = Supervisor::new(settings, whereabouts, beat)?.run(shutdown);
+    let supervisor = Supervisor::new(settings, resolver, beat)?.run(shutdown);
     let Some(port) = arguments.health_port else { return Ok(supervisor.await?) };
     tokio::select! {
         ended = supervisor => Ok(ended?),

@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_protocol::supervisor::{EPOCH_HEADER, Order, SupervisorReport};
-use rljob_storage::whereabouts::Whereabouts;
+use rljob_storage::coordinator_resolver::CoordinatorResolver;
 
 use crate::supervisor::Settings;
 
@@ -61,12 +61,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// To the coordinator of these settings, whose name leads where `whereabouts` says.
-    pub fn new(settings: &Settings, whereabouts: Whereabouts) -> reqwest::Result<Self> {
+    /// To the coordinator of these settings, whose name leads where `resolver` says.
+    pub fn new(settings: &Settings, resolver: CoordinatorResolver) -> reqwest::Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
-            .dns_resolver(Arc::new(whereabouts))
+            .dns_resolver(Arc::new(resolver))
             .no_proxy();
         let url = format!("{}/v1/supervisors/{}", settings.coordinator, settings.name);
         Ok(Self { http: http.build()?, url, token: settings.tokens.join(TOKEN_LEARNER) })

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
-use rljob_storage::whereabouts::Whereabouts;
+use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -86,14 +86,14 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor without learners, whose coordinator's name leads where `whereabouts` says.
+    /// A supervisor without learners, whose coordinator's name leads where `resolver` says.
     /// `beat` is told the time of every turn of its loop.
     pub fn new(
         settings: Settings,
-        whereabouts: Whereabouts,
+        resolver: CoordinatorResolver,
         beat: watch::Sender<Instant>,
     ) -> Result<Self, SupervisorError> {
-        let reporter = Reporter::new(&settings, whereabouts).map_err(SupervisorError::Client)?;
+        let reporter = Reporter::new(&settings, resolver).map_err(SupervisorError::Client)?;
         Ok(Self {
             settings,
             reporter,

@@ -11,10 +11,10 @@ use crate::ranks::Ranks;
 
 /// The Python of a SGLang environment, and a model beside it; none if they are not installed.
 fn python_and_model() -> Option<(PathBuf, PathBuf)> {
-    let home = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
+    let run_store = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
     let python = std::env::var_os("RLJOB_PYTHON")
-        .map_or_else(|| home.join("venv/bin/python"), PathBuf::from);
-    let model = home.join("models/tiny-llama");
+        .map_or_else(|| run_store.join("venv/bin/python"), PathBuf::from);
+    let model = run_store.join("models/tiny-llama");
     (python.exists() && model.join("config.json").exists()).then_some((python, model))
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use rljob_crds::RLJobSpec;
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
-use rljob_storage::Home;
+use rljob_storage::RunStore;
 use serde_json::json;
 use tch::{Kind, Tensor};
 
@@ -43,7 +43,7 @@ fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
 }
 
 fn restored(spec: &RLJobSpec, folder: &Path, restore: &Restore, ranks: Rc<Ranks>) -> Trainer {
-    let checkpoint = (restore.version, &Home::Folder(restore.path.clone()));
+    let checkpoint = (restore.version, &RunStore::Folder(restore.path.clone()));
     restored_trainer(
         spec.clone(),
         Model::new(ModelConfig::from_folder(folder).unwrap()),

@@ -1,8 +1,8 @@
-//! Where a run's coordinator is. A coordinator that may act writes its address into the run's home,
+//! Where a run's coordinator is. A coordinator that may act writes its address into the run's run store,
 //! and who calls it looks there instead of asking for its name.
 //!
 //! ```text
-//!  coordinator, once the home is its own ──▶ coordinator-address ◀── supervisors, learners: at every new connection
+//!  coordinator, once the run store is its own ──▶ coordinator-address ◀── supervisors, learners: at every new connection
 //! ```
 //!
 //! A name leads to the pod before for as long as caches of DNS keep it, which is 30 s in many
@@ -15,31 +15,31 @@ use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use crate::{Home, StorageError};
+use crate::{RunStore, StorageError};
 
 const FILE: &str = "coordinator-address";
 /// A store that does not answer within this time is not waited for: the name may do.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Says in a home that its coordinator is at `address`. Blocks.
+/// Says in a run store that its coordinator is at `address`. Blocks.
 ///
 /// # Errors
-/// A home that cannot be written to.
-pub fn announce(home: &Home, address: IpAddr) -> Result<(), StorageError> {
-    home.put(FILE, address.to_string().into_bytes())
+/// A run store that cannot be written to.
+pub fn announce(run_store: &RunStore, address: IpAddr) -> Result<(), StorageError> {
+    run_store.put(FILE, address.to_string().into_bytes())
 }
 
-/// Finds the coordinator of the run that is kept in this home; by its name as long as none has
+/// Finds the coordinator of the run that is kept in this run store; by its name as long as none has
 /// announced itself there.
 #[derive(Clone, Debug)]
-pub struct Whereabouts(Home);
+pub struct CoordinatorResolver(RunStore);
 
-impl Whereabouts {
-    /// Of the run in this home.
-    pub fn of(home: Home) -> Self {
-        Self(match home {
-            Home::Bucket(bucket) => Home::Bucket(bucket.with_patience(PATIENCE)),
-            folder @ Home::Folder(_) => folder,
+impl CoordinatorResolver {
+    /// Of the run in this run store.
+    pub fn of(run_store: RunStore) -> Self {
+        Self(match run_store {
+            RunStore::Bucket(bucket) => RunStore::Bucket(bucket.with_patience(PATIENCE)),
+            folder @ RunStore::Folder(_) => folder,
         })
     }
 
@@ -53,20 +53,21 @@ impl Whereabouts {
     }
 }
 
-impl Resolve for Whereabouts {
+impl Resolve for CoordinatorResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let home = self.clone();
+        let run_store = self.clone();
         Box::pin(async move {
             // The port is the URL's.
-            let found: Addrs = match tokio::task::spawn_blocking(move || home.address()).await? {
-                Some(address) => Box::new(std::iter::once(SocketAddr::new(address, 0))),
-                None => Box::new(
-                    tokio::net::lookup_host((name.as_str(), 0))
-                        .await?
-                        .collect::<Vec<_>>()
-                        .into_iter(),
-                ),
-            };
+            let found: Addrs =
+                match tokio::task::spawn_blocking(move || run_store.address()).await? {
+                    Some(address) => Box::new(std::iter::once(SocketAddr::new(address, 0))),
+                    None => Box::new(
+                        tokio::net::lookup_host((name.as_str(), 0))
+                            .await?
+                            .collect::<Vec<_>>()
+                            .into_iter(),
+                    ),
+                };
             Ok(found)
         })
     }
@@ -74,16 +75,16 @@ impl Resolve for Whereabouts {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE, Home, Resolve, Whereabouts, announce};
+    use super::{CoordinatorResolver, FILE, Resolve, RunStore, announce};
 
     #[tokio::test]
     async fn a_coordinator_is_where_the_last_one_announced_itself_and_before_that_where_its_name_leads()
      {
         let folder = tempfile::tempdir().unwrap();
-        let home = Home::Folder(folder.path().to_owned());
-        let whereabouts = Whereabouts::of(home.clone());
+        let run_store = RunStore::Folder(folder.path().to_owned());
+        let resolver = CoordinatorResolver::of(run_store.clone());
         let found = || async {
-            whereabouts
+            resolver
                 .resolve("localhost".parse().unwrap())
                 .await
                 .unwrap()
@@ -91,8 +92,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(found().await.contains(&"127.0.0.1:0".to_owned()));
-        announce(&home, "10.1.2.3".parse().unwrap()).unwrap();
-        announce(&home, "fd00::7".parse().unwrap()).unwrap();
+        announce(&run_store, "10.1.2.3".parse().unwrap()).unwrap();
+        announce(&run_store, "fd00::7".parse().unwrap()).unwrap();
         assert_eq!(found().await, ["[fd00::7]:0"]);
         std::fs::write(folder.path().join(FILE), "torn").unwrap();
         assert!(found().await.contains(&"127.0.0.1:0".to_owned()));

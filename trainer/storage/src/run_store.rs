@@ -1,4 +1,4 @@
-//! A run's home, and what coordinator and learners do alike in both kinds: list folders, read,
+//! A run's run store, and what coordinator and learners do alike in both kinds: list folders, read,
 //! measure, remove.
 
 use std::fs::{self, File};
@@ -12,14 +12,14 @@ use crate::{Bucket, StorageError};
 
 /// Where a run is kept.
 #[derive(Clone, Debug)]
-pub enum Home {
+pub enum RunStore {
     /// A folder that every process of the run sees.
     Folder(PathBuf),
     /// A prefix of a bucket.
     Bucket(Bucket),
 }
 
-/// A folder in a home.
+/// A folder in a run store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
     /// Its name.
@@ -28,8 +28,8 @@ pub struct Folder {
     pub complete: bool,
 }
 
-impl Home {
-    /// The home of a run.
+impl RunStore {
+    /// The run store of a run.
     pub fn of(config: &RunConfig) -> Result<Self, StorageError> {
         match &config.bucket {
             Some(bucket) => Ok(Self::Bucket(Bucket::open(bucket)?)),
@@ -37,7 +37,7 @@ impl Home {
         }
     }
 
-    /// A folder of any run, absolute or `s3://bucket/prefix`, as a home of its own; a bucket is
+    /// A folder of any run, absolute or `s3://bucket/prefix`, as a run store of its own; a bucket is
     /// reached as the run's own is.
     pub fn at(path: &Path, config: Option<&BucketConfig>) -> Result<Self, StorageError> {
         match (config, path.to_str().and_then(|path| path.strip_prefix("s3://")?.split_once('/'))) {
