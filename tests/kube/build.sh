@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the Kubernetes that the tests run on, from Go modules, into the user's cache: kube (Kubernetes 1.37, etcd and CoreDNS in one
-# binary, a link for each program) and pause. Prints the folder.   usage: build.sh
-# Cold: 6 minutes on 2 cores; nothing is done when the folder is complete. Needs Go; another version than go.mod's is fetched by Go itself.
+# Builds the Kubernetes of the tests from Go modules into the user's cache: kube (Kubernetes 1.37, etcd and CoreDNS in one
+# binary, with a link for each program) and pause. Prints the folder.   usage: build.sh
+# A first build takes 6 minutes on 2 cores; a complete folder is left unchanged. Requires Go, which downloads the version of go.mod.
 set -euo pipefail
 cd "$(dirname "$0")"
 version=1.37.0
@@ -9,9 +9,9 @@ programs=(etcd coredns kube-apiserver kube-controller-manager kube-scheduler kub
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/rljob/kube-$version
 mkdir -p "$folder"
 exec 9>"$folder/.lock"
-flock 9 # two builds at once would only slow each other down
+flock 9 # serializes concurrent builds
 
-# What a build leaves appears under its final name only when it is whole.
+# Renames the output only after a complete build.
 build() { # output, package, linker flags
     [ -x "$folder/$1" ] && return
     echo "setup: building $1 for Kubernetes $version (some minutes the first time)" >&2

@@ -1,7 +1,7 @@
-// Command kube is the programs of a Kubernetes cluster in one binary: Kubernetes' own, etcd and CoreDNS.
+// Command kube contains all programs of a Kubernetes cluster, unmodified: Kubernetes, etcd and CoreDNS.
 //
-// The name it is called by says which of them runs (build.sh lays a link for each), so that one link step and one
-// copy of the shared code serve all. It adds nothing to the programs and takes nothing away.
+// The name of the executable selects the program (build.sh creates a link for each), so that the shared code is
+// compiled and linked once.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	_ "time/tzdata" // CronJobs name time zones; the nodes' machine may have no table of them
+	_ "time/tzdata" // time zones of CronJobs, which the host may lack
 
 	"github.com/coredns/coredns/coremain"
 	_ "github.com/coredns/coredns/plugin/bind"
@@ -31,20 +31,20 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// A program takes the arguments that its own binary would see, name included, and returns only to end the process.
+// A program takes os.Args and returns only to exit the process.
 type program func(arguments []string)
 
 var programs = map[string]program{
 	"etcd":                    etcdmain.Main,
 	"coredns":                 func([]string) { coremain.Run() },
-	"kube-apiserver":          ofCobra(apiserver.NewAPIServerCommand),
-	"kube-controller-manager": ofCobra(controllermanager.NewControllerManagerCommand),
-	"kube-scheduler":          ofCobra(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
-	"kubelet":                 ofCobra(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
-	"kubectl":                 ofCobra(kubectl.NewDefaultKubectlCommand),
+	"kube-apiserver":          cobraProgram(apiserver.NewAPIServerCommand),
+	"kube-controller-manager": cobraProgram(controllermanager.NewControllerManagerCommand),
+	"kube-scheduler":          cobraProgram(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
+	"kubelet":                 cobraProgram(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"kubectl":                 cobraProgram(kubectl.NewDefaultKubectlCommand),
 }
 
-func ofCobra(command func() *cobra.Command) program {
+func cobraProgram(command func() *cobra.Command) program {
 	return func([]string) { os.Exit(cli.Run(command())) }
 }
 
@@ -52,7 +52,7 @@ func main() {
 	name := filepath.Base(os.Args[0])
 	run, known := programs[name]
 	if !known {
-		fmt.Fprintf(os.Stderr, "kube: called as %q; call it by a link named as one of %q\n", name, slices.Sorted(maps.Keys(programs)))
+		fmt.Fprintf(os.Stderr, "kube: called as %q; use a link named as one of %q\n", name, slices.Sorted(maps.Keys(programs)))
 		os.Exit(2)
 	}
 	run(os.Args)

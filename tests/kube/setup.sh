@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that the test cluster needs on this machine: Debian packages for nodes, and Kubernetes itself.   usage: setup.sh
+# Installs the requirements of test clusters: Debian packages of nodes, and Kubernetes.   usage: setup.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 ../../scripts/packages.sh containerd=containerd ctr=containerd runc=runc /usr/lib/cni/bridge=containernetworking-plugins iptables=iptables \

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds Kubeflow Trainer and JobSet, which `make bench` measures RLJobs beside, from Go modules into the user's cache, with their CRDs. Prints the folder.
-# usage: build.sh
-# Cold: some minutes on 2 cores; nothing is done when the folder is complete. Needs Go; another version than go.mod's is fetched by Go itself.
+# Builds Kubeflow Trainer and JobSet, the peers of `make bench`, from Go modules into the user's cache, with their CRDs.
+# Prints the folder.   usage: build.sh
+# A first build takes minutes on 2 cores; a complete folder is left unchanged. Requires Go, which downloads the version of go.mod.
 set -euo pipefail
 cd "$(dirname "$0")"
 trainer=2.0.0 jobset=0.8.2 # as in go.mod
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/rljob/kubeflow-trainer-$trainer-jobset-$jobset
 mkdir -p "$folder"
 exec 9>"$folder/.lock"
-flock 9 # two builds at once would only slow each other down
+flock 9 # serializes concurrent builds
 
-# What a build leaves appears under its final name only when it is whole.
+# Renames the output only after a complete build.
 build() { # output, package, module, its CRDs
     [ -x "$folder/$1" ] && return
     echo "setup: building $2 (some minutes the first time)" >&2

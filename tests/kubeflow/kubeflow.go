@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package kubeflow names the programs that RLJobs are measured beside, so that go.mod pins them with everything they are built from.
+// Package kubeflow imports the peers of the benchmarks, so that go.mod pins them and their dependencies.
 package kubeflow
 
 import (

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package s3 names the S3 server that the tests run against, so that go.mod pins it with everything it is built from.
+// Package s3 imports the S3 server of the tests, so that go.mod pins it and its dependencies.
 package s3
 
 import _ "github.com/versity/versitygw/cmd/versitygw"

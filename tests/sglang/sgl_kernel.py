@@ -1,4 +1,4 @@
-"""Stands in for SGLang's compiled kernels, which are for GPUs: any name of it imports, any call says that there is none."""
+"""Stub of SGLang's compiled GPU kernels: every name imports, every call raises NotImplementedError."""
 
 import importlib.abc
 import importlib.machinery
@@ -15,7 +15,7 @@ def _names_of(module):
             raise AttributeError(name)
 
         def call(*_arguments, **_options):
-            raise NotImplementedError(f"{module}.{name} is not on this machine: sgl_kernel is a stand-in")
+            raise NotImplementedError(f"{module}.{name} is not available: sgl_kernel is a stub")
 
         call.__name__ = name
         return call
@@ -25,7 +25,7 @@ def _names_of(module):
 
 class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
-        # Where scalar_type is missing SGLang has its own.
+        # SGLang has a fallback for scalar_type.
         if name.startswith("sgl_kernel.") and name != "sgl_kernel.scalar_type":
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None

@@ -1,5 +1,5 @@
-//! Requests to the API server as JSON, with the administrator's certificate: what a test does many
-//! times a second, where a kubectl each would be slow.
+//! JSON client of the API server with administrator rights, for requests that tests repeat too
+//! often for kubectl.
 
 use std::fs;
 use std::path::Path;
@@ -11,20 +11,20 @@ use reqwest::{Certificate, Client, Identity, Method};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-/// Longest time of a request.
+/// Time limit of a request.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A client of one API server.
+/// Client of one API server.
 #[derive(Clone, Debug)]
 pub struct Api {
     http: Client,
-    /// Without an identity: for requests that bring a token.
+    /// Has no client certificate; for requests that carry a token.
     plain: Client,
     server: String,
 }
 
 impl Api {
-    /// For the user of a kubeconfig that [`crate::pki`] wrote.
+    /// Uses the user of a kubeconfig that [`crate::pki`] wrote.
     pub fn new(kubeconfig: &Path) -> Result<Self> {
         let config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)
             .with_context(|| format!("{} is not JSON", kubeconfig.display()))?;
@@ -46,27 +46,26 @@ impl Api {
         Ok(Self { http, plain, server: cluster["server"].as_str().unwrap_or_default().to_owned() })
     }
 
-    /// The object or list at a path.
+    /// GET of an object or list.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.send(Method::GET, path, "application/json", None)
     }
 
-    /// A JSON merge patch.
+    /// JSON merge patch (RFC 7386).
     pub fn patch(&self, path: &str, patch: &Value) -> Result<Value> {
         self.send(Method::PATCH, path, "application/merge-patch+json", Some(patch))
     }
 
-    /// A JSON patch (RFC 6902).
+    /// JSON patch (RFC 6902).
     pub fn edit(&self, path: &str, operations: &Value) -> Result<Value> {
         self.send(Method::PATCH, path, "application/json-patch+json", Some(operations))
     }
 
-    /// A POST.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
         self.send(Method::POST, path, "application/json", Some(object))
     }
 
-    /// A DELETE; `options` are DeleteOptions.
+    /// DELETE; `options` are DeleteOptions.
     pub fn delete(&self, path: &str, options: &Value) -> Result<Value> {
         self.send(Method::DELETE, path, "application/json", Some(options))
     }
@@ -96,16 +95,15 @@ impl Api {
         if !code.is_success() {
             bail!("{line}: {code}: {}", answer["message"].as_str().unwrap_or_default());
         }
-        ensure!(answer.is_object(), "{line}: {answer} is no object");
+        ensure!(answer.is_object(), "{line}: the response is not an object: {answer}");
         Ok(answer)
     }
 
-    /// The client itself.
     pub(crate) fn http(&self) -> &Client {
         &self.http
     }
 
-    /// A client that passes on what brings a token of its own.
+    /// Client without a certificate, for requests that carry a token.
     pub(crate) fn plain(&self) -> &Client {
         &self.plain
     }
@@ -116,18 +114,17 @@ impl Api {
     }
 }
 
-/// Where requests run, and the servers that tests play.
+/// Runtime of requests and of the servers that tests run.
 ///
-/// # Panics
-/// Where no thread can be started.
+/// # Panics Panics if no thread can be started.
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    #[expect(clippy::expect_used, reason = "without threads no test runs")]
+    #[expect(clippy::expect_used, reason = "no test can run without threads")]
     RUNTIME.get_or_init(|| {
         Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
-            .expect("no threads for the tests' runtime")
+            .expect("failed to start the runtime's threads")
     })
 }

@@ -1,5 +1,5 @@
-//! What a user asked of the API server, and by which right it was answered: the API server's own
-//! audit log.
+//! Requests of one user and the RBAC bindings that allowed them, read from the API server's audit
+//! log.
 
 use std::fs;
 use std::path::Path;
@@ -10,29 +10,32 @@ use serde_json::{Value, json};
 const POLICY: &str = "audit-policy.json";
 const LOG: &str = "logs/audit.log";
 
-/// A request, as a rule of RBAC would name it.
+/// A request, in the terms of an RBAC rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asked {
-    /// API group; empty for the core.
+pub struct AuditedRequest {
+    /// API group; empty for the core group.
     pub group: String,
-    /// Plural, with its subresource: `pods/status`.
+    /// Plural with subresource, for example `pods/status`.
     pub resource: String,
     /// `get`, `list`, `watch`, `create`, …
     pub verb: String,
-    /// Empty for lists over all namespaces and for what is in none.
+    /// Empty for cluster-wide lists and cluster-scoped objects.
     pub namespace: String,
     /// Empty for lists.
     pub name: String,
-    /// The answer's HTTP status.
+    /// HTTP status of the response.
     pub code: u64,
-    /// The authorizer's words: which binding of which role allows it; empty where none does.
+    /// The authorizer's reason, which names the binding and role; empty if denied.
     pub reason: String,
 }
 
-/// Writes the policy into the folder of a cluster's state; gives the API server's arguments.
+/// Writes the audit policy into the cluster's state folder and returns the API server's arguments.
 pub(crate) fn arguments(state: &Path, user: &str) -> Result<[String; 2]> {
     let rules = json!([{"level": "Metadata", "users": [user]}, {"level": "None"}]);
-    let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules});
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": rules,
+    });
     fs::write(state.join(POLICY), policy.to_string()).context("cannot write the audit policy")?;
     Ok([
         format!("--audit-policy-file={}", state.join(POLICY).display()),
@@ -40,22 +43,22 @@ pub(crate) fn arguments(state: &Path, user: &str) -> Result<[String; 2]> {
     ])
 }
 
-/// Everything in the log so far, each request once for every stage that it went through.
-pub(crate) fn read(state: &Path) -> Result<Vec<Asked>> {
-    let text = fs::read_to_string(state.join(LOG)).context("the API server keeps no audit log")?;
-    // The last line may be on its way.
+/// All logged requests so far, one entry per request stage.
+pub(crate) fn read(state: &Path) -> Result<Vec<AuditedRequest>> {
+    let text = fs::read_to_string(state.join(LOG)).context("the API server has no audit log")?;
+    // The last line may be incomplete.
     Ok(text
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
-        .map(|event: Value| asked(&event))
+        .map(|event: Value| request(&event))
         .collect())
 }
 
-fn asked(event: &Value) -> Asked {
+fn request(event: &Value) -> AuditedRequest {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &event["objectRef"];
     let (resource, subresource) = (text(&object["resource"]), text(&object["subresource"]));
-    Asked {
+    AuditedRequest {
         group: text(&object["apiGroup"]),
         resource: if subresource.is_empty() {
             resource

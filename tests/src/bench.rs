@@ -1,10 +1,10 @@
-//! What benchmarks share: rounds in turn with a peer, medians, and the line that `make bench`
-//! prints for each row of its table.
+//! Shared parts of benchmarks: alternating rounds with a peer, medians, and the result lines of
+//! `make bench`.
 //!
 //! ```text
 //!  bench NAME RATIO AIM holds|short
 //! ```
-//! It asserts nothing: a row that is short is a figure, not a failure.
+//! Benchmarks do not fail: a result that misses its target is printed as `short`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -14,27 +14,27 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// What a ratio should be.
+/// Target of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aim {
-    /// This or more: a speed against the peer's.
+    /// Lower bound, for a speed relative to the peer's.
     AtLeast(f64),
-    /// This or less: a difference against its bound, or a time.
+    /// Upper bound, for a difference relative to its limit, or a time.
     AtMost(f64),
 }
 
-/// Prints a row: what was measured, in words, and the verdict.
+/// Prints the figures and the verdict of a row.
 pub fn row(name: &str, figures: &str, ratio: f64, aim: Aim) {
     note(name, figures);
     println!("{}", verdict(name, ratio, aim));
 }
 
-/// Prints what was measured and has no aim.
+/// Prints figures without a target.
 pub fn note(name: &str, figures: &str) {
     println!("{name}: {figures}; load average {}", load_average());
 }
 
-/// Prints why a row was not measured.
+/// Prints why a row was skipped.
 pub fn skipped(name: &str, why: &str) {
     println!("bench {name} skipped: {why}");
 }
@@ -48,8 +48,8 @@ fn verdict(name: &str, ratio: f64, aim: Aim) -> String {
     format!("bench {name} {ratio} {aim:.2} {}", if holds { "holds" } else { "short" })
 }
 
-/// Runs `ours` and `theirs` in turn, `rounds` times each after one round that does not count; the
-/// medians of what they answer.
+/// Runs `ours` and `theirs` alternately for `rounds` rounds after one warm-up round. Returns their
+/// medians.
 pub fn in_turn(
     rounds: usize,
     mut ours: impl FnMut() -> f64,
@@ -59,27 +59,25 @@ pub fn in_turn(
     (median(ours), median(theirs))
 }
 
-/// The median; the upper one of an even number.
+/// The median; the upper one if the number of values is even.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Of the last minute.
+/// Load average of the last minute.
 fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// A Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else that of the SGLang
-/// environment in the cache.
+/// Python with torch, transformers and aiohttp: `RLJOB_PYTHON`, else the cached SGLang environment.
 pub fn python() -> Option<PathBuf> {
     let cached = || Some(crate::files::cache().ok()?.join("sglang-0.5.12/venv/bin/python"));
     std::env::var_os("RLJOB_PYTHON").map(PathBuf::from).or_else(cached).filter(|path| path.exists())
 }
 
-/// A peer in a process of its own, which answers each line with a number. It ends when it is
-/// dropped.
+/// A peer process that answers each input line with a number. Killed on drop.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
@@ -87,22 +85,22 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts it.
     pub fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {command:?}"))?;
-        let answers = BufReader::new(child.stdout.take().context("no pipe from the peer")?);
+        let answers =
+            BufReader::new(child.stdout.take().context("the peer has no standard output")?);
         Ok(Self { child, answers })
     }
 
-    /// Its answer to a line.
+    /// Sends a line and returns the answer.
     pub fn ask(&mut self, line: &str) -> Result<f64> {
-        writeln!(self.child.stdin.as_mut().context("no pipe to the peer")?, "{line}")?;
+        writeln!(self.child.stdin.as_mut().context("the peer has no standard input")?, "{line}")?;
         let mut answer = String::new();
-        ensure!(self.answers.read_line(&mut answer)? > 0, "the peer ended");
+        ensure!(self.answers.read_line(&mut answer)? > 0, "the peer exited");
         answer.trim().parse().with_context(|| format!("the peer answered {answer:?}"))
     }
 }
@@ -119,7 +117,7 @@ mod tests {
     use super::{Aim, in_turn, median, verdict};
 
     #[test]
-    fn a_row_says_whether_its_aim_holds() {
+    fn verdicts_compare_the_ratio_with_the_target() {
         assert_eq!(verdict("speed", 1.234, Aim::AtLeast(1.5)), "bench speed 1.23 1.50 short");
         assert_eq!(verdict("speed", 1.5, Aim::AtLeast(1.5)), "bench speed 1.50 1.50 holds");
         assert_eq!(

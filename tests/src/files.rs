@@ -1,16 +1,16 @@
-//! Where things are: the checkout, what was built, and the caches that `make setup` fills.
+//! Paths of the checkout, of built binaries, and of the caches that `make setup` fills.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// The root of the checkout.
+/// Root of the checkout.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
-/// A binary of the workspace, of the profile that the running test was built with.
+/// A binary of the workspace, from the profile of the running test.
 pub fn binary(name: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("cannot find the running program")?;
     // target/PROFILE/deps/integration-HASH, or target/PROFILE/rljob-test-cluster
@@ -21,7 +21,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// A program of Kubernetes: from `KUBEBUILDER_ASSETS` where that has it, else from the cache that
+/// A Kubernetes program: from `KUBEBUILDER_ASSETS` if present there, else from the cache that
 /// tests/kube/build.sh fills.
 pub fn kubernetes(program: &str) -> Result<PathBuf> {
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
@@ -45,7 +45,7 @@ pub fn s3_server() -> Result<PathBuf> {
     }
 }
 
-/// The project's folder in the user's cache.
+/// The project's cache folder.
 pub fn cache() -> Result<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)

@@ -1,6 +1,6 @@
-//! An OCI image of a folder, as an archive that containerd imports. No registry and no container
-//! tool is needed: an image is one uncompressed tar and three JSON documents that name each other
-//! by SHA-256 (OCI image-spec v1.0.2, image-layout.md).
+//! OCI images of a folder, as archives that containerd imports without a registry: one uncompressed
+//! tar and three JSON documents that refer to each other by SHA-256 (OCI image-spec v1.0.2,
+//! image-layout.md).
 
 use std::fs::{self, File};
 use std::io;
@@ -14,16 +14,16 @@ use sha2::{Digest, Sha256};
 use crate::files;
 use crate::process::run;
 
-/// An image in a file.
+/// An image archive.
 #[derive(Debug)]
 pub struct Image {
-    /// What pods call it. They must say `imagePullPolicy: Never` or `IfNotPresent`.
+    /// Image reference of pods, whose `imagePullPolicy` must be `Never` or `IfNotPresent`.
     pub reference: String,
     /// The OCI archive.
     pub archive: PathBuf,
 }
 
-/// The image that holds a pod's namespaces; containerd's configuration names it.
+/// The pause image, which holds a pod's namespaces; containerd's configuration names it.
 pub fn pause(folder: &Path) -> Result<Image> {
     let root = folder.join("pause");
     fs::create_dir_all(&root)?;
@@ -36,7 +36,7 @@ pub fn pause(folder: &Path) -> Result<Image> {
     )
 }
 
-/// Makes an image of the files under `root`. `config` is the image's `config` object: entry point,
+/// Builds an image of the files under `root`. `config` is the image's `config` object: entry point,
 /// user, environment.
 pub fn build(reference: &str, root: &Path, config: &Value, output: &Path) -> Result<Image> {
     let layout = tempfile::tempdir_in(output)?;
@@ -59,11 +59,16 @@ pub fn build(reference: &str, root: &Path, config: &Value, output: &Path) -> Res
     .arg(".");
     run(&mut tar)?;
     let layer = store(&blobs, &layer, "application/vnd.oci.image.layer.v1.tar")?;
-    let config = json!({"architecture": "amd64", "os": "linux", "config": config, "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}});
+    let config = json!({
+        "architecture": "amd64", "os": "linux", "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    });
     let config = store_json(&blobs, &config, "application/vnd.oci.image.config.v1+json")?;
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer]});
     let mut manifest = store_json(&blobs, &manifest, "application/vnd.oci.image.manifest.v1+json")?;
-    manifest["annotations"] = json!({"org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference});
+    manifest["annotations"] = json!({
+        "org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference,
+    });
     fs::write(
         layout.path().join("index.json"),
         json!({"schemaVersion": 2, "manifests": [manifest]}).to_string(),
@@ -86,7 +91,7 @@ fn store_json(blobs: &Path, document: &Value, media_type: &str) -> Result<Value>
     store(blobs, &path, media_type)
 }
 
-/// Moves a file to its place among the blobs and returns its descriptor.
+/// Moves a file into the blob store and returns its descriptor.
 fn store(blobs: &Path, path: &Path, media_type: &str) -> Result<Value> {
     let mut hash = Sha256::new();
     let size = io::copy(&mut File::open(path)?, &mut hash)

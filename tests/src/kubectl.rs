@@ -1,4 +1,4 @@
-//! kubectl, as a user runs it.
+//! kubectl commands, with a time limit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::{files, process};
 
-/// Longest time a kubectl may take, waits included.
+/// Time limit of one command, including `kubectl wait`.
 const LIMIT_SECONDS: &str = "900";
 
-/// A kubectl for one cluster, one user and one namespace.
+/// kubectl with a kubeconfig and a namespace.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
     kubeconfig: PathBuf,
@@ -19,23 +19,23 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// For the kubeconfig's user, in the namespace that objects name, or `default`.
+    /// Uses the kubeconfig's user and the namespace that objects name, else `default`.
     pub fn new(kubeconfig: &Path) -> Self {
         Self { kubeconfig: kubeconfig.to_path_buf(), namespace: None }
     }
 
-    /// The same in another namespace.
+    /// Returns a copy that uses another namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
-    /// Runs it and returns what it printed.
+    /// Runs a command and returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         self.run_with_input(arguments, "")
     }
 
-    /// Runs it with a text on standard input, for `--filename=-`.
+    /// Runs a command with `input` on standard input, for `--filename=-`.
     pub fn run_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", LIMIT_SECONDS]).arg(files::kubernetes("kubectl")?);
@@ -47,7 +47,7 @@ impl Kubectl {
         process::run_with_input(&mut command, input)
     }
 
-    /// `kubectl apply` of a text.
+    /// `kubectl apply` of a manifest.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         self.run_with_input(&["apply", "--filename=-"], manifest)
     }
@@ -58,6 +58,6 @@ impl Kubectl {
         all.extend_from_slice(arguments);
         let text = self.run(&all)?;
         serde_json::from_str(&text)
-            .with_context(|| format!("kubectl get {} did not print JSON", arguments.join(" ")))
+            .with_context(|| format!("kubectl get {} printed no JSON", arguments.join(" ")))
     }
 }

@@ -1,8 +1,8 @@
-//! A link to a server of this machine that fails as a test tells it: requests answered with 503,
-//! answers cut off in the middle, bytes that dribble.
+//! Fault-injecting TCP link to a local server: 503 responses, truncated requests and responses,
+//! slow responses.
 //!
-//! It knows no more of HTTP than that a connection's first bytes are a request, so it closes each
-//! connection that it has failed. Gone with the value.
+//! It treats the first bytes of a connection as a request and closes every connection after its
+//! fault. Dropping the value closes the link.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,24 +13,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// An overloaded server's words.
+/// Response of an overloaded server.
 const SLOW_DOWN: &[u8] =
     b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// What happens to a connection.
+/// Fault of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its request is answered with 503.
+    /// Responds with 503.
     SlowDown,
-    /// Its answer ends after so many bytes.
+    /// Closes the connection after this many bytes of the response.
     CutAnswer(usize),
-    /// Its request never arrives whole: it ends after so many bytes.
+    /// Closes the connection after this many bytes of the request.
     CutRequest(usize),
-    /// Its answer comes in pieces of so many bytes, with a pause after each.
+    /// Forwards the response in chunks of this many bytes with a delay after each.
     Dribble(usize),
 }
 
-/// A port of this machine behind which another one is.
+/// A local port that forwards to another local port.
 #[derive(Debug)]
 pub struct Link {
     near: SocketAddr,
@@ -42,23 +42,23 @@ pub struct Link {
 struct Shared {
     target: u16,
     faults: Mutex<Vec<Fault>>,
-    struck: AtomicUsize,
+    injected: AtomicUsize,
     stop: AtomicBool,
 }
 
 impl Link {
-    /// A link to a port of this machine, without faults yet.
+    /// Forwards a new port to the port `target`.
     pub fn to(target: u16) -> Result<Self> {
         Self::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?, target)
     }
 
-    /// The same with a near end that listens already, as in a cluster's network.
+    /// Forwards an existing listener, for example in a cluster's network, to the port `target`.
     pub fn from(listener: TcpListener, target: u16) -> Result<Self> {
         let near = listener.local_addr()?;
         let shared = Arc::new(Shared {
             target,
             faults: Mutex::default(),
-            struck: AtomicUsize::new(0),
+            injected: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -69,26 +69,26 @@ impl Link {
         })
     }
 
-    /// The URL of the near end.
+    /// URL of the listening end.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.near)
     }
 
-    /// Faults for the next connections, one each, in this order.
+    /// Injects faults into the next connections, one each, in order.
     pub fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
     }
 
-    /// How many connections have had their fault.
-    pub fn struck(&self) -> usize {
-        self.shared.struck.load(Ordering::SeqCst)
+    /// Number of connections with an injected fault.
+    pub fn faults_injected(&self) -> usize {
+        self.shared.injected.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // Whoever waits for a connection gets the last one.
+        // Unblocks the accept loop.
         let _ = TcpStream::connect(self.near);
         let _ = self.accepts.take().map(JoinHandle::join);
     }
@@ -103,12 +103,12 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// A connection that breaks is a connection that broke; whoever is at its ends finds out.
+/// Errors only close the connection; both peers observe that.
 fn serve(mut near: TcpStream, shared: &Shared) {
     let mut faults = shared.faults.lock().unwrap_or_else(PoisonError::into_inner);
     let fault = if faults.is_empty() { None } else { Some(faults.remove(0)) };
     drop(faults);
-    shared.struck.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);
+    shared.injected.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);
     if fault == Some(Fault::SlowDown) {
         let _ = near.read(&mut [0; 1 << 12]).and_then(|_| near.write_all(SLOW_DOWN));
         return;
@@ -126,7 +126,7 @@ fn serve(mut near: TcpStream, shared: &Shared) {
     let _ = sending.join();
 }
 
-/// Passes on at most `limit` bytes, in pieces of `piece`, and then closes both ends.
+/// Forwards at most `limit` bytes in chunks of `piece` bytes, then closes both ends.
 fn pass(mut from: TcpStream, mut to: TcpStream, limit: Option<usize>, piece: Option<usize>) {
     let mut left = limit.unwrap_or(usize::MAX);
     let mut buffer = vec![0; piece.unwrap_or(1 << 16)];

@@ -1,4 +1,4 @@
-//! A namespace for one test. A test that fails prints what is in it.
+//! Kubernetes namespace of one test. A failing test prints its objects, events and logs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,25 +8,23 @@ use crate::{Cluster, Kubectl};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// A namespace that is removed when the test is through.
+/// A namespace that is deleted on drop.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Its name.
     pub name: String,
-    /// A kubectl in it.
+    /// Runs commands in this namespace.
     pub kubectl: Kubectl,
 }
 
 impl Namespace {
-    /// Makes a namespace whose name starts with `prefix`.
+    /// Creates a namespace whose name starts with `prefix`.
     pub fn create(cluster: &Cluster, prefix: &str) -> Result<Self> {
         let name = format!("{prefix}-{}", MADE.fetch_add(1, Ordering::Relaxed));
         cluster.kubectl().run(&["create", "namespace", &name])?;
         Ok(Self { kubectl: cluster.kubectl().in_namespace(&name), name })
     }
 
-    /// Everything a person needs to see why a test failed: objects, events and the pods' last
-    /// words. Secrets are left out.
+    /// Objects, events and the last log lines of the pods; excludes Secrets.
     pub fn report(&self) -> String {
         report(&self.kubectl)
     }
@@ -55,7 +53,7 @@ impl Drop for Namespace {
             eprintln!("{}", self.report());
         }
         if let Err(error) = self.kubectl.run(&["delete", "namespace", &self.name, "--wait=false"]) {
-            eprintln!("cannot remove namespace {}: {error:#}", self.name);
+            eprintln!("failed to delete namespace {}: {error:#}", self.name);
         }
     }
 }

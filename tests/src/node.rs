@@ -1,8 +1,7 @@
-//! A node: containerd and kubelet of its own, with a bridge for its pods.
+//! Kubernetes nodes: each has its own containerd, kubelet and pod bridge.
 //!
-//! Several kubelets on one machine must share nothing that they think is theirs: each has its own
-//! address, cgroup subtree, folders and bridge. With one cgroup tree, each would kill the other's
-//! pods as strangers.
+//! Kubelets on one machine share no state: each has its own address, cgroup subtree, folders and
+//! bridge. In a shared cgroup tree, each kubelet would kill the pods of the others as orphans.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +12,13 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::cluster::{API_ADDRESS, DNS_ADDRESS};
-use crate::enclosure::Enclosure;
 use crate::files;
 use crate::image::Image;
 use crate::pki::Authority;
 use crate::process::{run, wait_until};
+use crate::sandbox::Sandbox;
 
-/// Where Debian's package containernetworking-plugins has its programs.
+/// Folder of Debian's package containernetworking-plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
 
 /// A running node.
@@ -30,24 +29,24 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts `node-NUMBER`; it is ready a moment later.
-    pub fn start(enclosure: &mut Enclosure, authority: &Authority, number: u8) -> Result<Self> {
+    /// Starts `node-NUMBER` without waiting for it to be ready.
+    pub fn start(sandbox: &mut Sandbox, authority: &Authority, number: u8) -> Result<Self> {
         let name = format!("node-{number}");
-        let folder = enclosure.state.join(&name);
+        let folder = sandbox.state.join(&name);
         for part in ["cni", "pods", "plugins"] {
             fs::create_dir_all(folder.join(part))
                 .with_context(|| format!("cannot create the folders of {name}"))?;
         }
         let address = format!("10.100.0.{number}");
-        enclosure.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
-        let cgroup = format!("{}/{name}", enclosure.name);
+        sandbox.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
+        let cgroup = format!("{}/{name}", sandbox.name);
         create_cgroups(&cgroup)?;
 
         let node = Self { socket: folder.join("containerd.sock"), name };
         fs::write(folder.join("cni/10-bridge.conflist"), network(&folder, number).to_string())?;
         fs::write(folder.join("containerd.toml"), containerd(&folder, &node.socket))?;
         let configuration = folder.join("containerd.toml").display().to_string();
-        enclosure.start(
+        sandbox.start(
             &format!("{}-containerd", node.name),
             Path::new("containerd"),
             &["--config".into(), configuration],
@@ -73,7 +72,7 @@ impl Node {
             format!("--node-ip={address}"),
             format!("--root-dir={}", folder.join("kubelet").display()),
         ];
-        enclosure.start(
+        sandbox.start(
             &format!("{}-kubelet", node.name),
             &files::kubernetes("kubelet")?,
             &arguments,
@@ -81,16 +80,16 @@ impl Node {
         Ok(node)
     }
 
-    /// Gives an image to this node.
-    pub fn import(&self, enclosure: &Enclosure, image: &Image) -> Result<()> {
+    /// Imports an image.
+    pub fn import(&self, sandbox: &Sandbox, image: &Image) -> Result<()> {
         let socket = self.socket.display().to_string();
         let archive = image.archive.display().to_string();
         let arguments =
             ["--address", &socket, "--namespace", "k8s.io", "images", "import", &archive];
-        enclosure
+        sandbox
             .run("ctr", &arguments)
             .map(drop)
-            .with_context(|| format!("cannot give {} to {}", image.reference, self.name))
+            .with_context(|| format!("failed to import {} into {}", image.reference, self.name))
     }
 
     fn ctr(&self, arguments: &[&str]) -> Result<String> {
@@ -98,7 +97,8 @@ impl Node {
     }
 }
 
-/// A subtree for this kubelet in every controller of cgroup v1, or in the one tree of v2.
+/// Creates the kubelet's subtree in every controller of cgroup v1, or in the single hierarchy of
+/// v2.
 fn create_cgroups(path: &str) -> Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
@@ -117,7 +117,7 @@ fn create_cgroups(path: &str) -> Result<()> {
             cgroup.push(part);
             fs::create_dir_all(&cgroup)
                 .with_context(|| format!("cannot create cgroup {}", cgroup.display()))?;
-            // A new cpuset of v1 is empty, and no process may enter an empty one.
+            // A new cpuset of cgroup v1 is empty, and processes cannot join an empty cpuset.
             for file in
                 ["cpuset.cpus", "cpuset.mems"].iter().filter(|file| parent.join(file).exists())
             {
@@ -131,15 +131,21 @@ fn create_cgroups(path: &str) -> Result<()> {
 
 fn network(folder: &Path, number: u8) -> serde_json::Value {
     let subnet = format!("10.244.{number}.0/24");
-    let addresses = json!({"type": "host-local", "dataDir": folder.join("ipam"), "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]});
-    let bridge = json!({"type": "bridge", "bridge": format!("pods{number}"), "isGateway": true, "hairpinMode": true, "ipam": addresses});
+    let addresses = json!({
+        "type": "host-local", "dataDir": folder.join("ipam"), "ranges": [[{"subnet": subnet}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    });
+    let bridge = json!({
+        "type": "bridge", "bridge": format!("pods{number}"), "isGateway": true, "hairpinMode": true,
+        "ipam": addresses,
+    });
     json!({"cniVersion": "1.0.0", "name": format!("node-{number}"), "plugins": [bridge]})
 }
 
 fn containerd(folder: &Path, socket: &Path) -> String {
     let (folder, socket) = (folder.display(), socket.display());
-    // restrict_oom_score_adj: where CAP_SYS_RESOURCE is missing, runc dies at "can't get final
-    // child's PID" without it.
+    // Without CAP_SYS_RESOURCE and restrict_oom_score_adj, runc fails with "can't get final child's
+    // PID".
     format!(
         r#"version = 2
 root = "{folder}/containerd"
@@ -167,20 +173,22 @@ fn kubelet(
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": authority.certificate()}, "webhook": {"enabled": true}},
+        "authentication": {
+            "anonymous": {"enabled": false}, "x509": {"clientCAFile": authority.certificate()},
+            "webhook": {"enabled": true},
+        },
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{cgroup}"),
-        "failCgroupV1": false, // kubelet refuses cgroup v1 unless told
+        "failCgroupV1": false, // the default rejects cgroup v1
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
-        // A full disk of the machine is no reason to evict pods, nor to remove images that no
-        // registry could give back.
+        // A full host disk must neither evict pods nor delete images, which no registry can
+        // restore.
         "evictionHard": {"memory.available": "1Mi"},
         "imageGCHighThresholdPercent": 100,
-        // A test crashes a container more often than a user sees in a month; it does not wait for
-        // the minutes that kubelet would add.
+        // Tests crash containers often; the default backoff would add minutes.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "nodeLeaseDurationSeconds": 20, // a heartbeat each 5 s
         "address": address,

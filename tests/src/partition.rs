@@ -1,6 +1,6 @@
-//! Network partitions: a pod that is reached by nobody and reaches nobody, or that one address does
-//! not reach. The bridge of the nodes enforces no NetworkPolicy, so iptables does it, in the pod's
-//! own network namespace. Healed with the value.
+//! Network partitions of a pod, from every address or from one. The nodes' bridge plugin enforces
+//! no NetworkPolicy, so iptables rules in the pod's network namespace drop the packets. Dropping
+//! the value heals the partition.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -12,22 +12,22 @@ use rustix::process::Pid;
 
 use crate::process::run;
 
-/// A partition, as long as it lives.
+/// An active partition.
 #[derive(Debug)]
 pub struct Partition {
-    /// A pod that is replaced takes its namespace with it, but for who holds it.
+    /// Keeps the network namespace alive when the pod is replaced.
     network: File,
     /// Chain and match of each rule.
     rules: [Vec<String>; 2],
 }
 
 impl Partition {
-    /// Cuts the pod of a process off from everybody but itself.
+    /// Drops all packets of the process's pod except loopback.
     pub fn of(pid: Pid) -> Result<Self> {
         Self::start(pid, [&["INPUT", "!", "-i", "lo"], &["OUTPUT", "!", "-o", "lo"]])
     }
 
-    /// Cuts the pod of a process off from an address.
+    /// Drops all packets between the process's pod and `address`.
     pub fn between(pid: Pid, address: IpAddr) -> Result<Self> {
         let address = address.to_string();
         Self::start(pid, [&["INPUT", "-s", &address], &["OUTPUT", "-d", &address]])
@@ -59,7 +59,7 @@ impl Partition {
 impl Drop for Partition {
     fn drop(&mut self) {
         if let Err(error) = self.change("-D") {
-            eprintln!("a network partition was not healed: {error:#}");
+            eprintln!("failed to heal a network partition: {error:#}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates and kubeconfigs of a test cluster, made with openssl for a few days.
+//! Certificates and kubeconfigs of a test cluster, created with openssl; valid for 30 days.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -10,13 +10,13 @@ use serde_json::json;
 
 use crate::process::run;
 
-/// A certificate authority in a folder.
+/// A certificate authority whose files are in a folder.
 #[derive(Debug)]
 pub struct Authority {
     folder: PathBuf,
 }
 
-/// A certificate and its key.
+/// A certificate and its private key.
 #[derive(Debug)]
 pub struct Identity {
     /// PEM certificate.
@@ -26,11 +26,11 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// Makes one; also a key that signs service account tokens.
+    /// Creates an authority and a key that signs service account tokens.
     pub fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
-        // openssl's own configuration would mark every certificate as an authority.
+        // openssl's default configuration marks every certificate as a CA.
         fs::write(folder.join("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
         let authority = Self { folder: folder.to_path_buf() };
         authority.request(
@@ -46,18 +46,18 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The authority's own certificate.
+    /// Path of the CA certificate.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
 
-    /// Signs service account tokens.
+    /// Path of the key that signs service account tokens.
     pub fn signing_key(&self) -> PathBuf {
         self.folder.join("service-accounts.key")
     }
 
-    /// Issues a certificate. `subject` is `/O=group/CN=user`; `names` are alternative names, `IP:…`
-    /// or `DNS:…`.
+    /// Issues a certificate. `subject` is `/O=group/CN=user`; `names` are subject alternative
+    /// names, `IP:…` or `DNS:…`.
     pub fn issue(&self, name: &str, subject: &str, names: &str) -> Result<Identity> {
         let alternative = format!("subjectAltName={names}");
         self.request(
@@ -79,8 +79,17 @@ impl Authority {
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "test", "cluster": {"server": format!("https://{server}:443"), "certificate-authority": self.certificate()}}],
-            "users": [{"name": name, "user": {"client-certificate": identity.certificate, "client-key": identity.key}}],
+            "clusters": [{
+                "name": "test",
+                "cluster": {
+                    "server": format!("https://{server}:443"),
+                    "certificate-authority": self.certificate(),
+                },
+            }],
+            "users": [{
+                "name": name,
+                "user": {"client-certificate": identity.certificate, "client-key": identity.key},
+            }],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
             "current-context": "test",
         });

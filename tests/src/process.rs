@@ -1,4 +1,4 @@
-//! Running programs to their end, and waiting for conditions. Every wait has a deadline.
+//! Command execution, and polling of conditions with a deadline.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How often a condition is looked at.
+/// Interval between two evaluations of a condition.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Runs a program to its end and returns what it printed. A failure carries the command line and
-/// the program's own words.
+/// Runs a command to completion and returns its standard output. Errors contain the command line
+/// and the program's output.
 pub fn run(command: &mut Command) -> Result<String> {
     run_with_input(command, "")
 }
 
-/// [`run`], with a text on standard input.
+/// [`run`] with `input` on standard input.
 pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let line = format!("{command:?}");
     let mut child = command
@@ -25,7 +25,7 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
         .spawn()
         .with_context(|| format!("cannot start {line}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends without reading says why by itself.
+        // A program that exits without reading its input reports the reason in its output.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().with_context(|| format!("cannot wait for {line}"))?;
@@ -36,8 +36,8 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     Ok(stdout)
 }
 
-/// Looks at a condition until it holds; `what` completes "waiting for …". The last error is the
-/// cause when time is up.
+/// Polls a condition until it holds; `what` completes "waiting for …". On timeout, the last error
+/// is the cause.
 pub fn wait_until(
     what: &str,
     limit: Duration,
@@ -45,13 +45,13 @@ pub fn wait_until(
 ) -> Result<()> {
     let start = Instant::now();
     loop {
-        let seen = condition();
-        if matches!(seen, Ok(true)) {
+        let result = condition();
+        if matches!(result, Ok(true)) {
             return Ok(());
         }
         if start.elapsed() >= limit {
             let error =
-                seen.err().unwrap_or_else(|| anyhow::anyhow!("the condition does not hold"));
+                result.err().unwrap_or_else(|| anyhow::anyhow!("the condition does not hold"));
             return Err(
                 error.context(format!("waiting for {what}: not within {} s", limit.as_secs()))
             );
@@ -60,7 +60,7 @@ pub fn wait_until(
     }
 }
 
-/// Reads until what it reads has stayed the same for so long.
+/// Polls a value until it has not changed for `still`.
 pub fn wait_until_still<T: PartialEq>(
     what: &str,
     limit: Duration,

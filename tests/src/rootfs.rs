@@ -1,5 +1,5 @@
-//! The folder that the project's image is made of: our binaries, the libraries they load, and the
-//! few files that Linux programs expect. The Containerfile makes the same for users.
+//! Root file system of the project's image: the workspace's binaries, their libraries, and basic
+//! files of a Linux system. The Containerfile builds the equivalent for users.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -16,11 +16,11 @@ use crate::files;
 use crate::image::{self, Image};
 use crate::process::run;
 
-/// The binaries of the image; each pod names the one it wants.
+/// Binaries of the image; each pod names one in its command.
 pub const BINARIES: [&str; 5] =
     ["rljob-operator", "rljob-coordinator", "rljob-supervisor", "rljob-learner", "rljob-engine"];
 
-/// Makes the project's image under the name `reference`, in the folder `output`.
+/// Builds the project's image with the name `reference` in the folder `output`.
 pub fn image(reference: &str, output: &Path) -> Result<Image> {
     let root = tempfile::tempdir_in(output)?;
     assemble(root.path(), &BINARIES)?;
@@ -32,7 +32,7 @@ pub fn image(reference: &str, output: &Path) -> Result<Image> {
     )
 }
 
-/// Lays the image's files out under `root`.
+/// Writes the image's files below `root`.
 fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
     skeleton(root)?;
     let mut libraries = BTreeSet::new();
@@ -45,14 +45,14 @@ fn assemble(root: &Path, binaries: &[&str]) -> Result<()> {
     libraries.iter().try_for_each(|library| copy_library(root, library))
 }
 
-/// The files that Linux programs expect, under `root`.
+/// Writes basic files of a Linux system below `root`.
 pub(crate) fn skeleton(root: &Path) -> Result<()> {
     for folder in ["usr/local/bin", "usr/local/lib", "etc/ssl/certs", "tmp"] {
         fs::create_dir_all(root.join(folder))
-            .with_context(|| format!("cannot create {folder} in the image's folder"))?;
+            .with_context(|| format!("failed to create {folder} in the image"))?;
     }
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-    // Debian's layout: the loader is asked for as /lib64/…, libraries as /lib/…
+    // Debian's layout: binaries refer to the loader as /lib64/… and to libraries as /lib/…
     for (link, target) in [("lib", "usr/lib"), ("lib64", "usr/lib64"), ("bin", "usr/local/bin")] {
         fs::create_dir_all(root.join(target))?;
         symlink(target, root.join(link))?;
@@ -70,10 +70,9 @@ pub(crate) fn skeleton(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the loader loads for a binary, the loader itself included.
+/// Libraries that the dynamic loader loads for a binary, and the loader.
 fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
-    // Cargo names libtorch's folder to what it runs; what is started by hand finds it as the build
-    // did.
+    // Cargo sets the library path of programs that it runs; otherwise LIBTORCH gives it.
     let libtorch = env::var_os("LIBTORCH")
         .map_or_else(|| files::workspace().join(".libtorch"), PathBuf::from)
         .join("lib");
@@ -90,8 +89,8 @@ fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
     Ok(words.map(PathBuf::from).collect())
 }
 
-/// System libraries keep their place; others go to /usr/local/lib, where the run path of our
-/// binaries looks for libtorch.
+/// Copies a library: system libraries keep their path, others go to /usr/local/lib, which is in the
+/// run path of the workspace's binaries.
 pub(crate) fn copy_library(root: &Path, library: &Path) -> Result<()> {
     let is_system = ["/lib", "/usr/lib"].iter().any(|folder| library.starts_with(folder))
         || library.starts_with("/lib64");
@@ -106,5 +105,5 @@ pub(crate) fn copy_library(root: &Path, library: &Path) -> Result<()> {
     }
     fs::copy(library, &target)
         .map(drop)
-        .with_context(|| format!("cannot copy {} into the image's folder", library.display()))
+        .with_context(|| format!("failed to copy {} into the image", library.display()))
 }

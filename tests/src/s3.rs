@@ -1,5 +1,5 @@
-//! A bucket on a real S3 server (versitygw), whose objects are files that a test may look at and
-//! alter. Gone with the value.
+//! S3 server (versitygw) with one bucket, whose objects are files that tests can read and alter.
+//! Dropping the value removes it.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,23 +13,23 @@ use tempfile::TempDir;
 use crate::files::s3_server;
 use crate::process::wait_until;
 
-/// The bucket's name.
+/// Name of the bucket.
 pub const BUCKET: &str = "runs";
-/// Of the only user.
+/// Access key of the only user.
 pub const ACCESS_KEY: &str = "tester";
-/// Of the only user.
+/// Secret key of the only user.
 pub const SECRET_KEY: &str = "not-so-secret";
 
-/// Folder in which the server keeps the attributes of what has the name of the folder around it.
+/// Folder of the attributes of the object that the parent folder is named after.
 const ATTRIBUTES: &str = "meta";
-/// Folder in which the server keeps uploads: an object's hash, an upload's id, the parts.
+/// Folder of multipart uploads: object hash, upload id, parts.
 const UPLOADS: &str = ".sgwtmp/multipart";
-/// How an upload's folder ends while it is completed. It starts with the id and a dot.
+/// Suffix of an upload's folder while the upload is being completed: `ID.….inprogress`.
 const COMPLETING: &str = ".inprogress";
-/// How long the server may take to listen.
+/// Time limit of the server's start.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A server with one bucket.
+/// A running server with one bucket.
 #[derive(Debug)]
 pub struct S3 {
     folder: TempDir,
@@ -49,19 +49,19 @@ impl S3 {
         Ok(s3)
     }
 
-    /// Starts the server again, on the same port with the same objects.
+    /// Restarts the server on the same port with the same objects.
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         let attributes = self.folder.path().join("attributes").join(BUCKET);
         for kept in [self.objects(), attributes.clone()] {
             undo_completions(&kept)?;
         }
-        forget_unmade(&attributes, &self.objects())?;
+        remove_orphaned_attributes(&attributes, &self.objects())?;
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.folder.path().join("log"))?;
-        // Its life ends with that of the thread that starts it, however that ends.
+        // The kernel kills the server when the thread that started it exits.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
@@ -87,7 +87,7 @@ impl S3 {
         .with_context(|| fs::read_to_string(self.folder.path().join("log")).unwrap_or_default())
     }
 
-    /// Kills the server in whatever it is doing; objects stay.
+    /// Kills the server; objects are kept.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut server) = self.server.take() {
             server.kill()?;
@@ -96,8 +96,8 @@ impl S3 {
         Ok(())
     }
 
-    /// Leaves what a kill leaves of an object on its way: until the next start the server refuses
-    /// to make it, although it is not there.
+    /// Leaves the state of an object whose PUT was killed: until the next restart the server
+    /// rejects its creation although it does not exist.
     pub fn half_make(&self, key: &str) -> Result<()> {
         let attributes =
             self.folder.path().join("attributes").join(BUCKET).join(key).join(ATTRIBUTES);
@@ -105,22 +105,21 @@ impl S3 {
         Ok(fs::write(attributes.join("etag"), "0")?)
     }
 
-    /// Its URL.
+    /// URL of the server.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder that is the bucket: an object's key is a path in it.
+    /// Folder of the bucket; object keys are relative paths.
     pub fn objects(&self) -> PathBuf {
         self.folder.path().join("data").join(BUCKET)
     }
 
-    /// Every object below a prefix, by name. What the server keeps for itself is left out.
+    /// Sorted keys of all objects below a prefix, without the server's internal files.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.objects()];
@@ -141,12 +140,12 @@ impl S3 {
         found
     }
 
-    /// Parts of uploads that are neither completed nor aborted.
+    /// Number of parts of uploads that are neither completed nor aborted.
     pub fn unfinished_parts(&self) -> usize {
         uploads(&self.objects()).flat_map(|upload| entries(&upload)).count()
     }
 
-    /// What the environment of a process says, that it may use the bucket.
+    /// Environment variables with the credentials.
     pub fn environment() -> [(&'static str, &'static str); 2] {
         [("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]
     }
@@ -158,15 +157,15 @@ impl Drop for S3 {
     }
 }
 
-/// Removes what the server keeps of objects that it was killed before it had made: with attributes
-/// beside the objects it would refuse to make them ever after.
-fn forget_unmade(attributes: &Path, objects: &Path) -> Result<()> {
+/// Removes attributes of objects that do not exist. A server killed between writing the attributes
+/// and the object would otherwise reject the object permanently.
+fn remove_orphaned_attributes(attributes: &Path, objects: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(attributes) else { return Ok(()) };
     for entry in entries {
         let entry = entry?;
         let (kept, object) = (entry.path(), objects.join(entry.file_name()));
         if object.is_dir() {
-            forget_unmade(&kept, &object)?;
+            remove_orphaned_attributes(&kept, &object)?;
         } else if entry.file_name() != ATTRIBUTES && !object.exists() {
             fs::remove_dir_all(kept)?;
         }
@@ -174,8 +173,8 @@ fn forget_unmade(attributes: &Path, objects: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives uploads that the server was killed in completing their id back: by it they are completed
-/// or aborted, and the server itself never looks for the other name.
+/// Renames uploads that were being completed at a kill back to their id, by which clients complete
+/// or abort them; the server does not recover the temporary name.
 fn undo_completions(bucket: &Path) -> Result<()> {
     for upload in uploads(bucket) {
         let name = upload.file_name().unwrap_or_default().to_string_lossy();
@@ -186,12 +185,12 @@ fn undo_completions(bucket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Folders of the uploads that are under way, each with its parts.
+/// Folders of unfinished uploads.
 fn uploads(bucket: &Path) -> impl Iterator<Item = PathBuf> {
     entries(&bucket.join(UPLOADS)).flat_map(|object| entries(&object))
 }
 
-/// What is in a folder; nothing is in what is no folder.
+/// Entries of a folder; empty if it does not exist.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -1,4 +1,4 @@
-//! Reads a program's `/metrics`, as Prometheus would.
+//! Client of Prometheus endpoints (`/metrics`) and health endpoints.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Every sample by its name with labels, as in `rljob_jobs{state="Running"}`.
+/// All samples by name with labels, for example `rljob_jobs{state="Running"}`.
 pub fn metrics(address: SocketAddr) -> Result<BTreeMap<String, f64>> {
     let answer = get(address, "/metrics")?;
     let samples = answer
@@ -19,16 +19,17 @@ pub fn metrics(address: SocketAddr) -> Result<BTreeMap<String, f64>> {
     Ok(samples.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
 }
 
-/// The body of a page that is there.
+/// Body of a 200 response.
 pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)
         .with_context(|| format!("nothing listens on {address}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
-    // Version 1.0: the answer ends with the connection.
+    // HTTP/1.0: the response ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no whole answer")?;
+    let (head, body) =
+        answer.split_once("\r\n\r\n").context("the response has no end of headers")?;
     ensure!(
         head.split(' ').nth(1) == Some("200"),
         "GET {path} of {address}: {}",

@@ -1,12 +1,11 @@
-//! An image that runs the SGLang of `tests/sglang/setup.sh`, as a user's own image for CPUs would:
-//! its Python is in the image, its packages are on a volume.
+//! Image that runs the SGLang of `tests/sglang/setup.sh` on CPUs: Python is in the image, its
+//! packages are on a volume.
 //!
 //! ```text
-//!  image:  /usr/local/bin/python3, lscpu · their libraries · Python's standard library · environment of a machine without a GPU
+//!  image:  /usr/local/bin/python3, lscpu · their libraries · Python's standard library
 //!  volume: ENVIRONMENT ─▶ /opt/sglang (venv/lib/python3.N/site-packages, 2.6 GB)
 //! ```
-//! It must not change what the operator renders: flags, keys, ports and probes are those of any
-//! SGLang pod.
+//! The pods use the flags, keys, ports and probes that the operator renders for every SGLang pod.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,20 +19,19 @@ use crate::image::{self, Image};
 use crate::process::run;
 use crate::{files, rootfs};
 
-/// The image's name.
 pub const IMAGE: &str = "rljob.local/sglang:test";
 /// `inference.extraArgs` of a job for a machine without a GPU.
-pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, --mem-fraction-static=0.1, --max-total-tokens=4096, --disable-overlap-schedule]";
-/// Where pods see the environment.
+pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, \
+    --mem-fraction-static=0.1, --max-total-tokens=4096, --disable-overlap-schedule]";
+/// Mount path of the environment in pods.
 pub const MOUNT: &str = "/opt/sglang";
-/// What SGLang counts the processor's cores with.
+/// SGLang counts CPU cores with it.
 const LSCPU: &str = "/usr/bin/lscpu";
-/// What an image needs not: packages, which are on the volume, Python's own tests, and what
-/// extensions are linked with.
+/// Folders left out of the image: packages, which are on the volume, tests, and link-time files.
 const LEFT_OUT: [&str; 6] =
     ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
 
-/// The environment in the cache, if `make setup` could lay it out.
+/// The cached environment, if `make setup` could install it.
 pub fn environment() -> Option<PathBuf> {
     files::cache()
         .ok()
@@ -41,7 +39,7 @@ pub fn environment() -> Option<PathBuf> {
         .filter(|folder| folder.join("serve.sh").exists())
 }
 
-/// Makes the image in the folder `output`.
+/// Builds the image in the folder `output`.
 pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     let python = environment.join("venv/bin/python");
     let asked =
@@ -50,10 +48,10 @@ pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     let (standard, packages) = paths
         .trim()
         .split_once(' ')
-        .with_context(|| format!("{} names no folders: {paths:?}", python.display()))?;
+        .with_context(|| format!("{} printed no folders: {paths:?}", python.display()))?;
     let root = tempfile::tempdir_in(output)?;
     rootfs::skeleton(root.path())?;
-    // An image that is made for root knows no name of the user that pods have.
+    // As in images built for root, the UID of pods has no passwd entry.
     fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\n")?;
     for (name, program) in [("python3", python.as_path()), ("lscpu", Path::new(LSCPU))] {
         fs::copy(program, root.path().join("usr/local/bin").join(name))
@@ -82,7 +80,7 @@ pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     image::build(IMAGE, root.path(), &json!({"Env": environment}), output)
 }
 
-/// Python looks for its library beside the folder that it is in itself.
+/// Copies Python's standard library to the path where Python looks for it, relative to its binary.
 fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
     let name = library.file_name().context("Python's library has no name")?;
     let target = root.join("usr/local/lib").join(name);
@@ -107,25 +105,25 @@ fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// A pod cannot keep what it compiles. Files in an image lose their times, by which Python would
-/// see that they are compiled.
+/// Precompiles Python files, since pods have a read-only root file system. Invalidation by hash is
+/// off because image layers do not keep modification times.
 fn compile(python: &Path, folder: &Path) -> Result<()> {
     let arguments = ["-m", "compileall", "-q", "--invalidation-mode=unchecked-hash"];
     run(Command::new(python).args(arguments).arg(folder)).map(drop)
 }
 
-/// Everything under a folder that a loader loads.
+/// Shared libraries below a folder.
 fn extensions(folder: &Path) -> Result<Vec<PathBuf>> {
     let found = run(Command::new("find").arg(folder).args(["-type", "f", "-name", "*.so*"]))?;
     Ok(found.lines().map(PathBuf::from).collect())
 }
 
-/// Libraries that the loader finds for these outside of the environment. What it does not find is a
-/// GPU's.
+/// Libraries outside the environment that the loader finds for `paths`. Missing ones belong to
+/// GPUs.
 fn loaded_by(paths: &[PathBuf], environment: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd").args(paths).output().context("cannot start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    // A line that ends with a colon names the file that the next ones are about.
+    // A line that ends with a colon names the file that the following lines describe.
     let found = text
         .lines()
         .filter(|line| !line.ends_with(':'))

@@ -15,8 +15,8 @@ use kube::Api;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use rljob_tests::bench::{Aim, note, row, skipped};
-use rljob_tests::enclosure::Program;
 use rljob_tests::process::run;
+use rljob_tests::sandbox::Program;
 use rljob_tests::{Cluster, files};
 use serde_json::json;
 

@@ -20,7 +20,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use rljob_crds::RLJob;
 use rljob_tests::bench::{Aim, row};
-use rljob_tests::enclosure::Program;
+use rljob_tests::sandbox::Program;
 use rljob_tests::{Cluster, files, scrape};
 use serde_json::json;
 

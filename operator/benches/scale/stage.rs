@@ -12,7 +12,7 @@ use kube::core::ApiResource;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, ResourceExt};
 use rljob_tests::Cluster;
-use rljob_tests::enclosure::Program;
+use rljob_tests::sandbox::Program;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 

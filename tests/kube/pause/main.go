@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces: it does nothing until it is told to stop.
+// Command pause holds a pod's namespaces until it receives SIGTERM or SIGINT.
 package main
 
 import (

@@ -1,7 +1,7 @@
-//! `chaos`: jobs under faults on a cluster of two nodes, for `CHAOS_MINUTES` (30), from
-//! `CHAOS_SEED` (of the clock), with engines of `CHAOS_ENGINE` (Embedded, or SGLang). A table says
-//! how many faults struck which part in which phase, the last line how many and what did not hold;
-//! anything that did not ends it with an error.
+//! `rljob-chaos`: jobs under fault injection on a cluster of two nodes. Environment:
+//! `CHAOS_MINUTES` (default 30), `CHAOS_SEED` (default: clock), `CHAOS_ENGINE` (Embedded or
+//! SGLang). Prints a table of faults by target and phase and a summary line; exits with 1 if an
+//! invariant was violated.
 
 #![expect(clippy::print_stdout, reason = "its last line is its result")]
 
@@ -17,11 +17,11 @@ fn main() -> Result<ExitCode> {
     let clock =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let engine = variable("CHAOS_ENGINE", Engine::Embedded)?;
-    let tally =
+    let summary =
         chaos::run(variable("CHAOS_MINUTES", 30.0)?, variable("CHAOS_SEED", clock)?, engine)?;
-    print!("{tally}");
-    println!("chaos: {} faults, {} violations", tally.faults(), tally.violations);
-    Ok(if tally.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    print!("{summary}");
+    println!("chaos: {} faults, {} violations", summary.faults(), summary.violations);
+    Ok(if summary.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn variable<T: FromStr<Err: Into<Error>>>(name: &str, default: T) -> Result<T> {

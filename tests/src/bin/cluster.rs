@@ -1,5 +1,5 @@
-//! `rljob-test-cluster [NODES [IMAGE]]`: a cluster to work with by hand; each node holds the
-//! project's image under the name IMAGE. It prints its kubeconfig and ends at the end of its input
+//! `rljob-test-cluster [NODES [IMAGE]]`: a cluster for interactive use. Each node has the project's
+//! image under the name IMAGE. Prints the kubeconfig and runs until the end of standard input
 //! (Ctrl-D).
 
 use std::io::Read;

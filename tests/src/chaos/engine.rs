@@ -1,5 +1,5 @@
-//! What serves the jobs under chaos: the embedded engine, or the real SGLang on the CPU. Only here
-//! is known how the two differ.
+//! Engine of the jobs under chaos: the embedded engine, or the real SGLang on the CPU. Contains all
+//! differences between the two.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,16 +10,16 @@ use anyhow::{Context, Error, Result, bail};
 use super::faults::Fault;
 use crate::sglang;
 
-/// The engine of every job of a run of the tool.
+/// Engine of all jobs of a chaos run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Seconds to its first token, and the same tokens whatever happens: jobs are compared with one
-    /// that nothing disturbs.
+    /// Starts within seconds and samples deterministically, so that results are compared with a
+    /// baseline run.
     Embedded,
-    /// A minute to its first token, so that faults are few and far between. Its samples are drawn
-    /// anew each time: nothing is compared.
+    /// Starts in about a minute, so that faults are less frequent. Its samples differ between runs,
+    /// so that results are not compared.
     SGLang {
-        /// The folder of its packages.
+        /// Folder of its packages.
         environment: PathBuf,
     },
 }
@@ -40,17 +40,17 @@ impl FromStr for Engine {
 }
 
 impl Engine {
-    /// Words of its processes' command lines. SGLang has three: `sglang.launch_server`, which
-    /// answers, `sglang::scheduler` and `sglang::detokenizer`.
-    pub(super) fn words(&self) -> &'static str {
+    /// Substring of the engine processes' command lines. SGLang has three processes:
+    /// `sglang.launch_server`, `sglang::scheduler` and `sglang::detokenizer`.
+    pub(super) fn command(&self) -> &'static str {
         match self {
             Self::Embedded => "/rljob-engine",
             Self::SGLang { .. } => "sglang",
         }
     }
 
-    /// The job of job.yaml on this engine.
-    pub(super) fn serve(&self, job: String) -> String {
+    /// Configures the job of job.yaml for this engine.
+    pub(super) fn configure(&self, job: String) -> String {
         let Self::SGLang { environment } = self else { return job };
         let volume = format!(
             "{{name: sglang, mountPath: {}, readOnly: true, hostPath: {{path: {}}}}}",
@@ -61,29 +61,28 @@ impl Engine {
             format!("engine: SGLang, image: {}, extraArgs: {}", sglang::IMAGE, sglang::FLAGS);
         job.replace("volumes: [", &format!("volumes: [{volume}, "))
             .replace("inference: {", &format!("inference: {{{inference}, "))
-            // With it SGLang needs kernels of a GPU.
+            // Deterministic inference of SGLang requires GPU kernels.
             .replace(", deterministic: true", "")
     }
 
-    /// Whether a fault is one for a job on this engine: all of them, or those that concern how a
-    /// run and SGLang speak with each other.
-    pub(super) fn meets(&self, fault: &Fault) -> bool {
+    /// Whether jobs on this engine receive a fault: all faults, or for SGLang only those that
+    /// affect its communication with the run.
+    pub(super) fn applies_to(&self, fault: &Fault) -> bool {
         *self == Self::Embedded
-            || ["engine", "engine pod", "learner", "coordinator"].contains(&fault.part)
+            || ["engine", "engine pod", "learner", "coordinator"].contains(&fault.target)
     }
 
-    /// Faults of a job: as many as it survives within a few minutes.
+    /// Number of faults of a job.
     pub(super) fn faults_of_a_job(&self) -> usize {
         if *self == Self::Embedded { 50 } else { 12 }
     }
 
-    /// Shortest and longest time between two faults, in seconds.
+    /// Shortest and longest interval between two faults, in seconds.
     pub(super) fn pauses(&self) -> (f64, f64) {
         if *self == Self::Embedded { (0.2, 3.0) } else { (2.0, 30.0) }
     }
 
-    /// Time that a disturbed job may take after its last fault: waits of the job's programs are
-    /// bounded by less.
+    /// Time limit of a job after its last fault; longer than every timeout of the job's programs.
     pub(super) fn limit(&self) -> Duration {
         Duration::from_secs(if *self == Self::Embedded { 300 } else { 900 })
     }

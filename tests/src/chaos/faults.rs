@@ -1,4 +1,5 @@
-//! The table of faults. One is a line here and, at most, a function below; `mod.rs` says how.
+//! Table of faults. A fault is an entry in [`FAULTS`] and at most one function below; see the
+//! module documentation of [`super`].
 
 use std::time::Duration;
 
@@ -8,283 +9,299 @@ use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::scene::{COORDINATOR, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Scene, between, one};
+use super::testbed::{COORDINATOR, LEARNER, OPERATOR, SUPERVISOR, SYSTEM, Testbed, between, one};
 use crate::partition::Partition;
-use crate::proc::resume;
 use crate::process::wait_until;
+use crate::procfs::resume;
 
-/// Something that goes wrong.
+/// An injectable fault.
 pub struct Fault {
-    /// What it strikes.
-    pub part: &'static str,
-    /// What happens to it.
+    /// Faulted component.
+    pub target: &'static str,
+    /// Kind of fault.
     pub name: &'static str,
-    /// Whether it may spend a restart of the job: a failure of a learner, or what looks like one.
-    /// Everything else must not.
-    pub counts: bool,
-    /// Does it, and takes it back. An error if there was nothing to strike.
-    pub strike: fn(&Scene, &mut ChaCha8Rng) -> Result<()>,
+    /// Whether the fault may increment the job's restart count: failures of learners and faults
+    /// that look like one. All others must not.
+    pub may_count_restart: bool,
+    /// Injects the fault and returns after reverting it. Errors if there is no target.
+    pub inject: fn(&Testbed, &mut ChaCha8Rng) -> Result<()>,
 }
 
-/// All of them; each is as likely as another.
+/// All faults, drawn with equal probability.
 pub const FAULTS: &[Fault] = &[
     Fault {
-        part: "engine",
+        target: "engine",
         name: "killed",
-        counts: false,
-        strike: |scene, random| killed(scene.one_of(scene.engine.words(), random)?),
+        may_count_restart: false,
+        inject: |testbed, random| killed(testbed.random_process(testbed.engine.command(), random)?),
     },
     Fault {
-        part: "engine",
+        target: "engine",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| stopped(scene, scene.engine.words(), random),
+        may_count_restart: false,
+        inject: |testbed, random| stopped(testbed, testbed.engine.command(), random),
     },
     Fault {
-        part: "engine",
+        target: "engine",
         name: "cut off",
-        counts: false,
-        strike: |scene, random| cut_off(scene.one_of(scene.engine.words(), random)?, short(random)),
+        may_count_restart: false,
+        inject: |testbed, random| {
+            cut_off(testbed.random_process(testbed.engine.command(), random)?, short(random))
+        },
     },
     Fault {
-        part: "engine",
+        target: "engine",
         name: "hung",
-        counts: false,
-        strike: |scene, random| hung(scene, scene.engine.words(), random),
+        may_count_restart: false,
+        inject: |testbed, random| hung(testbed, testbed.engine.command(), random),
     },
     Fault {
-        part: "engine pod",
+        target: "engine pod",
         name: "deleted",
-        counts: false,
-        strike: |scene, random| deleted(scene, "inference", 5, random),
+        may_count_restart: false,
+        inject: |testbed, random| deleted(testbed, "inference", 5, random),
     },
     Fault {
-        part: "engine pod",
+        target: "engine pod",
         name: "force-deleted",
-        counts: false,
-        strike: |scene, random| deleted(scene, "inference", 0, random),
+        may_count_restart: false,
+        inject: |testbed, random| deleted(testbed, "inference", 0, random),
     },
     Fault {
-        part: "engine pod",
+        target: "engine pod",
         name: "evicted",
-        counts: false,
-        strike: |scene, random| evicted(scene, "inference", random),
+        may_count_restart: false,
+        inject: |testbed, random| evicted(testbed, "inference", random),
     },
     Fault {
-        part: "coordinator",
+        target: "coordinator",
         name: "killed",
-        counts: false,
-        strike: |scene, random| killed(scene.one_of(COORDINATOR, random)?),
+        may_count_restart: false,
+        inject: |testbed, random| killed(testbed.random_process(COORDINATOR, random)?),
     },
     Fault {
-        part: "coordinator",
+        target: "coordinator",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| stopped(scene, COORDINATOR, random),
+        may_count_restart: false,
+        inject: |testbed, random| stopped(testbed, COORDINATOR, random),
     },
     Fault {
-        part: "coordinator",
+        target: "coordinator",
         name: "cut off",
-        counts: false,
-        strike: |scene, random| cut_off(scene.one_of(COORDINATOR, random)?, short(random)),
+        may_count_restart: false,
+        inject: |testbed, random| {
+            cut_off(testbed.random_process(COORDINATOR, random)?, short(random))
+        },
     },
     Fault {
-        part: "coordinator",
+        target: "coordinator",
         name: "hung",
-        counts: false,
-        strike: |scene, random| hung(scene, COORDINATOR, random),
+        may_count_restart: false,
+        inject: |testbed, random| hung(testbed, COORDINATOR, random),
     },
     Fault {
-        part: "coordinator pod",
+        target: "coordinator pod",
         name: "deleted",
-        counts: false,
-        strike: |scene, random| deleted(scene, "coordinator", 5, random),
+        may_count_restart: false,
+        inject: |testbed, random| deleted(testbed, "coordinator", 5, random),
     },
     Fault {
-        part: "coordinator pod",
+        target: "coordinator pod",
         name: "force-deleted",
-        counts: false,
-        strike: |scene, random| deleted(scene, "coordinator", 0, random),
+        may_count_restart: false,
+        inject: |testbed, random| deleted(testbed, "coordinator", 0, random),
     },
     Fault {
-        part: "coordinator pod",
+        target: "coordinator pod",
         name: "evicted",
-        counts: false,
-        strike: |scene, random| evicted(scene, "coordinator", random),
+        may_count_restart: false,
+        inject: |testbed, random| evicted(testbed, "coordinator", random),
     },
     Fault {
-        part: "learner",
+        target: "learner",
         name: "killed",
-        counts: true,
-        strike: |scene, random| killed(scene.one_of(LEARNER, random)?),
+        may_count_restart: true,
+        inject: |testbed, random| killed(testbed.random_process(LEARNER, random)?),
     },
     Fault {
-        part: "learner",
+        target: "learner",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| stopped(scene, LEARNER, random),
+        may_count_restart: false,
+        inject: |testbed, random| stopped(testbed, LEARNER, random),
     },
     Fault {
-        part: "learner",
+        target: "learner",
         name: "hung",
-        counts: true,
-        strike: |scene, random| hung(scene, LEARNER, random),
+        may_count_restart: true,
+        inject: |testbed, random| hung(testbed, LEARNER, random),
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "killed",
-        counts: false,
-        strike: |scene, random| killed(scene.one_of(SUPERVISOR, random)?),
+        may_count_restart: false,
+        inject: |testbed, random| killed(testbed.random_process(SUPERVISOR, random)?),
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| stopped(scene, SUPERVISOR, random),
+        may_count_restart: false,
+        inject: |testbed, random| stopped(testbed, SUPERVISOR, random),
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "cut off",
-        counts: false,
-        strike: |scene, random| cut_off(scene.one_of(SUPERVISOR, random)?, short(random)),
+        may_count_restart: false,
+        inject: |testbed, random| {
+            cut_off(testbed.random_process(SUPERVISOR, random)?, short(random))
+        },
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "cut off from its peers",
-        counts: false,
-        strike: cut_off_from_peers,
+        may_count_restart: false,
+        inject: cut_off_from_peers,
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "hung",
-        counts: false,
-        strike: |scene, random| hung(scene, SUPERVISOR, random),
+        may_count_restart: false,
+        inject: |testbed, random| hung(testbed, SUPERVISOR, random),
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "deleted",
-        counts: false,
-        strike: |scene, random| deleted(scene, "trainer", 5, random),
+        may_count_restart: false,
+        inject: |testbed, random| deleted(testbed, "trainer", 5, random),
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "force-deleted",
-        counts: false,
-        strike: |scene, random| deleted(scene, "trainer", 0, random),
+        may_count_restart: false,
+        inject: |testbed, random| deleted(testbed, "trainer", 0, random),
     },
     Fault {
-        part: "trainer pod",
+        target: "trainer pod",
         name: "evicted",
-        counts: false,
-        strike: |scene, random| evicted(scene, "trainer", random),
+        may_count_restart: false,
+        inject: |testbed, random| evicted(testbed, "trainer", random),
     },
-    Fault { part: "node", name: "stopped", counts: false, strike: node_stopped },
-    Fault { part: "node", name: "lost", counts: false, strike: node_lost },
+    Fault { target: "node", name: "stopped", may_count_restart: false, inject: node_stopped },
+    Fault { target: "node", name: "lost", may_count_restart: false, inject: node_lost },
     Fault {
-        part: "node",
+        target: "node",
         name: "without kubelet",
-        counts: false,
-        strike: |scene, random| {
-            frozen(scene, &format!("--hostname-override={}", node(random)), random)
+        may_count_restart: false,
+        inject: |testbed, random| {
+            frozen(testbed, &format!("--hostname-override={}", node(random)), random)
         },
     },
     Fault {
-        part: "node",
+        target: "node",
         name: "without runtime",
-        counts: false,
-        strike: |scene, random| {
-            frozen(scene, &format!("/{}/containerd.toml", node(random)), random)
+        may_count_restart: false,
+        inject: |testbed, random| {
+            frozen(testbed, &format!("/{}/containerd.toml", node(random)), random)
         },
     },
-    Fault { part: "node", name: "drained", counts: false, strike: node_drained },
+    Fault { target: "node", name: "drained", may_count_restart: false, inject: node_drained },
     Fault {
-        part: "operator",
+        target: "operator",
         name: "killed",
-        counts: false,
-        strike: |scene, random| killed(scene.one_of(OPERATOR, random)?),
+        may_count_restart: false,
+        inject: |testbed, random| killed(testbed.random_process(OPERATOR, random)?),
     },
     Fault {
-        part: "operator",
+        target: "operator",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| stopped(scene, OPERATOR, random),
+        may_count_restart: false,
+        inject: |testbed, random| stopped(testbed, OPERATOR, random),
     },
     Fault {
-        part: "operator",
+        target: "operator",
         name: "cut off",
-        counts: false,
-        strike: |scene, random| cut_off(scene.one_of(OPERATOR, random)?, short(random)),
+        may_count_restart: false,
+        inject: |testbed, random| cut_off(testbed.random_process(OPERATOR, random)?, short(random)),
     },
-    Fault { part: "operator pod", name: "deleted", counts: false, strike: operator_deleted },
     Fault {
-        part: "API server",
+        target: "operator pod",
+        name: "deleted",
+        may_count_restart: false,
+        inject: operator_deleted,
+    },
+    Fault {
+        target: "API server",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| frozen(scene, "/kube-apiserver", random),
+        may_count_restart: false,
+        inject: |testbed, random| frozen(testbed, "/kube-apiserver", random),
     },
     Fault {
-        part: "API server",
+        target: "API server",
         name: "without store",
-        counts: false,
-        strike: |scene, random| frozen(scene, "/etcd", random),
+        may_count_restart: false,
+        inject: |testbed, random| frozen(testbed, "/etcd", random),
     },
     Fault {
-        part: "DNS",
+        target: "DNS",
         name: "stopped",
-        counts: false,
-        strike: |scene, random| frozen(scene, "/coredns", random),
+        may_count_restart: false,
+        inject: |testbed, random| frozen(testbed, "/coredns", random),
     },
-    Fault { part: "job", name: "suspended and resumed", counts: false, strike: suspended },
-    Fault { part: "job", name: "scaled", counts: false, strike: scaled },
+    Fault {
+        target: "job",
+        name: "suspended and resumed",
+        may_count_restart: false,
+        inject: suspended,
+    },
+    Fault { target: "job", name: "scaled", may_count_restart: false, inject: scaled },
 ];
 
-/// The parts of these faults, in their order.
-pub(super) fn parts<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> Vec<&'static str> {
-    let mut parts: Vec<_> = faults.into_iter().map(|fault| fault.part).collect();
-    parts.dedup();
-    parts
+/// Targets of these faults, without duplicates, in order.
+pub(super) fn targets<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> Vec<&'static str> {
+    let mut targets: Vec<_> = faults.into_iter().map(|fault| fault.target).collect();
+    targets.dedup();
+    targets
 }
 
-/// Time within which a lost node's pods are elsewhere: Kubernetes notices after 50 s, and the
-/// operator has its bound.
+/// Time limit of the replacement of a lost node's pods: Kubernetes marks the node as unreachable
+/// after 50 s.
 const LOST_NODE: Duration = Duration::from_secs(150);
 
-/// A time that most waits outlive.
+/// A duration shorter than most timeouts.
 fn short(random: &mut ChaCha8Rng) -> Duration {
     between(random, 0.2, 5.0)
 }
 
 fn killed(pid: Pid) -> Result<()> {
-    kill_process(pid, Signal::KILL).context("it is gone")
+    kill_process(pid, Signal::KILL).context("the process has exited")
 }
 
-fn stopped(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    Scene::stopped(&[scene.one_of(words, random)?], short(random))
+fn stopped(testbed: &Testbed, command: &str, random: &mut ChaCha8Rng) -> Result<()> {
+    Testbed::stopped(&[testbed.random_process(command, random)?], short(random))
 }
 
-/// Stopped until somebody replaces it; one that nobody replaces within a minute goes on.
-fn hung(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    let pid = scene.one_of(words, random)?;
-    kill_process(pid, Signal::STOP).context("it is gone")?;
-    // Whoever is not replaced goes on.
+/// Stops a process until it is replaced, for at most a minute.
+fn hung(testbed: &Testbed, command: &str, random: &mut ChaCha8Rng) -> Result<()> {
+    let pid = testbed.random_process(command, random)?;
+    kill_process(pid, Signal::STOP).context("the process has exited")?;
+    // Resumes a process that was not replaced.
     let _ = wait_until("a successor", Duration::from_secs(60), || {
-        Ok(!scene.processes(words).contains(&pid))
+        Ok(!testbed.processes(command).contains(&pid))
     });
     resume(pid);
     Ok(())
 }
 
-/// The pod of a process, for a while.
+/// Partitions the pod of a process from the network for a while.
 fn cut_off(pid: Pid, time: Duration) -> Result<()> {
     let _partition = Partition::of(pid)?;
     std::thread::sleep(time);
     Ok(())
 }
 
-/// Learners that everybody reaches but the learners of other pods.
-fn cut_off_from_peers(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
-    let pid = scene.one_of(SUPERVISOR, random)?;
-    let partitions = scene
+/// Partitions a trainer pod from the other trainer pods only.
+fn cut_off_from_peers(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
+    let pid = testbed.random_process(SUPERVISOR, random)?;
+    let partitions = testbed
         .addresses("trainer")?
         .into_iter()
         .map(|address| Partition::between(pid, address))
@@ -294,85 +311,93 @@ fn cut_off_from_peers(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
     Ok(())
 }
 
-/// A server of the cluster itself.
-fn frozen(scene: &Scene, words: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    Scene::stopped(&[scene.server(words)?], short(random))
+/// Stops a component of the cluster for a while.
+fn frozen(testbed: &Testbed, command: &str, random: &mut ChaCha8Rng) -> Result<()> {
+    Testbed::stopped(&[testbed.server(command)?], short(random))
 }
 
-fn deleted(scene: &Scene, role: &str, grace_seconds: u32, random: &mut ChaCha8Rng) -> Result<()> {
-    let pod = scene.pod(role, random)?;
-    scene
+fn deleted(
+    testbed: &Testbed,
+    role: &str,
+    grace_seconds: u32,
+    random: &mut ChaCha8Rng,
+) -> Result<()> {
+    let pod = testbed.pod(role, random)?;
+    testbed
         .api
         .delete(
-            &scene.path("api/v1", &format!("pods/{pod}")),
+            &testbed.path("api/v1", &format!("pods/{pod}")),
             &json!({"gracePeriodSeconds": grace_seconds}),
         )
         .map(drop)
 }
 
-fn evicted(scene: &Scene, role: &str, random: &mut ChaCha8Rng) -> Result<()> {
-    evict(scene, &scene.pod(role, random)?)
+fn evicted(testbed: &Testbed, role: &str, random: &mut ChaCha8Rng) -> Result<()> {
+    evict(testbed, &testbed.pod(role, random)?)
 }
 
 fn node(random: &mut ChaCha8Rng) -> String {
     format!("node-{}", random.random_range(1..=2))
 }
 
-/// Its kubelet and every process in its pods, as a virtual machine that is being moved.
-fn node_stopped(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
+/// Stops the node's kubelet and all processes of its pods, like a virtual machine during live
+/// migration.
+fn node_stopped(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
     let node = node(random);
     let mut pids: Vec<Pid> =
-        scene.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();
-    pids.push(scene.server(&format!("--hostname-override={node}"))?);
-    Scene::stopped(&pids, short(random))
+        testbed.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();
+    pids.push(testbed.server(&format!("--hostname-override={node}"))?);
+    Testbed::stopped(&pids, short(random))
 }
 
-/// A node that nobody hears of until its pods are made anew elsewhere; then it comes back, and with
-/// it the processes of the old pods.
-fn node_lost(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
+/// Stops a node until its pods are replaced on the other node, then resumes it with the processes
+/// of the old pods.
+fn node_lost(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
     let node = node(random);
     let on_node = || {
-        scene.api.get(&scene.path("api/v1", &format!("pods?fieldSelector=spec.nodeName={node}")))
+        testbed
+            .api
+            .get(&testbed.path("api/v1", &format!("pods?fieldSelector=spec.nodeName={node}")))
     };
     ensure!(
         on_node()?["items"].as_array().is_some_and(|pods| !pods.is_empty()),
         "no pod is on {node}"
     );
     let mut pids: Vec<Pid> =
-        scene.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();
-    pids.push(scene.server(&format!("--hostname-override={node}"))?);
+        testbed.cluster.pod_processes(&node).into_iter().map(|process| process.pid).collect();
+    pids.push(testbed.server(&format!("--hostname-override={node}"))?);
     for pid in &pids {
-        // Some end while they are listed.
+        // Some processes exit while they are listed.
         let _ = kill_process(*pid, Signal::STOP);
     }
-    // A node whose pods are not made anew comes back with them.
-    let _ = wait_until("the node's pods to go", LOST_NODE, || {
+    // If the pods are not replaced in time, the node resumes with them.
+    let _ = wait_until("the node's pods to be replaced", LOST_NODE, || {
         Ok(on_node()?["items"].as_array().is_some_and(Vec::is_empty))
     });
     pids.into_iter().for_each(resume);
     Ok(())
 }
 
-/// As `kubectl drain` does: no new pods, and the job's pods there are evicted.
-fn node_drained(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
+/// Cordons a node and evicts the job's pods, as `kubectl drain` does.
+fn node_drained(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
     let node = node(random);
     let cordon = |is: bool| {
-        scene.api.patch(&format!("/api/v1/nodes/{node}"), &json!({"spec": {"unschedulable": is}}))
+        testbed.api.patch(&format!("/api/v1/nodes/{node}"), &json!({"spec": {"unschedulable": is}}))
     };
     cordon(true)?;
-    let evicted = scene
+    let evicted = testbed
         .api
-        .get(&scene.path("api/v1", &format!("pods?fieldSelector=spec.nodeName={node}")))
+        .get(&testbed.path("api/v1", &format!("pods?fieldSelector=spec.nodeName={node}")))
         .map(|pods| {
             let names = pods["items"]
                 .as_array()
                 .into_iter()
                 .flatten()
                 .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned));
-            names.filter(|pod| evict(scene, pod).is_ok()).count()
+            names.filter(|pod| evict(testbed, pod).is_ok()).count()
         });
     std::thread::sleep(short(random));
-    // The API server may be away just now.
+    // The API server may be unavailable due to another fault.
     wait_until("the node to be schedulable", Duration::from_secs(60), || {
         cordon(false).map(|_| true)
     })?;
@@ -380,22 +405,28 @@ fn node_drained(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
     Ok(())
 }
 
-/// A PodDisruptionBudget may refuse it.
-fn evict(scene: &Scene, pod: &str) -> Result<()> {
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}, "deleteOptions": {"gracePeriodSeconds": 5}});
-    scene.api.create(&scene.path("api/v1", &format!("pods/{pod}/eviction")), &eviction).map(drop)
+/// Fails if a PodDisruptionBudget denies the eviction.
+fn evict(testbed: &Testbed, pod: &str) -> Result<()> {
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod},
+        "deleteOptions": {"gracePeriodSeconds": 5},
+    });
+    testbed
+        .api
+        .create(&testbed.path("api/v1", &format!("pods/{pod}/eviction")), &eviction)
+        .map(drop)
 }
 
-fn operator_deleted(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
-    let pods = scene.api.get(&format!("/api/v1/namespaces/{SYSTEM}/pods"))?;
+fn operator_deleted(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
+    let pods = testbed.api.get(&format!("/api/v1/namespaces/{SYSTEM}/pods"))?;
     let names = pods["items"]
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned))
         .collect();
-    let pod = one(names, random).context("there is no operator")?;
-    scene
+    let pod = one(names, random).context("no operator pod exists")?;
+    testbed
         .api
         .delete(
             &format!("/api/v1/namespaces/{SYSTEM}/pods/{pod}"),
@@ -404,15 +435,15 @@ fn operator_deleted(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
         .map(drop)
 }
 
-/// Resumed at any moment of the drain, or after it.
-fn suspended(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
-    scene.patch(&json!({"suspend": true}))?;
+/// Suspends the job and resumes it during or after the drain.
+fn suspended(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
+    testbed.patch(&json!({"suspend": true}))?;
     std::thread::sleep(between(random, 0.0, 10.0));
     wait_until("the job to be resumed", Duration::from_secs(60), || {
-        scene.patch(&json!({"suspend": false})).map(|()| true)
+        testbed.patch(&json!({"suspend": false})).map(|()| true)
     })
 }
 
-fn scaled(scene: &Scene, random: &mut ChaCha8Rng) -> Result<()> {
-    scene.patch(&json!({"inference": {"replicas": random.random_range(1..=3)}}))
+fn scaled(testbed: &Testbed, random: &mut ChaCha8Rng) -> Result<()> {
+    testbed.patch(&json!({"inference": {"replicas": random.random_range(1..=3)}}))
 }

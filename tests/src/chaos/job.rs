@@ -1,5 +1,5 @@
-//! The life of one job: made, struck by the faults of its schedule, left alone until it has
-//! succeeded, compared, and removed.
+//! Execution of one job: create, inject the faults of its schedule, wait for success, compare with
+//! the baseline, delete.
 
 use std::fs;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use anyhow::{Context, Result};
 use rljob_crds::names::EXPORT_DIR;
 use serde_json::Value;
 
-use super::Tally;
-use super::ends::Ends;
-use super::scene::{JOB, Scene};
-use super::schedule::{Schedule, Struck};
-use super::watch::Watch;
+use super::Summary;
+use super::monitor::Monitor;
+use super::results::RunResults;
+use super::schedule::{Injection, Schedule};
+use super::testbed::{JOB, Testbed};
 use crate::process::wait_until;
 
 /// Steps of every job (job.yaml).
 pub(super) const STEPS: usize = 60;
-/// Time that an undisturbed job may take.
+/// Time limit of a job without faults.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time in which nothing may be written once a job is through.
-const REST: Duration = Duration::from_secs(3);
+/// Period without writes that is required of a succeeded job.
+const IDLE_TIME: Duration = Duration::from_secs(3);
 const YAML: &str = include_str!("job.yaml");
 
-/// The documents of job.yaml: the job that makes the model, and the job under chaos.
-fn manifests(scene: &Scene) -> Result<(String, String)> {
+/// The documents of job.yaml: the SFT job that trains the initial model, and the job under chaos.
+fn manifests(testbed: &Testbed) -> Result<(String, String)> {
     let text = YAML
-        .replace("DATA", &scene.data.display().to_string())
-        .replace("RUNS", &scene.runs().display().to_string());
+        .replace("DATA", &testbed.data.display().to_string())
+        .replace("RUNS", &testbed.runs().display().to_string());
     text.split_once("---\n")
-        .map(|(model, job)| (model.to_owned(), scene.engine.serve(job.to_owned())))
+        .map(|(model, job)| (model.to_owned(), testbed.engine.configure(job.to_owned())))
         .context("job.yaml has two documents")
 }
 
-/// Makes the model.
-pub(super) fn model(scene: &Scene) -> Result<()> {
-    succeeds(scene, "model", &manifests(scene)?.0)?;
-    let export = scene.runs().join("model/imitate").join(EXPORT_DIR);
-    let imitated = scene.data.join("imitated");
+/// Trains the initial model.
+pub(super) fn model(testbed: &Testbed) -> Result<()> {
+    succeeds(testbed, "model", &manifests(testbed)?.0)?;
+    let export = testbed.runs().join("model/imitate").join(EXPORT_DIR);
+    let imitated = testbed.data.join("imitated");
     fs::create_dir(&imitated)?;
     for file in fs::read_dir(export)? {
         let file = file?;
@@ -46,30 +46,34 @@ pub(super) fn model(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// A run that nothing disturbs.
-pub(super) fn undisturbed(scene: &Scene) -> Result<Ends> {
-    succeeds(scene, "undisturbed", &manifests(scene)?.1)?;
-    Ends::of(&scene.run_directory())
+/// Runs the job without faults.
+pub(super) fn baseline(testbed: &Testbed) -> Result<RunResults> {
+    succeeds(testbed, "baseline", &manifests(testbed)?.1)?;
+    RunResults::of(&testbed.run_directory())
 }
 
-/// Lets a job run to its end in a namespace, and removes it.
-fn succeeds(scene: &Scene, namespace: &str, manifest: &str) -> Result<()> {
-    scene.turn_to(namespace)?;
-    let kubectl = scene.cluster.kubectl().in_namespace(namespace);
+/// Runs a job to success in a new namespace and deletes it.
+fn succeeds(testbed: &Testbed, namespace: &str, manifest: &str) -> Result<()> {
+    testbed.use_namespace(namespace)?;
+    let kubectl = testbed.cluster.kubectl().in_namespace(namespace);
     kubectl.apply(manifest)?;
     let limit = format!("--timeout={}s", LIMIT.as_secs());
     kubectl
         .run(&["wait", "--for=condition=Succeeded", "rljobs", "--all", &limit])
-        .with_context(|| scene.state())?;
+        .with_context(|| testbed.state())?;
     kubectl.run(&["delete", "rljobs", "--all", "--cascade=foreground"]).map(drop)
 }
 
-/// A job under the schedule of a seed.
-pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) -> Result<Tally> {
+/// Runs the job with the fault schedule of a seed.
+pub(super) fn run_with_faults(
+    testbed: &Testbed,
+    seed: u64,
+    baseline: Option<&RunResults>,
+) -> Result<Summary> {
     let namespace = format!("chaos-{seed}");
-    scene.turn_to(&namespace)?;
-    let (_, manifest) = manifests(scene)?;
-    // Both ways of weight sync, and a journal that is kept whole or pruned.
+    testbed.use_namespace(&namespace)?;
+    let (_, manifest) = manifests(testbed)?;
+    // Alternates the weight-sync method, and pruning of the journal.
     let manifest = if seed.is_multiple_of(2) {
         manifest.replace(
             "replicas: 2}\n  checkpoint",
@@ -83,39 +87,40 @@ pub(super) fn disturbed(scene: &Scene, seed: u64, undisturbed: Option<&Ends>) ->
     } else {
         manifest
     };
-    scene.cluster.kubectl().in_namespace(&namespace).apply(&manifest)?;
+    testbed.cluster.kubectl().in_namespace(&namespace).apply(&manifest)?;
 
-    let mut watch = Watch::default();
-    let struck = Schedule::new(seed, scene).play(scene, &mut watch);
-    let limit = scene.engine.limit();
-    watch.until(scene, limit, |watch| watch.succeeded() || !watch.goes_on());
-    watch.check(watch.succeeded(), || {
-        format!("the job has not succeeded {} s after its last fault", limit.as_secs())
+    let mut monitor = Monitor::default();
+    let injections = Schedule::new(seed, testbed).play(testbed, &mut monitor);
+    let limit = testbed.engine.limit();
+    monitor.until(testbed, limit, |monitor| monitor.succeeded() || !monitor.can_succeed());
+    monitor.check(monitor.succeeded(), || {
+        format!("the job has not succeeded within {} s after its last fault", limit.as_secs())
     });
-    watch.restarts_within(struck.iter().filter(|struck| struck.fault.counts).count());
-    if watch.succeeded() {
-        watch.take(
-            Ends::of(&scene.run_directory()).map_or_else(
-                |error| vec![format!("{error:#}")],
-                |ends| ends.differences(undisturbed),
-            ),
+    monitor.check_restarts(
+        injections.iter().filter(|injections| injections.fault.may_count_restart).count(),
+    );
+    if monitor.succeeded() {
+        monitor.record(
+            RunResults::of(&testbed.run_directory())
+                .map_or_else(|error| vec![format!("{error:#}")], |ends| ends.differences(baseline)),
         );
-        rests(scene, &mut watch);
+        check_idle(testbed, &mut monitor);
     }
-    let violations = watch.violations().len();
+    let violations = monitor.violations().len();
     if violations > 0 {
-        tell(scene, seed, &struck, &watch);
+        report_violations(testbed, seed, &injections, &monitor);
     }
-    remove(scene, &namespace, &mut watch)?;
-    let mut tally = Tally { violations: watch.violations().len(), jobs: 1, ..Tally::default() };
-    for struck in &struck {
-        *tally.struck.entry((struck.fault.part, struck.phase)).or_default() += 1;
+    remove(testbed, &namespace, &mut monitor)?;
+    let mut summary =
+        Summary { violations: monitor.violations().len(), jobs: 1, ..Summary::default() };
+    for injections in &injections {
+        *summary.injected.entry((injections.fault.target, injections.phase)).or_default() += 1;
     }
-    Ok(tally)
+    Ok(summary)
 }
 
-/// A job that is through is left alone.
-fn rests(scene: &Scene, watch: &mut Watch) {
+/// Checks that the operator and controllers write nothing for a succeeded job.
+fn check_idle(testbed: &Testbed, monitor: &mut Monitor) {
     let versions = || -> Result<Vec<Value>> {
         let children = [
             "apis/apps/v1:statefulsets",
@@ -125,8 +130,8 @@ fn rests(scene: &Scene, watch: &mut Watch) {
         ];
         let lists = children
             .map(|kind| kind.split_once(':').unwrap_or_default())
-            .map(|(group, kind)| scene.api.get(&scene.path(group, kind)));
-        let mut versions = vec![scene.job()?["metadata"]["resourceVersion"].clone()];
+            .map(|(group, kind)| testbed.api.get(&testbed.path(group, kind)));
+        let mut versions = vec![testbed.job()?["metadata"]["resourceVersion"].clone()];
         for list in lists {
             versions.extend(
                 list?["items"]
@@ -138,54 +143,59 @@ fn rests(scene: &Scene, watch: &mut Watch) {
         }
         Ok(versions)
     };
-    // The last pods go, and their owners count them.
-    let gone = wait_until("the pods to go", LIMIT, || {
-        Ok(scene.leftovers().is_empty()
-            && scene.pods("trainer")?.is_empty()
-            && scene.pods("inference")?.is_empty()
-            && scene.pods("coordinator")?.is_empty())
+    // The last pods terminate, and their owners update their status.
+    let gone = wait_until("the pods to terminate", LIMIT, || {
+        Ok(testbed.leftovers().is_empty()
+            && testbed.pods("trainer")?.is_empty()
+            && testbed.pods("inference")?.is_empty()
+            && testbed.pods("coordinator")?.is_empty())
     });
-    watch.check(gone.is_ok(), || {
-        format!("of a job that has succeeded, these processes are left: {:?}", scene.leftovers())
+    monitor.check(gone.is_ok(), || {
+        format!("processes of a succeeded job are still running: {:?}", testbed.leftovers())
     });
-    std::thread::sleep(REST);
+    std::thread::sleep(IDLE_TIME);
     let before = versions();
-    std::thread::sleep(REST);
+    std::thread::sleep(IDLE_TIME);
     let (before, after) =
         (before.map_err(|error| error.to_string()), versions().map_err(|error| error.to_string()));
-    watch.check(before == after, || {
-        format!("objects of a job at rest were written: versions {before:?} became {after:?}")
+    monitor.check(before == after, || {
+        format!("objects of an idle job were written: versions {before:?} became {after:?}")
     });
 }
 
-/// What a person needs to find out what went wrong, and to see it again.
-fn tell(scene: &Scene, seed: u64, struck: &[Struck], watch: &Watch) {
-    eprintln!("{}", scene.state());
+/// Prints the state, the injected faults and the violations, with the command to repeat the run.
+fn report_violations(testbed: &Testbed, seed: u64, injections: &[Injection], monitor: &Monitor) {
+    eprintln!("{}", testbed.state());
     eprintln!(
-        "── violations of the job with seed {seed}; again: make chaos CHAOS_SEED={seed} CHAOS_MINUTES=0"
+        "── violations of the job with seed {seed}; to repeat it: make chaos CHAOS_SEED={seed} \
+            CHAOS_MINUTES=0"
     );
-    for struck in struck {
-        eprintln!("  {struck}");
+    for injections in injections {
+        eprintln!("  {injections}");
     }
-    for violation in watch.violations() {
+    for violation in monitor.violations() {
         eprintln!("VIOLATION {violation}");
     }
 }
 
-fn remove(scene: &Scene, namespace: &str, watch: &mut Watch) -> Result<()> {
-    let kubectl = scene.cluster.kubectl().in_namespace(namespace);
+fn remove(testbed: &Testbed, namespace: &str, monitor: &mut Monitor) -> Result<()> {
+    let kubectl = testbed.cluster.kubectl().in_namespace(namespace);
     kubectl.run(&["delete", &format!("rljob/{JOB}"), "--wait"])?;
     let kinds =
         "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
     let left = || {
         kubectl.run(&["get", kinds, &format!("--selector=rljob.dev/job={JOB}"), "--output=name"])
     };
-    let gone = wait_until("the job's objects to go", LIMIT, || {
-        Ok(left()?.trim().is_empty() && scene.leftovers().is_empty())
+    let gone = wait_until("the job's objects to be deleted", LIMIT, || {
+        Ok(left()?.trim().is_empty() && testbed.leftovers().is_empty())
     });
-    watch.check(gone.is_ok(), || {
-        format!("a job that is deleted leaves {:?} {:?}", left(), scene.leftovers())
+    monitor.check(gone.is_ok(), || {
+        format!(
+            "objects or processes remain of a deleted job: {:?} {:?}",
+            left(),
+            testbed.leftovers(),
+        )
     });
     kubectl.run(&["delete", "namespace", namespace, "--wait=false"])?;
-    fs::remove_dir_all(scene.runs().join(namespace)).context("cannot remove a run directory")
+    fs::remove_dir_all(testbed.runs().join(namespace)).context("cannot remove a run directory")
 }

@@ -1,70 +1,73 @@
-//! Chaos on a real cluster: jobs run one after another while a schedule, drawn from a seed, lets
-//! their parts fail, and what must hold is watched all the time.
+//! Chaos tests on a real cluster: runs jobs one after another under a seeded fault schedule and
+//! monitors invariants continuously.
 //!
 //! ```text
-//!  seed ─▶ schedule: moment × fault ─┬─▶ Scene: processes, pods, nodes, links      scene.rs
-//!          moments.rs  faults.rs     │
-//!                                    └─▶ Watch: what must hold at any time         watch.rs
-//!  undisturbed run ──────────────────▶ what must hold at the end                   ends.rs
-//!                                      faults by part and phase, violations        tally.rs
+//!  seed ─▶ schedule: phase × fault ─┬─▶ Testbed: processes, pods, nodes, links   testbed.rs
+//!          phases.rs  faults.rs     └─▶ Monitor: continuous invariants           monitor.rs
+//!  baseline run ─────────────────────▶ comparison of final results               results.rs
+//!                                      faults by target and phase, violations    summary.rs
 //! ```
 //!
-//! A fault is a line in [`faults::FAULTS`]: the part it strikes, its name, whether it may spend a
-//! restart, and a function that does it and takes it back. It returns when it is over; others
-//! strike meanwhile. A fault that finds nothing to strike returns an error and is not counted. For
-//! example, an engine that gets no time:
+//! A fault is an entry in [`faults::FAULTS`]: target, name, whether it may count a restart, and a
+//! function that injects and reverts it. The function blocks until the fault is over; other faults
+//! run concurrently. If there is no target, it returns an error and the fault is not counted. For
+//! example, an engine that gets little CPU time:
 //!
 //! ```ignore
-//! Fault { part: "engine", name: "starved", counts: false, strike: |scene, random| {
-//!     let engine = scene.one_of(scene.engine.words(), random)?;
+//! Fault { target: "engine", name: "starved", may_count_restart: false, inject: |testbed, random| {
+//!     let engine = testbed.random_process(testbed.engine.command(), random)?;
 //!     for _ in 0..20 {
-//!         Scene::stopped(&[engine], Duration::from_millis(200))?;
+//!         Testbed::stopped(&[engine], Duration::from_millis(200))?;
 //!     }
 //!     Ok(())
 //! } },
 //! ```
 //!
-//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`); each job has the seed of
-//! the one before it plus 1, so that a job that went wrong is the first one of its seed. This is
-//! the one part of the harness that knows RLJobs.
+//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`). Job n of a run uses the
+//! seed `CHAOS_SEED` + n, so that a failed job is repeated by passing its seed. This is the only
+//! module of the harness that knows RLJobs.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-mod ends;
 mod engine;
 pub mod faults;
 mod job;
-mod moments;
-mod scene;
+mod monitor;
+mod phases;
+mod results;
 mod schedule;
-mod tally;
-mod watch;
+mod summary;
+mod testbed;
 
 pub use engine::Engine;
-pub use scene::Scene;
-pub use tally::Tally;
+pub use summary::Summary;
+pub use testbed::Testbed;
 
-/// Runs jobs under faults until the time is up; the last one is finished.
-pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Tally> {
+/// Runs jobs under faults until the time is up, and finishes the last one.
+pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Summary> {
     let start = Instant::now();
-    let scene = Scene::set(engine)?;
-    eprintln!("chaos: seed {seed}; the cluster is up after {:.0} s", start.elapsed().as_secs_f64());
-    job::model(&scene)?;
-    let undisturbed =
-        (scene.engine == Engine::Embedded).then(|| job::undisturbed(&scene)).transpose()?;
+    let testbed = Testbed::start(engine)?;
+    eprintln!("chaos: seed {seed}; cluster started after {:.0} s", start.elapsed().as_secs_f64());
+    job::model(&testbed)?;
+    let baseline =
+        (testbed.engine == Engine::Embedded).then(|| job::baseline(&testbed)).transpose()?;
     eprintln!("chaos: ready after {:.0} s", start.elapsed().as_secs_f64());
-    let (mut tally, chaos) = (Tally::default(), Instant::now());
-    while tally.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
-        tally.add(job::disturbed(&scene, seed + u64::from(tally.jobs), undisturbed.as_ref())?);
+    let (mut summary, chaos) = (Summary::default(), Instant::now());
+    while summary.jobs == 0 || chaos.elapsed() < Duration::from_secs_f64(minutes * 60.0) {
+        summary.add(job::run_with_faults(
+            &testbed,
+            seed + u64::from(summary.jobs),
+            baseline.as_ref(),
+        )?);
         eprintln!(
             "chaos: {} faults, {} violations after {} jobs and {:.0} s",
-            tally.faults(),
-            tally.violations,
-            tally.jobs,
+            summary.faults(),
+            summary.violations,
+            summary.jobs,
             chaos.elapsed().as_secs_f64()
         );
     }
-    Ok(tally)
+    Ok(summary)
 }

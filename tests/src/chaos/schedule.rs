@@ -1,11 +1,11 @@
-//! What strikes when: drawn from a seed, one after another, some of them while others last.
+//! Fault schedule, drawn from a seed: faults start one after another and may overlap.
 //!
-//! Most is left to chance, which strikes short phases seldom and by few parts. They have turns, in
-//! which the part goes round from job to job:
+//! Most faults start at random times. Short phases are hit rarely that way, so that some positions
+//! of the schedule are reserved for them, and the target rotates from job to job:
 //!
 //! ```text
-//!  fault   0         1        2              3 4  5               6 … 9  10        11 … 14  15              16 …
-//!  phase   creating  loading  first rollout  any  in weight sync  any    draining  any      in weight sync  any
+//!  fault   0         1        2              5               10        15              others
+//!  phase   creating  loading  first rollout  in weight sync  draining  in weight sync  any
 //! ```
 
 use std::fmt;
@@ -15,175 +15,188 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::faults::{FAULTS, Fault, parts};
-use super::moments::{MOMENTS, Moment, phase, steps};
-use super::scene::{Scene, between};
-use super::watch::Watch;
+use super::faults::{FAULTS, Fault, targets};
+use super::monitor::Monitor;
+use super::phases::{Phase, TRIGGERS, current_phase, steps};
+use super::testbed::{Testbed, between};
 
-/// How long a moment is waited for, before the fault strikes anyway.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for a phase that has its turn.
-const TURN_PATIENCE: Duration = Duration::from_secs(8);
-/// Phases that a job begins with.
+/// Time limit of waiting for a phase; the fault is then injected in any phase.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+/// The same for reserved positions.
+const TURN_MAX_WAIT: Duration = Duration::from_secs(8);
+/// Phases of reserved positions at the start of a job.
 const OPENING: [&str; 3] = ["creating", "loading", "first rollout"];
-/// Phases that come again and again.
+/// Phases of recurring reserved positions.
 const RECURRING: [&str; 2] = ["in weight sync", "draining"];
-/// Faults from one turn of theirs to the next.
-const DISTANCE: usize = 5;
-/// The fault that brings a phase about.
-const CAUSES: [(&str, &str); 1] = [("draining", "suspended and resumed")];
+/// Interval of recurring reserved positions.
+const TURN_INTERVAL: usize = 5;
+/// Faults that bring a phase about.
+const PHASE_CAUSES: [(&str, &str); 1] = [("draining", "suspended and resumed")];
 
-/// Draws of one job.
+/// Fault schedule of one job.
 pub(super) struct Schedule {
     seed: u64,
     faults: Vec<&'static Fault>,
-    /// Shortest and longest time between two faults, in seconds.
+    /// Shortest and longest interval between two faults, in seconds.
     pauses: (f64, f64),
     random: ChaCha8Rng,
 }
 
-/// What is to strike next, and when.
+/// Next fault and its trigger.
 struct Draw {
     pause: Duration,
     cause: Option<&'static Fault>,
-    moment: &'static Moment,
-    patience: Duration,
+    trigger: &'static Phase,
+    max_wait: Duration,
     fault: &'static Fault,
     random: ChaCha8Rng,
 }
 
-/// A fault that struck.
-pub(super) struct Struck {
+/// An injected fault.
+pub(super) struct Injection {
     pub(super) fault: &'static Fault,
     pub(super) phase: &'static str,
     at: Duration,
     steps: usize,
 }
 
-impl fmt::Display for Struck {
+impl fmt::Display for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fault, phase, at, steps } = self;
         write!(
             f,
             "+{:5.1} s  {} {} ({phase}, {steps} steps done)",
             at.as_secs_f64(),
-            fault.part,
+            fault.target,
             fault.name
         )
     }
 }
 
 impl Schedule {
-    /// Of the faults that are for jobs on this scene's engine.
-    pub(super) fn new(seed: u64, scene: &Scene) -> Self {
-        let faults = FAULTS.iter().filter(|fault| scene.engine.meets(fault)).collect();
+    /// Creates the schedule from the faults that apply to the testbed's engine.
+    pub(super) fn new(seed: u64, testbed: &Testbed) -> Self {
+        let faults = FAULTS.iter().filter(|fault| testbed.engine.applies_to(fault)).collect();
         Self {
             seed,
             faults,
-            pauses: scene.engine.pauses(),
+            pauses: testbed.engine.pauses(),
             random: ChaCha8Rng::seed_from_u64(seed),
         }
     }
 
-    /// Plays it until it is through or the job is; gives what struck.
-    pub(super) fn play(mut self, scene: &Scene, watch: &mut Watch) -> Vec<Struck> {
-        let (start, struck) = (Instant::now(), Mutex::new(Vec::new()));
+    /// Injects faults until the schedule or the job is finished. Returns the injected faults.
+    pub(super) fn play(mut self, testbed: &Testbed, monitor: &mut Monitor) -> Vec<Injection> {
+        let (start, injections) = (Instant::now(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
-            for number in 0..scene.engine.faults_of_a_job() {
+            for number in 0..testbed.engine.faults_of_a_job() {
                 let mut draw = self.draw(number);
-                watch.until(scene, draw.pause, |_| false);
+                monitor.until(testbed, draw.pause, |_| false);
                 if let Some(cause) = draw.cause {
-                    let (random, struck) = (ChaCha8Rng::from_rng(&mut draw.random), &struck);
-                    scope.spawn(move || strike(scene, cause, phase(scene), start, random, struck));
+                    let (random, injections) =
+                        (ChaCha8Rng::from_rng(&mut draw.random), &injections);
+                    scope.spawn(move || {
+                        inject(testbed, cause, current_phase(testbed), start, random, injections)
+                    });
                 }
-                watch.until(scene, draw.patience, |_| (draw.moment.is_now)(scene));
-                if watch.succeeded() || !watch.goes_on() {
+                monitor.until(testbed, draw.max_wait, |_| (draw.trigger.is_current)(testbed));
+                if monitor.succeeded() || !monitor.can_succeed() {
                     break;
                 }
-                let struck = &struck;
+                let injections = &injections;
                 scope.spawn(move || {
-                    strike(
-                        scene,
+                    inject(
+                        testbed,
                         draw.fault,
-                        phase_at(draw.moment, scene),
+                        phase_of_injection(draw.trigger, testbed),
                         start,
                         draw.random,
-                        struck,
+                        injections,
                     )
                 });
             }
         });
-        let mut struck = struck.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        struck.sort_by_key(|struck| struck.at);
-        struck
+        let mut injections =
+            injections.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        injections.sort_by_key(|injections| injections.at);
+        injections
     }
 
     fn draw(&mut self, number: usize) -> Draw {
         let pause = between(&mut self.random, self.pauses.0, self.pauses.1);
-        let moment = &MOMENTS[self.random.random_range(0..MOMENTS.len())];
+        let trigger = &TRIGGERS[self.random.random_range(0..TRIGGERS.len())];
         let fault = self.faults[self.random.random_range(0..self.faults.len())];
         let random = ChaCha8Rng::from_rng(&mut self.random);
-        let by_chance = Draw { pause, cause: None, moment, patience: PATIENCE, fault, random };
-        let Some((phase, part)) = turn(self.seed, number, &parts(self.faults.iter().copied()))
+        let by_chance = Draw { pause, cause: None, trigger, max_wait: MAX_WAIT, fault, random };
+        let Some((phase, target)) = turn(self.seed, number, &targets(self.faults.iter().copied()))
         else {
             return by_chance;
         };
-        let Some(moment) = MOMENTS.iter().find(|moment| moment.name == phase) else {
+        let Some(trigger) = TRIGGERS.iter().find(|trigger| trigger.name == phase) else {
             return by_chance;
         };
-        let of_part: Vec<_> =
-            self.faults.iter().copied().filter(|fault| fault.part == part).collect();
-        let fault = of_part[self.random.random_range(0..of_part.len())];
-        let cause = CAUSES.iter().find(|(caused, _)| *caused == phase);
+        let of_target: Vec<_> =
+            self.faults.iter().copied().filter(|fault| fault.target == target).collect();
+        let fault = of_target[self.random.random_range(0..of_target.len())];
+        let cause = PHASE_CAUSES.iter().find(|(caused, _)| *caused == phase);
         let cause = cause
             .and_then(|(_, name)| self.faults.iter().copied().find(|fault| fault.name == *name));
         let pause = if number < OPENING.len() { Duration::ZERO } else { pause };
-        Draw { pause, cause, moment, patience: TURN_PATIENCE, fault, ..by_chance }
+        Draw { pause, cause, trigger, max_wait: TURN_MAX_WAIT, fault, ..by_chance }
     }
 }
 
-/// The phase whose turn the fault of this number is, if it is one, and the part to strike: after as
-/// many jobs as there are parts, each was struck at every turn.
-fn turn(seed: u64, number: usize, parts: &[&'static str]) -> Option<(&'static str, &'static str)> {
+/// Phase and target of position `number`, if it is reserved. Over as many jobs as there are
+/// targets, every target is faulted at every reserved position.
+fn turn(
+    seed: u64,
+    number: usize,
+    targets: &[&'static str],
+) -> Option<(&'static str, &'static str)> {
     let recurring = number
-        .checked_sub(DISTANCE)
-        .filter(|since| since % DISTANCE == 0)
-        .map(|since| since / DISTANCE);
+        .checked_sub(TURN_INTERVAL)
+        .filter(|since| since % TURN_INTERVAL == 0)
+        .map(|since| since / TURN_INTERVAL);
     let (phase, nth) = match recurring {
         None => (*OPENING.get(number)?, number),
         Some(nth) => (RECURRING[nth % RECURRING.len()], OPENING.len() + nth),
     };
-    let job = usize::try_from(seed % parts.len() as u64).ok()?;
-    Some((phase, parts[(job + nth) % parts.len()]))
+    let job = usize::try_from(seed % targets.len() as u64).ok()?;
+    Some((phase, targets[(job + nth) % targets.len()]))
 }
 
-/// Lets a fault strike, and notes it if there was something to strike.
-fn strike(
-    scene: &Scene,
+/// Injects a fault and records it if it had a target.
+fn inject(
+    testbed: &Testbed,
     fault: &'static Fault,
     phase: &'static str,
     start: Instant,
     mut random: ChaCha8Rng,
-    struck: &Mutex<Vec<Struck>>,
+    injections: &Mutex<Vec<Injection>>,
 ) {
-    let this = Struck { fault, phase, at: start.elapsed(), steps: steps(&scene.run_directory()) };
-    match (fault.strike)(scene, &mut random) {
+    let this =
+        Injection { fault, phase, at: start.elapsed(), steps: steps(&testbed.run_directory()) };
+    match (fault.inject)(testbed, &mut random) {
         Ok(()) => {
             eprintln!("chaos: {this}");
-            struck.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(this);
+            injections.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(this);
         }
         Err(error) => eprintln!(
             "chaos: missed {} {}: {}",
-            fault.part,
+            fault.target,
             fault.name,
             error.to_string().lines().next().unwrap_or_default()
         ),
     }
 }
 
-/// The moment, if it came; else whatever phase it is.
-fn phase_at(moment: &Moment, scene: &Scene) -> &'static str {
-    if moment.name != "any" && (moment.is_now)(scene) { moment.name } else { phase(scene) }
+/// The trigger's phase if it was reached, else the current phase.
+fn phase_of_injection(trigger: &Phase, testbed: &Testbed) -> &'static str {
+    if trigger.name != "any" && (trigger.is_current)(testbed) {
+        trigger.name
+    } else {
+        current_phase(testbed)
+    }
 }
 
 #[cfg(test)]
@@ -193,26 +206,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_jobs_as_there_are_parts_strike_each_of_them_in_every_phase_that_has_turns() {
-        let parts = parts(FAULTS);
-        let jobs = 7..7 + parts.len() as u64;
-        let struck: BTreeSet<_> = jobs
+    fn reserved_positions_cover_all_targets_and_phases() {
+        let targets = targets(FAULTS);
+        let jobs = 7..7 + targets.len() as u64;
+        let injections: BTreeSet<_> = jobs
             .flat_map(|seed| (0..50).map(move |number| (seed, number)))
-            .filter_map(|(seed, number)| turn(seed, number, &parts))
+            .filter_map(|(seed, number)| turn(seed, number, &targets))
             .collect();
         let all: BTreeSet<_> = OPENING
             .iter()
             .chain(&RECURRING)
-            .flat_map(|phase| parts.iter().map(move |part| (*phase, *part)))
+            .flat_map(|phase| targets.iter().map(move |target| (*phase, *target)))
             .collect();
-        assert_eq!(struck, all);
+        assert_eq!(injections, all);
     }
 
     #[test]
-    fn turns_are_of_phases_and_faults_that_exist() {
-        let phases = OPENING.iter().chain(&RECURRING).chain(CAUSES.iter().map(|(phase, _)| phase));
-        assert!(phases.clone().all(|phase| MOMENTS.iter().any(|moment| moment.name == *phase)));
-        assert!(CAUSES.iter().all(|(_, cause)| FAULTS.iter().any(|fault| fault.name == *cause)));
+    fn reserved_positions_name_existing_phases_and_faults() {
+        let phases =
+            OPENING.iter().chain(&RECURRING).chain(PHASE_CAUSES.iter().map(|(phase, _)| phase));
+        assert!(phases.clone().all(|phase| TRIGGERS.iter().any(|trigger| trigger.name == *phase)));
+        assert!(
+            PHASE_CAUSES.iter().all(|(_, cause)| FAULTS.iter().any(|fault| fault.name == *cause)),
+        );
         assert_eq!(
             (0..16).filter(|number| turn(0, *number, &["a"]).is_some()).collect::<Vec<_>>(),
             [0, 1, 2, 5, 10, 15]

@@ -1,35 +1,34 @@
-//! A request to the API server, by what it does to which object.
+//! Requests to the API server, parsed to verb and object.
 
 use std::fmt;
 
 use axum::http::{Method, Uri};
 
 /// What is done.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// One object or a list.
+    /// GET of an object or list.
     Read,
-    /// The changes from a version on.
+    /// GET with `watch=true`.
     Watch,
-    /// POST, or an apply that made the object.
+    /// POST, or an apply that created the object.
     Create,
     /// PUT.
     Update,
-    /// PATCH of an object that was there.
+    /// PATCH of an existing object.
     Patch,
     /// DELETE.
     Delete,
 }
 
-/// A request, before it is answered: an apply is a [`Verb::Patch`], whether it will make the object
-/// or not.
+/// A request before its response is known: every apply is a [`Verb::Patch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is done.
     pub verb: Verb,
-    /// Plural, for example `statefulsets`; empty for what is no object, as `/version`.
+    /// Plural, for example `statefulsets`; empty for non-resource paths such as `/version`.
     pub resource: String,
-    /// Empty for lists over all namespaces and for what is in none.
+    /// Empty for cluster-wide lists and cluster-scoped objects.
     pub namespace: String,
     /// Empty for lists and for a POST.
     pub name: String,
@@ -45,7 +44,7 @@ impl Call {
             _ => &[],
         };
         let (namespace, rest) = match *rest {
-            // The namespace itself has no part after its name.
+            // A namespace object has no further path segment.
             ["namespaces", namespace, ref rest @ ..] if !rest.is_empty() => (namespace, rest),
             _ => ("", rest),
         };
@@ -55,7 +54,7 @@ impl Call {
         };
         let watches = asks(&["watch=true", "watch=1", "watch"]);
         let verb = match *method {
-            // It tells what would be, and changes nothing.
+            // A dry run changes nothing.
             _ if asks(&["dryRun=All"]) => Verb::Read,
             Method::POST => Verb::Create,
             Method::PUT => Verb::Update,
@@ -73,12 +72,13 @@ impl Call {
         }
     }
 
-    /// Whether it changes an object of a job, or tells of one. Leases are renewed all the time.
+    /// Whether the request writes an object. Leases are excluded because they are renewed
+    /// continuously.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, Verb::Read | Verb::Watch) && self.resource != "leases"
     }
 
-    /// Whether it writes an object of this resource, or a part of it.
+    /// Whether the request writes an object of this resource or one of its subresources.
     pub fn writes(&self, resource: &str) -> bool {
         self.is_write() && self.resource == resource
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::{Call, Verb};
 
     #[test]
-    fn a_call_is_what_its_line_says() {
+    fn request_lines_are_parsed_to_verb_and_object() {
         for (method, line, verb, [resource, namespace, name, subresource]) in [
             ("GET", "/version", Verb::Read, ["", "", "", ""]),
             ("GET", "/api/v1/pods?labelSelector=a", Verb::Read, ["pods", "", "", ""]),

@@ -1,28 +1,28 @@
-//! What can go wrong between the operator and the API server. A fault sees every request and says
-//! what becomes of those that it means; faults are put together from the few functions here, or
-//! written as a closure.
+//! Faults between the operator and the API server. A fault is a closure that sees every request and
+//! returns the effect on the requests that it selects; this module has constructors for common
+//! ones.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::call::Call;
 
-/// What becomes of a request.
+/// Effect of a fault on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It is answered with this HTTP code and takes no effect.
-    Answer(u16),
-    /// It takes effect, and the connection ends before the answer.
-    LoseAnswer,
-    /// It takes effect, and neither it nor any other request is answered from then on, until
-    /// [`super::Proxy::resume`]: the moment at which the client dies.
+    /// The proxy responds with this HTTP code and does not forward the request.
+    Respond(u16),
+    /// The request takes effect, and the connection closes before the response.
+    LoseResponse,
+    /// The request takes effect; the proxy then responds to no request until
+    /// [`super::Proxy::resume`]. Used to kill the client after a given write.
     Halt,
 }
 
-/// Decides about requests, in the order in which they come. The first fault that answers holds.
+/// Returns the effect on a request, if any. The first fault that returns an effect applies.
 pub type Fault = Box<dyn FnMut(&Call) -> Option<Effect> + Send>;
 
-/// The first `count` requests that `on` means.
+/// Affects the first `count` requests that `on` selects.
 pub fn first(count: usize, on: impl Fn(&Call) -> bool + Send + 'static, effect: Effect) -> Fault {
     let mut left = count;
     Box::new(move |call| {
@@ -32,7 +32,7 @@ pub fn first(count: usize, on: impl Fn(&Call) -> bool + Send + 'static, effect: 
     })
 }
 
-/// The `number`-th request, from 1, that `on` means.
+/// Affects the `number`-th request, from 1, that `on` selects.
 pub fn nth(number: usize, on: impl Fn(&Call) -> bool + Send + 'static, effect: Effect) -> Fault {
     let mut seen = 0;
     Box::new(move |call| {
@@ -42,7 +42,7 @@ pub fn nth(number: usize, on: impl Fn(&Call) -> bool + Send + 'static, effect: E
     })
 }
 
-/// This share of the requests that `on` means, each with one of the effects.
+/// Affects a random share of the requests that `on` selects, with a random effect.
 pub fn at_random(
     seed: u64,
     share: f64,
@@ -70,28 +70,28 @@ mod tests {
             )
         };
         ["a", "b", "a", "a", "b", "a"]
-            .map(|name| fault(&call(name)) == Some(Effect::LoseAnswer))
+            .map(|name| fault(&call(name)) == Some(Effect::LoseResponse))
             .to_vec()
     }
 
     #[test]
-    fn faults_hit_what_they_mean_and_no_more() {
+    fn faults_affect_only_selected_requests() {
         let on = |call: &Call| call.name == "a";
         assert_eq!(
-            decisions(first(2, on, Effect::LoseAnswer)),
+            decisions(first(2, on, Effect::LoseResponse)),
             [true, false, true, false, false, false]
         );
         assert_eq!(
-            decisions(nth(2, on, Effect::LoseAnswer)),
+            decisions(nth(2, on, Effect::LoseResponse)),
             [false, false, true, false, false, false]
         );
         assert_eq!(
-            decisions(at_random(1, 1.0, on, &[Effect::LoseAnswer])),
+            decisions(at_random(1, 1.0, on, &[Effect::LoseResponse])),
             [true, false, true, true, false, true]
         );
         assert_eq!(
-            decisions(at_random(7, 0.5, on, &[Effect::LoseAnswer])),
-            decisions(at_random(7, 0.5, on, &[Effect::LoseAnswer]))
+            decisions(at_random(7, 0.5, on, &[Effect::LoseResponse])),
+            decisions(at_random(7, 0.5, on, &[Effect::LoseResponse]))
         );
     }
 }

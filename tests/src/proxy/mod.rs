@@ -1,15 +1,15 @@
-//! Stands between an operator and the real API server, counts what the operator writes, and lets
-//! requests, answers and watches go wrong.
+//! Fault-injecting proxy between an operator and the real API server: records the operator's writes
+//! and injects faults into requests, responses and watches.
 //!
 //! ```text
-//!  operator ── http ──▶ Proxy ─┬─ faults: answered with a code │ answer lost │ halted          faults.rs
-//!                              ├─ reads: the present, or what the API server knew at a version
-//!                              ├─ watches: passed on, or held back and merged                  watches.rs
+//!  operator ── http ──▶ Proxy ─┬─ faults: error code │ response lost │ halt     faults.rs
+//!                              ├─ reads: current, or of an earlier version    stale_reads.rs
+//!                              ├─ watches: forwarded, or held back and merged watches.rs
 //!                              └─ https ──▶ kube-apiserver
 //! ```
 //!
-//! It answers nothing of its own but errors: the past, too, is what the API server itself still has
-//! of it (`resourceVersionMatch=Exact`).
+//! The proxy creates only error responses; stale reads come from the API server
+//! (`resourceVersionMatch=Exact`).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,32 +30,32 @@ use crate::cluster::Cluster;
 
 mod call;
 pub mod faults;
-mod past;
+mod stale_reads;
 mod watches;
 
 pub use call::{Call, Verb};
 pub use faults::{Effect, Fault};
 
-/// Largest body of a request or an answer.
+/// Size limit of request and response bodies.
 const BODY_LIMIT: usize = 64 << 20;
 
-/// A write that the API server has answered.
+/// A write with the API server's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// What was written; an apply that made the object is a [`Verb::Create`].
+    /// The request; an apply that created the object is a [`Verb::Create`].
     pub call: Call,
-    /// The answer.
+    /// HTTP status of the response.
     pub code: u16,
-    /// The object's version after it, as far as the answer tells.
+    /// resourceVersion after the write, if the response contains it.
     pub version: String,
-    /// Whether it changed anything: an apply of what is there already does not.
+    /// Whether the resourceVersion changed; a no-op apply does not change it.
     pub changed: bool,
 }
 
-/// What reads are answered from.
+/// Source of reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Reads {
-    /// The version at which the client sees the cluster; none for now.
+    /// resourceVersion of stale reads; `None` for current reads.
     past: Option<String>,
     hold_watches: bool,
 }
@@ -65,19 +65,18 @@ struct Shared {
     faults: Mutex<Vec<Fault>>,
     writes: Mutex<Vec<Write>>,
     reads: watch::Sender<Reads>,
-    life: watch::Sender<Life>,
+    state: watch::Sender<ProxyState>,
 }
 
-/// Whether requests are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    Answers,
-    /// The last request is on its way.
-    Halts,
+enum ProxyState {
+    Serving,
+    /// The last request is being forwarded.
+    Halting,
     Halted,
 }
 
-/// A running proxy. It ends when it is dropped.
+/// A running proxy. Dropping it stops the server.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -85,7 +84,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one beside the cluster, in its network.
+    /// Starts a proxy in the cluster's network.
     pub fn start(cluster: &Cluster) -> Result<Self> {
         let listener = cluster.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         listener.set_nonblocking(true)?;
@@ -95,7 +94,7 @@ impl Proxy {
             faults: Mutex::default(),
             writes: Mutex::default(),
             reads: watch::Sender::new(Reads::default()),
-            life: watch::Sender::new(Life::Answers),
+            state: watch::Sender::new(ProxyState::Serving),
         });
         let router = Router::new().fallback(answer).with_state(shared.clone());
         let server = runtime().spawn(async move {
@@ -104,48 +103,48 @@ impl Proxy {
         Ok(Self { address, shared, server })
     }
 
-    /// The URL for a kubeconfig of a client in the cluster's network. A client's token is passed
-    /// on; certificates are not needed.
+    /// URL for kubeconfigs of clients in the cluster's network. The proxy forwards the client's
+    /// token; clients need no certificate.
     pub fn server(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Lets something go wrong from now on.
+    /// Adds a fault.
     pub fn inject(&self, fault: Fault) {
         lock(&self.shared.faults).push(fault);
     }
 
-    /// Ends every fault, and reads are those of the present; watches go on.
+    /// Removes all faults, serves current reads and resumes watches.
     pub fn heal(&self) {
         lock(&self.shared.faults).clear();
         self.shared.reads.send_replace(Reads::default());
         self.resume();
     }
 
-    /// Reads from an API server's cache are answered as they would have been at this version, which
-    /// is any object's or list's; watches that start are held back until [`Self::heal`].
-    pub fn look_back(&self, version: &str) {
+    /// Answers reads from the API server's cache with the state at `version`, the resourceVersion
+    /// of any object or list; holds back new watches until [`Self::heal`].
+    pub fn serve_stale_reads(&self, version: &str) {
         self.shared
             .reads
             .send_replace(Reads { past: Some(version.to_owned()), hold_watches: true });
     }
 
-    /// Holds the events of watches back; at [`Self::heal`] only the last of each object comes.
+    /// Holds back watch events; [`Self::heal`] delivers only the last event of each object.
     pub fn hold_watches(&self) {
         self.shared.reads.send_modify(|reads| reads.hold_watches = true);
     }
 
-    /// Whether [`Effect::Halt`] has struck; the client is to be killed then.
+    /// Whether [`Effect::Halt`] has taken effect; the test then kills the client.
     pub fn has_halted(&self) -> bool {
-        *self.shared.life.borrow() == Life::Halted
+        *self.shared.state.borrow() == ProxyState::Halted
     }
 
-    /// Answers again, after [`Effect::Halt`].
+    /// Serves requests again after [`Effect::Halt`].
     pub fn resume(&self) {
-        self.shared.life.send_replace(Life::Answers);
+        self.shared.state.send_replace(ProxyState::Serving);
     }
 
-    /// What was written so far, in order.
+    /// All writes so far, in order.
     pub fn writes(&self) -> Vec<Write> {
         lock(&self.shared.writes).clone()
     }
@@ -158,30 +157,30 @@ impl Drop for Proxy {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is guarded is changed in one step each.
+    // Every update is a single assignment or push, so a poisoned value is consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let call = Call::parse(request.method(), request.uri());
-    if *shared.life.borrow() != Life::Answers {
-        // Its client is about to be killed, which ends this too.
+    if *shared.state.borrow() != ProxyState::Serving {
+        // The test kills the client, which ends this request.
         return std::future::pending().await;
     }
     let effect = lock(&shared.faults).iter_mut().find_map(|fault| fault(&call));
-    if let Some(Effect::Answer(code)) = effect {
-        return refuse(code, &call);
+    if let Some(Effect::Respond(code)) = effect {
+        return error_response(code, &call);
     }
     if effect == Some(Effect::Halt) {
-        shared.life.send_replace(Life::Halts);
+        shared.state.send_replace(ProxyState::Halting);
     }
-    // What is on its way arrives and is counted, also when its client dies or hangs up meanwhile.
+    // A separate task forwards and records the request even if the client disconnects.
     let passed = tokio::spawn({
         let (shared, call) = (shared.clone(), call.clone());
         async move {
-            let answer = pass(&shared, &call, request).await;
+            let answer = forward(&shared, &call, request).await;
             if effect == Some(Effect::Halt) {
-                shared.life.send_replace(Life::Halted);
+                shared.state.send_replace(ProxyState::Halted);
             }
             answer
         }
@@ -190,19 +189,19 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         .await
         .map_err(anyhow::Error::from)
         .flatten()
-        .unwrap_or_else(|error| refuse(502, &format!("{call}: {error:#}")));
+        .unwrap_or_else(|error| error_response(502, &format!("{call}: {error:#}")));
     match effect {
         Some(Effect::Halt) => std::future::pending().await,
-        Some(Effect::LoseAnswer) => Body::from_stream(stream::once(async {
-            Err::<Bytes, _>(std::io::Error::other("the answer is lost"))
+        Some(Effect::LoseResponse) => Body::from_stream(stream::once(async {
+            Err::<Bytes, _>(std::io::Error::other("the response is lost"))
         }))
         .into_response(),
         _ => answer,
     }
 }
 
-/// An error as the API server words one.
-fn refuse(code: u16, what: &impl ToString) -> Response {
+/// An error response in the API server's format.
+fn error_response(code: u16, what: &impl ToString) -> Response {
     let reason = match code {
         404 => "NotFound",
         409 => "Conflict",
@@ -212,21 +211,24 @@ fn refuse(code: u16, what: &impl ToString) -> Response {
         503 => "ServiceUnavailable",
         _ => "InternalError",
     };
-    let status = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "reason": reason, "code": code,
-        "message": format!("injected: {}", what.to_string())});
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "reason": reason, "code": code, "message": format!("injected: {}", what.to_string()),
+    });
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (code, [(header::CONTENT_TYPE, "application/json")], status.to_string()).into_response()
 }
 
-async fn pass(shared: &Shared, call: &Call, request: Request) -> Result<Response> {
+async fn forward(shared: &Shared, call: &Call, request: Request) -> Result<Response> {
     let past = shared.reads.borrow().past.clone();
-    if let Some(version) = past.filter(|_| past::may_be(call, request.uri())) {
-        return past::answer(&shared.api, call, request.uri(), request.headers(), &version).await;
+    if let Some(version) = past.filter(|_| stale_reads::applies_to(call, request.uri())) {
+        return stale_reads::answer(&shared.api, call, request.uri(), request.headers(), &version)
+            .await;
     }
     if call.verb == Verb::Watch {
-        // A watch that starts while watches are held back starts later, from the same version.
+        // Delays a watch that starts while watches are held back.
         let mut reads = shared.reads.subscribe();
-        reads.wait_for(|reads| !reads.hold_watches).await.context("the proxy has ended")?;
+        reads.wait_for(|reads| !reads.hold_watches).await.context("the proxy has stopped")?;
     }
     let (parts, body) = request.into_parts();
     let line = parts.uri.path_and_query().map_or("/", |line| line.as_str());
@@ -283,7 +285,7 @@ fn record(shared: &Shared, call: &Call, status: StatusCode, body: &[u8]) {
     });
 }
 
-/// Without what belongs to one connection; and bodies are plain, so that they can be read here.
+/// Removes hop-by-hop headers, and Accept-Encoding so that bodies are readable.
 fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     for name in [
         header::HOST,

@@ -1,5 +1,5 @@
-//! Watches on their way: events can be held back, and arrive as if the client had looked away
-//! meanwhile, each object's changes as one.
+//! Watch forwarding: events can be held back and are then delivered merged, one event for each
+//! object, as after a disconnected watch.
 
 use std::io;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::sync::{mpsc, watch};
 
 use super::Reads;
 
-/// Events that wait for the client.
+/// Capacity of the queue of events to the client.
 const QUEUE: usize = 64;
-/// A stream that says nothing for so long has ended: the operator asks for less.
+/// Idle timeout of a stream; longer than the operator's watch timeout.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// The watch's answer: events as they come, or held back while `reads` says so.
+/// Response body of a watch: forwards events, or holds them back while `hold_watches` is set.
 pub(super) fn relay(upstream: reqwest::Response, reads: watch::Receiver<Reads>) -> Body {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(pass_on(upstream.bytes_stream().boxed(), reads, sender));
@@ -56,7 +56,7 @@ async fn pass_on(
     }
 }
 
-/// Takes the whole lines off a buffer.
+/// Removes and parses the complete lines of a buffer.
 fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Value> {
     let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
     let rest = buffer.split_off(end + 1);
@@ -67,15 +67,16 @@ fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Value> {
         .collect()
 }
 
-/// The events that a client sees that misses all but the last of each object: what came and went
-/// meanwhile was never there.
+/// Keeps the last event of each object; objects that were created and deleted meanwhile are
+/// omitted.
 fn merge(events: Vec<Value>) -> Vec<Value> {
     let key = |event: &Value| {
         event
             .pointer("/object/metadata")
             .map(|metadata| (metadata["namespace"].to_string(), metadata["name"].to_string()))
     };
-    let mut merged: Vec<(Value, bool)> = Vec::new(); // the newest event, and whether the object was new to the client
+    // The newest event, and whether the object is new to the client.
+    let mut merged: Vec<(Value, bool)> = Vec::new();
     for event in events {
         if event["type"] == "BOOKMARK" {
             continue;
@@ -109,8 +110,12 @@ mod tests {
     use super::{merge, whole_lines};
 
     #[test]
-    fn of_each_object_the_last_event_is_seen() {
-        let event = |kind: &str, name: &str, version: u32| json!({"type": kind, "object": {"metadata": {"name": name, "version": version}}});
+    fn merging_keeps_the_last_event_of_each_object() {
+        let event = |kind: &str, name: &str, version: u32| {
+            json!({
+                "type": kind, "object": {"metadata": {"name": name, "version": version}},
+            })
+        };
         let seen = merge(vec![
             event("MODIFIED", "old", 1),
             event("ADDED", "new", 2),
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_an_event_when_it_is_whole() {
+    fn incomplete_lines_stay_in_the_buffer() {
         let mut buffer = b"{\"a\":1}\n{\"b\":".to_vec();
         assert_eq!(whole_lines(&mut buffer), [json!({"a": 1})]);
         assert_eq!(whole_lines(&mut buffer), Vec::<Value>::new());

@@ -1,19 +1,18 @@
-//! Bad input, and what `rljob` and its programs say to it: which field or file it is and what to
-//! do. Here: what is refused before anything is started, with nothing changed on the disk. [`run`]:
-//! what is found when it is read. [`engines`]: engines that answer nonsense.
+//! Error messages for invalid input. This module: input rejected before any process starts, without
+//! changes on disk. [`run`]: input rejected when it is read. [`engines`]: engines that send invalid
+//! responses.
 //!
 //! | Input | Tests |
 //! |---|---|
-//! | malformed YAML, unknown field, wrong type, two algorithms, batch not divisible | here, a job file; operator/src/validate |
-//! | model folder missing or empty; dataset missing; GPUs where there are none | here, what is not there |
-//! | tensor missing or of wrong shape; checkpoint of another model | [`run`], a model or checkpoint; learner/src/model/hugging_face.rs |
-//! | tokenizer and model with other vocabularies | [`run`], a tokenizer; coordinator/src/input/tests.rs |
-//! | dataset empty, broken line, missing field; prompt longer than the context | [`run`], data; coordinator/src/data/tests.rs |
-//! | reward server down, slow, answering nonsense | coordinator/src/reward/tests.rs |
-//! | port in use; run directory locked, or of another job | here |
-//! | checkpoint torn or altered; disk full in a checkpoint | `local_run`; coordinator/src/checkpoints.rs, learner/src/checkpoint/tests.rs |
-//! | engine answering an error, garbage, half a stream, nothing; hanging | [`engines`]; coordinator/src/engines/{stream,validate}.rs |
-//! | SIGTERM, kill -9 of any process at any moment | `exact_recovery`, `local_run` |
+//! | invalid YAML, unknown field, wrong type, two algorithms | this module; operator/src/validate |
+//! | missing model, dataset or GPUs; port in use; run directory in use | this module |
+//! | missing tensor, wrong shape, checkpoint of another model | [`run`]; learner, module model |
+//! | tokenizer of another model | [`run`]; coordinator, module input |
+//! | invalid or empty dataset, prompt longer than the context | [`run`]; coordinator, module data |
+//! | unavailable or invalid reward server | coordinator, module reward |
+//! | corrupted checkpoint, full disk | `local_run`; coordinator and learner, checkpoints |
+//! | invalid engine responses, hung engine | [`engines`]; coordinator, module engines |
+//! | SIGTERM and SIGKILL of any process | `exact_recovery`, `local_run` |
 
 use std::fs;
 use std::net::TcpListener;
@@ -30,7 +29,7 @@ mod run;
 
 const JOB: &str = include_str!("bad_input/job.yaml");
 
-/// A folder with a model folder, data and `job.yaml`, whose text is changed.
+/// Creates a folder with a model folder, data and a modified `job.yaml`.
 fn folder_with(change: impl Fn(String) -> String) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("model")).unwrap();
@@ -50,17 +49,17 @@ fn output(folder: &Path, program: &str, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What a refused `rljob run` says, without the folder's name.
+/// Standard error of a rejected `rljob run`, with the folder's name replaced by `DIR`.
 fn refusal(folder: &TempDir, more: &[&str]) -> String {
     let arguments = [&["run", "--file", "job.yaml"], more].concat();
     let output = output(folder.path(), "rljob", &arguments);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "something was started");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "a process was started");
     String::from_utf8(output.stderr).unwrap().replace(&folder.path().display().to_string(), "DIR")
 }
 
 #[test]
-fn a_job_file_that_cannot_run_is_refused_with_line_and_field() {
+fn invalid_job_files_are_rejected_with_line_and_field() {
     let replaced =
         |from: &'static str, to: &'static str| move |text: String| text.replace(from, to);
     let cases: [(&str, &str, &str); 7] = [
@@ -83,12 +82,14 @@ fn a_job_file_that_cannot_run_is_refused_with_line_and_field() {
         (
             "minibatches: 2",
             "minibatches: 3",
-            "line 11: spec.rollout.batchSize: 4 groups cannot be split into training.minibatches = 3 equal parts",
+            "line 11: spec.rollout.batchSize: 4 groups cannot be split into training.minibatches = \
+                3 equal parts",
         ),
         (
             "replicas: 1}",
             "replicas: 1, gpusPerReplica: 1}",
-            "line 14: spec.inference.gpusPerReplica: needs engine SGLang: the embedded engine runs on CPUs",
+            "line 14: spec.inference.gpusPerReplica: needs engine SGLang: the embedded engine runs \
+                on CPUs",
         ),
         (
             "replicas: 1}",
@@ -112,29 +113,33 @@ fn a_job_file_that_cannot_run_is_refused_with_line_and_field() {
 }
 
 #[test]
-fn what_is_not_there_is_named_before_anything_is_started() {
+fn missing_inputs_are_reported_before_any_process_starts() {
     let unchanged = |text: String| text;
     let folder = folder_with(unchanged);
     fs::remove_file(folder.path().join("train.jsonl")).unwrap();
     fs::remove_file(folder.path().join("model/config.json")).unwrap();
-    let missing = "error: sums: spec.model.path: DIR/model has no config.json\nerror: sums: spec.dataset.train.path: there is nothing at DIR/train.jsonl\n";
+    let missing = "error: sums: spec.model.path: DIR/model has no config.json\nerror: sums: \
+        spec.dataset.train.path: there is nothing at DIR/train.jsonl\n";
     assert_eq!(refusal(&folder, &[]), missing, "an empty model folder");
     fs::remove_dir(folder.path().join("model")).unwrap();
     assert_eq!(refusal(&folder, &[]), missing, "no model folder");
 
     let folder = folder_with(unchanged);
     let restore = ["--set", "spec.checkpoint.restoreFrom=old/checkpoints/step-2.attempt-0"];
-    let message = "error: sums: spec.checkpoint.restoreFrom: DIR/old/checkpoints/step-2.attempt-0 is no complete checkpoint: it has no manifest.json\n";
+    let message = "error: sums: spec.checkpoint.restoreFrom: DIR/old/checkpoints/step-2.attempt-0 \
+        is no complete checkpoint: it has no manifest.json\n";
     assert_eq!(refusal(&folder, &restore), message);
-    let restore = ["--set", "spec.checkpoint.restoreFrom=nobody"];
-    let message = "error: sums: spec.checkpoint.restoreFrom: `nobody` has no complete checkpoint in DIR/runs/default/nobody/checkpoints; run that job first\n";
+    let restore = ["--set", "spec.checkpoint.restoreFrom=unknown"];
+    let message = "error: sums: spec.checkpoint.restoreFrom: `unknown` has no complete checkpoint \
+        in DIR/runs/default/unknown/checkpoints; run that job first\n";
     assert_eq!(refusal(&folder, &restore), message);
     let restore = ["--set", "spec.checkpoint.restoreFrom=sums"];
     assert!(
         refusal(&folder, &restore).contains("spec.checkpoint.restoreFrom: names this job itself")
     );
     let sglang = ["--set", "spec.inference.engine=SGLang"];
-    let message = "error: sums: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'\n";
+    let message = "error: sums: spec.inference.engine: SGLang has to be started on this machine: \
+        say how with --engine-command 'python3 -m sglang.launch_server'\n";
     assert_eq!(refusal(&folder, &sglang), message);
     assert_eq!(
         refusal(&folder, &["--engine-command", "python3"]),
@@ -143,24 +148,26 @@ fn what_is_not_there_is_named_before_anything_is_started() {
     let gpus =
         [&sglang[..], &["--set", "spec.inference.gpusPerReplica=2", "--engine-command", "python3"]]
             .concat();
-    let message = "error: sums: spec.inference.gpusPerReplica: 1 engines of 2 GPUs are asked for, and this machine has 0 GPUs; set it to 0 to run them on the CPU\n";
+    let message = "error: sums: spec.inference.gpusPerReplica: 1 engines of 2 GPUs are asked for, \
+        and this machine has 0 GPUs; set it to 0 to run them on the CPU\n";
     assert_eq!(refusal(&folder, &gpus), message);
     assert!(!folder.path().join("runs").exists());
 }
 
 #[test]
-fn a_run_directory_that_another_run_holds_is_refused_at_once() {
+fn a_locked_run_directory_is_rejected() {
     let folder = folder_with(|text| text);
     let directory = folder.path().join("runs/default/sums");
     fs::create_dir_all(&directory).unwrap();
     let lock = fs::File::create(directory.join("lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    let message = "error: failed to run sums: another `rljob run` is using DIR/runs/default/sums; wait for it, stop it, or choose another --dir\n";
+    let message = "error: failed to run sums: another `rljob run` is using DIR/runs/default/sums; \
+        wait for it, stop it, or choose another --dir\n";
     assert_eq!(refusal(&folder, &[]), message);
     assert!(!directory.join("run.json").exists());
 }
 
-/// The run configuration of the job, for a run directory.
+/// The job's run configuration for a run directory.
 fn run_config(folder: &TempDir, directory: &Path) -> Value {
     let rendered =
         String::from_utf8(output(folder.path(), "rljob", &["render", "--file", "job.yaml"]).stdout)
@@ -175,7 +182,7 @@ fn run_config(folder: &TempDir, directory: &Path) -> Value {
     config
 }
 
-/// How the coordinator ends that is started in `directory` on this port.
+/// Exit code and last line of a coordinator started in `directory` on `port`.
 fn coordinator(folder: &TempDir, directory: &Path, port: u16) -> (Option<i32>, String) {
     let tokens = folder.path().join("tokens");
     fs::create_dir_all(&tokens).unwrap();
@@ -198,7 +205,7 @@ fn coordinator(folder: &TempDir, directory: &Path, port: u16) -> (Option<i32>, S
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn a_port_in_use_is_reported() {
     let folder = folder_with(|text| text);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -215,13 +222,14 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_run_directory_of_another_job_ends_the_coordinator_with_a_code_of_its_own_and_is_left_alone() {
+fn the_coordinator_exits_with_78_for_the_run_directory_of_another_job() {
     let folder = folder_with(|text| text);
     let directory = folder.path().join("run");
     fs::create_dir(&directory).unwrap();
     let identity = r#"{"namespace": "lab", "name": "other", "uid": "u1", "specHash": "00"}"#;
     fs::write(directory.join("identity.json"), identity).unwrap();
-    let words = "error: the run directory DIR/run belongs to lab/other (uid u1) with its own run: use another directory, or remove this one to start over";
+    let words = "error: the run directory DIR/run belongs to lab/other (uid u1) with its own run: \
+        use another directory, or remove this one to start over";
     assert_eq!(coordinator(&folder, &directory, 0), (Some(78), words.to_owned()));
     let left: Vec<_> =
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();

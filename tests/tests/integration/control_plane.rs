@@ -1,5 +1,5 @@
-//! The RLJob API on a real API server: what is accepted, defaulted, refused, and what `kubectl
-//! explain` says.
+//! The RLJob API and the operator on a real API server. This module: defaults, validation, `kubectl
+//! explain` and printer columns.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use rljob_tests::{Cluster, Kubectl, Namespace};
 use serde_json::{Value, json};
 
 mod admission;
-mod at_rest;
 mod children;
 mod faults;
+mod fixture;
+mod idle;
 mod leader;
 mod lifecycle;
 mod limits;
 mod operator;
-mod played;
 mod pods;
-mod rights;
+mod rbac;
 mod scale;
-mod stage;
+mod simulated_pods;
 mod upgrade;
 
-/// One control plane for this module's tests. It ends with the test program, whose pipe keeps it.
+/// The control plane shared by this module's tests. It ends with the test process.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -47,7 +47,7 @@ fn install_crd(kubectl: &Kubectl) -> anyhow::Result<String> {
     Ok(answer)
 }
 
-/// The least that is a valid job.
+/// A minimal valid job.
 fn job() -> Value {
     json!({
         "apiVersion": "rljob.dev/v1alpha1",
@@ -56,7 +56,11 @@ fn job() -> Value {
         "spec": {
             "model": {"path": "/models/tiny"},
             "storage": {"hostPath": {"path": "/srv/runs"}},
-            "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer"}},
+            "dataset": {
+                "train": {
+                    "path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer",
+                },
+            },
             "reward": {"exactMatch": {}},
             "algorithm": {"grpo": {}},
             "training": {"steps": 3},
@@ -64,7 +68,7 @@ fn job() -> Value {
     })
 }
 
-/// JSON merge patch (RFC 7386): objects are merged, null removes, anything else replaces.
+/// JSON merge patch (RFC 7386): merges objects, null removes, any other value replaces.
 fn merge(target: &mut Value, patch: &Value) {
     let (Value::Object(target), Value::Object(patch)) = (&mut *target, patch) else {
         *target = patch.clone();
@@ -99,29 +103,53 @@ fn a_minimal_job_gets_the_documented_defaults() {
         "managedBy": "rljob.dev/operator",
         "model": {"path": "/models/tiny", "weights": "Pretrained"},
         "storage": {"hostPath": {"path": "/srv/runs"}},
-        "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer", "format": "Chat"}},
+        "dataset": {
+            "train": {
+                "path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer",
+                "format": "Chat",
+            },
+        },
         "reward": {"exactMatch": {}},
         "algorithm": {"grpo": {
-            "groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2, "lossAggregation": "Token", "proximalLogprobs": "Recompute",
+            "groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2, "lossAggregation": "Token",
+            "proximalLogprobs": "Recompute",
             "rewardShaping": {"bias": 0.0, "scale": 1.0, "clip": 20.0},
-            "rewardNormalization": {"mean": "Group", "scale": "Std", "scaleLevel": "Group", "leaveOneOut": false, "unbiased": true, "epsilon": 1e-5},
+            "rewardNormalization": {
+                "mean": "Group", "scale": "Std", "scaleLevel": "Group", "leaveOneOut": false,
+                "unbiased": true, "epsilon": 1e-5,
+            },
             "klCoefficient": 0.0, "klEstimator": "K1", "klTerm": "Reward",
         }},
-        "rollout": {"batchSize": 32, "maxNewTokens": 1024, "temperature": 1.0, "truncated": "Score", "maxStaleness": 0, "staleSamples": "Keep"},
-        "optimizer": {"learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant", "weightDecay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0},
-        "training": {"steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep", "precision": "FP32", "seed": 1, "deterministic": false},
-        "inference": {"engine": "Embedded", "replicas": 1, "gpusPerReplica": 0, "gpuResourceName": "nvidia.com/gpu", "resources": {}},
+        "rollout": {
+            "batchSize": 32, "maxNewTokens": 1024, "temperature": 1.0, "truncated": "Score",
+            "maxStaleness": 0, "staleSamples": "Keep",
+        },
+        "optimizer": {
+            "learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant", "weightDecay": 0.01,
+            "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0,
+        },
+        "training": {
+            "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep",
+            "precision": "FP32", "seed": 1, "deterministic": false,
+        },
+        "inference": {
+            "engine": "Embedded", "replicas": 1, "gpusPerReplica": 0,
+            "gpuResourceName": "nvidia.com/gpu", "resources": {},
+        },
         "trainer": {"replicas": 1, "processesPerReplica": 1, "resources": {}},
         "coordinator": {"resources": {}},
         "weightSync": {"method": "Disk", "everySteps": 1},
         "checkpoint": {"everySteps": 20, "keepLast": 3},
-        "failurePolicy": {"maxRestarts": 3, "hangTimeoutSeconds": 1800, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "failurePolicy": {
+            "maxRestarts": 3, "hangTimeoutSeconds": 1800,
+            "backoff": {"initialSeconds": 1, "maxSeconds": 300},
+        },
         "drainTimeoutSeconds": 300,
     });
     assert_eq!(as_floats(seen["spec"].take()), as_floats(spec));
 }
 
-/// The API server writes 1.0 as 1; JSON knows no difference.
+/// The API server serializes 1.0 as 1.
 fn as_floats(value: Value) -> Value {
     match value {
         Value::Number(number) => json!(number.as_f64()),
@@ -134,7 +162,7 @@ fn as_floats(value: Value) -> Value {
 }
 
 #[test]
-fn invalid_jobs_are_refused_with_a_message_that_says_why() {
+fn invalid_jobs_are_rejected_with_the_reason() {
     let namespace = Namespace::create(cluster(), "refused").unwrap();
     let evaluation = |mut fields: Value| {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
@@ -142,7 +170,10 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
     };
     let volume = |fields: Value| json!({"spec": {"volumes": [fields]}});
     let bucket = |fields: Value| {
-        let mut spec = json!({"storage": {"hostPath": null, "s3": {"bucket": "runs"}}, "weightSync": {"method": "Distributed"}});
+        let mut spec = json!({
+            "storage": {"hostPath": null, "s3": {"bucket": "runs"}},
+            "weightSync": {"method": "Distributed"},
+        });
         merge(&mut spec, &fields);
         json!({"spec": spec})
     };
@@ -174,7 +205,12 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
             "the embedded engine takes no extraArgs: they need engine SGLang",
         ),
         (
-            json!({"spec": {"inference": {"engine": "SGLang", "gpusPerReplica": 1}, "weightSync": {"method": "Distributed"}}}),
+            json!({
+                "spec": {
+                    "inference": {"engine": "SGLang", "gpusPerReplica": 1},
+                    "weightSync": {"method": "Distributed"},
+                },
+            }),
             "engines on GPUs need weightSync.method Disk",
         ),
         (
@@ -191,7 +227,8 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         ),
         (
             evaluation(json!({})),
-            "set answer, which the reward compares with, or completion, whose loss sft measures, or both",
+            "set answer, which the reward compares with, or completion, whose loss sft measures, \
+                or both",
         ),
         (
             evaluation(json!({"completion": "{{answer}}", "answer": "answer"})),
@@ -219,7 +256,8 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
         (bucket(json!({"storage": {"s3": {"prefix": "/team"}}})), "spec.storage.s3.prefix"),
         (
             bucket(json!({"weightSync": {"method": "Disk"}})),
-            "storage.s3 is no folder that engines could read weights from: set weightSync.method to Distributed",
+            "storage.s3 is no folder that engines could read weights from: set weightSync.method \
+                to Distributed",
         ),
         (
             bucket(json!({"model": {"path": null, "exportOf": "other"}})),
@@ -238,7 +276,9 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
             "spec.volumes[0].mountPath",
         ),
         (
-            json!({"spec": {"failurePolicy": {"backoff": {"initialSeconds": 10, "maxSeconds": 5}}}}),
+            json!({
+                "spec": {"failurePolicy": {"backoff": {"initialSeconds": 10, "maxSeconds": 5}}},
+            }),
             "initialSeconds must not exceed maxSeconds",
         ),
         (json!({"spec": {"training": {"steps": 0}}}), "spec.training.steps"),
@@ -264,7 +304,7 @@ fn invalid_jobs_are_refused_with_a_message_that_says_why() {
 }
 
 #[test]
-fn the_controller_of_a_job_cannot_be_changed() {
+fn managed_by_is_immutable() {
     let namespace = Namespace::create(cluster(), "immutable").unwrap();
     namespace.kubectl.apply(&job().to_string()).unwrap();
     let error = namespace
@@ -275,7 +315,7 @@ fn the_controller_of_a_job_cannot_be_changed() {
 }
 
 #[test]
-fn applying_the_definition_again_changes_nothing() {
+fn reapplying_the_crd_changes_nothing() {
     let answer = install_crd(&cluster().kubectl()).unwrap();
     assert_eq!(
         answer,
@@ -284,7 +324,7 @@ fn applying_the_definition_again_changes_nothing() {
 }
 
 #[test]
-fn explain_is_the_manual() {
+fn kubectl_explain_describes_the_fields() {
     let kubectl = cluster().kubectl();
     let published = || kubectl.run(&["explain", "rljob"]).map(|text| !text.is_empty());
     wait_until("the API server to publish the schema", Duration::from_secs(60), published).unwrap();
@@ -292,7 +332,8 @@ fn explain_is_the_manual() {
         ("rljob", "post-training of a language model"),
         (
             "rljob.spec",
-            "suspend <boolean> Stop the run at the end of its step, write a checkpoint and free every pod",
+            "suspend <boolean> Stop the run at the end of its step, write a checkpoint and free \
+                every pod",
         ),
         ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),
         ("rljob.spec.algorithm.grpo.groupSize", "Samples of one prompt"),
@@ -300,16 +341,16 @@ fn explain_is_the_manual() {
     ];
     for (path, text) in cases {
         let seen = kubectl.run(&["explain", path]).unwrap();
-        let words: Vec<&str> = seen.split_whitespace().collect();
+        let message: Vec<&str> = seen.split_whitespace().collect();
         assert!(
-            words.join(" ").contains(text),
+            message.join(" ").contains(text),
             "kubectl explain {path} does not say {text:?}:\n{seen}"
         );
     }
 }
 
 #[test]
-fn the_list_shows_progress_in_columns() {
+fn printer_columns_show_progress() {
     let namespace = Namespace::create(cluster(), "columns").unwrap();
     namespace.kubectl.apply(&job().to_string()).unwrap();
     let status = json!({"status": {
@@ -317,7 +358,10 @@ fn the_list_shows_progress_in_columns() {
         "restarts": 1,
         "attempt": 4,
         "inference": {"desired": 2, "ready": 2},
-        "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Running", "message": "steps are being made", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "conditions": [{
+            "type": "Succeeded", "status": "Unknown", "reason": "Running",
+            "message": "steps are being made", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }],
     }});
     namespace
         .kubectl

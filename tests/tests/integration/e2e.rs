@@ -1,5 +1,5 @@
-//! A job on a real cluster of two nodes: operator from manifests/install.yaml, image of our
-//! binaries, and crashes in the middle.
+//! Jobs on a real cluster of two nodes, with the operator of manifests/install.yaml and an image of
+//! the workspace's binaries, under process and pod failures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,17 +18,15 @@ mod bucket;
 mod pods;
 mod sglang;
 
-/// Steps of the second job in e2e/jobs.yaml: some are left when the last crash is over, however
-/// slow the machine is.
+/// Steps of the second job in e2e/jobs.yaml: more than complete before the last failure.
 const STEPS: u64 = 50;
-/// What a step, a restart or a replacement may take on a small machine that runs everything.
+/// Time limit of a step, restart or replacement on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Who needs both nodes reads; who takes one away writes.
+/// Tests that need both nodes take a read lock; tests that remove a node take the write lock.
 static NODES: RwLock<()> = RwLock::new(());
 
-/// Two nodes that hold the image under the name that install.yaml gives it, with one operator that
-/// every test uses.
+/// The shared cluster: two nodes with the image of install.yaml and one operator.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -45,7 +43,7 @@ fn install_manifest() -> PathBuf {
     workspace().join("manifests/install.yaml")
 }
 
-/// The image of the operator's Deployment, which is the default of every role too.
+/// Image of the operator's Deployment, also the default of all roles.
 fn operator_image() -> String {
     let text = fs::read_to_string(install_manifest()).unwrap();
     let line = text
@@ -55,13 +53,12 @@ fn operator_image() -> String {
     line.expect("install.yaml names no image").trim_matches('"').to_owned()
 }
 
-/// The name by which kubelet asks for an image: without a registry's host it means Docker Hub's
-/// library.
+/// Image name as kubelet resolves it: names without a registry are in Docker Hub's library.
 fn full_reference(image: &str) -> String {
     if image.contains('/') { image.to_owned() } else { format!("docker.io/library/{image}") }
 }
 
-/// The quick start's model folder and data, in a folder that every node sees.
+/// Creates the quick start's model folder and data in a shared folder.
 fn make_data(folder: &Path) {
     run(Command::new("python3")
         .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
@@ -69,7 +66,7 @@ fn make_data(folder: &Path) {
     .unwrap();
 }
 
-/// A pod that serves a model folder with the embedded engine; Ready once the model is loaded.
+/// A pod that serves a model folder with the embedded engine; ready once the model is loaded.
 fn engine_pod(name: &str, host_folder: &Path, model: &str) -> String {
     let command = [
         "/usr/local/bin/rljob-engine",
@@ -83,15 +80,23 @@ fn engine_pod(name: &str, host_folder: &Path, model: &str) -> String {
         "metadata": {"name": name},
         "spec": {
             "automountServiceAccountToken": false,
-            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [{
                 "name": "engine",
                 "image": operator_image(),
                 "imagePullPolicy": "Never",
                 "command": command,
                 "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-                "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}},
-                "readinessProbe": {"httpGet": {"path": "/health", "port": 30000}, "periodSeconds": 1},
+                "securityContext": {
+                    "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "readinessProbe": {
+                    "httpGet": {"path": "/health", "port": 30000}, "periodSeconds": 1,
+                },
                 "volumeMounts": [{"name": "model", "mountPath": "/model", "readOnly": true}],
             }],
             "volumes": [{"name": "model", "hostPath": {"path": host_folder}}],
@@ -100,24 +105,24 @@ fn engine_pod(name: &str, host_folder: &Path, model: &str) -> String {
     .to_string()
 }
 
-/// Lines of metrics.jsonl: steps that the learners have reported.
+/// Number of steps in metrics.jsonl.
 fn steps_done(run_directory: &Path) -> u64 {
     fs::read_to_string(run_directory.join(METRICS_FILE)).unwrap_or_default().lines().count() as u64
 }
 
-/// A job in a namespace, its run directory, and the crashes it must survive.
+/// A job in a namespace and its run directory.
 struct Run<'a> {
     namespace: &'a Namespace,
     job: &'a str,
     manifest: String,
     directory: PathBuf,
     start: Instant,
-    /// Of every wait.
+    /// Time limit of every wait.
     limit: Duration,
 }
 
 impl<'a> Run<'a> {
-    /// Applies a file of e2e/ in the namespace; `job` is the one to look at.
+    /// Applies a manifest of e2e/ in the namespace; `job` is the job under test.
     fn start(cluster: &Cluster, namespace: &'a Namespace, text: &str, job: &'a str) -> Self {
         let folder = |name: &str| cluster.shared_folder(name).unwrap();
         let (data, runs) = (folder(&format!("data-{job}")), folder("runs"));
@@ -156,11 +161,11 @@ impl<'a> Run<'a> {
         self.say(&condition);
     }
 
-    fn goes_on(&self) {
+    fn wait_for_progress(&self) {
         self.wait_for_steps(steps_done(&self.directory) + 3);
     }
 
-    /// Waits for an incident of a pod whose name begins like this, and gives it.
+    /// Waits for an incident of a pod whose name starts with `pod` and returns it.
     fn wait_for_incident(&self, reason: &str, pod: &str) -> Value {
         let is_it = |incident: &Value| {
             incident["reason"] == reason
@@ -178,12 +183,12 @@ impl<'a> Run<'a> {
         found.unwrap()
     }
 
-    /// One line a stage, so that a log shows where the time went.
+    /// Prints a timestamped event.
     fn say(&self, event: &str) {
         eprintln!("{}: {event} after {:.0} s", self.job, self.start.elapsed().as_secs_f64());
     }
 
-    /// Kills a learner process as running out of memory would.
+    /// Sends SIGKILL to a learner, as the OOM killer does.
     fn kill_learner(&self) {
         cluster()
             .kill_oldest(&format!(
@@ -193,7 +198,7 @@ impl<'a> Run<'a> {
             .unwrap();
     }
 
-    /// Deletes a pod without grace, as a lost node would, and waits for its successor.
+    /// Force-deletes a pod and waits for its replacement.
     fn lose_pod(&self, role: &str) {
         let kubectl = &self.namespace.kubectl;
         let pod = format!("pod/{}-{role}-0", self.job);
@@ -202,7 +207,7 @@ impl<'a> Run<'a> {
         self.wait_for_successor(&pod, &before);
     }
 
-    /// Waits until a pod of this name is another one than that of a UID.
+    /// Waits until the pod with this name has a UID other than `before`.
     fn wait_for_successor(&self, pod: &str, before: &str) {
         let uid = || {
             self.namespace.kubectl.run(&[
@@ -223,7 +228,7 @@ impl<'a> Run<'a> {
         self.namespace.kubectl.get(&[&format!("rljob/{}", self.job)]).unwrap()["status"].take()
     }
 
-    /// The steps of metrics.jsonl, in its order; a line that is just being written is left out.
+    /// The steps in metrics.jsonl, in file order, without an incomplete last line.
     fn steps(&self) -> Vec<u64> {
         let text = fs::read_to_string(self.directory.join(METRICS_FILE)).unwrap();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -235,7 +240,7 @@ impl<'a> Run<'a> {
 }
 
 #[test]
-fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost() {
+fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
     let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "team").unwrap();
@@ -249,7 +254,7 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
     run.lose_pod("coordinator");
     run.wait_for_steps(18);
     run.lose_pod("trainer");
-    assert!(steps_done(&run.directory) < STEPS, "the job was through before everything was killed");
+    assert!(steps_done(&run.directory) < STEPS, "the job succeeded before the last failure");
     run.wait_for_condition("Succeeded");
 
     let status = run.status();
@@ -263,15 +268,14 @@ fn a_job_succeeds_on_two_nodes_though_a_learner_and_a_pod_of_every_role_are_lost
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
     used_both_nodes(&namespace);
     export_loads(&run);
-    run.say("the export answers");
+    run.say("the export serves requests");
     deletion_leaves_nothing(&run);
-    run.say("nothing is left");
-    made_anew_it_has_succeeded(&run);
+    run.say("all objects are deleted");
+    recreated_job_is_still_succeeded(&run);
 }
 
 #[test]
-fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_with_more_learners()
-{
+fn a_suspended_job_releases_its_pods_and_resumes_at_its_step_with_more_learners() {
     let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "pause").unwrap();
@@ -312,12 +316,8 @@ fn a_suspended_job_frees_its_pods_and_goes_on_after_the_step_it_stopped_at_also_
     run.wait_for_steps(steps + 5);
     assert_eq!(suspended().1, 2, "edited and resumed in one go");
     let seen = run.steps();
-    assert_eq!(
-        seen,
-        (1..=seen.len() as u64).collect::<Vec<_>>(),
-        "no step is left out and none is made twice"
-    );
-    assert_eq!(run.status()["restarts"], 0, "nothing has failed");
+    assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "every step is recorded once");
+    assert_eq!(run.status()["restarts"], 0, "no restart is counted");
 }
 
 fn install_operator(cluster: &Cluster) {
@@ -335,7 +335,7 @@ fn install_operator(cluster: &Cluster) {
     }
 }
 
-/// The scheduler spreads the pods of a StatefulSet; events say where they were.
+/// The scheduler spreads the pods of a StatefulSet over nodes.
 fn used_both_nodes(namespace: &Namespace) {
     let events = namespace
         .kubectl
@@ -347,7 +347,7 @@ fn used_both_nodes(namespace: &Namespace) {
         ])
         .unwrap();
     for node in ["node-1", "node-2"] {
-        assert!(events.contains(node), "nothing ran on {node}: {events}");
+        assert!(events.contains(node), "no pod ran on {node}: {events}");
     }
 }
 
@@ -360,11 +360,16 @@ fn export_loads(run: &Run) {
     kubectl.run(&["wait", "--for=condition=Ready", "pod/export", "--timeout=120s"]).unwrap();
     let path =
         format!("/api/v1/namespaces/{}/pods/export:30000/proxy/generate", run.namespace.name);
-    // The vocabulary is two special tokens, ten digits, plus and equals. This is "12+34=", and the
-    // teacher's answers are three digits.
+    // The vocabulary is two special tokens, ten digits, plus and equals. The prompt is "12+34=",
+    // and the teacher's answers have three digits.
     let prompt = [3, 4, 12, 5, 6, 13];
-    let sampling = json!({"max_new_tokens": 3, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [], "ignore_eos": false, "skip_special_tokens": true});
-    let request = json!({"rid": "sum", "input_ids": prompt, "sampling_params": sampling, "return_logprob": false});
+    let sampling = json!({
+        "max_new_tokens": 3, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [],
+        "ignore_eos": false, "skip_special_tokens": true,
+    });
+    let request = json!({
+        "rid": "sum", "input_ids": prompt, "sampling_params": sampling, "return_logprob": false,
+    });
     let answer = kubectl
         .run_with_input(&["create", "--raw", &path, "--filename=-"], &request.to_string())
         .unwrap();
@@ -380,7 +385,7 @@ fn export_loads(run: &Run) {
     kubectl.run(&["delete", "pod/export", "--grace-period=0", "--force"]).unwrap();
 }
 
-/// Owner references do it: the operator has no finalizer.
+/// Garbage collection deletes the children; the operator sets no finalizer.
 fn deletion_leaves_nothing(run: &Run) {
     let kubectl = &run.namespace.kubectl;
     kubectl.run(&["delete", "rljob/e2e", "--wait"]).unwrap();
@@ -390,8 +395,8 @@ fn deletion_leaves_nothing(run: &Run) {
     wait_until("the job's objects to go", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
 }
 
-/// The run directory is still there.
-fn made_anew_it_has_succeeded(run: &Run) {
+/// The run directory still exists.
+fn recreated_job_is_still_succeeded(run: &Run) {
     run.namespace.kubectl.apply(&run.manifest).unwrap();
     run.wait_for_condition("Succeeded");
     let status = run.status();
@@ -400,5 +405,5 @@ fn made_anew_it_has_succeeded(run: &Run) {
         (&json!(STEPS), &json!(0)),
         "{status}"
     );
-    assert_eq!(run.steps().len() as u64, STEPS, "a finished run makes no step more");
+    assert_eq!(run.steps().len() as u64, STEPS, "a finished run repeats no step");
 }

@@ -1,5 +1,5 @@
-//! Who was replaced and comes back changes nothing: a session of `rljob run` is stopped whole, as a
-//! node that is cut off, and another one goes on in the same run directory.
+//! Fencing: a superseded `rljob run` session that resumes, as after a node partition, changes
+//! nothing in the run directory.
 
 use std::fs;
 
@@ -7,32 +7,32 @@ use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_tests::process::wait_until;
 use rustix::process::Signal;
 
-use crate::exact_recovery::{Struck, Victim, practise};
+use crate::exact_recovery::{RunUnderFaults, Victim, practise};
 use crate::journal::query;
-use crate::local_run::{LIMIT, LocalRun, assert_same_weights, undisturbed};
+use crate::local_run::{LIMIT, LocalRun, assert_same_weights, baseline};
 
-/// Many chances to stop a learner in one.
+/// A checkpoint at every step, so that a learner can be paused while it writes one.
 const CHECKPOINTS: &str = "practise:spec.checkpoint.everySteps=1";
 
 #[test]
-fn an_old_coordinator_and_an_old_trainer_group_that_come_back_change_nothing() {
+fn a_superseded_coordinator_and_trainer_group_change_nothing() {
     let mut old = practise("fenced", &[CHECKPOINTS], &[]);
     old.wait_for_steps(1);
-    let (writer, torn) = old.freeze_learner_that_writes();
+    let (writer, torn) = old.pause_learner_during_write();
     let others = [Victim::Coordinator, Victim::Supervisor, Victim::Learner(1)]
-        .map(|victim| old.freeze(victim));
+        .map(|victim| old.pause(victim));
     old.local.signal(Signal::STOP);
     let directory = old.local.runs.join("default/practise");
-    // Only the lock of `rljob run` keeps a second session out; in a cluster there is no such file.
+    // The lock file of `rljob run` rejects a second session; clusters have no such lock.
     fs::remove_file(directory.join("lock")).unwrap();
 
-    let new = Struck::new(
-        LocalRun::start_with(undisturbed().folder.path(), "fenced", &["--set", CHECKPOINTS]),
+    let new = RunUnderFaults::new(
+        LocalRun::start_with(baseline().folder.path(), "fenced", &["--set", CHECKPOINTS]),
         "practise",
     );
     new.wait_for_steps(8);
     let coordinator = others[0].pid();
-    others.into_iter().chain([writer]).for_each(crate::exact_recovery::Frozen::thaw);
+    others.into_iter().chain([writer]).for_each(crate::exact_recovery::PausedProcess::resume);
     let ended = || {
         fs::read_to_string(format!("/proc/{coordinator}/stat"))
             .is_ok_and(|stat| stat.contains(") Z "))

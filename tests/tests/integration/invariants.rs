@@ -1,5 +1,5 @@
-//! ARCHITECTURE.md's invariants, as far as a program can see them: who depends on whom, and what
-//! must stay absent where.
+//! Invariants of ARCHITECTURE.md that a program can check: dependencies between crates and files,
+//! forbidden APIs, language.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,9 @@ use std::process::Command;
 use rljob_tests::files::workspace;
 use rljob_tests::process::run;
 
-/// Names of every crate that a member is built from, itself included; build scripts and tests are
-/// not part of it.
+
+/// Names of all crates that a member depends on, and its own name; without build and test
+/// dependencies.
 fn crates_of(member: &str) -> BTreeSet<String> {
     let arguments = [
         "tree",
@@ -29,7 +30,7 @@ fn crates_of(member: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect()
 }
 
-/// Tracked or not yet tracked files below a folder, by extension.
+/// Source files below a folder with one of the extensions, without build outputs.
 fn sources(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -49,7 +50,7 @@ fn sources(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Lines of code that hold one of the words, as `file:line: word`. Comments are not code.
+/// Lines of code, without comments, that contain one of the words, as `file:line: word`.
 fn uses(files: &[PathBuf], words: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
@@ -75,7 +76,7 @@ fn members() -> Vec<String> {
 }
 
 #[test]
-fn the_api_types_depend_on_no_member_no_client_and_no_tensor_library() {
+fn api_types_depend_on_no_member_client_or_tensor_library() {
     let crates = crates_of("rljob-crds");
     let forbidden = |name: &&String| {
         (name.starts_with("rljob-") && *name != "rljob-crds")
@@ -101,13 +102,13 @@ fn operator_and_coordinator_never_link_libtorch() {
 }
 
 #[test]
-fn the_coordinator_knows_no_kubernetes() {
+fn the_coordinator_does_not_depend_on_the_kubernetes_client() {
     let crates = crates_of("rljob-coordinator");
-    assert!(!crates.contains("kube-client"), "kube's client is among the coordinator's crates");
+    assert!(!crates.contains("kube-client"), "rljob-coordinator depends on kube-client");
 }
 
 #[test]
-fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
+fn pure_operator_modules_use_no_client_clock_or_randomness() {
     let words = [
         "kube::Client",
         "kube::client",
@@ -135,7 +136,7 @@ fn the_operators_core_has_no_client_no_clock_and_no_randomness() {
 }
 
 #[test]
-fn decisions_know_roles_and_facts_but_no_cluster_objects() {
+fn decide_does_not_use_cluster_objects() {
     let files = sources(&workspace().join("operator/src/decide"), &["rs"]);
     assert_eq!(
         uses(&files, &["k8s_openapi", "kube::", "Pod", "StatefulSet"]),
@@ -144,7 +145,7 @@ fn decisions_know_roles_and_facts_but_no_cluster_objects() {
 }
 
 #[test]
-fn the_model_knows_no_other_rank() {
+fn the_model_does_not_use_collectives() {
     let files = sources(&workspace().join("trainer/learner/src/model"), &["rs"]);
     assert!(!files.is_empty(), "trainer/learner/src/model has no code");
     assert_eq!(
@@ -154,7 +155,7 @@ fn the_model_knows_no_other_rank() {
 }
 
 #[test]
-fn the_algorithms_do_no_io_and_no_collectives() {
+fn algorithms_use_neither_io_nor_collectives() {
     let files = sources(&workspace().join("trainer/learner/src/algorithm"), &["rs"]);
     assert!(!files.is_empty(), "trainer/learner/src/algorithm has no code");
     assert_eq!(
@@ -167,10 +168,10 @@ fn the_algorithms_do_no_io_and_no_collectives() {
 }
 
 #[test]
-fn unsafe_code_and_cpp_are_only_in_collective() {
+fn unsafe_code_and_cpp_exist_only_in_collective() {
     let root = workspace();
-    let run_store = root.join("trainer/collective");
-    let outside = |file: &PathBuf| !file.starts_with(&run_store);
+    let collective = root.join("trainer/collective");
+    let outside = |file: &PathBuf| !file.starts_with(&collective);
     let rust: Vec<PathBuf> = sources(&root, &["rs"]).into_iter().filter(outside).collect();
     let words = [
         concat!("uns", "afe {"),
@@ -186,9 +187,10 @@ fn unsafe_code_and_cpp_are_only_in_collective() {
 }
 
 #[test]
-fn every_source_file_says_first_what_it_is_for() {
-    let silent = |file: &PathBuf| !fs::read_to_string(file).unwrap().starts_with("//!");
-    let files: Vec<PathBuf> = sources(&workspace(), &["rs"]).into_iter().filter(silent).collect();
+fn every_source_file_starts_with_a_header() {
+    let without_header = |file: &PathBuf| !fs::read_to_string(file).unwrap().starts_with("//!");
+    let files: Vec<PathBuf> =
+        sources(&workspace(), &["rs"]).into_iter().filter(without_header).collect();
     assert_eq!(files, Vec::<PathBuf>::new());
 }
 
@@ -200,29 +202,27 @@ fn the_architecture_page_names_every_member() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// Link targets, and code spans that begin with one of the tree's folders.
+/// Link targets, and code spans that start with a top-level folder.
 fn paths_in(text: &str) -> Vec<String> {
     let links = text
         .split("](")
         .skip(1)
         .filter_map(|rest| rest.split(')').next())
         .filter(|link| !link.starts_with("http"));
-    let rooms = ["crds/", "operator/", "trainer/", "manifests/", "tests/", "docs/"];
-    let spans = text
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(|span| rooms.iter().any(|room| span.starts_with(room)) && !span.contains(' '));
+    let folders = ["crds/", "operator/", "trainer/", "manifests/", "tests/", "docs/"];
+    let spans = text.split('`').skip(1).step_by(2).filter(|span| {
+        folders.iter().any(|folder| span.starts_with(folder)) && !span.contains(' ')
+    });
     links.chain(spans).map(ToOwned::to_owned).collect()
 }
 
 #[test]
-fn files_that_documents_point_to_exist() {
+fn paths_in_documents_exist() {
     let root = workspace();
     let mut missing = Vec::new();
     for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let paths = paths_in(&fs::read_to_string(root.join(page)).unwrap());
-        assert!(!paths.is_empty(), "{page} points to nothing");
+        assert!(!paths.is_empty(), "{page} contains no path");
         missing.extend(
             paths
                 .into_iter()

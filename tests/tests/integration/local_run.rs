@@ -1,5 +1,4 @@
-//! `rljob run` as a user runs it: what is killed or interrupted on the way changes nothing in the
-//! weights at its end.
+//! `rljob run` under kills and interrupts: the final weights do not change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,40 +21,40 @@ mod user_engine;
 
 pub(crate) use process::{LIMIT, LocalRun};
 
-/// Two jobs.
+/// An SFT job and a GRPO job that starts from its export.
 pub(crate) const JOBS: &str = include_str!("local_run/jobs.yaml");
-/// As shells count it: 128 + SIGINT.
+/// Shell convention: 128 + SIGINT.
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// A folder with the jobs and their data, and what an undisturbed run made of them.
-pub(crate) struct Undisturbed {
+/// A folder with the jobs, their data, and the artifacts of a run without faults.
+pub(crate) struct Baseline {
     pub(crate) folder: TempDir,
-    pub(crate) made: Made,
+    pub(crate) artifacts: Artifacts,
 }
 
-/// What a run leaves that must not depend on what happened on the way.
+/// Artifacts of a run that must not depend on failures.
 #[derive(PartialEq)]
-pub(crate) struct Made {
-    /// The exported weights of both jobs, byte for byte.
+pub(crate) struct Artifacts {
+    /// Exported weights of both jobs.
     pub(crate) exports: [Vec<u8>; 2],
-    /// Those that were made on the way and kept: name and weights.
-    pub(crate) on_the_way: Vec<(String, Vec<u8>)>,
-    /// Steps and bits of the losses of the data that is not trained on.
+    /// Intermediate exports that were kept: name and weights.
+    pub(crate) intermediate_exports: Vec<(String, Vec<u8>)>,
+    /// Steps and bits of the validation losses.
     pub(crate) validation: Vec<(u32, u64)>,
 }
 
-pub(crate) fn undisturbed() -> &'static Undisturbed {
-    static RUN: OnceLock<Undisturbed> = OnceLock::new();
+pub(crate) fn baseline() -> &'static Baseline {
+    static RUN: OnceLock<Baseline> = OnceLock::new();
     RUN.get_or_init(|| {
         let folder = folder_with(JOBS);
-        let local = LocalRun::start(folder.path(), "undisturbed");
+        let local = LocalRun::start(folder.path(), "baseline");
         let (code, output) = local.end();
         assert_eq!(code, Some(0), "{output}");
-        Undisturbed { made: made(&folder.path().join("undisturbed")), folder }
+        Baseline { artifacts: artifacts(&folder.path().join("baseline")), folder }
     })
 }
 
-/// A folder with these jobs and the quick start's data.
+/// Creates a folder with the jobs and the quick start's data.
 pub(crate) fn folder_with(jobs: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     run(Command::new("python3")
@@ -66,7 +65,7 @@ pub(crate) fn folder_with(jobs: &str) -> TempDir {
     folder
 }
 
-fn made(runs: &Path) -> Made {
+fn artifacts(runs: &Path) -> Artifacts {
     let [imitate, practise] = ["imitate", "practise"].map(|job| runs.join("default").join(job));
     let mut kept: Vec<PathBuf> = fs::read_dir(imitate.join(EXPORTS_DIR))
         .unwrap()
@@ -74,10 +73,10 @@ fn made(runs: &Path) -> Made {
         .collect();
     kept.sort();
     let name = |folder: &Path| folder.file_name().unwrap().to_str().unwrap().to_owned();
-    Made {
+    Artifacts {
         exports: [imitate.join(EXPORT_DIR), practise.join(EXPORT_DIR)]
             .map(|folder| weights(&folder)),
-        on_the_way: kept.iter().map(|folder| (name(folder), weights(folder))).collect(),
+        intermediate_exports: kept.iter().map(|folder| (name(folder), weights(folder))).collect(),
         validation: evaluations(&imitate)
             .iter()
             .map(|evaluation| (evaluation.step, evaluation.loss.unwrap().to_bits()))
@@ -85,7 +84,7 @@ fn made(runs: &Path) -> Made {
     }
 }
 
-/// The weights of a complete export.
+/// Weights of a complete export.
 pub(crate) fn weights(export: &Path) -> Vec<u8> {
     assert!(export.join(EXPORT_COMPLETE_FILE).is_file(), "{} is not complete", export.display());
     fs::read(export.join("model.safetensors")).unwrap()
@@ -100,25 +99,25 @@ pub(crate) fn assert_same_weights(local: LocalRun) {
     let runs = local.runs.clone();
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
-    let (made, undisturbed) = (made(&runs), &undisturbed().made);
-    for (job, (disturbed, undisturbed)) in
-        ["imitate", "practise"].iter().zip(made.exports.iter().zip(&undisturbed.exports))
+    let (artifacts, baseline) = (artifacts(&runs), &baseline().artifacts);
+    for (job, (disturbed, baseline)) in
+        ["imitate", "practise"].iter().zip(artifacts.exports.iter().zip(&baseline.exports))
     {
         assert!(
-            disturbed == undisturbed,
-            "the weights of {job} differ from those of the undisturbed run\n{output}"
+            disturbed == baseline,
+            "the weights of {job} differ from those of the baseline run\n{output}"
         );
     }
-    assert_eq!(made.validation, undisturbed.validation, "{output}");
+    assert_eq!(artifacts.validation, baseline.validation, "{output}");
     assert!(
-        made == *undisturbed,
-        "the exports on the way differ from those of the undisturbed run\n{output}"
+        artifacts == *baseline,
+        "the intermediate exports differ from those of the baseline run\n{output}"
     );
 }
 
 #[test]
-fn killed_learners_go_on_and_the_final_weights_are_the_same_bits() {
-    let local = LocalRun::start(undisturbed().folder.path(), "killed");
+fn killed_learners_do_not_change_the_final_weights() {
+    let local = LocalRun::start(baseline().folder.path(), "killed");
     local.wait_for_steps("imitate", 70);
     local.kill("rljob-learner");
     local.wait_for_steps("practise", 3); // before the first checkpoint
@@ -129,8 +128,8 @@ fn killed_learners_go_on_and_the_final_weights_are_the_same_bits() {
 }
 
 #[test]
-fn every_other_process_may_be_killed_too() {
-    let local = LocalRun::start(undisturbed().folder.path(), "all-killed");
+fn killed_engine_coordinator_and_supervisor_do_not_change_the_final_weights() {
+    let local = LocalRun::start(baseline().folder.path(), "all-killed");
     local.wait_for_steps("practise", 2);
     local.kill("rljob-engine");
     local.wait_for_steps("practise", 4);
@@ -141,8 +140,8 @@ fn every_other_process_may_be_killed_too() {
 }
 
 #[test]
-fn an_interrupted_run_says_how_to_go_on_and_ends_with_the_same_bits() {
-    let folder = undisturbed().folder.path();
+fn an_interrupted_run_prints_the_resume_command_and_ends_with_the_same_weights() {
+    let folder = baseline().folder.path();
     let local = LocalRun::start(folder, "interrupted");
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
@@ -158,17 +157,17 @@ fn an_interrupted_run_says_how_to_go_on_and_ends_with_the_same_bits() {
 }
 
 #[test]
-fn a_run_that_is_killed_whole_goes_on_and_ends_with_the_same_bits() {
-    let folder = undisturbed().folder.path();
+fn a_run_resumes_after_all_processes_are_killed_with_the_same_weights() {
+    let folder = baseline().folder.path();
     let local = LocalRun::start(folder, "killed-whole");
     local.wait_for_steps("practise", 7);
     local.kill_all();
     assert_same_weights(LocalRun::start(folder, "killed-whole"));
 }
 
-/// They are killed while they start, so that none has been told by the kernel yet.
+/// Kills during process start, before PR_SET_PDEATHSIG takes effect.
 #[test]
-fn a_run_that_is_killed_as_soon_as_it_starts_processes_leaves_none() {
+fn a_run_killed_during_start_leaves_no_processes() {
     for process in ["rljob-coordinator", "rljob-engine", "rljob-supervisor"] {
         let local = practise("killed-at-start", &[], &[]).local;
         wait_until(process, LIMIT, || Ok(local.find(process, "").is_some())).unwrap();
@@ -177,8 +176,8 @@ fn a_run_that_is_killed_as_soon_as_it_starts_processes_leaves_none() {
 }
 
 #[test]
-fn an_altered_checkpoint_is_refused_and_the_one_before_is_used_with_the_same_bits_at_the_end() {
-    let folder = undisturbed().folder.path();
+fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
+    let folder = baseline().folder.path();
     let local = LocalRun::start(folder, "altered");
     local.wait_for_steps("practise", 7);
     local.signal(Signal::INT);
@@ -200,7 +199,7 @@ fn an_altered_checkpoint_is_refused_and_the_one_before_is_used_with_the_same_bit
     let said = log
         .lines()
         .find(|line| line.contains("refused checkpoint"))
-        .unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
+        .unwrap_or_else(|| panic!("the log does not mention the checkpoint:\n{log}"));
     let start = format!(
         "refused checkpoint step-{newest}.attempt-0: `{}` was altered: its SHA-256 is ",
         shard.display()
@@ -212,10 +211,10 @@ fn an_altered_checkpoint_is_refused_and_the_one_before_is_used_with_the_same_bit
 }
 
 #[test]
-fn a_run_that_starts_from_another_ones_checkpoint_makes_the_steps_after_it_with_the_same_bits_at_the_end()
- {
-    let folder = undisturbed().folder.path();
-    let restore = "practise:spec.checkpoint.restoreFrom=undisturbed/default/practise/checkpoints/step-10.attempt-0";
+fn a_run_restored_from_a_checkpoint_continues_after_its_step_with_the_same_weights() {
+    let folder = baseline().folder.path();
+    let restore = "practise:spec.checkpoint.restoreFrom=\
+        baseline/default/practise/checkpoints/step-10.attempt-0";
     let local = LocalRun::start_with(folder, "restored", &["--set", restore]);
     let metrics = local.runs.join("default/practise").join(METRICS_FILE);
     assert_same_weights(local);
@@ -223,8 +222,7 @@ fn a_run_that_starts_from_another_ones_checkpoint_makes_the_steps_after_it_with_
 }
 
 #[test]
-fn a_run_that_names_a_job_starts_from_its_newest_checkpoint_and_keeps_to_it_whatever_that_job_does()
-{
+fn a_run_restored_from_a_job_keeps_using_the_checkpoint_chosen_first() {
     let practise = JOBS.split("---\n").nth(1).unwrap();
     let more = practise.replace("name: practise", "name: more").replace("steps: 12", "steps: 24");
     let folder = folder_with(&more.replace(
@@ -236,7 +234,7 @@ fn a_run_that_names_a_job_starts_from_its_newest_checkpoint_and_keeps_to_it_what
     for job in ["imitate", "practise"] {
         run(Command::new("cp")
             .arg("-a")
-            .arg(undisturbed().folder.path().join("undisturbed/default").join(job))
+            .arg(baseline().folder.path().join("baseline/default").join(job))
             .arg(&runs))
         .unwrap();
     }
@@ -254,7 +252,7 @@ fn a_run_that_names_a_job_starts_from_its_newest_checkpoint_and_keeps_to_it_what
     assert_eq!(steps(&runs.join("more").join(METRICS_FILE)), (13..=24).collect::<Vec<_>>());
 }
 
-/// The steps of a metrics.jsonl, in its order.
+/// The steps of a metrics.jsonl, in file order.
 pub(crate) fn steps(metrics: &Path) -> Vec<u64> {
     let lines = fs::read_to_string(metrics).unwrap();
     lines
@@ -265,25 +263,25 @@ pub(crate) fn steps(metrics: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// The step of a checkpoint's folder.
+/// The step of a checkpoint folder.
 fn step_of(folder: &Path) -> Option<u32> {
     folder.file_name()?.to_str()?.strip_prefix("step-")?.split('.').next()?.parse().ok()
 }
 
-/// The checkpoints of `practise`, about 5 MB each, are on a tmpfs of 7 MB that only this run sees;
-/// then it is made larger.
+/// The checkpoints of `practise`, about 5 MB each, are on a tmpfs of 7 MB in a private mount
+/// namespace, which is then enlarged.
 #[test]
-fn a_full_disk_fails_the_run_in_its_own_words_and_with_room_it_goes_on_from_the_checkpoint_before()
-{
-    let folder = undisturbed().folder.path();
+fn a_full_disk_fails_the_run_which_resumes_from_the_previous_checkpoint_once_there_is_space() {
+    let folder = baseline().folder.path();
     let runs = folder.join("full");
     let checkpoints = runs.join("default/practise/checkpoints");
     fs::create_dir_all(&checkpoints).unwrap();
-    let copy = [folder.join("undisturbed/default/imitate"), runs.join("default/imitate")];
+    let copy = [folder.join("baseline/default/imitate"), runs.join("default/imitate")];
     run(Command::new("cp").arg("-a").args(copy)).unwrap();
     let script = format!(
         "mount -t tmpfs -o size=7m tmpfs '{0}' || exit 99
-         '{1}' run --file jobs.yaml --dir full --set practise:spec.failurePolicy.maxRestarts=1; code=$?
+         '{1}' run --file jobs.yaml --dir full --set practise:spec.failurePolicy.maxRestarts=1
+         code=$?
          echo complete: '{0}'/*/manifest.json
          mount -o remount,size=70m '{0}' && '{1}' run --file jobs.yaml --dir full; echo then $?
          exit $code",
@@ -311,7 +309,7 @@ fn a_full_disk_fails_the_run_in_its_own_words_and_with_room_it_goes_on_from_the_
     );
     assert!(said.ends_with("\nthen 0\n"), "{said}{failed}");
     assert!(
-        made(&runs) == undisturbed().made,
-        "the weights differ from those of the undisturbed run"
+        artifacts(&runs) == baseline().artifacts,
+        "the weights differ from those of the baseline run"
     );
 }

@@ -1,6 +1,8 @@
-//! Everything that is tested on the whole: the architecture's invariants, the API on a real control
-//! plane, `rljob run`, and a job on a real cluster.
+//! Integration tests: architecture invariants, the API on a real control plane, `rljob run`, and
+//! jobs on a real cluster.
 
+#[cfg(test)]
+mod async_rollouts;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
@@ -11,16 +13,14 @@ mod e2e;
 mod exact_recovery;
 mod fencing;
 #[cfg(test)]
-mod in_a_bucket;
-#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod journal;
 #[cfg(test)]
 mod local_run;
 #[cfg(test)]
-mod on_the_way;
+mod resharding;
 #[cfg(test)]
-mod other_ranks;
+mod s3_run;
 #[cfg(test)]
-mod sampling_ahead;
+mod validation_and_exports;

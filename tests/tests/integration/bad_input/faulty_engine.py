@@ -1,6 +1,8 @@
-"""An engine with faults: a real one behind a door that spoils some of its answers. Started as SGLang is: faulty_engine.py ENGINE FLAGS…
+"""Fault-injecting proxy in front of a real engine.   usage: faulty_engine.py ENGINE SGLANG_FLAGS...
 
- coordinator ── HTTP ──▶ this ── HTTP ──▶ ENGINE         each fault happens once, in this order, so many requests after the one before
+ coordinator ── HTTP ──▶ this ── HTTP ──▶ ENGINE
+
+Each fault is injected once, in the order of FAULTS, after a fixed number of requests.
 """
 
 import argparse
@@ -13,8 +15,8 @@ import subprocess
 import sys
 import threading
 
-EVERY = 25  # requests of a route between two of its faults
-FAULTS = {"/generate": ["error", "garbage", "nonsense", "half", "nothing"], "/update_weights_from_disk": ["error", "refusal"]}
+EVERY = 25  # /generate requests between two faults
+FAULTS = {"/generate": ["error", "invalid_json", "invalid_token", "truncated", "no_response"], "/update_weights_from_disk": ["error", "rejected"]}
 
 counts = {}
 lock = threading.Lock()
@@ -30,39 +32,39 @@ def next_fault(route):
         return faults[at - 1] if rest == 0 and at <= len(faults) else None
 
 
-class Door(http.server.BaseHTTPRequestHandler):
+class Proxy(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def do_GET(self):
-        self.pass_on(b"")
+        self.forward(b"")
 
     def do_POST(self):
-        self.pass_on(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        self.forward(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
-    def pass_on(self, body):
+    def forward(self, body):
         fault = next_fault(self.path)
-        if fault == "nothing":
+        if fault == "no_response":
             self.close_connection = True
         elif fault == "error":
-            self.answer(500, b'{"error": {"message": "the disk of this machine is on fire"}}', None)
-        elif fault == "refusal":
-            self.answer(200, b'{"success": false, "message": "no such weights here"}', None)
+            self.respond(500, b'{"error": {"message": "the disk of this machine is on fire"}}', None)
+        elif fault == "rejected":
+            self.respond(200, b'{"success": false, "message": "no such weights here"}', None)
         else:
             connection = http.client.HTTPConnection("127.0.0.1", engine_port)
             connection.request(self.command, self.path, body, {key: value for key, value in self.headers.items() if key != "Host"})
             response = connection.getresponse()
-            self.answer(response.status, response.read(), fault)
+            self.respond(response.status, response.read(), fault)
 
-    def answer(self, status, body, fault):
+    def respond(self, status, body, fault):
         length = len(body)
-        if fault == "garbage":
+        if fault == "invalid_json":
             body = b"data: {this is no JSON}\n\n"
             length = len(body)
-        elif fault == "nonsense":
-            body = spoilt(body)
+        elif fault == "invalid_token":
+            body = with_invalid_token(body)
             length = len(body)
-        elif fault == "half":
+        elif fault == "truncated":
             body = body[: length // 2]
             self.close_connection = True
         self.send_response(status)
@@ -74,8 +76,8 @@ class Door(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def spoilt(stream):
-    """The last event with a token that no vocabulary has."""
+def with_invalid_token(stream):
+    """Returns the last event with a token outside every vocabulary."""
     event = json.loads([line for line in stream.split(b"\n\n") if line.startswith(b"data: {")][-1][6:])
     event["output_ids"][-1] = 10**9
     return b"data: " + json.dumps(event).encode() + b"\n\n"
@@ -96,7 +98,7 @@ tokens = os.path.dirname(flags.config)
 command = [flags.engine, "--model-path", flags.model_path, "--dtype", flags.dtype, "--random-seed", flags.random_seed, "--port", str(engine_port), "--deterministic"]
 command += ["--api-key-file", f"{tokens}/engine-api", "--admin-api-key-file", f"{tokens}/engine-admin"]
 engine = subprocess.Popen(command)
-door = http.server.ThreadingHTTPServer((flags.host, flags.port), Door)
-door.daemon_threads = True
-threading.Thread(target=door.serve_forever, daemon=True).start()
+proxy = http.server.ThreadingHTTPServer((flags.host, flags.port), Proxy)
+proxy.daemon_threads = True
+threading.Thread(target=proxy.serve_forever, daemon=True).start()
 sys.exit(engine.wait())

@@ -1,6 +1,6 @@
-//! Input that is found wrong when the run reads it: the last line that `rljob run` says, which
-//! names file, line and field. No restart is spent on it, and a run whose input is mended goes on
-//! in the same directory.
+//! Invalid input detected when the run reads it. The last line of `rljob run` names file, line and
+//! field; no restart is counted, and the run continues in the same directory once the input is
+//! fixed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use rljob_tests::process::run;
 use serde_json::{Value, json};
 
 use super::output;
-use crate::local_run::undisturbed;
+use crate::local_run::baseline;
 
-/// The quick start's folder, with a job of one step.
+/// The quick start's folder with a job of one step.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Changes a JSON file.
+    /// Modifies a JSON file.
     fn edit(&self, file: &str, change: impl Fn(&mut Value)) {
         let path = self.path().join(file);
         let mut value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -58,7 +58,7 @@ fn row(question: &str, answer: &str) -> String {
 }
 
 #[test]
-fn data_that_cannot_be_used_ends_the_run_with_its_line_and_mended_data_are_used() {
+fn invalid_data_fails_the_run_with_its_line_until_it_is_fixed() {
     let folder = Folder::new();
     let good = fs::read_to_string(folder.path().join("train.jsonl")).unwrap();
     let cases = [
@@ -82,22 +82,24 @@ fn data_that_cannot_be_used_ends_the_run_with_its_line_and_mended_data_are_used(
 }
 
 #[test]
-fn a_tokenizer_of_another_model_ends_the_run() {
+fn a_tokenizer_of_another_model_fails_the_run() {
     let folder = Folder::new();
     folder.edit("model/config.json", |config| config["vocab_size"] = json!(8));
     let (code, said) = folder.run(&[]);
-    let message = "error: sums failed: CoordinatorInput after 0 restarts: the tokenizer in DIR/model has token ids up to 14, and config.json there gives the model a \
-                   vocab_size of 8: one of the two is another model's";
+    let message = "error: sums failed: CoordinatorInput after 0 restarts: the tokenizer in \
+        DIR/model has token ids up to 14, and config.json there gives the model a vocab_size of 8: \
+        one of the two is another model's";
     assert!(said.lines().last().is_some_and(|line| line.starts_with(message)), "{said}");
     assert_eq!(code, Some(1));
 }
 
 #[test]
-fn a_model_or_checkpoint_that_does_not_fit_ends_the_run_at_once_and_spends_no_restart() {
+fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
     let folder = Folder::new();
     let ends_with = |more: &[&str], message: &str| {
         let (code, said) = folder.run(more);
-        let start = "error: sums failed: LearnerInput in trainer-0 with exit code 65 after 0 restarts: a learner of trainer-0 exited with code 65: ";
+        let start = "error: sums failed: LearnerInput in trainer-0 with exit code 65 after 0 \
+            restarts: a learner of trainer-0 exited with code 65: ";
         let last = said.lines().last().unwrap_or_default();
         assert!(last.starts_with(start) && last.contains(message), "{message}\n{said}");
         assert_eq!(code, Some(1));
@@ -105,7 +107,7 @@ fn a_model_or_checkpoint_that_does_not_fit_ends_the_run_at_once_and_spends_no_re
         assert_eq!(log.matches("starting learners").count(), 1, "{log}");
         fs::remove_dir_all(folder.path().join("runs")).unwrap();
     };
-    let runs = undisturbed().folder.path().join("undisturbed/default");
+    let runs = baseline().folder.path().join("baseline/default");
     let checkpoint = runs.join("practise/checkpoints/step-10.attempt-0");
     folder.edit("model/config.json", |config| config["hidden_size"] = json!(64));
     let restore = format!("spec.checkpoint.restoreFrom={}", checkpoint.display());

@@ -1,5 +1,5 @@
-//! What may change when: every field of the spec, while the run has pods and while it is suspended;
-//! and what an object that an older CRD admitted may still do.
+//! Mutability of every field of the spec, while the run has pods and while it is suspended; and
+//! updates of objects that an older or newer CRD admitted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,16 +20,16 @@ use super::{cluster, merge};
 enum May {
     Always,
     WhileSuspended,
-    /// Once the run has started.
+    /// Frozen once the run has started.
     Never,
 }
 
-const FROZEN: &str = "the run has started: to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume";
+const FROZEN: &str = "the run has started: to change its spec, set spec.suspend to true, wait for \
+    condition Suspended, edit and resume";
 const FIXED: &str =
     "spec.model, spec.storage and the kind of spec.algorithm never change once the run has started";
 
-/// A change of every field of the spec, and of every field of `inference`, of which one may always
-/// change.
+/// A change of every field of the spec and of `inference`.
 fn changes() -> Vec<(May, Value)> {
     use May::{Always, Never, WhileSuspended};
     let inference = |fields: Value| json!({ "inference": fields });
@@ -39,12 +39,17 @@ fn changes() -> Vec<(May, Value)> {
         (Never, json!({"storage": {"hostPath": {"path": "/srv/other"}}})),
         (
             Never,
-            json!({"algorithm": {"grpo": null, "sft": {}}, "dataset": {"train": {"completion": "{{answer}}"}}}),
+            json!({
+                "algorithm": {"grpo": null, "sft": {}},
+                "dataset": {"train": {"completion": "{{answer}}"}},
+            }),
         ),
         (WhileSuspended, json!({"algorithm": {"grpo": {"groupSize": 4}}})),
         (
             WhileSuspended,
-            json!({"volumes": [{"name": "data", "mountPath": "/data", "configMap": {"name": "data"}}]}),
+            json!({
+                "volumes": [{"name": "data", "mountPath": "/data", "configMap": {"name": "data"}}],
+            }),
         ),
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
         (WhileSuspended, json!({"reward": {"exactMatch": null, "math": {}}})),
@@ -72,7 +77,7 @@ fn changes() -> Vec<(May, Value)> {
     ]
 }
 
-/// Names of the fields of a part of the spec, as the schema in crds/rljob.yaml has them.
+/// Field names of a part of the spec in crds/rljob.yaml.
 fn fields(part: &str) -> BTreeSet<String> {
     let schema = crd().pointer(&format!("{SPEC}{part}/properties")).unwrap().clone();
     schema.as_object().unwrap().keys().cloned().collect()
@@ -86,7 +91,7 @@ fn crd() -> Value {
 }
 
 #[test]
-fn each_field_changes_when_it_may_and_is_refused_with_the_way_to_change_it_when_not() {
+fn every_field_is_mutable_or_rejected_as_documented() {
     let changes = changes();
     let keys = |part: &Value| part.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let (top, inference): (Vec<_>, Vec<_>) = changes
@@ -118,11 +123,11 @@ fn each_field_changes_when_it_may_and_is_refused_with_the_way_to_change_it_when_
             match (may(*when, change), answer(change)) {
                 (true, answer) => assert!(answer.is_ok(), "{state}: {change}: {answer:?}"),
                 (false, answer) => {
-                    let words = answer.expect_err(&format!("{state}: {change} was accepted"));
+                    let message = answer.expect_err(&format!("{state}: {change} was accepted"));
                     let expected = [FROZEN, FIXED, "spec.managedBy is immutable"];
                     assert!(
-                        expected.iter().any(|expected| words.contains(expected)),
-                        "{state}: {change}: {words}"
+                        expected.iter().any(|expected| message.contains(expected)),
+                        "{state}: {change}: {message}"
                     );
                 }
             }
@@ -136,14 +141,17 @@ fn each_field_changes_when_it_may_and_is_refused_with_the_way_to_change_it_when_
     check("running", &|may, _| may == May::Always);
     api.patch(&path, &json!({"spec": {"suspend": true}})).unwrap();
     check("draining", &|may, _| may == May::Always);
-    let condition = json!({"type": "Suspended", "status": "True", "reason": "Suspended", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let condition = json!({
+        "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
     set_status(json!({"conditions": [condition]}));
     check("suspended", &|may, _| may != May::Never);
     let resumed = json!({"suspend": false, "training": {"steps": 9}});
     assert!(answer(&resumed).is_ok(), "one apply may edit and resume");
 }
 
-/// The CRD with fewer rules: without those across fields, with other limits, without a field.
+/// The CRD with fewer rules and fields: without cross-field rules, a limit and a field.
 fn older_crd() -> Value {
     let mut crd = crd();
     let remove = |crd: &mut Value, part: &str, field: &str| {
@@ -156,7 +164,7 @@ fn older_crd() -> Value {
     crd
 }
 
-/// Breaks a rule across fields and a limit.
+/// Violates a cross-field rule and a limit.
 fn old_spec() -> Value {
     json!({"weightSync": {"everySteps": 2}, "checkpoint": {"keepLast": 5000}})
 }
@@ -169,7 +177,7 @@ fn uids(namespace: &Namespace) -> String {
 }
 
 #[test]
-fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_suspended_mended_and_resumed() {
+fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_fixed() {
     let cluster = Cluster::start(0).unwrap();
     let kubectl = cluster.kubectl();
     operator::install(&kubectl).unwrap();
@@ -215,13 +223,13 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_suspended_mended_a
     namespace.kubectl.run(&["label", "rljob/sample", "example.com/team=a"]).unwrap();
     let operator = Operator::start_in(&cluster, "rljob:b", &[]);
     wait_for_condition(&namespace, "Stalled");
-    let words =
+    let message =
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
     assert!(
-        words.starts_with(
+        message.starts_with(
             "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 1"
         ),
-        "{words}"
+        "{message}"
     );
     assert_eq!(uids(&namespace), before, "the new rule ended pods");
 
@@ -241,14 +249,14 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_suspended_mended_a
         "{error}"
     );
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }
 
 #[test]
-fn a_job_of_a_newer_crd_that_the_operator_cannot_read_is_left_alone_and_holds_up_no_other() {
+fn a_job_with_unknown_fields_of_a_newer_crd_is_left_unchanged() {
     let cluster = Cluster::start(0).unwrap();
     let kubectl = cluster.kubectl();
     operator::install(&kubectl).unwrap();
@@ -265,16 +273,20 @@ fn a_job_of_a_newer_crd_that_the_operator_cannot_read_is_left_alone_and_holds_up
     let operator = Operator::start_in(&cluster, "rljob:a", &[]);
     let known = namespace_in(&cluster, "known", &json!({}));
     wait_for_pods(&known, 3);
-    assert!(operator.words().contains("cannot be read and is left alone"), "{}", operator.words());
+    assert!(
+        operator.output().contains("cannot be read and is left alone"),
+        "{}",
+        operator.output(),
+    );
     assert_eq!(uids(&strange), "", "it was acted on without being read");
     patch(&strange, &json!({"later": null}));
     wait_for_pods(&strange, 3);
 }
 
-/// Labels and host names hold 63 characters: those of pods are the longest, and the labels that
-/// Kubernetes itself adds to them.
+/// Labels and host names have at most 63 characters; those of pods and the labels that Kubernetes
+/// adds to them are the longest.
 #[test]
-fn jobs_with_the_longest_name_and_with_names_that_begin_alike_have_what_is_theirs() {
+fn long_and_similar_names_do_not_collide() {
     let namespace = Namespace::create(cluster(), "names").unwrap();
     let longest = format!("a{}z", "-0".repeat(19));
     let names = [longest.as_str(), "a", "a-run", "a-inference", "a-coordinator-0"];

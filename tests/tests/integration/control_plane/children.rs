@@ -1,4 +1,4 @@
-//! What the operator makes of a job, whose it is, and what it leaves alone.
+//! Children of a job: content, ownership, conflicts with foreign objects.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ use super::operator::{
 };
 use super::{cluster, job, merge};
 
-/// Where `whole` lacks something of `part`, or has it otherwise: lists have to be equal in length,
+/// Paths at which `whole` lacks a part of `part` or differs from it. Lists must have equal length;
 /// objects may have more fields.
 fn differences(path: &str, whole: &Value, part: &Value, found: &mut Vec<String>) {
     match (whole, part) {
@@ -37,7 +37,7 @@ fn differences(path: &str, whole: &Value, part: &Value, found: &mut Vec<String>)
     }
 }
 
-/// What `rljob render` prints for the job as it is in the cluster.
+/// Objects that `rljob render` prints for the job in the cluster.
 fn rendered(namespace: &Namespace, image: &str) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.json");
@@ -51,10 +51,12 @@ fn rendered(namespace: &Namespace, image: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_children_are_what_render_prints_and_belong_to_the_job() {
+fn children_equal_the_output_of_render_and_are_owned_by_the_job() {
     let patch = json!({"spec": {
         "volumes": [{"name": "data", "mountPath": "/data", "configMap": {"name": "data"}}],
-        "inference": {"replicas": 2, "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "2Gi"}}},
+        "inference": {
+            "replicas": 2, "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "2Gi"}},
+        },
         "trainer": {"replicas": 2, "processesPerReplica": 2},
     }});
     let namespace = namespace_with("children", &patch);
@@ -64,7 +66,8 @@ fn the_children_are_what_render_prints_and_belong_to_the_job() {
     assert_eq!(
         rendered.len(),
         10,
-        "Secret, ConfigMap, NetworkPolicy, PodDisruptionBudget, and a Service and a StatefulSet of each role"
+        "Secret, ConfigMap, NetworkPolicy, PodDisruptionBudget, and a Service and a StatefulSet of \
+            each role"
     );
     for mut object in rendered {
         let name = format!(
@@ -73,7 +76,7 @@ fn the_children_are_what_render_prints_and_belong_to_the_job() {
             object["metadata"]["name"].as_str().unwrap()
         );
         let live = namespace.kubectl.get(&["--show-managed-fields", &name]).unwrap();
-        // Tokens are the cluster's secret.
+        // Tokens are generated in the cluster.
         if object["kind"] == "Secret" {
             assert_eq!(keys(&live["data"]), keys(&object["data"]));
             object.as_object_mut().unwrap().remove("data");
@@ -89,9 +92,9 @@ fn the_children_are_what_render_prints_and_belong_to_the_job() {
         );
     }
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }
 
@@ -100,11 +103,19 @@ fn keys(object: &Value) -> Vec<&String> {
 }
 
 #[test]
-fn the_pods_of_a_run_in_a_bucket_share_no_volume_and_only_those_that_reach_it_mount_its_keys() {
-    let source = json!({"bucket": "runs", "prefix": "team", "endpoint": "https://s3.example:9000", "credentialsSecretRef": {"name": "bucket-keys"}});
+fn pods_of_a_run_in_a_bucket_share_no_volume_and_mount_keys_only_where_needed() {
+    let source = json!({
+        "bucket": "runs", "prefix": "team", "endpoint": "https://s3.example:9000",
+        "credentialsSecretRef": {"name": "bucket-keys"},
+    });
     let namespace = namespace_with(
         "bucket",
-        &json!({"spec": {"storage": {"hostPath": null, "s3": source}, "weightSync": {"method": "Distributed"}}}),
+        &json!({
+            "spec": {
+                "storage": {"hostPath": null, "s3": source},
+                "weightSync": {"method": "Distributed"},
+            },
+        }),
     );
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
@@ -132,12 +143,15 @@ fn the_pods_of_a_run_in_a_bucket_share_no_volume_and_only_those_that_reach_it_mo
         serde_json::from_str(&field(&namespace, "configmap/sample-run", ".data['run\\.json']"))
             .unwrap();
     let prefix = format!("team/{}/sample", namespace.name);
-    let expected = json!({"bucket": "runs", "prefix": prefix, "endpoint": "https://s3.example:9000", "region": "us-east-1", "credentials": "/rljob/s3"});
+    let expected = json!({
+        "bucket": "runs", "prefix": prefix, "endpoint": "https://s3.example:9000",
+        "region": "us-east-1", "credentials": "/rljob/s3",
+    });
     assert_eq!(config["bucket"], expected);
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }
 
@@ -152,9 +166,12 @@ fn a_deleted_job_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_refused_child_stalls_the_job_until_it_is_accepted() {
+fn a_rejected_child_stalls_the_job_until_it_is_accepted() {
     let namespace = Namespace::create(cluster(), "quota").unwrap();
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"count/statefulsets.apps": "0"}}});
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+        "spec": {"hard": {"count/statefulsets.apps": "0"}},
+    });
     namespace.kubectl.apply(&quota.to_string()).unwrap();
     let operator = Operator::start(&namespace, "rljob:a");
     namespace.kubectl.apply(&job().to_string()).unwrap();
@@ -168,23 +185,29 @@ fn a_refused_child_stalls_the_job_until_it_is_accepted() {
         "{message}"
     );
     namespace.kubectl.run(&["delete", "resourcequota/none"]).unwrap();
-    // Any change of the object is a reason to try again at once.
+    // Any change of the object triggers a retry.
     namespace.kubectl.run(&["annotate", "rljob/sample", "example.com/quota=removed"]).unwrap();
     wait_for_pods(&namespace, 3);
     wait_for_condition(&namespace, "Stalled=False");
     drop(operator);
 }
 
-/// One of every kind, but for Secrets: theirs hold a part of the job's UID in their names.
-fn strangers() -> [Value; 5] {
+/// One foreign object of every kind except Secret, whose names contain a part of the job's UID.
+fn foreign_objects() -> [Value; 5] {
     let own = json!({"matchLabels": {"app": "another"}});
     let object = |version: &str, kind: &str, name: &str, more: Value| {
-        // The label that the operator looks for does not make it the job's.
-        let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": {"rljob.dev/job": "sample"}}});
+        // The operator's label does not imply ownership.
+        let mut object = json!({
+            "apiVersion": version, "kind": kind,
+            "metadata": {"name": name, "labels": {"rljob.dev/job": "sample"}},
+        });
         merge(&mut object, &more);
         object
     };
-    let pod = json!({"metadata": {"labels": {"app": "another"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let pod = json!({
+        "metadata": {"labels": {"app": "another"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
     [
         object("v1", "ConfigMap", "sample-run", json!({"data": {"run.json": "another's"}})),
         object(
@@ -203,7 +226,11 @@ fn strangers() -> [Value; 5] {
             "v1",
             "Service",
             "sample-trainer",
-            json!({"spec": {"clusterIP": "None", "selector": {"app": "another"}, "ports": [{"port": 80}]}}),
+            json!({
+                "spec": {
+                    "clusterIP": "None", "selector": {"app": "another"}, "ports": [{"port": 80}],
+                },
+            }),
         ),
         object(
             "apps/v1",
@@ -215,16 +242,16 @@ fn strangers() -> [Value; 5] {
 }
 
 #[test]
-fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
+fn foreign_objects_are_left_unchanged_and_survive_the_job() {
     let namespace = Namespace::create(cluster(), "foreign").unwrap();
-    let names = strangers().map(|object| {
+    let names = foreign_objects().map(|object| {
         format!(
             "{}/{}",
             object["kind"].as_str().unwrap(),
             object["metadata"]["name"].as_str().unwrap()
         )
     });
-    for object in strangers() {
+    for object in foreign_objects() {
         namespace.kubectl.apply(&object.to_string()).unwrap();
     }
     let specs = || {
@@ -250,7 +277,8 @@ fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
     wait_for_condition(&namespace, "Stalled");
     let named = names.each_ref().map(|name| name.replace('/', " ")).join(", ");
     let message = format!(
-        "these objects have names that the job needs and belong to somebody else; rename the job or remove them: {named}"
+        "these objects have names that the job needs and belong to somebody else; rename the job \
+            or remove them: {named}"
     );
     assert_eq!(
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message"),
@@ -260,15 +288,24 @@ fn objects_of_somebody_else_are_left_alone_and_outlive_the_job() {
     drop(operator);
     assert_eq!(specs(), before);
     let all = namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap();
-    assert_eq!(all.lines().count(), names.len(), "more than the strangers' was made: {all}");
+    assert_eq!(all.lines().count(), names.len(), "more than the unauthorized' was made: {all}");
 }
 
 #[test]
-fn a_spec_that_only_the_operator_can_see_through_is_stalled_with_every_problem() {
-    let volume = |name: &str, path: &str| json!({"name": name, "mountPath": path, "configMap": {"name": "data"}});
+fn an_invalid_spec_that_the_crd_accepts_stalls_the_job_with_every_problem() {
+    let volume = |name: &str, path: &str| {
+        json!({
+            "name": name, "mountPath": path, "configMap": {"name": "data"},
+        })
+    };
     let namespace = namespace_with(
         "invalid",
-        &json!({"spec": {"volumes": [volume("data", "/tmp/data"), volume("data", "/more")], "training": {"minibatches": 5}}}),
+        &json!({
+            "spec": {
+                "volumes": [volume("data", "/tmp/data"), volume("data", "/more")],
+                "training": {"minibatches": 5},
+            },
+        }),
     );
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_condition(&namespace, "Stalled");
@@ -282,9 +319,9 @@ fn a_spec_that_only_the_operator_can_see_through_is_stalled_with_every_problem()
     assert_eq!(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap(), "");
 }
 
-/// There is no node: what is admitted stays pending.
+/// Without nodes, admitted pods stay pending.
 #[test]
-fn pods_of_jobs_and_of_the_operator_pass_the_restricted_level() {
+fn pods_meet_the_restricted_pod_security_standard() {
     let namespace = Namespace::create(cluster(), "restricted").unwrap();
     namespace
         .kubectl
@@ -297,8 +334,16 @@ fn pods_of_jobs_and_of_the_operator_pass_the_restricted_level() {
         .unwrap();
     let claim = |name: &str| json!({"claimName": name});
     let mut job = job();
-    let volume = json!({"name": "models", "mountPath": "/models", "readOnly": true, "persistentVolumeClaim": claim("models")});
-    let patch = json!({"spec": {"storage": {"hostPath": null, "persistentVolumeClaim": claim("runs")}, "volumes": [volume]}});
+    let volume = json!({
+        "name": "models", "mountPath": "/models", "readOnly": true,
+        "persistentVolumeClaim": claim("models"),
+    });
+    let patch = json!({
+        "spec": {
+            "storage": {"hostPath": null, "persistentVolumeClaim": claim("runs")},
+            "volumes": [volume],
+        },
+    });
     merge(&mut job, &patch);
     namespace.kubectl.apply(&job.to_string()).unwrap();
     let _operator = Operator::start(&namespace, "rljob:a");
@@ -316,7 +361,7 @@ fn pods_of_jobs_and_of_the_operator_pass_the_restricted_level() {
 }
 
 #[test]
-fn the_operator_may_do_no_more_than_it_needs() {
+fn the_operator_has_minimal_permissions() {
     let user = "--as=system:serviceaccount:rljob-system:rljob-operator";
     let may = |verb: &str, resource: &str| {
         let mut kubectl = Command::new(kubernetes("kubectl").unwrap());
@@ -328,7 +373,7 @@ fn the_operator_may_do_no_more_than_it_needs() {
             "--namespace=default",
             user,
         ]);
-        // It exits with 1 where the answer is no.
+        // kubectl exits with 1 if the answer is no.
         String::from_utf8_lossy(&kubectl.output().unwrap().stdout).trim() == "yes"
     };
     let rights = [

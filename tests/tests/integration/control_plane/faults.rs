@@ -1,17 +1,16 @@
-//! The operator under faults of its API server and of people, by category (Sieve, Acto, Anvil):
-//! whatever happened on the way, the end is that of the undisturbed run. The operator is a black
-//! box: its program, beside a real API server with real controllers; pods and coordinators are
-//! played.
+//! The operator under faults of the API server and misuse, by category (Sieve, Acto, Anvil): the
+//! end state is that of a run without faults. The operator is tested as a binary with a real API
+//! server and controllers; pods and coordinators are simulated.
 
 mod conflicts;
 mod deletion;
-mod indirect;
+mod external_changes;
 mod intermediate;
 mod liveness;
 mod misoperation;
-mod paths;
 mod recovery;
+mod spec_history;
 mod stale;
 mod unobserved;
 
-use super::stage;
+use super::fixture;

@@ -1,4 +1,4 @@
-//! Two operators, one lease: who writes, and who no longer does.
+//! Leader election of two operators.
 
 use rljob_tests::process::wait_until;
 use rustix::process::Signal;
@@ -14,10 +14,10 @@ fn wait_to_lead(operator: &Operator, who: &str) {
     wait_until(&format!("the {who} operator to lead"), LIMIT, || leads(operator)).unwrap();
 }
 
-/// The first is stopped as a machine that hangs would stop it, and goes on when the second has
-/// taken over and there is something that it would do.
+/// The first operator is stopped and resumed after the second has taken over, with a pending change
+/// that it must not write.
 #[test]
-fn a_leader_that_was_paused_past_its_lease_writes_nothing_more_and_takes_over_again_when_asked() {
+fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
     let namespace = namespace_with("leader", &json!({}));
     let start = |image| Operator::start_with(&namespace, image, &["--leader-elect"]);
     let first = start("rljob:first");
@@ -34,22 +34,22 @@ fn a_leader_that_was_paused_past_its_lease_writes_nothing_more_and_takes_over_ag
     wait_to_lead(&second, "second");
     patch(&namespace, &json!({"inference": {"replicas": 3}}));
     wait_for_pods(&namespace, 5);
-    // What a pass of the first would put right, if it were still to.
+    // A change that the first operator would write if it were still the leader.
     patch(&namespace, &json!({"inference": {"replicas": 1}}));
     first.signal(Signal::CONT);
-    first.wait_to_say("the lease is lost");
+    first.wait_for_log("the lease is lost");
     wait_for_pods(&namespace, 3);
     assert!(!leads(&first).unwrap());
     assert_eq!(first.writes().unwrap(), written, "the first wrote after its lease had ended");
 
     second.signal(Signal::TERM);
-    second.wait_to_say("the lease is released");
+    second.wait_for_log("the lease is released");
     wait_to_lead(&first, "first");
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
     wait_for_pods(&namespace, 4);
     assert!(
-        !first.words().contains("forbidden"),
+        !first.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        first.words()
+        first.output()
     );
 }

@@ -1,5 +1,5 @@
-//! How a job's status, epochs and pods go through a life: start, another operator, suspension, a
-//! new coordinator.
+//! Lifecycle of status, epochs and pods: start, operator restart, suspension, coordinator
+//! replacement.
 
 use rljob_tests::process::wait_until;
 use serde_json::json;
@@ -8,13 +8,13 @@ use super::operator::{
     LIMIT, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods,
 };
 
-/// The scheduler's words where there is no node.
+/// The scheduler's message without nodes.
 const UNSCHEDULABLE: &str =
     "sample-inference-0 cannot be scheduled: no nodes available to schedule pods";
 
 #[test]
-fn a_new_job_says_in_columns_and_events_what_it_waits_for() {
-    let namespace = namespace_with("words", &json!({}));
+fn columns_and_events_of_a_new_job_show_what_it_waits_for() {
+    let namespace = namespace_with("message", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_condition(&namespace, "Reconciling");
     let table = namespace.kubectl.run(&["get", "rljobs"]).unwrap();
@@ -48,7 +48,7 @@ fn another_operator_changes_neither_pods_nor_status_until_the_job_is_resumed() {
     wait_for_pods(&namespace, 3);
     wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1))
         .unwrap();
-    // The last that this cluster has to say.
+    // The last status change without nodes.
     let message =
         || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
     wait_until(
@@ -62,11 +62,11 @@ fn another_operator_changes_neither_pods_nor_status_until_the_job_is_resumed() {
     let version = field(&namespace, "rljob/sample", ".metadata.resourceVersion");
 
     let second = Operator::start(&namespace, "rljob:b");
-    second.wait_to_say("\"reconciled\"");
+    second.wait_for_log("\"reconciled\"");
     assert_eq!(
         field(&namespace, "rljob/sample", ".metadata.resourceVersion"),
         version,
-        "nothing had changed, and yet the status was written"
+        "the status was written without a change"
     );
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
     wait_for_pods(&namespace, 4);
@@ -74,18 +74,22 @@ fn another_operator_changes_neither_pods_nor_status_until_the_job_is_resumed() {
     assert_eq!(
         image("pod/sample-inference-1", ".spec"),
         "rljob:a",
-        "a pod of a running job is made like its peers"
+        "a new pod of a running job uses the pinned template"
     );
 
     patch(&namespace, &json!({"suspend": true}));
     wait_for_condition(&namespace, "Suspended");
     patch(&namespace, &json!({"suspend": false}));
     wait_for_pods(&namespace, 4);
-    assert_eq!(image("pod/sample-trainer-0", ".spec"), "rljob:b", "a resume renders anew");
+    assert_eq!(
+        image("pod/sample-trainer-0", ".spec"),
+        "rljob:b",
+        "a resume renders the pods again",
+    );
 }
 
 #[test]
-fn a_suspended_job_has_no_pods_and_a_resumed_one_has_them_again() {
+fn a_suspended_job_has_no_pods_until_it_is_resumed() {
     let namespace = namespace_with("suspend", &json!({"spec": {"drainTimeoutSeconds": 1}}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
@@ -105,31 +109,61 @@ fn a_suspended_job_has_no_pods_and_a_resumed_one_has_them_again() {
     wait_for_condition(&namespace, "Suspended=False");
 }
 
-/// The API server refuses the record, so that the deed must not follow.
+/// An admission policy rejects the status write, so that the deletion of pods must not happen.
 #[test]
-fn no_pod_is_removed_before_the_status_says_so() {
+fn the_status_is_written_before_pods_are_deleted() {
     let namespace = namespace_with("record", &json!({"spec": {"drainTimeoutSeconds": 1}}));
-    let name = format!("{}-refuse-releasing", namespace.name);
-    let policy = json!({"apiVersion": "v1", "kind": "List", "items": [
-        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": {
-            "matchConstraints": {"resourceRules": [{"apiGroups": ["rljob.dev"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["rljobs/status"]}]},
-            "validations": [{"expression": "!object.status.conditions.exists(c, c.reason == 'Releasing')", "message": "this record is refused"}]}},
-        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": {
+    let name = format!("{}-reject-releasing", namespace.name);
+    let validation = json!({
+        "expression": "!object.status.conditions.exists(c, c.reason == 'Releasing')",
+        "message": "this status is rejected",
+    });
+    let rule = json!({
+        "apiGroups": ["rljob.dev"], "apiVersions": ["*"], "operations": ["UPDATE"],
+        "resources": ["rljobs/status"],
+    });
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]},
+    });
+    let selector = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace.name}});
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
+        "spec": {
             "policyName": name, "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}}}},
-    ]});
+            "matchResources": {"namespaceSelector": selector},
+        },
+    });
+    let policy = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
     namespace.kubectl.apply(&policy.to_string()).unwrap();
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     wait_until("the policy to be in force", LIMIT, || {
-        let record = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Releasing", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-        let answer = namespace.kubectl.run(&["patch", "rljob/sample", "--subresource=status", "--type=merge", "--dry-run=server", "--patch", &record.to_string()]);
-        Ok(answer.is_err_and(|error| format!("{error:#}").contains("this record is refused")))
+        let record = json!({
+            "status": {
+                "conditions": [{
+                    "type": "Ready", "status": "False", "reason": "Releasing", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            },
+        });
+        let answer = namespace.kubectl.run(&[
+            "patch",
+            "rljob/sample",
+            "--subresource=status",
+            "--type=merge",
+            "--dry-run=server",
+            "--patch",
+            &record.to_string(),
+        ]);
+        Ok(answer.is_err_and(|error| format!("{error:#}").contains("this status is rejected")))
     })
     .unwrap();
 
     patch(&namespace, &json!({"suspend": true}));
-    operator.wait_to_say("this record is refused");
+    operator.wait_for_log("this status is rejected");
     wait_for_pods(&namespace, 3);
     assert_eq!(field(&namespace, "statefulset/sample-trainer", ".spec.replicas"), "1");
     namespace

@@ -1,5 +1,4 @@
-//! What ends a job from outside its coordinator: a deadline, a run directory of another run, time
-//! after the end; and what cannot be placed.
+//! Deadlines, TTL, run directories of other jobs, and unschedulable pods.
 
 use rljob_tests::process::wait_until;
 use serde_json::json;
@@ -12,7 +11,7 @@ use super::operator::{
 const SUMMARY: &str = ".status.conditions[?(@.type=='Succeeded')]";
 
 #[test]
-fn a_job_past_its_deadline_fails_frees_its_pods_and_after_a_time_its_children() {
+fn a_job_past_its_deadline_fails_and_its_children_are_deleted_after_the_ttl() {
     let namespace = namespace_with("deadline", &json!({"spec": {"activeDeadlineSeconds": 5}}));
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
@@ -39,21 +38,25 @@ fn a_job_past_its_deadline_fails_frees_its_pods_and_after_a_time_its_children() 
         "the RLJob stays, and its record"
     );
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }
 
-/// There is no kubelet: the test says what it would say.
+/// Without a kubelet, the test writes the pod's status.
 #[test]
-fn a_run_directory_of_another_run_stalls_the_job_with_the_coordinators_words() {
+fn a_run_directory_of_another_run_stalls_the_job_with_the_coordinators_message() {
     let namespace = namespace_with("in-use", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
-    let words = "the run directory /rljob/runs/lab/sample belongs to lab/other (uid u) with its own run: use another directory, or remove this one to start over";
-    let ended = json!({"exitCode": 78, "message": format!("starting\nerror: {words}\n")});
-    let container = json!({"name": "coordinator", "image": "rljob:a", "imageID": "", "ready": false, "restartCount": 1, "lastState": {"terminated": ended}});
+    let message = "the run directory /rljob/runs/lab/sample belongs to lab/other (uid u) with its \
+        own run: use another directory, or remove this one to start over";
+    let ended = json!({"exitCode": 78, "message": format!("starting\nerror: {message}\n")});
+    let container = json!({
+        "name": "coordinator", "image": "rljob:a", "imageID": "", "ready": false, "restartCount": 1,
+        "lastState": {"terminated": ended},
+    });
     let status = json!({"status": {"containerStatuses": [container]}}).to_string();
     namespace
         .kubectl
@@ -71,20 +74,22 @@ fn a_run_directory_of_another_run_stalls_the_job_with_the_coordinators_words() {
         field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")),
         "RunDirectoryInUse"
     );
-    assert_eq!(field(&namespace, "rljob/sample", &format!("{SUMMARY}.message")), words);
+    assert_eq!(field(&namespace, "rljob/sample", &format!("{SUMMARY}.message")), message);
     wait_for_pods(&namespace, 0);
 }
 
 #[test]
-fn gpus_are_asked_for_when_a_coordinator_has_reported_once_and_those_that_no_node_has_are_named() {
-    let inference = json!({"engine": "SGLang", "gpusPerReplica": 2, "extraArgs": ["--mem-fraction-static=0.8"]});
+fn gpu_pods_start_after_the_first_report_and_unschedulable_ones_are_named() {
+    let inference = json!({
+        "engine": "SGLang", "gpusPerReplica": 2, "extraArgs": ["--mem-fraction-static=0.8"],
+    });
     let namespace = namespace_with("gpus", &json!({"spec": {"inference": inference}}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_until("the epoch of the coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 1))
         .unwrap();
     wait_for_pods(&namespace, 2);
     assert_eq!(field(&namespace, "statefulset/sample-inference", ".spec.replicas"), "0");
-    // The record of a report, as an operator leaves it.
+    // The status after a coordinator's first report.
     let reported = json!({"status": {"progress": {"step": 0, "totalSteps": 3}}}).to_string();
     namespace
         .kubectl
@@ -102,12 +107,16 @@ fn gpus_are_asked_for_when_a_coordinator_has_reported_once_and_those_that_no_nod
         field(&namespace, "pod/sample-inference-0", ".spec.containers[0]['image','resources']");
     assert_eq!(
         engine,
-        r#"lmsysorg/sglang:v0.5.12 {"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}"#
+        concat!(
+            "lmsysorg/sglang:v0.5.12 ",
+            r#"{"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}"#
+        )
     );
-    // Which pod the scheduler judges first is its own affair: the engine's is named as soon as it
-    // has.
-    let named = "waiting for 1 of 1 coordinator pods, 1 of 1 trainer pods, 1 of 1 inference pods; sample-inference-0 cannot be scheduled: ";
-    wait_until("the scheduler's words about the engine", LIMIT, || {
+    // The scheduler's order is undefined: the message names the engine once the scheduler has tried
+    // it.
+    let named = "waiting for 1 of 1 coordinator pods, 1 of 1 trainer pods, 1 of 1 inference pods; \
+        sample-inference-0 cannot be scheduled: ";
+    wait_until("the scheduler's message about the engine", LIMIT, || {
         let message = field(&namespace, "rljob/sample", &format!("{SUMMARY}.message"));
         if message.starts_with(named) { Ok(true) } else { Err(anyhow::anyhow!("{message}")) }
     })
@@ -115,17 +124,29 @@ fn gpus_are_asked_for_when_a_coordinator_has_reported_once_and_those_that_no_nod
 }
 
 #[test]
-fn what_pods_are_made_from_changes_only_while_the_job_is_suspended() {
+fn the_pod_spec_changes_only_while_the_job_is_suspended() {
     let namespace = namespace_with("frozen", &json!({"spec": {"drainTimeoutSeconds": 1}}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
-    let edit = json!({"spec": {"inference": {"engine": "SGLang", "extraArgs": ["--context-length=4096"]}}}).to_string();
+    let edit = json!({
+        "spec": {"inference": {"engine": "SGLang", "extraArgs": ["--context-length=4096"]}},
+    })
+    .to_string();
     let edit = ["patch", "rljob/sample", "--type=merge", "--patch", edit.as_str()];
     let refused = format!("{:#}", namespace.kubectl.run(&edit).unwrap_err());
-    assert!(refused.contains("to change its spec, set spec.suspend to true, wait for condition Suspended, edit and resume"), "{refused}");
+    assert!(
+        refused.contains(
+            "to change its spec, set spec.suspend to true, wait for condition Suspended, edit and \
+                resume",
+        ),
+        "{refused}",
+    );
     patch(
         &namespace,
-        &json!({"suspend": true, "activeDeadlineSeconds": 3600, "ttlSecondsAfterFinished": 60, "checkpoint": {"everySteps": 2}}),
+        &json!({
+            "suspend": true, "activeDeadlineSeconds": 3600, "ttlSecondsAfterFinished": 60,
+            "checkpoint": {"everySteps": 2},
+        }),
     );
     wait_for_condition(&namespace, "Suspended");
     namespace.kubectl.run(&edit).unwrap();

@@ -1,37 +1,37 @@
-//! The operator's binary beside a real API server and real controllers, with the rights of
-//! install.yaml's service account and nothing else. There is no node, so that pods are made and
-//! removed but never run: what a run does is the end-to-end test's.
+//! The operator's binary with a real API server and controllers and the permissions of
+//! install.yaml's service account. There are no nodes: pods are created and deleted but never run;
+//! see the end-to-end tests for runs.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use rljob_tests::enclosure::Program;
 use rljob_tests::files::{binary, workspace};
 use rljob_tests::process::wait_until;
+use rljob_tests::sandbox::Program;
 use rljob_tests::{Cluster, Kubectl, Namespace, scrape};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{cluster, job, merge};
 
-/// What the API server and its controllers may take on a machine that does other things too; the
-/// garbage collector learns of a new kind within half a minute.
+/// Time limit of API server and controllers on a loaded machine; the garbage collector discovers
+/// new kinds every 30 s.
 pub(super) const LIMIT: Duration = Duration::from_secs(90);
-/// Everything that a job is made of.
+/// Kinds of a job's children.
 pub(super) const KINDS: &str =
     "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
-/// Selects it.
+/// Selector of a job's children.
 pub(super) const OWN: &str = "--selector=rljob.dev/job=sample";
 
-/// Who the operator is to the API server.
+/// User name of the operator's service account.
 pub(super) const ACCOUNT: &str = "system:serviceaccount:rljob-system:rljob-operator";
 
-/// Ports of the operators' metrics: each gets its own.
+/// Next port for an operator's metrics.
 static PORT: AtomicU16 = AtomicU16::new(18082);
 
-/// An operator for one namespace. A failing test prints what it said.
+/// An operator for one namespace. A failing test prints its log.
 pub(super) struct Operator {
     program: Program,
     metrics: SocketAddr,
@@ -42,12 +42,12 @@ impl Operator {
         Self::start_at(namespace, image, None, &[])
     }
 
-    /// One with more arguments than every operator has.
+    /// Starts an operator with additional arguments.
     pub(super) fn start_with(namespace: &Namespace, image: &str, more: &[&str]) -> Self {
         Self::start_at(namespace, image, None, more)
     }
 
-    /// One that talks to the API server through a proxy, `server`.
+    /// Starts an operator that connects to the API server through the proxy `server`.
     pub(super) fn start_at(
         namespace: &Namespace,
         image: &str,
@@ -63,7 +63,7 @@ impl Operator {
         Self::start_program(cluster(), &name, image, &config, &arguments)
     }
 
-    /// One for all namespaces of a cluster of its own.
+    /// Starts an operator for all namespaces of another cluster.
     pub(super) fn start_in(cluster: &Cluster, image: &str, more: &[&str]) -> Self {
         Self::start_program(
             cluster,
@@ -94,22 +94,22 @@ impl Operator {
         Self { program, metrics: SocketAddr::from((cluster.address(), port)) }
     }
 
-    /// What it has said so far.
-    pub(super) fn words(&self) -> String {
-        self.program.words()
+    /// Log so far.
+    pub(super) fn output(&self) -> String {
+        self.program.output()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the operator.
     pub(super) fn signal(&self, signal: Signal) {
         self.program.signal(signal).unwrap();
     }
 
-    /// Whether it says that it is ready.
+    /// Whether `/readyz` responds with ok.
     pub(super) fn is_ready(&self) -> anyhow::Result<bool> {
         Ok(scrape::get(self.metrics, "/readyz")? == "ok")
     }
 
-    /// Writes to the API server so far, but for those of the lease.
+    /// Writes to the API server so far, without the lease's.
     pub(super) fn writes(&self) -> anyhow::Result<u64> {
         let samples = scrape::metrics(self.metrics)?;
         let verbs = ["create", "update", "patch", "delete"]
@@ -117,12 +117,12 @@ impl Operator {
         Ok(verbs.iter().filter_map(|name| samples.get(name)).sum::<f64>() as u64)
     }
 
-    /// A sample of its metrics; 0 for one that is not there yet.
+    /// A metric sample; 0 if it does not exist yet.
     pub(super) fn metric(&self, name: &str) -> anyhow::Result<f64> {
         Ok(scrape::metrics(self.metrics)?.get(name).copied().unwrap_or_default())
     }
 
-    /// Passes and requests to the API server so far, of whatever kind.
+    /// Reconciliations and API requests so far.
     pub(super) fn passes_and_requests(&self) -> anyhow::Result<(f64, f64)> {
         let samples = scrape::metrics(self.metrics)?;
         let requests = samples
@@ -136,9 +136,9 @@ impl Operator {
         ))
     }
 
-    pub(super) fn wait_to_say(&self, words: &str) {
-        wait_until(&format!("the operator to say {words:?}"), LIMIT, || {
-            Ok(self.program.words().contains(words))
+    pub(super) fn wait_for_log(&self, message: &str) {
+        wait_until(&format!("the operator to say {message:?}"), LIMIT, || {
+            Ok(self.program.output().contains(message))
         })
         .unwrap();
     }
@@ -147,12 +147,12 @@ impl Operator {
 impl Drop for Operator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("── the operator said\n{}", self.program.words());
+            eprintln!("── the operator said\n{}", self.program.output());
         }
     }
 }
 
-/// A kubeconfig with a token of the service account that install.yaml makes.
+/// Writes a kubeconfig with a token of install.yaml's service account.
 fn service_account_config(cluster: &Cluster, name: &str, server: Option<&str>) -> String {
     let system = cluster.kubectl().in_namespace("rljob-system");
     let token = system.run(&["create", "token", "rljob-operator", "--duration=1h"]).unwrap();
@@ -168,12 +168,12 @@ fn service_account_config(cluster: &Cluster, name: &str, server: Option<&str>) -
     path.display().to_string()
 }
 
-/// A namespace with the job `sample`, changed by a merge patch.
+/// Creates a namespace with the job `sample`, modified by a merge patch.
 pub(super) fn namespace_with(prefix: &str, patch: &Value) -> Namespace {
     namespace_in(cluster(), prefix, patch)
 }
 
-/// The same in a cluster of its own.
+/// The same in another cluster.
 pub(super) fn namespace_in(cluster: &Cluster, prefix: &str, patch: &Value) -> Namespace {
     let namespace = Namespace::create(cluster, prefix).unwrap();
     let mut job = job();
@@ -196,13 +196,13 @@ pub(super) fn wait_for_condition(namespace: &Namespace, condition: &str) {
     namespace.kubectl.run(&arguments).unwrap();
 }
 
-/// Waits until the job has this many pods.
+/// Waits until the job has `count` pods.
 pub(super) fn wait_for_pods(namespace: &Namespace, count: usize) {
     let pods = || namespace.kubectl.run(&["get", "pods", OWN, "--output=name"]);
     wait_until(&format!("{count} pods"), LIMIT, || Ok(pods()?.lines().count() == count)).unwrap();
 }
 
-/// A field of an object, by JSONPath.
+/// A field of an object by JSONPath.
 pub(super) fn field(namespace: &Namespace, object: &str, path: &str) -> String {
     namespace.kubectl.run(&["get", object, &format!("--output=jsonpath={{{path}}}")]).unwrap()
 }
@@ -220,8 +220,8 @@ pub(super) fn patch(namespace: &Namespace, spec: &Value) {
         .unwrap();
 }
 
-/// Puts the service account and its rights into the cluster, and waits until they hold; the
-/// Deployment finds no node.
+/// Installs the service account and its permissions and waits until they are effective. The
+/// Deployment's pods stay pending.
 pub(super) fn install(kubectl: &Kubectl) -> anyhow::Result<()> {
     kubectl.run(&[
         "apply",
@@ -233,7 +233,7 @@ pub(super) fn install(kubectl: &Kubectl) -> anyhow::Result<()> {
             .run(&["auth", "can-i", verb, resource, "--namespace=rljob-system", "--as", ACCOUNT])
             .is_ok()
     };
-    // One of its ClusterRole, one of its Role: each is learned of by itself.
+    // One permission of the ClusterRole and one of the Role, which become effective independently.
     wait_until("the operator's rights to hold", LIMIT, || {
         Ok(can("list", "rljobs.rljob.dev") && can("create", "leases.coordination.k8s.io"))
     })

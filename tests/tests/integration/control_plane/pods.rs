@@ -1,5 +1,5 @@
-//! What happens to single pods: taken away, lost with their node, vanished. There is no kubelet:
-//! the test binds pods to a node that does not exist and says what nodes' controllers would say.
+//! Evicted, lost and vanished pods. Without a kubelet, the test binds pods to a nonexistent node
+//! and writes the status that kubelet and the node controller would write.
 
 use rljob_tests::Namespace;
 use rljob_tests::process::wait_until;
@@ -7,9 +7,12 @@ use serde_json::{Value, json};
 
 use super::operator::{LIMIT, Operator, field, namespace_with, status, wait_for_pods};
 
-/// Puts a pod on a node of which nothing is ever heard.
+/// Binds a pod to a nonexistent node.
 pub(super) fn bind(namespace: &Namespace, pod: &str) {
-    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": {"kind": "Node", "name": "ghost"}});
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+        "target": {"kind": "Node", "name": "ghost"},
+    });
     post(namespace, pod, "binding", &binding);
 }
 
@@ -21,7 +24,7 @@ fn post(namespace: &Namespace, pod: &str, subresource: &str, body: &Value) {
         .unwrap();
 }
 
-/// What kubelet and controllers write.
+/// Patches a pod's status, as kubelet and controllers do.
 pub(super) fn set_status(namespace: &Namespace, pod: &str, status: &Value) {
     let patch = json!({"status": status}).to_string();
     namespace
@@ -39,7 +42,7 @@ fn incidents(namespace: &Namespace) -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// Waits until the only incident is this one.
+/// Waits until this is the only incident.
 fn wait_for_incident(namespace: &Namespace, reason: &str, pod: &str) {
     let expected = [(reason.to_owned(), pod.to_owned(), "ghost".to_owned())];
     wait_until(&format!("{reason} of {pod}"), LIMIT, || Ok(incidents(namespace) == expected))
@@ -50,7 +53,7 @@ fn uid(namespace: &Namespace, pod: &str) -> String {
     field(namespace, &format!("pod/{pod}"), ".metadata.uid")
 }
 
-/// Reasons of the job's events that speak of a pod.
+/// Reasons of the job's events about a pod.
 fn events(namespace: &Namespace, pod: &str) -> Vec<String> {
     let path = "--output=jsonpath={range .items[*]}{.reason} {.message}{\"\\n\"}{end}";
     let text = namespace
@@ -65,23 +68,27 @@ fn events(namespace: &Namespace, pod: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_whose_node_does_not_end_it_is_recorded_then_removed_by_force_and_replaced() {
+fn a_pod_on_an_unreachable_node_is_recorded_force_deleted_and_replaced() {
     let namespace = namespace_with("lost", &json!({}));
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     let pod = "sample-trainer-0";
     let before = uid(&namespace, pod);
     bind(&namespace, pod);
-    // A kubelet had it, and its node's controller then called it not ready, which leaves the reason
-    // empty.
+    // The state after kubelet started the pod and the node controller marked it as not ready, with
+    // an empty reason.
     set_status(
         &namespace,
         pod,
-        &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}),
+        &json!({
+            "startTime": "2026-01-01T00:00:00Z", "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False"}],
+        }),
     );
     wait_for_incident(&namespace, "NodeNotReady", pod);
     let message = format!(
-        "{pod} on ghost is not heard of: its node does not answer; unless it comes back, the pod is replaced"
+        "{pod} on ghost is not heard of: its node does not answer; unless it comes back, the pod \
+            is replaced"
     );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
@@ -106,20 +113,20 @@ fn a_pod_whose_node_does_not_end_it_is_recorded_then_removed_by_force_and_replac
     };
     assert_eq!([counted("NodeNotReady"), counted("PodLost")], [1, 1]);
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }
 
 #[test]
-fn an_evicted_pod_and_one_that_vanished_are_told_and_not_counted() {
+fn evicted_and_vanished_pods_are_incidents_and_not_restarts() {
     let namespace = namespace_with("evicted", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     let (engine, coordinator) = ("sample-inference-0", "sample-coordinator-0");
     bind(&namespace, engine);
-    // Its kubelet is there, and has the grace period to end it.
+    // The pod is running, and its kubelet has the grace period to terminate it.
     set_status(
         &namespace,
         engine,
@@ -133,7 +140,8 @@ fn an_evicted_pod_and_one_that_vanished_are_told_and_not_counted() {
     );
     wait_for_incident(&namespace, "Evicted", engine);
     let message = format!(
-        "{engine} on ghost was evicted, as by kubectl drain; its StatefulSet makes a new one; nothing is counted"
+        "{engine} on ghost was evicted, as by kubectl drain; its StatefulSet makes a new one; \
+            nothing is counted"
     );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
 
@@ -150,7 +158,7 @@ fn an_evicted_pod_and_one_that_vanished_are_told_and_not_counted() {
     let seen = incidents(&namespace);
     let seen: Vec<(&str, &str)> =
         seen.iter().map(|(reason, pod, _)| (reason.as_str(), pod.as_str())).collect();
-    // How much is seen of a deletion without grace is up to the watch.
+    // Depending on the watch, the operator observes the deletion or only the absence.
     let gone = |reason| [("Evicted", engine), (reason, coordinator)];
     assert!(seen == gone("Vanished") || seen == gone("Deleted"), "{seen:?}");
     assert_ne!(before, uid(&namespace, coordinator));

@@ -1,4 +1,4 @@
-//! The scale subresource: engines as `kubectl scale` and a HorizontalPodAutoscaler ask for them.
+//! The scale subresource, used by `kubectl scale` and the HorizontalPodAutoscaler.
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::operator::{LIMIT, Operator, field, namespace_with, wait_for_pods};
 
 #[test]
-fn engines_scale_as_kubectl_and_an_autoscaler_ask() {
+fn kubectl_scale_and_autoscalers_set_the_number_of_engines() {
     let namespace = namespace_with("scale", &json!({}));
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
@@ -28,10 +28,19 @@ fn engines_scale_as_kubectl_and_an_autoscaler_ask() {
     namespace.kubectl.run(&["scale", "rljob/sample", "--replicas=1"]).unwrap();
     wait_for_pods(&namespace, 3);
 
-    // Without metrics an autoscaler still keeps its bounds.
-    let autoscaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "engines"}, "spec": {
-        "scaleTargetRef": {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "sample"}, "minReplicas": 2, "maxReplicas": 4,
-        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]}});
+    // Without metrics, an autoscaler still enforces its limits.
+    let autoscaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "engines"}, "spec": {
+    "scaleTargetRef": {
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "sample",
+    }, "minReplicas": 2, "maxReplicas": 4,
+    "metrics": [{
+        "type": "Resource",
+        "resource": {
+            "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80},
+        },
+    }]}});
     namespace.kubectl.apply(&autoscaler.to_string()).unwrap();
     wait_for_pods(&namespace, 4);
     assert_eq!(
@@ -40,8 +49,8 @@ fn engines_scale_as_kubectl_and_an_autoscaler_ask() {
     );
     assert_eq!(field(&namespace, "rljob/sample", ".spec.inference.replicas"), "2");
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }

@@ -1,35 +1,40 @@
-//! An upgrade of the operator over live jobs. The one before rendered other labels, annotations,
-//! defaults and images; what is there stays as it was rendered, and what starts or is resumed
-//! afterwards is as the new one renders it.
+//! Operator upgrades with existing jobs. The previous operator rendered other labels, annotations,
+//! defaults and images; existing pods keep them, and jobs started or resumed afterwards use the new
+//! ones.
 
 use std::collections::BTreeMap;
 
 use rljob_tests::process::wait_until;
 use serde_json::{Value, json};
 
+use super::fixture::{Fixture, format_writes, run_parallel};
 use super::operator::LIMIT;
-use super::stage::{Stage, in_lanes, listed};
 use super::{job, merge};
 
 const ROLES: [&str; 3] = ["inference", "coordinator", "trainer"];
 const STATES: [&str; 4] = ["starting", "running", "suspended", "finished"];
 const TEMPLATE: &str = "rljob.dev/pod-template";
 
-/// A template as an operator of before rendered it: other labels and annotations, other defaults,
-/// another flag.
+/// Modifies a template as the previous version would have rendered it: other labels, annotations,
+/// defaults and flags.
 fn as_before(template: &mut Value) {
-    let metadata = json!({"labels": {"app.kubernetes.io/component": null, "rljob.dev/version": "v0"}, "annotations": {"rljob.dev/rendered-by": "v0"}});
+    let metadata = json!({
+        "labels": {"app.kubernetes.io/component": null, "rljob.dev/version": "v0"},
+        "annotations": {"rljob.dev/rendered-by": "v0"},
+    });
     merge(
         template,
-        &json!({"metadata": metadata, "spec": {"terminationGracePeriodSeconds": 7, "tolerations": null}}),
+        &json!({
+            "metadata": metadata, "spec": {"terminationGracePeriodSeconds": 7, "tolerations": null},
+        }),
     );
     let container = &mut template["spec"]["containers"][0];
     merge(container, &json!({"resources": {"requests": {"cpu": "10m"}}, "readinessProbe": null}));
     container["command"].as_array_mut().unwrap().push("--of-before".into());
 }
 
-/// Applies an object in the operator's name.
-fn apply(stage: &Stage, object: &Value) {
+/// Applies an object as the operator's field manager.
+fn apply(fixture: &Fixture, object: &Value) {
     let arguments = [
         "apply",
         "--server-side",
@@ -37,17 +42,17 @@ fn apply(stage: &Stage, object: &Value) {
         "--force-conflicts",
         "--filename=-",
     ];
-    stage.namespace.kubectl.run_with_input(&arguments, &object.to_string()).unwrap();
+    fixture.namespace.kubectl.run_with_input(&arguments, &object.to_string()).unwrap();
 }
 
-fn set(stage: &Stage, role: &str) -> Value {
-    stage.api.get(&stage.path("apis/apps/v1", &format!("statefulsets/sample-{role}"))).unwrap()
+fn set(fixture: &Fixture, role: &str) -> Value {
+    fixture.api.get(&fixture.path("apis/apps/v1", &format!("statefulsets/sample-{role}"))).unwrap()
 }
 
-/// Puts the job's StatefulSets into the shape of before, and their pods with them.
-fn render_as_before(stage: &Stage) {
+/// Replaces the job's StatefulSets and pods by those of the previous version.
+fn render_as_before(fixture: &Fixture) {
     for role in ROLES {
-        let live = set(stage, role);
+        let live = set(fixture, role);
         let mut template: Value =
             serde_json::from_str(live["metadata"]["annotations"][TEMPLATE].as_str().unwrap())
                 .unwrap();
@@ -68,56 +73,58 @@ fn render_as_before(stage: &Stage) {
             spec[field] = live["spec"][field].clone();
         }
         apply(
-            stage,
-            &json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}),
+            fixture,
+            &json!({
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec,
+            }),
         );
-        stage.lose_pod(&format!("sample-{role}-0"));
+        fixture.lose_pod(&format!("sample-{role}-0"));
     }
 }
 
-/// A job in this state under the operator of before.
-fn before(state: &str) -> Stage {
-    let mut stage = Stage::set(state, &json!({}));
+/// A job in this state under the previous version.
+fn before(state: &str) -> Fixture {
+    let mut fixture = Fixture::new(state, &json!({}));
     if state == "starting" {
-        stage.play.run.lock().unwrap().end = Some("Starting");
+        fixture.pods.run.lock().unwrap().end = Some("Starting");
     }
-    stage.start_operator();
-    stage.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
-    stage.rest();
-    stage.kill_operator();
-    render_as_before(&stage);
-    // It knows the templates of before: they are pinned.
-    stage.start_operator();
-    stage.wait_for_status(&json!({"epoch": 2}));
-    stage.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
-    stage.bring_to(state);
-    stage.rest();
-    stage.kill_operator();
-    stage
+    fixture.start_operator();
+    fixture.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
+    fixture.wait_until_idle();
+    fixture.kill_operator();
+    render_as_before(&fixture);
+    // The operator uses the previous templates because they are pinned.
+    fixture.start_operator();
+    fixture.wait_for_status(&json!({"epoch": 2}));
+    fixture.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
+    fixture.bring_to(state);
+    fixture.wait_until_idle();
+    fixture.kill_operator();
+    fixture
 }
 
-/// What an upgrade must not touch: templates, their generations, and pods.
-fn lasting(stage: &Stage) -> BTreeMap<String, Value> {
+/// Objects that an upgrade must not change: templates, their generations, and pods.
+fn pinned_objects(fixture: &Fixture) -> BTreeMap<String, Value> {
     let sets = ROLES.map(|role| {
-        let set = set(stage, role);
+        let set = set(fixture, role);
         (
             format!("statefulset {role}"),
             json!([set["metadata"]["generation"], set["metadata"]["annotations"], set["spec"]]),
         )
     });
-    let pods = stage
+    let pods = fixture
         .list("api/v1", "pods")
         .into_iter()
         .map(|pod| (pod["metadata"]["name"].to_string(), pod["metadata"]["uid"].clone()));
     sets.into_iter().chain(pods).collect()
 }
 
-/// The image, and whether the template is in the shape of before.
-fn shapes(stage: &Stage, job: &str) -> Vec<(String, bool)> {
+/// The image, and whether the template is that of the previous version.
+fn shapes(fixture: &Fixture, job: &str) -> Vec<(String, bool)> {
     let shape = |role: &str| {
-        let set = stage
+        let set = fixture
             .api
-            .get(&stage.path("apis/apps/v1", &format!("statefulsets/{job}-{role}")))
+            .get(&fixture.path("apis/apps/v1", &format!("statefulsets/{job}-{role}")))
             .unwrap();
         let template = &set["spec"]["template"];
         (
@@ -133,60 +140,69 @@ fn of(image: &str, is_as_before: bool) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn an_upgrade_restarts_no_pod_and_changes_no_template_and_what_starts_afterwards_is_new() {
-    in_lanes(STATES.to_vec(), |state| {
-        let mut stage = before(state);
-        let (found, written) = (lasting(&stage), stage.writes().len());
-        assert_eq!(shapes(&stage, "sample"), of("rljob:a", true), "{state}");
+fn an_upgrade_keeps_pods_and_templates_until_the_next_resume() {
+    run_parallel(STATES.to_vec(), |state| {
+        let mut fixture = before(state);
+        let (found, written) = (pinned_objects(&fixture), fixture.writes().len());
+        assert_eq!(shapes(&fixture, "sample"), of("rljob:a", true), "{state}");
 
-        // What pods are not made from is put right in place.
-        let service = stage.path("api/v1", "services/sample-trainer");
-        stage
+        // Objects that are not part of pods are updated in place.
+        let service = fixture.path("api/v1", "services/sample-trainer");
+        fixture
             .api
             .patch(
                 &service,
                 &json!({"metadata": {"labels": {"app.kubernetes.io/component": null}}}),
             )
             .unwrap();
-        stage.start_operator_of("rljob:b");
+        fixture.start_operator_of("rljob:b");
         let labelled = || {
-            Ok(stage.api.get(&service)?["metadata"]["labels"]["app.kubernetes.io/component"]
+            Ok(fixture.api.get(&service)?["metadata"]["labels"]["app.kubernetes.io/component"]
                 == "trainer")
         };
         wait_until("the new operator's first pass", LIMIT, labelled).unwrap();
-        let later = stage.rest().split_off(written);
-        assert_eq!(lasting(&stage), found, "{state}:\n{}\n{}", listed(&later), stage.words());
-        // A status may be due that was held back for a minute.
+        let later = fixture.wait_until_idle().split_off(written);
+        assert_eq!(
+            pinned_objects(&fixture),
+            found,
+            "{state}:\n{}\n{}",
+            format_writes(&later),
+            fixture.output(),
+        );
+        // A throttled status may be written.
         let made = later.iter().filter(|write| {
             write.changed && !["rljobs", "events"].contains(&write.call.resource.as_str())
         });
         let touched: Vec<&str> = made.map(|write| write.call.resource.as_str()).collect();
-        assert_eq!(touched, ["services"], "{state}:\n{}", listed(&later));
+        assert_eq!(touched, ["services"], "{state}:\n{}", format_writes(&later));
 
         let mut new = job();
         merge(&mut new, &json!({"metadata": {"name": "new"}}));
-        stage.namespace.kubectl.apply(&new.to_string()).unwrap();
+        fixture.namespace.kubectl.apply(&new.to_string()).unwrap();
         let made = || {
-            Ok(stage.api.get(&stage.path("apis/apps/v1", "statefulsets/new-coordinator")).is_ok())
+            Ok(fixture
+                .api
+                .get(&fixture.path("apis/apps/v1", "statefulsets/new-coordinator"))
+                .is_ok())
         };
         wait_until("a new job's pods", LIMIT, made).unwrap();
-        assert_eq!(shapes(&stage, "new"), of("rljob:b", false), "{state}");
+        assert_eq!(shapes(&fixture, "new"), of("rljob:b", false), "{state}");
         if state != "finished" {
-            stage.patch(&json!({"suspend": true, "drainTimeoutSeconds": 1}));
-            stage.wait_for("Suspended");
+            fixture.patch(&json!({"suspend": true, "drainTimeoutSeconds": 1}));
+            fixture.wait_for("Suspended");
             assert_eq!(
-                shapes(&stage, "sample"),
+                shapes(&fixture, "sample"),
                 of("rljob:a", true),
                 "{state}: it is rendered when it is resumed"
             );
-            stage.patch(&json!({"suspend": false}));
-            stage.running_pod("sample-coordinator-0");
-            assert_eq!(shapes(&stage, "sample"), of("rljob:b", false), "{state}");
+            fixture.patch(&json!({"suspend": false}));
+            fixture.running_pod("sample-coordinator-0");
+            assert_eq!(shapes(&fixture, "sample"), of("rljob:b", false), "{state}");
         }
         assert!(
-            !stage.words().contains("forbidden"),
+            !fixture.output().contains("forbidden"),
             "the service account lacks a right:\n{}",
-            stage.words()
+            fixture.output()
         );
     });
 }

@@ -1,5 +1,5 @@
-//! A run in a bucket on two nodes: a key is missing, the server goes away, pods are lost with their
-//! disks, checkpoint and journal are altered, the RLJob is made anew.
+//! A run stored in a bucket, on two nodes: missing credentials, server outage, pods lost with their
+//! disks, corrupted checkpoint and journal, and a recreated RLJob.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 
 use super::{LIMIT, NODES, Run, cluster};
 
-/// Of the job, in bucket.yaml.
+/// Steps of the job in bucket.yaml.
 const STEPS: u64 = 40;
 
-/// A run whose directory is a prefix of a bucket.
-struct Kept<'a> {
+/// A run stored under a prefix of a bucket.
+struct BucketRun<'a> {
     run: Run<'a>,
     s3: S3,
 }
 
-impl Kept<'_> {
-    /// Complete checkpoints, by step.
+impl BucketRun<'_> {
+    /// Complete checkpoints by step.
     fn checkpoints(&self) -> Vec<(u64, PathBuf)> {
         let whole = files(&self.run.directory.join("checkpoints"))
             .filter(|folder| folder.join("manifest.json").is_file());
@@ -40,8 +40,8 @@ impl Kept<'_> {
         self.checkpoints().last().map_or(0, |(step, _)| *step)
     }
 
-    /// Waits until there is a checkpoint of a later step than there is now.
-    fn goes_on(&self) {
+    /// Waits for a checkpoint of a later step.
+    fn wait_for_progress(&self) {
         let before = self.newest();
         wait_until(&format!("a checkpoint after step {before}"), LIMIT, || {
             Ok(self.newest() > before)
@@ -50,8 +50,8 @@ impl Kept<'_> {
         self.run.say(&format!("the checkpoint of step {}", self.newest()));
     }
 
-    /// Waits until a pod's log says so.
-    fn wait_for_words(&self, role: &str, words: &str) {
+    /// Waits until a pod's log contains `text`.
+    fn wait_for_log(&self, role: &str, words: &str) {
         let pod = format!("{}-{role}-0", self.run.job);
         let says = || Ok(self.run.namespace.kubectl.run(&["logs", &pod])?.contains(words));
         wait_until(&format!("`{words}` in the log of {pod}"), LIMIT, says).unwrap();
@@ -68,73 +68,76 @@ impl Kept<'_> {
     }
 }
 
-/// What is in a folder of the bucket.
+/// Entries of a folder of the bucket.
 fn files(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Of a checkpoint's folder, `step-N.attempt-K`.
+/// The step of a checkpoint folder `step-N.attempt-K`.
 fn step(folder: &str) -> Option<u64> {
     folder.strip_prefix("step-")?.split('.').next()?.parse().ok()
 }
 
-/// Changes a bit of an object; the second time, back.
-fn alter(object: &Path) {
+/// Flips a bit of an object; a second call restores it.
+fn flip_bit(object: &Path) {
     let mut bytes = fs::read(object).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(object, bytes).unwrap();
 }
 
-/// The Secret that the job names, with these keys.
+/// Creates the Secret of the job with these keys.
 fn give_keys(namespace: &Namespace, keys: &Value) {
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bucket-keys"}, "stringData": keys});
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bucket-keys"},
+        "stringData": keys,
+    });
     namespace.kubectl.apply(&secret.to_string()).unwrap();
 }
 
-/// Suspends the run and alters its newest checkpoint and its journal; the journal is mended when
-/// its coordinator has refused it.
-fn alter_while_suspended(kept: &Kept) {
-    kept.patch(&json!({"suspend": true}));
-    kept.run.wait_for_condition("Suspended");
-    let (newest, folder) = kept.checkpoints().pop().unwrap();
-    assert!(newest < STEPS, "the job was through before its checkpoint was altered");
-    let entry = files(&kept.run.directory.join("journal/log")).max().unwrap();
-    alter(
+/// Suspends the run and corrupts its newest checkpoint and its journal; restores the journal once
+/// the coordinator has rejected it.
+fn alter_while_suspended(bucket_run: &BucketRun) {
+    bucket_run.patch(&json!({"suspend": true}));
+    bucket_run.run.wait_for_condition("Suspended");
+    let (newest, folder) = bucket_run.checkpoints().pop().unwrap();
+    assert!(newest < STEPS, "the job succeeded before its checkpoint was corrupted");
+    let entry = files(&bucket_run.run.directory.join("journal/log")).max().unwrap();
+    flip_bit(
         &files(&folder)
             .find(|path| path.extension().is_some_and(|end| end == "safetensors"))
             .unwrap(),
     );
-    alter(&entry);
-    kept.patch(&json!({"suspend": false}));
-    kept.wait_for_words("coordinator", "the journal in the bucket is torn");
-    alter(&entry);
-    kept.wait_for_words(
+    flip_bit(&entry);
+    bucket_run.patch(&json!({"suspend": false}));
+    bucket_run.wait_for_log("coordinator", "the journal in the bucket is torn");
+    flip_bit(&entry);
+    bucket_run.wait_for_log(
         "coordinator",
         &format!("refused checkpoint {}", folder.file_name().unwrap().display()),
     );
 }
 
-/// What is in the bucket stays as it is.
-fn made_anew_it_has_succeeded(kept: &Kept) {
+/// The bucket does not change.
+fn recreated_job_is_still_succeeded(bucket_run: &BucketRun) {
     let export = || {
-        fs::metadata(kept.run.directory.join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE))
+        fs::metadata(bucket_run.run.directory.join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE))
             .unwrap()
             .modified()
             .unwrap()
     };
     let before = export();
-    kept.run.namespace.kubectl.run(&["delete", "rljob/kept", "--wait"]).unwrap();
-    kept.run.namespace.kubectl.apply(&kept.run.manifest).unwrap();
-    kept.run.wait_for_condition("Succeeded");
+    bucket_run.run.namespace.kubectl.run(&["delete", "rljob/kept", "--wait"]).unwrap();
+    bucket_run.run.namespace.kubectl.apply(&bucket_run.run.manifest).unwrap();
+    bucket_run.run.wait_for_condition("Succeeded");
     assert_eq!(
-        (export(), kept.run.steps().len() as u64),
+        (export(), bucket_run.run.steps().len() as u64),
         (before, STEPS),
-        "a finished run is not made again"
+        "a finished run is not repeated"
     );
 }
 
 #[test]
-fn a_run_in_a_bucket_needs_no_disk_of_its_pods_and_outlives_its_server_being_away() {
+fn a_run_in_a_bucket_survives_the_loss_of_disks_and_a_server_outage() {
     let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "bucket").unwrap();
@@ -150,40 +153,44 @@ fn a_run_in_a_bucket_needs_no_disk_of_its_pods_and_outlives_its_server_being_awa
         "kept",
     );
     run.directory = s3.objects().join("team").join(&namespace.name).join(run.job);
-    let mut kept = Kept { run, s3 };
+    let mut bucket_run = BucketRun { run, s3 };
 
-    kept.wait_for_words("coordinator", "has no key `AWS_SECRET_ACCESS_KEY`");
+    bucket_run.wait_for_log("coordinator", "has no key `AWS_SECRET_ACCESS_KEY`");
     give_keys(
         &namespace,
         &json!({"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}),
     );
-    kept.goes_on();
-    kept.s3.kill().unwrap();
-    kept.wait_for_words("coordinator", "the bucket's server is away");
-    kept.s3.restart().unwrap();
-    kept.goes_on();
-    let status = kept.run.status();
+    bucket_run.wait_for_progress();
+    bucket_run.s3.kill().unwrap();
+    bucket_run.wait_for_log("coordinator", "the bucket's server is away");
+    bucket_run.s3.restart().unwrap();
+    bucket_run.wait_for_progress();
+    let status = bucket_run.run.status();
     assert_eq!(
         (&status["epoch"], &status["restarts"]),
         (&json!(1), &json!(0)),
         "no learner and no pod was started again: {status}"
     );
-    kept.run.lose_pod("coordinator");
-    kept.wait_for_words("coordinator", "the journal was made anew from the bucket");
-    kept.run.lose_pod("trainer");
-    kept.goes_on();
-    alter_while_suspended(&kept);
-    kept.run.wait_for_condition("Succeeded");
+    bucket_run.run.lose_pod("coordinator");
+    bucket_run.wait_for_log("coordinator", "the journal was made anew from the bucket");
+    bucket_run.run.lose_pod("trainer");
+    bucket_run.wait_for_progress();
+    alter_while_suspended(&bucket_run);
+    bucket_run.run.wait_for_condition("Succeeded");
 
-    let status = kept.run.status();
+    let status = bucket_run.run.status();
     assert_eq!(
         (&status["restarts"], &status["progress"]["step"], &status["epoch"]),
         (&json!(0), &json!(STEPS), &json!(3)),
         "{status}"
     );
-    // The coordinator copies what people read for the last time when it ends.
-    wait_until("the last step's line", LIMIT, || Ok(kept.run.steps().len() as u64 == STEPS))
+    // The coordinator uploads the JSONL files a last time when it exits.
+    wait_until("the last step's line", LIMIT, || Ok(bucket_run.run.steps().len() as u64 == STEPS))
         .unwrap();
-    assert_eq!(kept.run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
-    made_anew_it_has_succeeded(&kept);
+    assert_eq!(
+        bucket_run.run.steps(),
+        (1..=STEPS).collect::<Vec<_>>(),
+        "every step is recorded once",
+    );
+    recreated_job_is_still_succeeded(&bucket_run);
 }

@@ -1,11 +1,11 @@
-//! Processes that hang, and pods that are lost with their node or drained, in one run: the job goes
-//! on, none of it is counted, and its status says what happened.
+//! Hung processes, lost nodes and drains in one run: the job continues, no restart is counted, and
+//! the status reports each event.
 
 use std::sync::PoisonError;
 
 use rljob_tests::partition::Partition;
-use rljob_tests::proc::resume;
 use rljob_tests::process::wait_until;
+use rljob_tests::procfs::resume;
 use rljob_tests::{Cluster, Namespace};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::{LIMIT, NODES, Run, cluster, steps_done};
 
 const JOB: &str = "stays";
-/// Between two checkpoints (pods.yaml).
+/// Checkpoint interval of pods.yaml.
 const EVERY_STEPS: u64 = 20;
 
 impl Run<'_> {
-    /// Waits until the last failure has this reason, and gives it.
+    /// Waits until the last failure has this reason and returns it.
     fn wait_for_failure(&self, reason: &str) -> Value {
         let failure = || self.status()["lastFailure"].take();
         wait_until(reason, LIMIT, || Ok(failure()["reason"] == reason)).unwrap();
@@ -25,7 +25,7 @@ impl Run<'_> {
         failure()
     }
 
-    /// Waits until the last failure is a process that was killed, and said to be for this reason.
+    /// Waits until the last failure is a killed process with this reason.
     fn wait_for_killed(&self, reason: &str) {
         let failure = self.wait_for_failure(reason);
         assert_eq!(failure["exitCode"], 137, "{failure}");
@@ -37,7 +37,7 @@ impl Run<'_> {
     }
 }
 
-/// The newest process whose command line contains these words.
+/// The newest process whose command line contains `command`.
 fn newest_process(cluster: &Cluster, words: &str) -> Pid {
     let processes = cluster
         .pod_processes("")
@@ -53,7 +53,7 @@ fn stop_newest(cluster: &Cluster, words: &str) {
     kill_process(newest_process(cluster, words), Signal::STOP).unwrap();
 }
 
-/// Asks the eviction API, as a drain does.
+/// Evicts a pod through the eviction API, as a drain does.
 fn evict(namespace: &Namespace, pod: &str) {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name);
     let eviction =
@@ -65,7 +65,7 @@ fn evict(namespace: &Namespace, pod: &str) {
         .unwrap();
 }
 
-/// The names of the job's pods on a node.
+/// Names of the job's pods on a node.
 fn pods_on(namespace: &Namespace, node: &str) -> Vec<String> {
     let on_it = format!("--field-selector=spec.nodeName={node}");
     let names = namespace
@@ -82,8 +82,7 @@ fn pods_on(namespace: &Namespace, node: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_other_one_is_drained()
-{
+fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
     let _alone = NODES.write().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "stays").unwrap();
@@ -95,27 +94,27 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     learners_fail_by_a_rule(&run);
     learners_wait_for_each_other(&run);
 
-    // A stopped process accepts connections and answers nothing. An engine is missed by its
-    // coordinator, the other two by their kubelets.
+    // A stopped process accepts connections and sends no response. The coordinator detects a hung
+    // engine; kubelets detect the others.
     stop_newest(cluster, "rljob-engine --model-path=/data/model ");
     stop_newest(cluster, "rljob-supervisor --config");
     run.wait_for_killed("SupervisorExited");
     run.wait_for_incident("EngineHung", "stays-inference-");
-    run.goes_on();
+    run.wait_for_progress();
     run.wait_for_all_ready();
     stop_newest(cluster, "rljob-coordinator --config");
     run.wait_for_killed("CoordinatorExited");
-    run.goes_on();
+    run.wait_for_progress();
     run.wait_for_all_ready();
 
     end_a_pod_whose_node_cannot(cluster, &run);
 
-    // The one that has a trainer pod, whatever else; with it may go the operator that leads.
+    // The node of a trainer pod; the leading operator may be on it.
     let lost = namespace
         .kubectl
         .run(&["get", "pod/stays-trainer-0", "--output=jsonpath={.spec.nodeName}"])
         .unwrap();
-    let kept = if lost == "node-1" { "node-2" } else { "node-1" };
+    let bucket_run = if lost == "node-1" { "node-2" } else { "node-1" };
     let gone = pods_on(&namespace, &lost);
     let stopped = cluster.stop_node(&lost).unwrap();
     run.say(&format!("{lost} is gone, with {gone:?}"));
@@ -123,7 +122,7 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
         run.wait_for_incident("PodLost", &pod);
     }
     run.wait_for_all_ready();
-    run.goes_on();
+    run.wait_for_progress();
     drop(stopped);
     cluster
         .kubectl()
@@ -131,15 +130,21 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
         .unwrap();
 
     evict_between_checkpoints(&run);
-    // The operator goes along.
+    // The drain evicts the operator too.
     cluster
         .kubectl()
-        .run(&["drain", kept, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s"])
+        .run(&[
+            "drain",
+            bucket_run,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--timeout=240s",
+        ])
         .unwrap();
-    run.say(&format!("{kept} is drained"));
+    run.say(&format!("{bucket_run} is drained"));
     run.wait_for_all_ready();
-    run.goes_on();
-    cluster.kubectl().run(&["uncordon", kept]).unwrap();
+    run.wait_for_progress();
+    cluster.kubectl().run(&["uncordon", bucket_run]).unwrap();
 
     let status = run.status();
     assert_eq!(status["restarts"], 0, "nothing of it counts: {status}");
@@ -153,20 +158,18 @@ fn a_job_goes_on_though_a_process_of_every_role_hangs_a_node_is_lost_and_the_oth
     run.say("the job was deleted while it ran, and no pod is left");
 }
 
-/// A learner is killed, another one is stopped: neither is counted, for the rule of pods.yaml says
-/// so, and is named.
+/// Kills a learner and stops another: the rule of pods.yaml applies, so that neither is counted.
 fn learners_fail_by_a_rule(run: &Run<'_>) {
     for (signal, reason) in [(Signal::KILL, "LearnerKilled"), (Signal::STOP, "LearnerHung")] {
         kill_process(newest_process(cluster(), "rljob-learner --"), signal).unwrap();
         let failure = run.wait_for_failure(reason);
         let message = failure["message"].as_str().unwrap_or_default();
         assert!(message.contains("failurePolicy.rules[0]"), "{failure}");
-        run.goes_on();
+        run.wait_for_progress();
     }
 }
 
-/// The pods of the learners do not reach each other, and both reach everybody else: all learners
-/// live, and no collective ends.
+/// Partitions the trainer pods from each other only: the learners run, and no collective completes.
 fn learners_wait_for_each_other(run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     let hang_timeout = |seconds: u32| {
@@ -186,7 +189,7 @@ fn learners_wait_for_each_other(run: &Run<'_>) {
     let addresses = ["stays-trainer-0", "stays-trainer-1"]
         .map(|pod| kubectl.run(&["get", "pod", pod, "--output=jsonpath={.status.podIP}"]).unwrap());
     let pid = newest_process(cluster(), "rljob-learner --");
-    // One of the two is its own.
+    // One of the addresses is the pod's own.
     let partitions =
         addresses.map(|address| Partition::between(pid, address.parse().unwrap()).unwrap());
     let told = || {
@@ -198,11 +201,10 @@ fn learners_wait_for_each_other(run: &Run<'_>) {
     run.say("learners that wait for each other");
     drop(partitions);
     hang_timeout(1800);
-    run.goes_on();
+    run.wait_for_progress();
 }
 
-/// Its kubelet lives, and the container runtime answers nothing: nobody ends the pod in its grace
-/// period.
+/// With a hung container runtime, kubelet cannot terminate the pod within its grace period.
 fn end_a_pod_whose_node_cannot(cluster: &Cluster, run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     let node = kubectl
@@ -214,10 +216,10 @@ fn end_a_pod_whose_node_cannot(cluster: &Cluster, run: &Run<'_>) {
     run.wait_for_incident("PodLost", "stays-inference-0");
     resume(runtime);
     run.wait_for_all_ready();
-    run.goes_on();
+    run.wait_for_progress();
 }
 
-/// The group of a trainer pod that is told to end writes a checkpoint where none is due.
+/// A terminating trainer group writes a checkpoint outside the checkpoint interval.
 fn evict_between_checkpoints(run: &Run<'_>) {
     let between = |step: u64| !step.is_multiple_of(EVERY_STEPS);
     let newest = || run.status()["checkpoint"]["step"].as_u64();
@@ -232,7 +234,8 @@ fn evict_between_checkpoints(run: &Run<'_>) {
     run.wait_for_incident("Evicted", "stays-trainer-0");
 }
 
-/// A new engine joins at a sync, which opens its gate; one that leaves takes nothing along.
+/// A new engine receives weights, which opens its readiness gate; a removed engine does not affect
+/// the run.
 fn scale_up_and_down(run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     kubectl.run(&["scale", "rljob/stays", "--replicas=3"]).unwrap();
@@ -243,10 +246,10 @@ fn scale_up_and_down(run: &Run<'_>) {
     run.say("a third engine has joined");
     kubectl.run(&["scale", "rljob/stays", "--replicas=2"]).unwrap();
     kubectl.run(&["wait", "--for=delete", "pod/stays-inference-2", "--timeout=120s"]).unwrap();
-    run.goes_on();
+    run.wait_for_progress();
 }
 
-/// Every engine holds weights of the run by now, and kubelet adds that up.
+/// Every engine holds weights, so that kubelet reports the pods as ready.
 fn gates_are_open(namespace: &Namespace) {
     let selector = "--selector=rljob.dev/role=inference";
     namespace

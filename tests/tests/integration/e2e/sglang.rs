@@ -1,8 +1,8 @@
-//! The real SGLang 0.5.12 in the pods that the operator renders for users, on the CPU: flags, keys,
-//! ports and probes are the operator's own; what a machine without a GPU needs is in the image and
-//! in `inference.extraArgs`.
+//! The real SGLang 0.5.12 on the CPU in pods that the operator renders, with its flags, keys, ports
+//! and probes. Settings for machines without a GPU are in the image and in the job's extra
+//! arguments.
 //!
-//! It takes minutes: `make e2e-sglang` runs it, and not `make test`.
+//! Takes minutes: `make e2e-sglang` runs it, `make test` does not.
 
 use std::fs;
 use std::path::Path;
@@ -18,20 +18,18 @@ use super::{Run, cluster, steps_done};
 
 const JOBS: &str = include_str!("jobs.yaml");
 const ON_SGLANG: &str = include_str!("sglang.yaml");
-/// Steps of a job that is to succeed.
+/// Steps of the jobs that run to success.
 const STEPS: u64 = 150;
-/// More than a job makes before it is deleted.
+/// More steps than a job completes before it is deleted.
 const ENDLESS: u64 = 100_000;
-/// Bound of the difference between SGLang's log-probabilities and the learner's, in fp32: beyond it
-/// the engine samples from other weights.
+/// Bound on the difference between SGLang's and the learner's log-probabilities in fp32. A larger
+/// difference means that the engine samples from other weights.
 const MISMATCH: f64 = 1e-3;
-/// What SGLang may take to start on a small machine that runs everything: three processes, each of
-/// which imports torch.
+/// Time limit of SGLang's start on a loaded machine; each of its three processes imports torch.
 const START: Duration = Duration::from_secs(900);
 
 #[test]
-fn jobs_on_the_real_sglang_go_on_though_engine_pods_servers_and_schedulers_are_lost_with_weights_by_broadcast_and_by_disk()
- {
+fn jobs_on_sglang_survive_the_loss_of_pods_servers_and_schedulers() {
     let Some(environment) = sglang::environment() else {
         return eprintln!("skipped: SGLang 0.5.12 is not laid out here; `make setup` says why");
     };
@@ -46,10 +44,10 @@ fn jobs_on_the_real_sglang_go_on_though_engine_pods_servers_and_schedulers_are_l
     };
     succeeds(&run("broadcast", "Distributed", 2, STEPS));
     succeeds(&run("disk", "Disk", 1, STEPS));
-    goes_on_without_a_scheduler(&run("hangs", "Distributed", 2, ENDLESS));
+    continues_without_a_scheduler(&run("hangs", "Distributed", 2, ENDLESS));
 }
 
-/// Starts a job, and waits until its servers serve.
+/// Starts a job and waits until its servers are up.
 fn on_sglang<'a>(
     namespace: &'a Namespace,
     environment: &Path,
@@ -83,7 +81,7 @@ fn succeeds(run: &Run<'_>) {
     if servers(run).len() == 1 {
         wait_for_servers(run);
     } else {
-        // The run goes on with the other one, which is the oldest now.
+        // The run continues with the other server, now the oldest.
         run.wait_for_steps(steps_done(&run.directory) + 20);
     }
     cluster().kill_oldest("sglang[.]launch_server").unwrap();
@@ -108,8 +106,8 @@ fn delete(run: &Run<'_>) {
         .unwrap();
 }
 
-/// Of each pod, whether its server has passed its startup probe: `true`, `false`, or nothing before
-/// there is one.
+/// For each pod, whether its startup probe has succeeded: `true`, `false`, or empty before the
+/// container exists.
 fn servers(run: &Run<'_>) -> Vec<String> {
     let selector = format!("--selector=rljob.dev/job={},rljob.dev/role=inference", run.job);
     let a_line_each =
@@ -131,9 +129,10 @@ fn wait_for_servers(run: &Run<'_>) {
     run.say("all servers serve");
 }
 
-/// The oldest server answers, and neither generates anything more nor takes weights: it is found by
-/// what it owes, and replaced. The run goes on with the other one.
-fn goes_on_without_a_scheduler(run: &Run<'_>) {
+/// Stops the scheduler of the oldest server, which still responds but neither generates nor updates
+/// weights. The coordinator detects it by its pending requests, and it is replaced; the run
+/// continues with the other server.
+fn continues_without_a_scheduler(run: &Run<'_>) {
     let schedulers = cluster()
         .pod_processes("")
         .into_iter()
@@ -141,16 +140,16 @@ fn goes_on_without_a_scheduler(run: &Run<'_>) {
     let oldest = schedulers.min_by_key(|process| process.started).unwrap().pid;
     kill_process(oldest, Signal::STOP).unwrap();
     run.say("a scheduler is stopped");
-    run.goes_on();
+    run.wait_for_progress();
     let hung = run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
     let text = |field: &str| hung[field].as_str().unwrap();
     run.wait_for_successor(&format!("pod/{}", text("pod")), text("uid"));
     wait_for_servers(run);
-    run.goes_on();
+    run.wait_for_progress();
     delete(run);
 }
 
-/// Metrics are there for all; everything else answers 401 without a key.
+/// `/metrics` requires no key; every other path responds with 401.
 fn demands_its_key(run: &Run<'_>) {
     let get = |path: &str| {
         run.namespace.kubectl.run(&[
@@ -164,11 +163,11 @@ fn demands_its_key(run: &Run<'_>) {
     };
     assert!(get("/metrics").unwrap().contains("sglang:"), "no metrics of SGLang");
     let refused = format!("{:#}", get("/model_info").unwrap_err());
-    // This is how kubectl says 401.
+    // kubectl's message for 401.
     assert!(refused.contains("provide credentials"), "{refused}");
 }
 
-/// The largest difference between the engine's and the learner's log-probabilities, of each step.
+/// Largest difference between the engine's and the learner's log-probabilities of each step.
 fn mismatches(run: &Run<'_>) -> Vec<f64> {
     let text = fs::read_to_string(run.directory.join(METRICS_FILE)).unwrap();
     text.lines()

@@ -1,4 +1,4 @@
-//! A running `rljob run` and its processes, as a test finds, kills and interrupts them.
+//! A running `rljob run` and its processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use rljob_tests::files::binary;
 use rljob_tests::process::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What one of the small jobs may take on a machine that does other things beside.
+/// Time limit of the small jobs on a loaded machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
-/// Processes say what they are at, so that a test can kill them there.
+/// Log level at which processes report the stages that tests kill them in.
 const LOG: &str = "info,rljob_coordinator=debug,rljob_learner=debug";
 
-/// A running `rljob run`, whose output is kept; killed when the test ends before it.
+/// A running `rljob run` whose output goes to a file; killed on drop.
 pub(crate) struct LocalRun {
     child: Child,
     pub(crate) runs: PathBuf,
@@ -31,7 +31,7 @@ impl LocalRun {
         Self::start_in(folder, runs, more, &[])
     }
 
-    /// With more in its environment.
+    /// Adds environment variables.
     pub(crate) fn start_in(
         folder: &Path,
         runs: &str,
@@ -61,7 +61,7 @@ impl LocalRun {
             .unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
     }
 
-    /// Kills a process of this program.
+    /// Kills the first process of this program.
     pub(crate) fn kill(&self, program: &str) {
         let victim = self
             .find(program, "")
@@ -69,7 +69,7 @@ impl LocalRun {
         kill_process(victim, Signal::KILL).unwrap();
     }
 
-    /// The first process of this run with such a program and such words among its arguments.
+    /// The first process of this run with this program and `argument` in its command line.
     pub(crate) fn find(&self, program: &str, words: &str) -> Option<Pid> {
         let matches = |pid: &u32| {
             let line = command_line(*pid);
@@ -82,7 +82,7 @@ impl LocalRun {
             .and_then(|pid| Pid::from_raw(pid.cast_signed()))
     }
 
-    /// Fails if the run has ended.
+    /// Panics if the run has exited.
     pub(crate) fn assert_running(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "the run has ended\n{}", self.output());
@@ -93,7 +93,7 @@ impl LocalRun {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Kills `rljob run` itself and waits until nothing that it started is left.
+    /// Kills `rljob run` itself and waits until all its processes have exited.
     pub(crate) fn kill_all(mut self) {
         let others = descendants(self.child.id());
         self.child.kill().unwrap();
@@ -104,7 +104,7 @@ impl LocalRun {
         .unwrap();
     }
 
-    /// Waits for the end: exit code and output.
+    /// Waits for the exit; returns exit code and output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let ended =
             wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
@@ -124,12 +124,12 @@ impl Drop for LocalRun {
     }
 }
 
-/// Program and arguments of a process; nothing of one that has ended.
+/// Command line of a process; empty if it has exited.
 fn command_line(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
 }
 
-/// Children, their children and so on.
+/// All descendants of a process.
 fn descendants(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children =

@@ -1,4 +1,4 @@
-//! A program of the user's, given by `--engine-command`: whatever it starts ends with `rljob run`.
+//! Custom engines (`--engine-command`): all of their processes exit with `rljob run`.
 
 use std::fs;
 
@@ -8,16 +8,16 @@ use rustix::process::{Signal, kill_process};
 use super::{LIMIT, LocalRun};
 use crate::exact_recovery::practise;
 
-/// A server that never answers, to which the run's flags are nothing, and whose children are of
-/// every kind: in its group, in sessions of their own, and orphans of these. Each sleeps for a time
-/// that no other process of this machine sleeps for.
+/// An engine that never responds and ignores the run's flags. Its children are in its process
+/// group, in other sessions, and orphaned. Each sleeps for a duration that identifies the test.
 fn script(seconds: &str) -> String {
     format!(
-        "sleep {seconds} & setsid sleep {seconds} & setsid sh -c 'sleep {seconds} & setsid sleep {seconds} & exit' & sleep {seconds}"
+        "sleep {seconds} & setsid sleep {seconds} & setsid sh -c 'sleep {seconds} & setsid sleep \
+            {seconds} & exit' & sleep {seconds}"
     )
 }
 
-/// Processes with this word on their command line.
+/// Running `sleep` processes with this argument.
 fn with_word(word: &str) -> Vec<String> {
     let lines = fs::read_dir("/proc")
         .unwrap()
@@ -38,7 +38,7 @@ fn start(seconds: &str) -> LocalRun {
 }
 
 #[test]
-fn nothing_that_a_users_engine_started_outlives_a_run_that_is_killed_stopped_or_loses_the_engine() {
+fn all_processes_of_a_custom_engine_exit_with_the_run() {
     let seconds = format!("86{}", std::process::id());
     let local = start(&seconds);
     wait_for_sleepers(&seconds, 5);

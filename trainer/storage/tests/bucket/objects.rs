@@ -160,7 +160,7 @@ fn an_upload_over_a_link_that_fails_is_whole_in_the_end() {
     assert!(bucket.read("large").unwrap().unwrap() == content);
     link.fail([Fault::CutAnswer(0)]);
     assert!(bucket.put_new("new", b"x").unwrap(), "an answer that was lost is found out");
-    assert!(link.struck() >= 13, "{}", link.struck());
+    assert!(link.faults_injected() >= 13, "{}", link.faults_injected());
 }
 
 #[test]

@@ -1,40 +1,39 @@
-//! Writes that fail, or take effect and are not answered: each is made good, and nothing is made
-//! twice.
+//! Failed writes and lost responses: the operator retries, and no object is created twice.
 
 use rljob_tests::proxy::{Effect, faults};
 use serde_json::json;
 
-use super::stage::{Stage, in_lanes, listed, made_and_removed};
+use super::fixture::{Fixture, creates_and_deletes, format_writes, run_parallel};
 
-/// What is answered, and to writes of which resource.
+/// Effect, and the resource whose writes it applies to.
 const CASES: [(Effect, &str); 10] = [
-    (Effect::Answer(409), "rljobs"),
-    (Effect::Answer(409), "statefulsets"),
-    (Effect::Answer(422), "statefulsets"),
-    (Effect::Answer(429), "services"),
-    (Effect::Answer(500), "rljobs"),
-    (Effect::Answer(503), "statefulsets"),
-    (Effect::Answer(503), "rljobs"),
-    (Effect::LoseAnswer, "rljobs"),
-    (Effect::LoseAnswer, "configmaps"),
-    (Effect::LoseAnswer, "statefulsets"),
+    (Effect::Respond(409), "rljobs"),
+    (Effect::Respond(409), "statefulsets"),
+    (Effect::Respond(422), "statefulsets"),
+    (Effect::Respond(429), "services"),
+    (Effect::Respond(500), "rljobs"),
+    (Effect::Respond(503), "statefulsets"),
+    (Effect::Respond(503), "rljobs"),
+    (Effect::LoseResponse, "rljobs"),
+    (Effect::LoseResponse, "configmaps"),
+    (Effect::LoseResponse, "statefulsets"),
 ];
 
 #[test]
-fn a_write_that_is_refused_or_not_answered_changes_neither_the_end_nor_what_is_made() {
-    let undisturbed = Stage::running("unrefused", &json!({}));
-    let (writes, state) = (undisturbed.rest(), undisturbed.end_state());
-    let made = made_and_removed(&writes, &undisturbed.uid());
-    in_lanes(CASES.to_vec(), |(effect, resource)| {
-        let mut stage = Stage::set("refused", &json!({}));
-        stage.proxy.inject(faults::first(2, move |call| call.writes(resource), effect));
-        stage.start_operator();
+fn failed_writes_and_lost_responses_change_neither_end_state_nor_creations() {
+    let undisturbed = Fixture::running("unrefused", &json!({}));
+    let (writes, state) = (undisturbed.wait_until_idle(), undisturbed.end_state());
+    let made = creates_and_deletes(&writes, &undisturbed.uid());
+    run_parallel(CASES.to_vec(), |(effect, resource)| {
+        let mut fixture = Fixture::new("refused", &json!({}));
+        fixture.proxy.inject(faults::first(2, move |call| call.writes(resource), effect));
+        fixture.start_operator();
         let context = format!("{effect:?} to two writes of {resource}");
-        stage.wait_to_be(&state, &context);
-        let writes = stage.rest();
-        let mut seen = made_and_removed(&writes, &stage.uid());
-        // One whose answer was lost is made, whatever the operator learned of it.
+        fixture.wait_for_end_state(&state, &context);
+        let writes = fixture.wait_until_idle();
+        let mut seen = creates_and_deletes(&writes, &fixture.uid());
+        // A write with a lost response took effect, so that the operator may count none.
         seen.retain(|_, count| *count > 0);
-        assert_eq!(seen, made, "{context}\n{}", listed(&writes));
+        assert_eq!(seen, made, "{context}\n{}", format_writes(&writes));
     });
 }

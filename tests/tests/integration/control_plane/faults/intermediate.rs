@@ -1,5 +1,5 @@
-//! Intermediate states: the operator is killed after its k-th write, for every k of the undisturbed
-//! run, and the next one makes of it what the first would have.
+//! Intermediate states (Sieve): the operator is killed after its k-th write, for every k of a run
+//! without faults, and the next one reaches the same state.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use rljob_tests::proxy::{Effect, Write, faults};
 use serde_json::{Value, json};
 
 use super::super::operator::LIMIT;
-use super::stage::{Stage, differences, in_lanes, listed, made_and_removed};
+use super::fixture::{Fixture, creates_and_deletes, differences, format_writes, run_parallel};
 
-/// A part of a job's life, from one state in which nothing happens to the next.
+/// A part of the lifecycle, between two idle states.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Start,
@@ -23,44 +23,47 @@ enum Part {
 impl Part {
     const ALL: [Self; 5] = [Self::Start, Self::Suspend, Self::Resume, Self::Finish, Self::Remove];
 
-    fn begin(self, stage: &mut Stage) {
+    fn begin(self, fixture: &mut Fixture) {
         match self {
-            Self::Start => stage.start_operator(),
-            Self::Suspend => stage.patch(&json!({"suspend": true})),
-            Self::Resume => stage.patch(&json!({"suspend": false, "inference": {"replicas": 2}, "trainer": {"resources": {"limits": {"memory": "2Gi"}}}})),
-            Self::Finish => stage.play.run.lock().unwrap().end = Some("Finished"),
-            Self::Remove => stage.patch(&json!({"ttlSecondsAfterFinished": 0})),
+            Self::Start => fixture.start_operator(),
+            Self::Suspend => fixture.patch(&json!({"suspend": true})),
+            Self::Resume => fixture.patch(&json!({
+                "suspend": false, "inference": {"replicas": 2},
+                "trainer": {"resources": {"limits": {"memory": "2Gi"}}},
+            })),
+            Self::Finish => fixture.pods.run.lock().unwrap().end = Some("Finished"),
+            Self::Remove => fixture.patch(&json!({"ttlSecondsAfterFinished": 0})),
         }
     }
 
-    fn await_state(self, stage: &Stage) {
-        stage.wait_for(match self {
+    fn await_state(self, fixture: &Fixture) {
+        fixture.wait_for(match self {
             Self::Start | Self::Resume => "Ready",
             Self::Suspend => "Suspended",
             Self::Finish | Self::Remove => "Succeeded",
         });
     }
 
-    fn await_end(self, stage: &Stage) -> Vec<Write> {
-        self.await_state(stage);
-        stage.rest()
+    fn await_end(self, fixture: &Fixture) -> Vec<Write> {
+        self.await_state(fixture);
+        fixture.wait_until_idle()
     }
 }
 
-/// What an undisturbed life leaves at the end of a part, and what it wrote up to there.
+/// End state and writes of a part without faults.
 struct Reference {
     state: BTreeMap<String, Value>,
-    made_and_removed: BTreeMap<String, usize>,
-    /// The writes of this part, from 1, that changed something.
+    creates_and_deletes: BTreeMap<String, usize>,
+    /// Numbers, from 1, of the part's writes that changed an object.
     changes: Vec<usize>,
 }
 
 fn reference() -> Vec<Reference> {
-    let mut stage = Stage::set("undisturbed", &json!({}));
+    let mut fixture = Fixture::new("undisturbed", &json!({}));
     let (mut references, mut before) = (Vec::new(), 0);
     for part in Part::ALL {
-        part.begin(&mut stage);
-        let writes = part.await_end(&stage);
+        part.begin(&mut fixture);
+        let writes = part.await_end(&fixture);
         let changes = (1..)
             .zip(&writes[before..])
             .filter(|(_, write)| write.changed)
@@ -68,57 +71,64 @@ fn reference() -> Vec<Reference> {
             .collect();
         before = writes.len();
         references.push(Reference {
-            state: stage.end_state(),
-            made_and_removed: made_and_removed(&writes, &stage.uid()),
+            state: fixture.end_state(),
+            creates_and_deletes: creates_and_deletes(&writes, &fixture.uid()),
             changes,
         });
     }
-    eprintln!("an undisturbed life writes\n{}", listed(&stage.writes()));
+    eprintln!("an undisturbed life writes\n{}", format_writes(&fixture.writes()));
     references
 }
 
-/// A life up to the end of a part, in which the operator is killed after the part's k-th write.
+/// Runs the lifecycle up to a part and kills the operator after the part's k-th write.
 fn killed_after(struck: usize, k: usize, reference: &Reference) {
-    let mut stage = Stage::set("killed", &json!({}));
+    let mut fixture = Fixture::new("killed", &json!({}));
     for part in &Part::ALL[..struck] {
-        part.begin(&mut stage);
-        // A status that only counts may be held back: it belongs to the part before.
-        part.await_end(&stage);
+        part.begin(&mut fixture);
+        // A throttled status write belongs to the previous part.
+        part.await_end(&fixture);
     }
-    stage.proxy.inject(faults::nth(k, stage.own_writes(), Effect::Halt));
-    Part::ALL[struck].begin(&mut stage);
-    // Statuses of short states are written or not, so that the last of the undisturbed run's writes
-    // may not come.
-    let struck_or_through = || {
-        Ok(stage.proxy.has_halted() || differences(&stage.end_state(), &reference.state).is_empty())
+    fixture.proxy.inject(faults::nth(k, fixture.own_writes(), Effect::Halt));
+    Part::ALL[struck].begin(&mut fixture);
+    // Short-lived statuses may not be written, so that the k-th write may not happen.
+    let halted_or_done = || {
+        Ok(fixture.proxy.has_halted()
+            || differences(&fixture.end_state(), &reference.state).is_empty())
     };
-    wait_until("the write to crash after", LIMIT, struck_or_through)
-        .unwrap_or_else(|error| panic!("{error:#}: {k} of\n{}", listed(&stage.writes())));
-    stage.kill_operator();
-    stage.proxy.heal();
-    stage.start_operator();
-    stage.wait_to_be(
+    wait_until("the write to crash after", LIMIT, halted_or_done)
+        .unwrap_or_else(|error| panic!("{error:#}: {k} of\n{}", format_writes(&fixture.writes())));
+    fixture.kill_operator();
+    fixture.proxy.heal();
+    fixture.start_operator();
+    fixture.wait_for_end_state(
         &reference.state,
         &format!("{:?}, after a crash after write {k}", Part::ALL[struck]),
     );
-    let writes = stage.rest();
-    let context =
-        format!("{:?}, after a crash after write {k}:\n{}", Part::ALL[struck], listed(&writes));
+    let writes = fixture.wait_until_idle();
+    let context = format!(
+        "{:?}, after a crash after write {k}:\n{}",
+        Part::ALL[struck],
+        format_writes(&writes),
+    );
     assert_eq!(
-        differences(&stage.end_state(), &reference.state),
+        differences(&fixture.end_state(), &reference.state),
         Vec::<String>::new(),
         "{context}"
     );
-    assert_eq!(made_and_removed(&writes, &stage.uid()), reference.made_and_removed, "{context}");
+    assert_eq!(
+        creates_and_deletes(&writes, &fixture.uid()),
+        reference.creates_and_deletes,
+        "{context}",
+    );
 }
 
 #[test]
-fn whatever_write_the_operator_is_killed_after_the_next_one_goes_on_to_the_same_state() {
+fn after_a_crash_after_any_write_the_next_operator_reaches_the_same_state() {
     let reference = reference();
     let cases: Vec<(usize, usize)> = (0..)
         .zip(&reference)
         .flat_map(|(part, reference)| reference.changes.iter().map(move |k| (part, *k)))
         .collect();
     assert!(cases.len() >= 30, "{cases:?}");
-    in_lanes(cases, |(part, k)| killed_after(part, k, &reference[part]));
+    run_parallel(cases, |(part, k)| killed_after(part, k, &reference[part]));
 }

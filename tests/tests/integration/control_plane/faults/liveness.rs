@@ -1,5 +1,5 @@
-//! Liveness: whatever went wrong, once it stops the job gets to where it would have got, and then
-//! nothing is written.
+//! Liveness (Anvil): once faults stop, the job reaches the state it would have reached without
+//! them, and writes cease.
 
 use std::collections::BTreeMap;
 
@@ -8,74 +8,74 @@ use rand_chacha::ChaCha8Rng;
 use rljob_tests::proxy::{Effect, Verb, faults};
 use serde_json::{Value, json};
 
-use super::stage::{Stage, in_lanes, listed};
+use super::fixture::{Fixture, format_writes, run_parallel};
 
 const SEEDS: [u64; 6] = [1, 2, 3, 4, 5, 6];
-/// Share of the requests that go wrong.
+/// Share of the requests that fail.
 const SHARE: f64 = 0.3;
 const EFFECTS: &[Effect] = &[
-    Effect::Answer(409),
-    Effect::Answer(429),
-    Effect::Answer(500),
-    Effect::Answer(503),
-    Effect::Answer(504),
-    Effect::LoseAnswer,
-    Effect::LoseAnswer,
+    Effect::Respond(409),
+    Effect::Respond(429),
+    Effect::Respond(500),
+    Effect::Respond(503),
+    Effect::Respond(504),
+    Effect::LoseResponse,
+    Effect::LoseResponse,
 ];
 
-/// What people do to a job, in any order; then what it is to be in the end.
-fn operate(stage: &mut Stage, random: &mut ChaCha8Rng) {
+/// Random user actions, followed by the final spec.
+fn operate(fixture: &mut Fixture, random: &mut ChaCha8Rng) {
     for _ in 0..8 {
         match random.random_range(0..6) {
-            0 => stage.patch(&json!({"suspend": true})),
-            1 => stage.patch(&json!({"suspend": false})),
-            2 => stage.patch(&json!({"inference": {"replicas": random.random_range(1..4)}})),
-            3 => stage.start_operator(),
-            4 => stage.proxy.hold_watches(),
-            _ => drop(stage.api.delete(
-                &stage.path("apis/apps/v1", "statefulsets/sample-inference"),
+            0 => fixture.patch(&json!({"suspend": true})),
+            1 => fixture.patch(&json!({"suspend": false})),
+            2 => fixture.patch(&json!({"inference": {"replicas": random.random_range(1..4)}})),
+            3 => fixture.start_operator(),
+            4 => fixture.proxy.hold_watches(),
+            _ => drop(fixture.api.delete(
+                &fixture.path("apis/apps/v1", "statefulsets/sample-inference"),
                 &json!({"propagationPolicy": "Background"}),
             )),
         }
         std::thread::sleep(std::time::Duration::from_millis(random.random_range(0..800)));
     }
-    stage.patch(&json!({"suspend": false, "inference": {"replicas": 2}}));
+    fixture.patch(&json!({"suspend": false, "inference": {"replicas": 2}}));
 }
 
-/// How often the coordinator was replaced depends on how far each suspension came.
+/// Removes the epoch: the number of coordinator pods depends on how far each suspension came.
 fn without_epoch(mut state: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     state.get_mut("rljobs/sample").unwrap()["status"].as_object_mut().unwrap().remove("epoch");
     state
 }
 
 #[test]
-fn when_faults_stop_the_job_gets_where_it_would_have_got_and_nothing_more_is_written() {
-    let undisturbed = Stage::running(
+fn after_faults_stop_the_job_converges_and_writes_cease() {
+    let undisturbed = Fixture::running(
         "steady",
         &json!({"spec": {"inference": {"replicas": 2}, "drainTimeoutSeconds": 5}}),
     );
-    undisturbed.rest();
+    undisturbed.wait_until_idle();
     let expected = without_epoch(undisturbed.end_state());
-    in_lanes(SEEDS.to_vec(), |seed| {
-        let mut stage = Stage::set("unsteady", &json!({"spec": {"drainTimeoutSeconds": 5}}));
-        stage.proxy.inject(faults::at_random(
+    run_parallel(SEEDS.to_vec(), |seed| {
+        let mut fixture = Fixture::new("unsteady", &json!({"spec": {"drainTimeoutSeconds": 5}}));
+        fixture.proxy.inject(faults::at_random(
             seed,
             SHARE,
             |call| call.verb != Verb::Watch,
             EFFECTS,
         ));
-        stage.start_operator();
-        operate(&mut stage, &mut ChaCha8Rng::seed_from_u64(seed));
-        stage.proxy.heal();
-        // A start under faults may have failed for good; its pod would be restarted.
-        stage.start_operator();
-        stage.wait_for("Ready");
-        stage.rest();
+        fixture.start_operator();
+        operate(&mut fixture, &mut ChaCha8Rng::seed_from_u64(seed));
+        fixture.proxy.heal();
+        // An operator that exited during the faults is restarted, as its pod would be.
+        fixture.start_operator();
+        fixture.wait_for("Ready");
+        fixture.wait_until_idle();
         assert_eq!(
-            super::stage::differences(&without_epoch(stage.end_state()), &expected),
+            super::fixture::differences(&without_epoch(fixture.end_state()), &expected),
             Vec::<String>::new(),
             "seed {seed}\n{}",
-            listed(&stage.writes())
+            format_writes(&fixture.writes())
         );
     });
 }

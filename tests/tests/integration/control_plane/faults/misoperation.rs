@@ -1,6 +1,6 @@
-//! Misoperation: every field of the CRD gets values that nobody should write. The API server
-//! refuses them; or the operator acts on them, or says why it cannot; and the good spec brings
-//! everything back. The values are made from the schema in crds/rljob.yaml.
+//! Misoperation (Acto): every field of the CRD is set to invalid and extreme values, generated from
+//! the schema in crds/rljob.yaml. The API server rejects them, or the operator acts on them or
+//! reports why it cannot; restoring the valid spec restores the state.
 
 use std::fs;
 
@@ -9,23 +9,28 @@ use rljob_tests::process::wait_until;
 use serde_json::{Map, Value, json};
 
 use super::super::operator::LIMIT;
-use super::stage::{Stage, differences, in_lanes, is_true};
+use super::fixture::{Fixture, differences, is_true, run_parallel};
 
-/// Jobs that are misused at once, each by a part of the values.
+/// Jobs tested in parallel, each with a share of the values.
 const JOBS: usize = 4;
 
-/// A job that sets most of what can be set.
+/// A job that sets most fields.
 fn rich() -> Value {
     json!({"spec": {
         "volumes": [{"name": "data", "mountPath": "/data", "configMap": {"name": "data"}}],
-        "dataset": {"evaluation": {"path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer", "everySteps": 2}},
+        "dataset": {
+            "evaluation": {
+                "path": "/data/test.jsonl", "prompt": "{{question}}", "answer": "answer",
+                "everySteps": 2,
+            },
+        },
         "inference": {"resources": {"requests": {"cpu": "100m"}}},
         "activeDeadlineSeconds": 86400, "drainTimeoutSeconds": 5,
         "checkpoint": {"exportEverySteps": 3},
     }})
 }
 
-/// What is wrong for a value of this schema, or at the edge of what is right.
+/// Invalid and boundary values for a schema.
 fn wrong_values(schema: &Value) -> Vec<Value> {
     let mut values = vec![Value::Null];
     match schema["type"].as_str() {
@@ -56,8 +61,7 @@ fn wrong_values(schema: &Value) -> Vec<Value> {
     values
 }
 
-/// Every field with every wrong value, as merge patches of the spec; `live` is what the job has
-/// there, for what is in lists.
+/// Merge patches of the spec that set each field to each value; `live` provides the items of lists.
 fn misoperations(
     schema: &Value,
     live: &Value,
@@ -88,17 +92,17 @@ fn all(live: &Value) -> Vec<Value> {
     found
 }
 
-/// What of the misoperations the API server accepts and what differs from the good spec; each
-/// refusal says which field it is about.
-fn accepted(stage: &Stage, good: &Value) -> Vec<Value> {
-    let path = format!("{}?dryRun=All&fieldValidation=Strict", stage.job_path());
-    let accepts = |patch: &Value| match stage.api.patch(&path, &json!({"spec": patch})) {
+/// Patches that the API server accepts and that change the valid spec. Asserts that each rejection
+/// names the field.
+fn accepted(fixture: &Fixture, good: &Value) -> Vec<Value> {
+    let path = format!("{}?dryRun=All&fieldValidation=Strict", fixture.job_path());
+    let accepts = |patch: &Value| match fixture.api.patch(&path, &json!({"spec": patch})) {
         Ok(mut job) => job["spec"].take() != *good,
         Err(error) => {
             let (text, field) = (format!("{error:#}"), outermost(patch));
             assert!(
                 text.contains(&field) || text.contains("set spec.suspend to true"),
-                "{patch} was refused without a word of {field}: {text}"
+                "the rejection of {patch} does not name {field}: {text}"
             );
             false
         }
@@ -110,47 +114,48 @@ fn outermost(patch: &Value) -> String {
     patch.as_object().and_then(|fields| fields.keys().next().cloned()).unwrap_or_default()
 }
 
-fn restore(stage: &Stage, good: &Value) {
-    stage
+fn restore(fixture: &Fixture, good: &Value) {
+    fixture
         .api
-        .edit(&stage.job_path(), &json!([{"op": "replace", "path": "/spec", "value": good}]))
+        .edit(&fixture.job_path(), &json!([{"op": "replace", "path": "/spec", "value": good}]))
         .unwrap();
 }
 
-/// Waits until the operator has acted on the newest spec: it is ready, or it says why not.
-fn settle(stage: &Stage, what: &Value, holds: impl Fn(&Value) -> bool) {
+/// Waits until the operator has reacted to the newest spec.
+fn wait_for_reaction(fixture: &Fixture, what: &Value, holds: impl Fn(&Value) -> bool) {
     let settled = || {
-        let job = stage.job();
+        let job = fixture.job();
         Ok(job["status"]["observedGeneration"] == job["metadata"]["generation"] && holds(&job))
     };
-    wait_until("the operator to act", LIMIT, settled)
-        .unwrap_or_else(|error| panic!("{what}: {error:#}\n{:#}\n{}", stage.job(), stage.words()));
+    wait_until("the operator to act", LIMIT, settled).unwrap_or_else(|error| {
+        panic!("{what}: {error:#}\n{:#}\n{}", fixture.job(), fixture.output())
+    });
 }
 
-/// Gives the job each wrong spec that is accepted, and the good one again.
-fn misuse(stage: &Stage, patches: impl Iterator<Item = Value>) {
-    let (good, state) = (stage.job()["spec"].take(), stage.end_state());
+/// Applies each accepted patch and restores the valid spec after each.
+fn misuse(fixture: &Fixture, patches: impl Iterator<Item = Value>) {
+    let (good, state) = (fixture.job()["spec"].take(), fixture.end_state());
     for patch in patches {
-        if let Err(error) = stage.api.patch(&stage.job_path(), &json!({"spec": patch})) {
+        if let Err(error) = fixture.api.patch(&fixture.job_path(), &json!({"spec": patch})) {
             panic!("{patch} was accepted as a dry run, and now {error:#}");
         }
-        // A suspended job is not left in between: its spec could not be put right.
+        // Restoring a suspended job too early would change a frozen spec.
         let is_under_way =
             |job: &Value| job["spec"]["suspend"] != true && is_true(job, "Reconciling");
-        settle(stage, &patch, |job| {
+        wait_for_reaction(fixture, &patch, |job| {
             is_true(job, "Ready") || is_true(job, "Stalled") || is_under_way(job)
         });
-        restore(stage, &good);
-        settle(stage, &patch, |job| is_true(job, "Ready") && !is_true(job, "Stalled"));
+        restore(fixture, &good);
+        wait_for_reaction(fixture, &patch, |job| is_true(job, "Ready") && !is_true(job, "Stalled"));
     }
-    stage.wait_to_be(&state, "the good spec was put back");
-    assert_eq!(differences(&stage.end_state(), &state), Vec::<String>::new());
-    assert!(!stage.words().contains("panicked"), "{}", stage.words());
+    fixture.wait_for_end_state(&state, "the good spec was put back");
+    assert_eq!(differences(&fixture.end_state(), &state), Vec::<String>::new());
+    assert!(!fixture.output().contains("panicked"), "{}", fixture.output());
 }
 
 #[test]
-fn a_suspended_job_with_any_field_misused_says_so_and_is_as_before_with_the_good_spec() {
-    let first = Stage::running("misused", &rich());
+fn a_suspended_job_recovers_from_every_misoperation() {
+    let first = Fixture::running("misused", &rich());
     first.patch(&json!({"suspend": true}));
     first.wait_for("Suspended");
     let good = first.job()["spec"].take();
@@ -159,23 +164,23 @@ fn a_suspended_job_with_any_field_misused_says_so_and_is_as_before_with_the_good
     assert!(patches.len() > 50, "{patches:#?}");
     eprintln!("{} misoperations are accepted while the job is suspended", patches.len());
     drop(first);
-    in_lanes((0..JOBS).collect(), |job| {
-        let stage = Stage::running("misused", &rich());
-        stage.patch(&json!({"suspend": true}));
-        stage.wait_for("Suspended");
-        stage.rest();
-        misuse(&stage, patches.iter().skip(job).step_by(JOBS).cloned());
+    run_parallel((0..JOBS).collect(), |job| {
+        let fixture = Fixture::running("misused", &rich());
+        fixture.patch(&json!({"suspend": true}));
+        fixture.wait_for("Suspended");
+        fixture.wait_until_idle();
+        misuse(&fixture, patches.iter().skip(job).step_by(JOBS).cloned());
     });
 }
 
 #[test]
-fn a_running_a_finishing_and_a_deleted_job_refuse_what_would_change_them_and_survive_the_rest() {
-    let stage = Stage::running("running-misused", &rich());
-    stage.rest();
-    let good = stage.job()["spec"].take();
-    let trainer = stage.running_pod("sample-trainer-0");
+fn running_finishing_and_deleted_jobs_survive_every_misoperation() {
+    let fixture = Fixture::running("running-misused", &rich());
+    fixture.wait_until_idle();
+    let good = fixture.job()["spec"].take();
+    let trainer = fixture.running_pod("sample-trainer-0");
     let patches: Vec<Value> =
-        accepted(&stage, &good).into_iter().filter(|patch| !stops(patch)).collect();
+        accepted(&fixture, &good).into_iter().filter(|patch| !stops(patch)).collect();
     let mutable = [
         "suspend",
         "inference",
@@ -187,41 +192,41 @@ fn a_running_a_finishing_and_a_deleted_job_refuse_what_would_change_them_and_sur
     ];
     let frozen: Vec<&Value> =
         patches.iter().filter(|patch| !mutable.contains(&outermost(patch).as_str())).collect();
-    assert_eq!(frozen, Vec::<&Value>::new(), "these change what a running job is made of");
-    misuse(&stage, patches.iter().cloned());
-    assert_eq!(stage.running_pod("sample-trainer-0"), trainer, "a pod was replaced");
+    assert_eq!(frozen, Vec::<&Value>::new(), "frozen fields of a running job were accepted");
+    misuse(&fixture, patches.iter().cloned());
+    assert_eq!(fixture.running_pod("sample-trainer-0"), trainer, "a pod was replaced");
 
-    stage.play.run.lock().unwrap().end = Some("Finished");
+    fixture.pods.run.lock().unwrap().end = Some("Finished");
     for patch in &patches {
-        drop(stage.api.patch(&stage.job_path(), &json!({"spec": patch})));
+        drop(fixture.api.patch(&fixture.job_path(), &json!({"spec": patch})));
     }
-    stage.wait_for("Succeeded");
-    stage
+    fixture.wait_for("Succeeded");
+    fixture
         .api
         .edit(
-            &stage.job_path(),
+            &fixture.job_path(),
             &json!([{"op": "add", "path": "/metadata/finalizers", "value": ["example.com/held"]}]),
         )
         .unwrap();
-    stage.api.delete(&stage.job_path(), &Value::Object(Map::new())).unwrap();
+    fixture.api.delete(&fixture.job_path(), &Value::Object(Map::new())).unwrap();
     for patch in &patches {
-        drop(stage.api.patch(&stage.job_path(), &json!({"spec": patch})));
+        drop(fixture.api.patch(&fixture.job_path(), &json!({"spec": patch})));
     }
-    stage.rest();
-    stage
+    fixture.wait_until_idle();
+    fixture
         .api
-        .edit(&stage.job_path(), &json!([{"op": "remove", "path": "/metadata/finalizers"}]))
+        .edit(&fixture.job_path(), &json!([{"op": "remove", "path": "/metadata/finalizers"}]))
         .unwrap();
-    assert!(!stage.words().contains("panicked"), "{}", stage.words());
+    assert!(!fixture.output().contains("panicked"), "{}", fixture.output());
 }
 
-/// Whether it lets the job run, with pods that then freeze the spec.
+/// Whether a patch resumes the job, whose pods then freeze the spec.
 fn resumes(patch: &Value) -> bool {
     patch.get("suspend").is_some()
 }
 
-/// Whether it ends the run or its pods, as it says: a deadline that is passed, a suspension. Or
-/// makes so many pods that nothing else would be tested.
+/// Whether a patch suspends the job, exceeds its deadline, or creates so many pods that the test
+/// becomes slow.
 fn stops(patch: &Value) -> bool {
     let engines = patch.pointer("/inference/replicas").and_then(Value::as_i64);
     engines > Some(10)

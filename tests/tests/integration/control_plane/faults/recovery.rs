@@ -1,67 +1,72 @@
-//! An operator that was away, and a status that was lost: what is true is found again from what
-//! exists, and nothing is started anew.
+//! Operator downtime and lost status: the operator restores the state from existing objects and
+//! coordinators and recreates nothing.
 
 use serde_json::json;
 
-use super::stage::{Stage, is_true, listed, made_and_removed};
+use super::fixture::{Fixture, creates_and_deletes, format_writes, is_true};
 
 #[test]
-fn an_operator_that_was_away_catches_up_and_makes_nothing_anew() {
-    let mut stage = Stage::running("away", &json!({}));
-    stage.rest();
-    stage.kill_operator();
-    stage.lose_pod("sample-coordinator-0");
-    stage.lose_pod("sample-inference-0");
-    let trainer = stage.running_pod("sample-trainer-0");
-    stage.play.run.lock().unwrap().attempt = 2;
-    let before = stage.writes().len();
-    stage.start_operator();
-    stage.wait_for_status(&json!({"epoch": 2, "attempt": 2}));
-    stage.wait_for("Ready");
-    let later = stage.rest().split_off(before);
-    assert_eq!(made_and_removed(&later, &stage.uid()), [].into(), "{}", listed(&later));
-    assert_eq!(stage.running_pod("sample-trainer-0"), trainer);
+fn an_operator_catches_up_after_downtime_and_recreates_nothing() {
+    let mut fixture = Fixture::running("away", &json!({}));
+    fixture.wait_until_idle();
+    fixture.kill_operator();
+    fixture.lose_pod("sample-coordinator-0");
+    fixture.lose_pod("sample-inference-0");
+    let trainer = fixture.running_pod("sample-trainer-0");
+    fixture.pods.run.lock().unwrap().attempt = 2;
+    let before = fixture.writes().len();
+    fixture.start_operator();
+    fixture.wait_for_status(&json!({"epoch": 2, "attempt": 2}));
+    fixture.wait_for("Ready");
+    let later = fixture.wait_until_idle().split_off(before);
+    assert_eq!(creates_and_deletes(&later, &fixture.uid()), [].into(), "{}", format_writes(&later));
+    assert_eq!(fixture.running_pod("sample-trainer-0"), trainer);
 }
 
 #[test]
-fn another_operator_says_nothing_else_of_a_run_that_makes_steps() {
-    let mut stage = Stage::running("restarted", &json!({}));
-    let before = stage.rest().len();
-    let (version, state) = (stage.version(), stage.end_state());
-    stage.start_operator();
-    stage.wait_for_question();
-    let later = stage.rest().split_off(before);
-    assert_eq!((listed(&later), stage.version()), (String::new(), version), "{}", stage.words());
-    stage.wait_to_be(&state, "another operator");
+fn a_new_operator_does_not_change_the_status_of_a_running_job() {
+    let mut fixture = Fixture::running("restarted", &json!({}));
+    let before = fixture.wait_until_idle().len();
+    let (version, state) = (fixture.version(), fixture.end_state());
+    fixture.start_operator();
+    fixture.wait_for_status_request();
+    let later = fixture.wait_until_idle().split_off(before);
+    assert_eq!(
+        (format_writes(&later), fixture.version()),
+        (String::new(), version),
+        "{}",
+        fixture.output(),
+    );
+    fixture.wait_for_end_state(&state, "another operator");
 }
 
-/// As a restore from a backup leaves it: the CRD's default, and nothing more.
+/// A restore from a backup leaves only the CRD's default status.
 #[test]
 fn a_status_that_is_restored_empty_resets_neither_epoch_nor_restarts() {
-    let mut stage = Stage::running("restored", &json!({}));
-    stage.lose_pod("sample-coordinator-0");
+    let mut fixture = Fixture::running("restored", &json!({}));
+    fixture.lose_pod("sample-coordinator-0");
     {
-        let mut run = stage.play.run.lock().unwrap();
+        let mut run = fixture.pods.run.lock().unwrap();
         (run.attempt, run.restarts, run.step) = (3, 2, 1);
     }
-    stage.wait_for_status(&json!({"epoch": 2, "attempt": 3, "restarts": 2}));
-    stage.rest();
-    let trainer = stage.running_pod("sample-trainer-0");
-    stage.kill_operator();
+    fixture.wait_for_status(&json!({"epoch": 2, "attempt": 3, "restarts": 2}));
+    fixture.wait_until_idle();
+    let trainer = fixture.running_pod("sample-trainer-0");
+    fixture.kill_operator();
     let empty = json!({"observedGeneration": -1, "attempt": 0, "restarts": 0, "epoch": 0});
-    stage
+    fixture
         .api
         .edit(
-            &format!("{}/status", stage.job_path()),
+            &format!("{}/status", fixture.job_path()),
             &json!([{"op": "replace", "path": "/status", "value": empty}]),
         )
         .unwrap();
-    stage.start_operator();
-    stage.wait_for("Ready");
-    stage.rest();
-    let status = stage.job()["status"].take();
+    fixture.start_operator();
+    fixture.wait_for("Ready");
+    fixture.wait_until_idle();
+    let status = fixture.job()["status"].take();
     assert_eq!((&status["attempt"], &status["restarts"]), (&json!(3), &json!(2)), "{status}");
     assert!(status["epoch"].as_u64() >= Some(2), "the epoch went back: {status}");
-    assert_eq!(stage.running_pod("sample-trainer-0"), trainer);
-    assert!(is_true(&stage.job(), "Ready"));
+    assert_eq!(fixture.running_pod("sample-trainer-0"), trainer);
+    assert!(is_true(&fixture.job(), "Ready"));
 }

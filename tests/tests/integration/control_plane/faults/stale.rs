@@ -1,63 +1,77 @@
-//! Stale state: an operator that starts beside an API server that is behind sees a cluster that
-//! was. It takes nothing away that is there, and no record back.
+//! Stale state (Sieve): an operator that starts beside a stale API server deletes nothing that
+//! exists and reverts no status.
 
 use serde_json::json;
 
-use super::stage::{Stage, listed};
+use super::fixture::{Fixture, format_writes};
 
 #[test]
-fn an_operator_that_sees_the_job_suspended_still_takes_no_pods_from_the_resumed_one() {
-    let mut stage = Stage::running("stale-suspended", &json!({}));
-    stage.patch(&json!({"suspend": true}));
-    stage.wait_for("Suspended");
-    let suspended = stage.version();
-    stage.patch(&json!({"suspend": false}));
-    stage.wait_for("Ready");
-    stage.rest();
-    let (pod, state) = (stage.running_pod("sample-trainer-0"), stage.end_state());
+fn a_stale_suspension_deletes_no_pods_of_the_resumed_job() {
+    let mut fixture = Fixture::running("stale-suspended", &json!({}));
+    fixture.patch(&json!({"suspend": true}));
+    fixture.wait_for("Suspended");
+    let suspended = fixture.version();
+    fixture.patch(&json!({"suspend": false}));
+    fixture.wait_for("Ready");
+    fixture.wait_until_idle();
+    let (pod, state) = (fixture.running_pod("sample-trainer-0"), fixture.end_state());
 
-    stage.kill_operator();
-    stage.proxy.look_back(&suspended);
-    stage.start_operator();
-    stage.rest();
+    fixture.kill_operator();
+    fixture.proxy.serve_stale_reads(&suspended);
+    fixture.start_operator();
+    fixture.wait_until_idle();
     assert_eq!(
-        stage.running_pod("sample-trainer-0"),
+        fixture.running_pod("sample-trainer-0"),
         pod,
         "{}\n{}",
-        listed(&stage.writes()),
-        stage.words()
+        format_writes(&fixture.writes()),
+        fixture.output()
     );
-    stage.proxy.heal();
-    stage.wait_to_be(&state, "the present is seen again");
-    assert_eq!(stage.running_pod("sample-trainer-0"), pod, "{}", listed(&stage.writes()));
+    fixture.proxy.heal();
+    fixture.wait_for_end_state(&state, "after reads are current again");
+    assert_eq!(
+        fixture.running_pod("sample-trainer-0"),
+        pod,
+        "{}",
+        format_writes(&fixture.writes()),
+    );
 }
 
 #[test]
-fn an_operator_that_sees_an_earlier_coordinator_takes_neither_epoch_nor_restarts_nor_steps_back() {
-    let mut stage = Stage::running("stale-epoch", &json!({}));
-    let before = stage.version();
-    stage.lose_pod("sample-coordinator-0");
+fn a_stale_coordinator_pod_reverts_neither_epoch_nor_restarts_nor_steps() {
+    let mut fixture = Fixture::running("stale-epoch", &json!({}));
+    let before = fixture.version();
+    fixture.lose_pod("sample-coordinator-0");
     {
-        let mut run = stage.play.run.lock().unwrap();
+        let mut run = fixture.pods.run.lock().unwrap();
         (run.attempt, run.restarts, run.step) = (3, 2, 1);
     }
-    stage.wait_for_status(&json!({"epoch": 2, "attempt": 3, "restarts": 2}));
-    stage.rest();
-    let (pod, state) = (stage.running_pod("sample-coordinator-0"), stage.end_state());
+    fixture.wait_for_status(&json!({"epoch": 2, "attempt": 3, "restarts": 2}));
+    fixture.wait_until_idle();
+    let (pod, state) = (fixture.running_pod("sample-coordinator-0"), fixture.end_state());
 
-    stage.kill_operator();
-    stage.proxy.look_back(&before);
-    stage.start_operator();
-    stage.rest();
-    let status = stage.job()["status"].take();
+    fixture.kill_operator();
+    fixture.proxy.serve_stale_reads(&before);
+    fixture.start_operator();
+    fixture.wait_until_idle();
+    let status = fixture.job()["status"].take();
     assert_eq!(
         (&status["epoch"], &status["attempt"], &status["restarts"]),
         (&json!(2), &json!(3), &json!(2)),
         "{status}\n{}",
-        stage.words()
+        fixture.output()
     );
-    stage.proxy.heal();
-    stage.wait_to_be(&state, "the present is seen again");
-    assert_eq!(stage.running_pod("sample-coordinator-0"), pod, "{}", listed(&stage.writes()));
-    assert_eq!(stage.play.run.lock().unwrap().refused, 0, "no coordinator was told a lower epoch");
+    fixture.proxy.heal();
+    fixture.wait_for_end_state(&state, "after reads are current again");
+    assert_eq!(
+        fixture.running_pod("sample-coordinator-0"),
+        pod,
+        "{}",
+        format_writes(&fixture.writes()),
+    );
+    assert_eq!(
+        fixture.pods.run.lock().unwrap().rejected,
+        0,
+        "a coordinator received a lower epoch",
+    );
 }

@@ -1,38 +1,40 @@
-//! Unobserved states: what came and went while the operator looked away. It acts on what is, not on
-//! what it saw happen.
+//! Unobserved states (Sieve): changes that the operator did not observe because later ones
+//! superseded them. It acts on the current state only.
 
 use serde_json::json;
 
-use super::stage::{Stage, listed};
+use super::fixture::{Fixture, format_writes};
 
 #[test]
-fn what_came_and_went_between_two_looks_has_the_effect_of_its_end() {
-    let stage = Stage::running("unobserved", &json!({}));
-    stage.rest();
-    let (trainer, epoch) =
-        (stage.running_pod("sample-trainer-0"), stage.job()["status"]["epoch"].as_u64().unwrap());
-
-    stage.proxy.hold_watches();
-    stage.patch(&json!({"suspend": true}));
-    stage.lose_pod("sample-coordinator-0");
-    stage.patch(&json!({"inference": {"replicas": 3}}));
-    stage.lose_pod("sample-coordinator-0");
-    stage.patch(&json!({"suspend": false, "inference": {"replicas": 1}}));
-    stage.proxy.heal();
-
-    stage.wait_for_status(&json!({"epoch": epoch + 1, "restarts": 0}));
-    stage.wait_for("Ready");
-    stage.rest();
-    assert_eq!(
-        stage.running_pod("sample-trainer-0"),
-        trainer,
-        "a suspension that nobody saw freed a pod\n{}",
-        listed(&stage.writes())
+fn superseded_changes_have_no_effect() {
+    let fixture = Fixture::running("unobserved", &json!({}));
+    fixture.wait_until_idle();
+    let (trainer, epoch) = (
+        fixture.running_pod("sample-trainer-0"),
+        fixture.job()["status"]["epoch"].as_u64().unwrap(),
     );
-    let status = stage.job()["status"].take();
+
+    fixture.proxy.hold_watches();
+    fixture.patch(&json!({"suspend": true}));
+    fixture.lose_pod("sample-coordinator-0");
+    fixture.patch(&json!({"inference": {"replicas": 3}}));
+    fixture.lose_pod("sample-coordinator-0");
+    fixture.patch(&json!({"suspend": false, "inference": {"replicas": 1}}));
+    fixture.proxy.heal();
+
+    fixture.wait_for_status(&json!({"epoch": epoch + 1, "restarts": 0}));
+    fixture.wait_for("Ready");
+    fixture.wait_until_idle();
+    assert_eq!(
+        fixture.running_pod("sample-trainer-0"),
+        trainer,
+        "an unobserved suspension deleted a pod\n{}",
+        format_writes(&fixture.writes())
+    );
+    let status = fixture.job()["status"].take();
     assert_eq!(
         (&status["epoch"], &status["restarts"]),
         (&json!(epoch + 1), &json!(0)),
-        "two lost coordinators that were one for the operator: {status}"
+        "the operator observed one of two coordinator losses: {status}"
     );
 }

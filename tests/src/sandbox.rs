@@ -1,5 +1,5 @@
-//! The room a cluster runs in (kube/enclosure.sh): process, mount and network namespaces that end
-//! with the test.
+//! Sandbox of a test cluster: PID, mount and network namespaces that end with the test
+//! (tests/kube/sandbox.sh).
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -16,30 +16,30 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::files;
-use crate::proc::{self, PodProcess};
 use crate::process::{run, wait_until};
+use crate::procfs::{self, PodProcess};
 
-/// Rooms of this process so far: each gets a name and an address of its own.
+/// Number of sandboxes of this process, from which names and addresses are derived.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
-/// A room. Dropping it ends every process in it and removes its folder.
+/// A running sandbox. Dropping it kills every process in it and removes its folder.
 #[derive(Debug)]
-pub struct Enclosure {
-    /// Holds the pipe that keeps the room open.
+pub struct Sandbox {
+    /// The sandbox script; closing its standard input ends the sandbox.
     keeper: Child,
-    /// Process 1 of the room, as seen from outside.
+    /// PID of the sandbox's process 1 in the host's namespace.
     init: u32,
     started: Vec<Child>,
-    /// Unique on this machine; also the name of its cgroups.
+    /// Unique on this machine; also the name of the sandbox's cgroups.
     pub name: String,
-    /// The folder for everything the room's programs write.
+    /// Folder of all state and logs.
     pub state: PathBuf,
-    /// Where the test reaches the room's servers.
+    /// Address at which the test reaches servers in the sandbox.
     pub address: Ipv4Addr,
 }
 
-impl Enclosure {
-    /// Opens a room. Needs root: namespaces, mounts and cgroups are made.
+impl Sandbox {
+    /// Creates a sandbox. Requires root for namespaces, mounts and cgroups.
     pub fn open() -> Result<Self> {
         ensure!(
             rustix::process::geteuid().is_root(),
@@ -54,29 +54,29 @@ impl Enclosure {
         if std::env::var_os("RLJOB_TEST_KEEP").is_some() {
             File::create(state.join("keep"))?;
         }
-        let log = File::create(state.join("logs/enclosure.log"))?;
-        let mut command = Command::new(files::workspace().join("tests/kube/enclosure.sh"));
+        let log = File::create(state.join("logs/sandbox.log"))?;
+        let mut command = Command::new(files::workspace().join("tests/kube/sandbox.sh"));
         command.arg(&state).arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut keeper =
-            command.process_group(0).spawn().context("cannot start tests/kube/enclosure.sh")?;
+            command.process_group(0).spawn().context("cannot start tests/kube/sandbox.sh")?;
         let mut line = String::new();
-        BufReader::new(keeper.stdout.take().context("no pipe to the enclosure")?)
+        BufReader::new(keeper.stdout.take().context("no pipe to the sandbox")?)
             .read_line(&mut line)?;
         let init = line.trim().parse().with_context(|| {
-            format!("the enclosure did not open: {}", tail(&state.join("logs/enclosure.log")))
+            format!("the sandbox did not start: {}", tail(&state.join("logs/sandbox.log")))
         })?;
         let address = connect(&name, init, number)?;
         Ok(Self { keeper, init, started: Vec::new(), name, state, address })
     }
 
-    /// Starts a program that stays as long as the room; it writes to `logs/NAME.log`.
+    /// Starts a program that runs until the sandbox ends; its output goes to `logs/NAME.log`.
     pub fn start(&mut self, name: &str, program: &Path, arguments: &[String]) -> Result<()> {
         let child = self.spawn(name, program, arguments)?;
         self.started.push(child);
         Ok(())
     }
 
-    /// Starts a program that ends when it is dropped, or with the room; it writes to
+    /// Starts a program that is killed on drop or with the sandbox; its output goes to
     /// `logs/NAME.log`.
     pub fn start_guarded(
         &self,
@@ -99,50 +99,50 @@ impl Enclosure {
         command.spawn().with_context(|| format!("cannot start {name}"))
     }
 
-    /// Kills the oldest process of the room whose command line matches this extended regular
-    /// expression, as a crash would.
+    /// Sends SIGKILL to the oldest process whose command line matches an extended regular
+    /// expression.
     pub fn kill_oldest(&self, command_line: &str) -> Result<()> {
         let id = self.run("pgrep", &["--oldest", "--full", command_line])?;
         self.run("kill", &["-KILL", id.trim()]).map(drop)
     }
 
-    /// Processes in the pods of a node, or of every node where the name is empty.
+    /// Processes in the pods of a node, or of all nodes if `node` is empty.
     pub fn pod_processes(&self, node: &str) -> Vec<PodProcess> {
-        proc::in_pods(&format!("/{}/{node}", self.name))
+        procfs::in_pods(&format!("/{}/{node}", self.name))
     }
 
-    /// The oldest process of the room itself, not of its pods, whose command line contains these
-    /// words.
-    pub fn own_process(&self, words: &str) -> Result<Pid> {
-        proc::in_network(self.init, words)
-            .with_context(|| format!("no program of the cluster is {words}"))
+    /// The oldest process outside pods whose command line contains `command`.
+    pub fn own_process(&self, command: &str) -> Result<Pid> {
+        procfs::in_network(self.init, command)
+            .with_context(|| format!("no process of the cluster matches {command:?}"))
     }
 
-    /// Runs a program to its end in the room.
+    /// Runs a program to completion in the sandbox.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         run(self.enter(Path::new(program)).args(arguments))
     }
 
-    /// Listens in the room's network; what is accepted is served from outside of it.
+    /// Listens in the sandbox's network; connections are served outside of it.
     pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
         let network = File::open(format!("/proc/{}/ns/net", self.init))?;
-        // A listener stays in the network that it was made in; only this thread moves there.
+        // A socket belongs to the namespace of the thread that created it; only this thread moves.
         let listen = move || -> Result<TcpListener> {
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(TcpListener::bind(address)?)
         };
         let listener = std::thread::spawn(listen)
             .join()
-            .map_err(|_| anyhow::anyhow!("the thread that listens at {address} ended"))?;
-        listener.with_context(|| format!("cannot listen at {address} in the room {}", self.name))
+            .map_err(|_| anyhow::anyhow!("the thread that listens on {address} panicked"))?;
+        listener
+            .with_context(|| format!("failed to listen on {address} in the sandbox {}", self.name))
     }
 
-    /// Where a started program's words go.
+    /// Log file of a started program.
     pub fn log(&self, name: &str) -> PathBuf {
         self.state.join("logs").join(format!("{name}.log"))
     }
 
-    /// The last lines of every log, for a failure that is the cluster's own.
+    /// The last lines of every log.
     pub fn logs(&self) -> String {
         let entries = fs::read_dir(self.state.join("logs")).into_iter().flatten().flatten();
         entries
@@ -163,14 +163,14 @@ impl Enclosure {
     }
 }
 
-impl Drop for Enclosure {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
         for child in &mut self.started {
             let _ = child.wait();
         }
         let keeper = &mut self.keeper;
-        if let Err(error) = wait_until("the enclosure to close", Duration::from_secs(60), || {
+        if let Err(error) = wait_until("the sandbox to end", Duration::from_secs(60), || {
             Ok(keeper.try_wait()?.is_some())
         }) {
             eprintln!("{error:#}");
@@ -178,7 +178,7 @@ impl Drop for Enclosure {
     }
 }
 
-/// A program in a room that a test starts and stops.
+/// A program in a sandbox, killed on drop.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -186,22 +186,22 @@ pub struct Program {
 }
 
 impl Program {
-    /// Number of its newest process, as seen from outside the room: the program itself, not what
-    /// brought it in.
+    /// PID of the program in the host's namespace: the newest process of the group, since `nsenter`
+    /// is the first.
     pub fn process(&self) -> Result<u32> {
         let group = self.child.id().to_string();
         let newest = run(Command::new("pgrep").args(["--newest", "--pgroup", &group]))?;
-        newest.trim().parse().context("pgrep printed no number")
+        newest.trim().parse().context("pgrep printed no PID")
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let process = Pid::from_raw(self.process()?.cast_signed()).context("no process")?;
         kill_process(process, signal).context("cannot signal the program")
     }
 
-    /// What it has said so far.
-    pub fn words(&self) -> String {
+    /// Output so far.
+    pub fn output(&self) -> String {
         fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
@@ -210,7 +210,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // The child is nsenter, which leads the group that the program itself is in.
+        // The child is nsenter, the leader of the program's process group.
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -218,8 +218,8 @@ impl Drop for Program {
     }
 }
 
-/// Lays a cable from this machine into the room: a pair of interfaces with a network of four
-/// addresses, from the range for benchmarks (RFC 2544).
+/// Connects the host and the sandbox with a veth pair and a /30 network from the benchmark range
+/// (RFC 2544). Returns the sandbox's address.
 fn connect(name: &str, init: u32, number: u32) -> Result<Ipv4Addr> {
     let network = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number * 4;
     let (outside, inside) = (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2));

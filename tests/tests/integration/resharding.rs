@@ -1,4 +1,4 @@
-//! A run that goes on with another number of learners than it began with.
+//! Resuming with another number of learners.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,9 @@ use rljob_crds::names::METRICS_FILE;
 use rljob_protocol::status::StepMetrics;
 use rustix::process::Signal;
 
-use crate::local_run::{INTERRUPTED, LocalRun, evaluations, undisturbed};
+use crate::local_run::{INTERRUPTED, LocalRun, baseline, evaluations};
 
-/// Each step of a job once, in order.
+/// Metrics of all steps; each step must appear once, in order.
 fn steps(run: &Path) -> Vec<StepMetrics> {
     let lines = fs::read_to_string(run.join(METRICS_FILE)).unwrap();
     let steps: Vec<StepMetrics> =
@@ -18,7 +18,7 @@ fn steps(run: &Path) -> Vec<StepMetrics> {
     steps
 }
 
-/// Rounding alone tells the losses apart.
+/// Asserts that losses are equal except for rounding.
 fn assert_close(what: &str, losses: impl Iterator<Item = (u32, f64, f64)>) {
     for (step, one, other) in losses {
         assert!(
@@ -29,8 +29,8 @@ fn assert_close(what: &str, losses: impl Iterator<Item = (u32, f64, f64)>) {
 }
 
 #[test]
-fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_killed() {
-    let folder = undisturbed().folder.path();
+fn a_run_resumes_with_more_and_with_fewer_learners() {
+    let folder = baseline().folder.path();
     let start = |imitate: u32, practise: u32| {
         let sets = [("imitate", imitate), ("practise", practise)]
             .map(|(job, processes)| format!("{job}:spec.trainer.processesPerReplica={processes}"));
@@ -50,7 +50,7 @@ fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_kill
     assert_eq!(code, Some(0), "{output}");
 
     let (disturbed, expected) =
-        (steps(&run("other-ranks", "imitate")), steps(&run("undisturbed", "imitate")));
+        (steps(&run("other-ranks", "imitate")), steps(&run("baseline", "imitate")));
     let losses: Vec<(u32, f64, f64)> = disturbed
         .iter()
         .zip(&expected)
@@ -63,12 +63,12 @@ fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_kill
     );
     assert!(
         losses[resumed_at..].iter().any(|(_, one, other)| one.to_bits() != other.to_bits()),
-        "it went on with as many learners as before"
+        "the number of learners did not change"
     );
     assert_close("the loss", losses.into_iter());
     let validations = evaluations(&run("other-ranks", "imitate"))
         .into_iter()
-        .zip(evaluations(&run("undisturbed", "imitate")));
+        .zip(evaluations(&run("baseline", "imitate")));
     assert_close(
         "the validation loss",
         validations.map(|(one, other)| (one.step, one.loss.unwrap(), other.loss.unwrap())),
@@ -77,7 +77,7 @@ fn a_run_goes_on_with_other_numbers_of_learners_where_it_was_interrupted_or_kill
     assert_eq!(last_world_size(&run("other-ranks", "practise")), (12, 1));
 }
 
-/// Step and ranks of the newest checkpoint.
+/// Step and world size of the newest checkpoint.
 fn last_world_size(run: &Path) -> (u64, u64) {
     let manifests = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| {
         let manifest: serde_json::Value =

@@ -1,5 +1,5 @@
-//! Runs that are kept in a bucket of a real S3 server: whatever machine goes on, and whatever
-//! becomes of the server meanwhile, they end with the bits of the run that nobody disturbed.
+//! Runs stored in a bucket of a real S3 server end with the baseline run's weights after loss of
+//! their disks, corruption of checkpoints and server outages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,13 +14,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, folder_with, steps, undisturbed};
+use crate::local_run::{INTERRUPTED, JOBS, LIMIT, LocalRun, baseline, folder_with, steps};
 
 /// Steps of the job.
 const STEPS: u32 = 12;
 
-/// The second of the small jobs, which starts from the first one's export, with a bucket of its
-/// own.
+/// The job `practise`, started from the baseline's export, with its own bucket.
 struct InBucket {
     s3: S3,
     folder: TempDir,
@@ -32,7 +31,7 @@ impl InBucket {
     fn new() -> Self {
         let s3 = S3::start().unwrap();
         let folder = folder_with(JOBS.split("---\n").nth(1).unwrap());
-        let export = undisturbed().folder.path().join("undisturbed/default/imitate/export");
+        let export = baseline().folder.path().join("baseline/default/imitate/export");
         Self {
             storage: format!(
                 "spec.storage={{s3: {{bucket: {BUCKET}, prefix: team, endpoint: '{}'}}}}",
@@ -44,7 +43,7 @@ impl InBucket {
         }
     }
 
-    /// In a folder of run directories that is scratch.
+    /// Starts the job with `runs` as scratch folder.
     fn start(&self, runs: &str, sets: &[&str]) -> LocalRun {
         let sets = [self.storage.as_str(), &self.model]
             .into_iter()
@@ -58,7 +57,7 @@ impl InBucket {
         self.folder.path().join(runs).join("default/practise")
     }
 
-    /// The objects of a folder of the run, without what they all start with.
+    /// Keys of the run's objects in a folder, relative to the folder.
     fn keys(&self, folder: &str) -> Vec<String> {
         let prefix = format!("team/default/practise/{folder}/");
         self.s3.keys(&prefix).into_iter().map(|key| key[prefix.len()..].to_owned()).collect()
@@ -73,7 +72,7 @@ impl InBucket {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Steps of complete checkpoints.
+    /// Names of complete checkpoints.
     fn checkpoints(&self) -> Vec<String> {
         self.keys("checkpoints")
             .iter()
@@ -82,7 +81,8 @@ impl InBucket {
             .collect()
     }
 
-    /// The run ends well, and what is in the bucket then is what nobody's disturbance changed.
+    /// Asserts that the run succeeds and that the bucket contains the baseline's weights and all
+    /// metrics.
     fn assert_same(&self, local: LocalRun) {
         let (code, output) = local.end();
         let logs = || {
@@ -91,12 +91,12 @@ impl InBucket {
                     .unwrap_or_default()
             })
         };
-        assert_eq!(code, Some(0), "{output}\n── the coordinators said\n{}", logs().join("\n"));
+        assert_eq!(code, Some(0), "{output}\n── logs of the coordinators\n{}", logs().join("\n"));
         assert!(self.object("export/complete.json").is_file());
         let weights = fs::read(self.object("export/model.safetensors")).unwrap();
         assert!(
-            weights == undisturbed().made.exports[1],
-            "the weights differ from those of the undisturbed run\n{output}"
+            weights == baseline().artifacts.exports[1],
+            "the weights differ from those of the baseline run\n{output}"
         );
         let steps: Vec<StepMetrics> = self.lines(METRICS_FILE);
         assert_eq!(
@@ -109,7 +109,8 @@ impl InBucket {
     }
 }
 
-/// Removes a machine's disk; what the cluster knows of the job stays.
+/// Deletes a machine's local state, except for the run configuration and status that the cluster
+/// provides.
 fn wipe(scratch: &std::path::Path) {
     for entry in fs::read_dir(scratch).unwrap().flatten() {
         let known = [RUN_CONFIG_FILE, "state.json"].iter().any(|name| entry.file_name() == *name);
@@ -122,7 +123,7 @@ fn wipe(scratch: &std::path::Path) {
 }
 
 #[test]
-fn a_run_goes_on_from_the_bucket_alone_ends_with_the_same_bits_and_is_never_made_twice() {
+fn a_run_resumes_from_the_bucket_alone_and_is_not_repeated_once_finished() {
     let run = InBucket::new();
     let keep = "spec.checkpoint.keepLast=1";
     let local = run.start("one", &[keep]);
@@ -139,7 +140,7 @@ fn a_run_goes_on_from_the_bucket_alone_ends_with_the_same_bits_and_is_never_made
     assert_eq!(samples, Vec::<String>::new(), "no batch is newer than the last checkpoint");
     assert_eq!(run.s3.unfinished_parts(), 0);
 
-    // Made anew on another machine: another UID, nothing on the disk.
+    // Recreated on another machine: another UID and an empty disk.
     let local = run.start("two", &[keep]);
     run.assert_same(local);
     assert!(
@@ -153,8 +154,7 @@ fn log(run: &InBucket, runs: &str, process: &str) -> String {
 }
 
 #[test]
-fn an_altered_checkpoint_in_the_bucket_is_refused_and_the_one_before_is_used_with_the_same_bits_at_the_end()
- {
+fn a_corrupted_checkpoint_in_the_bucket_is_rejected_and_the_previous_one_is_used() {
     let run = InBucket::new();
     let local = run.start("one", &[]);
     local.wait_for_steps("practise", 7);
@@ -175,16 +175,17 @@ fn an_altered_checkpoint_in_the_bucket_is_refused_and_the_one_before_is_used_wit
     let said = log
         .lines()
         .find(|line| line.contains("refused checkpoint"))
-        .unwrap_or_else(|| panic!("nothing is said of it:\n{log}"));
+        .unwrap_or_else(|| panic!("the log does not mention the checkpoint:\n{log}"));
     let start = format!(
-        "refused checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: its SHA-256 is "
+        "refused checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: \
+            its SHA-256 is "
     );
     assert!(said.contains(&start) && said.ends_with("; step-5.attempt-0 is used"), "{said}");
 }
 
-/// Its other name makes it another job, with a prefix of its own.
+/// Another name makes it another job with its own prefix.
 #[test]
-fn another_job_starts_from_a_checkpoint_in_the_bucket_on_another_number_of_ranks() {
+fn another_job_restores_a_checkpoint_from_the_bucket_with_another_world_size() {
     let run = InBucket::new();
     let local = run.start("one", &[]);
     local.wait_for_steps("practise", 6);
@@ -220,7 +221,7 @@ fn another_job_starts_from_a_checkpoint_in_the_bucket_on_another_number_of_ranks
 }
 
 #[test]
-fn a_server_that_is_away_for_a_while_stalls_the_run_and_takes_nothing_from_it() {
+fn a_server_outage_pauses_the_run_without_losing_progress() {
     let mut run = InBucket::new();
     let local = run.start("one", &[]);
     for steps in [2, 5, 9] {
@@ -230,7 +231,8 @@ fn a_server_that_is_away_for_a_while_stalls_the_run_and_takes_nothing_from_it() 
             || fs::read_to_string(&log).unwrap().matches("the bucket's server is away").count();
         let before = noticed();
         run.s3.kill().unwrap();
-        wait_until("somebody to notice", LIMIT, || Ok(noticed() > before)).unwrap();
+        wait_until("the coordinator to notice the outage", LIMIT, || Ok(noticed() > before))
+            .unwrap();
         run.s3.restart().unwrap();
     }
     run.assert_same(local);

@@ -1,8 +1,8 @@
-//! The rest of a cluster, played: pods that run as soon as they exist, and a coordinator behind
-//! every coordinator pod, which does what it is told.
+//! Simulated kubelet and coordinators: pods are running as soon as they exist, and every
+//! coordinator pod has a coordinator that follows its orders.
 //!
-//! The addresses of the pods are all the cluster's own (a local route); one server answers for
-//! every coordinator, and tells them apart by the address it is called by.
+//! All pod addresses are local routes of the cluster's network; one server answers for all
+//! coordinators and distinguishes them by the requested address.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,24 +19,24 @@ use serde_json::{Value, json};
 
 use super::cluster;
 
-/// Where the pods of a cluster without nodes are.
+/// Network of the simulated pods.
 const POD_NETWORK: &str = "10.200.0.0/16";
-/// Between two looks at the pods.
+/// Poll interval of pods.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// What a job's coordinators share: what a run directory would hold.
+/// State shared by a job's coordinators, as in a run directory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
     pub(super) attempt: u32,
     pub(super) restarts: u32,
     pub(super) step: u32,
-    /// The phase that is said whatever is ordered: `Finished`, `Failed`, or `Starting` for ever.
+    /// Fixed phase to report: `Finished`, `Failed` or `Starting`.
     pub(super) end: Option<&'static str>,
-    /// The highest epoch that a coordinator was told, and the answers to lower ones.
+    /// Highest epoch received, and the number of rejected lower ones.
     pub(super) epoch: u64,
-    pub(super) refused: u32,
-    /// How often a status was asked for.
-    pub(super) questions: u32,
+    pub(super) rejected: u32,
+    /// Number of status requests.
+    pub(super) status_requests: u32,
 }
 
 /// One coordinator pod.
@@ -47,16 +47,16 @@ struct Coordinator {
     desired: Value,
 }
 
-/// By address.
+/// Coordinators by address.
 type Coordinators = Arc<Mutex<HashMap<String, Coordinator>>>;
 
-struct Theatre {
+struct SimulatedCluster {
     coordinators: Coordinators,
     api: Api,
     addresses: AtomicU32,
 }
 
-static THEATRE: LazyLock<Theatre> = LazyLock::new(|| {
+static SIMULATED_CLUSTER: LazyLock<SimulatedCluster> = LazyLock::new(|| {
     let cluster = cluster();
     cluster.run("ip", &["route", "add", "local", POD_NETWORK, "dev", "lo"]).unwrap();
     let listener = cluster
@@ -71,7 +71,7 @@ static THEATRE: LazyLock<Theatre> = LazyLock::new(|| {
     runtime().spawn(async move {
         axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await
     });
-    Theatre { coordinators, api: cluster.api().unwrap(), addresses: AtomicU32::new(0) }
+    SimulatedCluster { coordinators, api: cluster.api().unwrap(), addresses: AtomicU32::new(0) }
 });
 
 fn address(headers: &HeaderMap) -> String {
@@ -91,7 +91,7 @@ async fn desired(
     let epoch = desired["epoch"].as_u64().unwrap();
     let mut run = coordinator.run.lock().unwrap();
     if epoch < run.epoch {
-        run.refused += 1;
+        run.rejected += 1;
         return StatusCode::CONFLICT;
     }
     run.epoch = epoch;
@@ -108,7 +108,7 @@ async fn status(
     let Coordinator { run, desired } =
         coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let mut run = run.lock().unwrap();
-    run.questions += 1;
+    run.status_requests += 1;
     let phase = match (run.end, desired["mode"].as_str()) {
         (Some(end), Some(_)) => end,
         (None, Some("Drain")) => "Drained",
@@ -119,54 +119,59 @@ async fn status(
         .as_array()
         .into_iter()
         .flatten()
-        .map(|engine| json!({"name": engine["name"], "state": "Ready", "version": "step-0.attempt-0"}))
+        .map(|engine| {
+            json!({
+                "name": engine["name"], "state": "Ready", "version": "step-0.attempt-0",
+            })
+        })
         .collect();
     Ok(Json(json!({
-        "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase, "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
-        "totalSteps": 3, "lastFailure": null, "metrics": null, "evaluation": null, "supervisors": [], "engines": engines, "checkpoint": null,
+        "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
+        "attempt": run.attempt, "restarts": run.restarts, "step": run.step, "totalSteps": 3,
+        "lastFailure": null, "metrics": null, "evaluation": null, "supervisors": [],
+        "engines": engines, "checkpoint": null,
     })))
 }
 
-/// The play of one namespace. It ends when it is dropped.
-pub(super) struct Play {
+/// Simulated pods of one namespace, until dropped.
+pub(super) struct SimulatedPods {
     pub(super) run: Arc<Mutex<Run>>,
-    player: tokio::task::JoinHandle<()>,
+    task: tokio::task::JoinHandle<()>,
 }
 
-impl Play {
+impl SimulatedPods {
     pub(super) fn start(namespace: &Namespace) -> Self {
         let run = Arc::<Mutex<Run>>::default();
         let (name, shared) = (namespace.name.clone(), run.clone());
-        let player = runtime().spawn(async move {
+        let task = runtime().spawn(async move {
             loop {
                 let (name, shared) = (name.clone(), shared.clone());
-                let _ = tokio::task::spawn_blocking(move || look(&name, &shared)).await;
+                let _ = tokio::task::spawn_blocking(move || start_pods(&name, &shared)).await;
                 tokio::time::sleep(PERIOD).await;
             }
         });
-        Self { run, player }
+        Self { run, task }
     }
 }
 
-impl Drop for Play {
+impl Drop for SimulatedPods {
     fn drop(&mut self) {
-        self.player.abort();
+        self.task.abort();
     }
 }
 
-/// Lets the pods run that do not yet. One that is gone before it runs is none of the player's
-/// business.
-fn look(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
+/// Marks new pods as running. Errors for pods that are deleted meanwhile are ignored.
+fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
     let path = format!("/api/v1/namespaces/{namespace}/pods");
-    let pods = THEATRE.api.get(&path)?;
+    let pods = SIMULATED_CLUSTER.api.get(&path)?;
     for pod in pods["items"].as_array().into_iter().flatten() {
         if !pod["status"]["podIP"].is_null() || !pod["metadata"]["deletionTimestamp"].is_null() {
             continue;
         }
-        let number = THEATRE.addresses.fetch_add(1, Ordering::Relaxed);
+        let number = SIMULATED_CLUSTER.addresses.fetch_add(1, Ordering::Relaxed);
         let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
         if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
-            THEATRE
+            SIMULATED_CLUSTER
                 .coordinators
                 .lock()
                 .unwrap()
@@ -174,8 +179,13 @@ fn look(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         }
         let condition = |type_: &str| json!({"type": type_, "status": "True"});
         let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
-        let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}});
-        THEATRE.api.patch(
+        let status = json!({
+            "status": {
+                "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+                "conditions": conditions,
+            },
+        });
+        SIMULATED_CLUSTER.api.patch(
             &format!("{path}/{}/status", pod["metadata"]["name"].as_str().unwrap_or_default()),
             &status,
         )?;

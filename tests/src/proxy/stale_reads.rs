@@ -1,22 +1,21 @@
-//! Reads as they would have been answered at an earlier version. The API server keeps the past for
-//! some minutes and lists it; one object is a list with one name.
+//! Stale reads: responses as of an earlier resourceVersion. The API server keeps recent versions
+//! for minutes and serves them as lists; a single object is read as a list with a field selector.
 //!
-//! Only reads that any API server may answer from a cache that is behind (`resourceVersion=0`): the
-//! others ask its store.
+//! Applies only to reads that an API server may answer from a stale cache (`resourceVersion=0`).
 
 use anyhow::Result;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
-use super::{Call, Verb, refuse};
+use super::{Call, Verb, error_response};
 use crate::api::Api;
 
-/// What is not a job's and is always that of the present.
+/// Resources that are always read at their current version.
 const PRESENT: [&str; 4] = ["", "secrets", "leases", "customresourcedefinitions"];
 
-/// Whether a read may be answered from the past, and the past of what is read can be told.
-pub(super) fn may_be(call: &Call, uri: &Uri) -> bool {
+/// Whether the proxy may answer a request with an earlier version.
+pub(super) fn applies_to(call: &Call, uri: &Uri) -> bool {
     let from_cache =
         uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "resourceVersion=0"));
     from_cache
@@ -71,7 +70,9 @@ pub(super) async fn answer(
             .into_response());
     }
     let list: Value = serde_json::from_slice(&list.bytes().await?)?;
-    let Some(mut object) = list["items"].get(0).cloned() else { return Ok(refuse(404, call)) };
+    let Some(mut object) = list["items"].get(0).cloned() else {
+        return Ok(error_response(404, call));
+    };
     for field in ["apiVersion", "kind"] {
         if object[field].is_null() {
             object[field] =

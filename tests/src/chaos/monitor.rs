@@ -1,5 +1,5 @@
-//! What must hold at any time: nothing that was reported is taken back, and what is visible is
-//! whole.
+//! Continuous invariant checks: reported progress never decreases, and visible checkpoints are
+//! complete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,54 +9,57 @@ use std::time::{Duration, Instant};
 use rljob_crds::names::{CHECKPOINTS_DIR, METRICS_FILE};
 use serde_json::Value;
 
-use super::scene::Scene;
+use super::testbed::Testbed;
 
-/// Numbers of the status that only grow.
+/// Status fields that never decrease.
 const GROWING: [&str; 5] =
     ["/attempt", "/restarts", "/epoch", "/progress/step", "/checkpoint/step"];
 
-/// Between two looks at everything.
-const LOOK: Duration = Duration::from_millis(300);
-/// Between two looks at what is waited for: a moment may be short.
-const GLANCE: Duration = Duration::from_millis(5);
+/// Interval of invariant checks.
+const POLL: Duration = Duration::from_millis(300);
+/// Interval of condition checks; short because phases may be short.
+const PHASE_POLL: Duration = Duration::from_millis(5);
 
-/// What was seen so far, and what did not hold.
+/// Last observed state, and violations so far.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct Monitor {
     status: Value,
-    /// The whole lines of metrics.jsonl.
+    /// The complete lines of metrics.jsonl.
     metrics: String,
     violations: Vec<String>,
 }
 
-impl Watch {
-    /// Waits until it holds, for so long at most, and watches meanwhile.
-    pub(super) fn until(&mut self, scene: &Scene, limit: Duration, holds: impl Fn(&Self) -> bool) {
-        let (start, mut looked) = (Instant::now(), Instant::now());
+impl Monitor {
+    /// Waits until a condition holds, at most for `limit`, and checks invariants meanwhile.
+    pub(super) fn until(
+        &mut self,
+        testbed: &Testbed,
+        limit: Duration,
+        holds: impl Fn(&Self) -> bool,
+    ) {
+        let (start, mut polled) = (Instant::now(), Instant::now());
         while start.elapsed() < limit && !holds(self) {
-            if looked.elapsed() >= LOOK {
-                self.look(scene);
-                looked = Instant::now();
+            if polled.elapsed() >= POLL {
+                self.poll(testbed);
+                polled = Instant::now();
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(PHASE_POLL);
         }
     }
 
-    /// Looks once. What cannot be read just now is looked at the next time.
-    fn look(&mut self, scene: &Scene) {
-        if let Ok(job) = scene.job() {
-            self.status(&job["status"]);
+    /// Checks once. State that cannot be read is checked in the next iteration.
+    fn poll(&mut self, testbed: &Testbed) {
+        if let Ok(job) = testbed.job() {
+            self.check_status(&job["status"]);
         }
-        let directory = scene.run_directory();
-        self.records(&fs::read_to_string(directory.join(METRICS_FILE)).unwrap_or_default());
+        let directory = testbed.run_directory();
+        self.check_metrics(&fs::read_to_string(directory.join(METRICS_FILE)).unwrap_or_default());
         for (folder, why) in torn_checkpoints(&directory) {
-            self.check(false, || {
-                format!("{} is visible and not complete: {why}", folder.display())
-            });
+            self.check(false, || format!("{} is visible but incomplete: {why}", folder.display()));
         }
     }
 
-    fn status(&mut self, new: &Value) {
+    fn check_status(&mut self, new: &Value) {
         for field in GROWING {
             let (before, after) = (
                 self.status.pointer(field).and_then(Value::as_u64),
@@ -70,13 +73,13 @@ impl Watch {
         self.status = new.clone();
         let after = self.condition("Succeeded");
         self.check(before != "True" || after == "True", || {
-            format!("the job had succeeded, and now Succeeded is {after:?}")
+            format!("Succeeded changed from True to {after:?}")
         });
         let stalled = self.condition("Stalled");
-        self.check(stalled != "True", || format!("the job is stalled: {}", stalled_by(new)));
+        self.check(stalled != "True", || format!("the job is stalled: {}", stalled_condition(new)));
     }
 
-    fn records(&mut self, text: &str) {
+    fn check_metrics(&mut self, text: &str) {
         let whole = text.rsplit_once('\n').map_or(String::new(), |(whole, _)| format!("{whole}\n"));
         let kept = whole.starts_with(&self.metrics);
         self.check(kept, || format!("{METRICS_FILE} lost lines:\n{whole}"));
@@ -102,26 +105,31 @@ impl Watch {
         self.condition("Succeeded") == "True"
     }
 
-    /// Whether the job can still succeed.
-    pub(super) fn goes_on(&self) -> bool {
+    /// Whether the job has not failed.
+    pub(super) fn can_succeed(&self) -> bool {
         self.condition("Succeeded") != "False"
     }
 
-    /// Restarts that were spent, against faults that may spend one.
-    pub(super) fn restarts_within(&mut self, most: usize) {
+    /// Checks the restart count against the number of faults that may count one.
+    pub(super) fn check_restarts(&mut self, most: usize) {
         let spent = self.status["restarts"].as_u64().unwrap_or_default();
         let last = self.status["lastFailure"].clone();
-        self.check(spent <= most as u64, || format!("{spent} restarts were counted, and {most} faults may count; the last failure is {last}"));
+        self.check(spent <= most as u64, || {
+            format!(
+                "{spent} restarts were counted for {most} faults that may count; last failure: \
+                    {last}",
+            )
+        });
     }
 
-    /// Writes down what does not hold, once.
+    /// Records a violation unless `holds`; repeated ones are recorded once.
     pub(super) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
-            self.take(vec![what()]);
+            self.record(vec![what()]);
         }
     }
 
-    pub(super) fn take(&mut self, violations: Vec<String>) {
+    pub(super) fn record(&mut self, violations: Vec<String>) {
         for violation in violations {
             if !self.violations.contains(&violation) {
                 eprintln!("chaos: VIOLATION {violation}");
@@ -135,8 +143,8 @@ impl Watch {
     }
 }
 
-/// Why a job is stalled.
-fn stalled_by(status: &Value) -> String {
+/// The condition `Stalled` as JSON.
+fn stalled_condition(status: &Value) -> String {
     let condition = status["conditions"]
         .as_array()
         .into_iter()
@@ -145,7 +153,7 @@ fn stalled_by(status: &Value) -> String {
     condition.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Checkpoints that have a manifest and lack what it names.
+/// Checkpoints with a manifest whose files are missing or have another size.
 fn torn_checkpoints(directory: &Path) -> BTreeMap<PathBuf, String> {
     let folders = fs::read_dir(directory.join(CHECKPOINTS_DIR))
         .into_iter()
@@ -161,12 +169,13 @@ fn torn(folder: &Path) -> Option<String> {
         Ok(manifest) => manifest["files"].as_array().into_iter().flatten().find_map(|file| {
             let path = folder.join(file["name"].as_str().unwrap_or_default());
             let bytes = fs::metadata(&path).map(|metadata| metadata.len()).ok();
-            (bytes != file["size"].as_u64())
-                .then(|| format!("{} has {bytes:?} bytes, and {file} was written", path.display()))
+            (bytes != file["size"].as_u64()).then(|| {
+                format!("{} has {bytes:?} bytes, the manifest says {file}", path.display())
+            })
         }),
         Err(error) => Some(error.to_string()),
     };
-    // One that was pruned meanwhile lost its manifest first.
+    // Pruning deletes the manifest first.
     why.filter(|_| folder.join("manifest.json").exists())
 }
 
@@ -174,17 +183,17 @@ fn torn(folder: &Path) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::Watch;
+    use super::Monitor;
 
     #[test]
-    fn what_was_reported_is_not_taken_back() {
-        let mut watch = Watch::default();
-        watch.status(&json!({"attempt": 1, "epoch": 2, "progress": {"step": 7}}));
-        watch.status(&json!({"attempt": 2, "epoch": 2, "progress": {"step": 7}}));
-        assert_eq!(watch.violations(), [""; 0]);
-        watch.status(&json!({"attempt": 1, "epoch": 2}));
+    fn decreasing_status_fields_are_violations() {
+        let mut monitor = Monitor::default();
+        monitor.check_status(&json!({"attempt": 1, "epoch": 2, "progress": {"step": 7}}));
+        monitor.check_status(&json!({"attempt": 2, "epoch": 2, "progress": {"step": 7}}));
+        assert_eq!(monitor.violations(), [""; 0]);
+        monitor.check_status(&json!({"attempt": 1, "epoch": 2}));
         assert_eq!(
-            watch.violations(),
+            monitor.violations(),
             [
                 "status.attempt went from Some(2) to Some(1)",
                 "status.progress.step went from Some(7) to None"
@@ -193,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn every_step_is_recorded_once_and_stays() {
-        let mut watch = Watch::default();
-        watch.records("{\"step\":1}\n{\"step\":2}\n{\"st");
-        watch.records("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
-        assert_eq!(watch.violations(), [""; 0]);
-        watch.records("{\"step\":1}\n{\"step\":3}\n");
-        assert_eq!(watch.violations().len(), 2, "{:?}", watch.violations());
+    fn lost_and_skipped_metrics_lines_are_violations() {
+        let mut monitor = Monitor::default();
+        monitor.check_metrics("{\"step\":1}\n{\"step\":2}\n{\"st");
+        monitor.check_metrics("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+        assert_eq!(monitor.violations(), [""; 0]);
+        monitor.check_metrics("{\"step\":1}\n{\"step\":3}\n");
+        assert_eq!(monitor.violations().len(), 2, "{:?}", monitor.violations());
     }
 }

@@ -1,23 +1,22 @@
-//! Processes as this machine's kernel lists them, whatever namespaces they are in.
+//! Processes of this machine in all PID namespaces, read from `/proc`.
 
 use std::fs;
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process in a pod.
+/// A process of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
-    /// Its number on this machine.
+    /// PID in the host's namespace.
     pub pid: Pid,
-    /// Its arguments, with a space between them.
+    /// Arguments, separated by spaces.
     pub command_line: String,
-    /// When it started, in clock ticks since the machine did. Numbers say nothing of it: they start
-    /// over.
+    /// Start time in clock ticks since boot. PIDs wrap around, so they do not order processes.
     pub started: u64,
 }
 
-/// Processes whose cgroup's path contains this.
+/// Processes whose cgroup path contains `cgroup`.
 pub(crate) fn in_pods(cgroup: &str) -> Vec<PodProcess> {
     let found = all().filter(|pid| read(*pid, "cgroup").contains(cgroup));
     found
@@ -26,25 +25,26 @@ pub(crate) fn in_pods(cgroup: &str) -> Vec<PodProcess> {
         .collect()
 }
 
-/// The oldest process whose command line contains these words, in the network of process `init`.
-pub(crate) fn in_network(init: u32, words: &str) -> Option<Pid> {
+/// The oldest process in the network namespace of process `init` whose command line contains
+/// `command`.
+pub(crate) fn in_network(init: u32, command: &str) -> Option<Pid> {
     let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    let room = network(init)?;
+    let target = network(init)?;
     let here =
-        |pid: &Pid| network(pid.as_raw_nonzero().get().unsigned_abs()).as_ref() == Some(&room);
+        |pid: &Pid| network(pid.as_raw_nonzero().get().unsigned_abs()).as_ref() == Some(&target);
     all()
-        .filter(|pid| command_line(*pid).contains(words) && here(pid))
+        .filter(|pid| command_line(*pid).contains(command) && here(pid))
         .filter(|pid| !command_line(*pid).starts_with("nsenter"))
         .min_by_key(|pid| started(*pid))
 }
 
-/// Lets a stopped process go on. An `nsenter` that started it stopped with it, and would not see
-/// its end.
+/// Sends SIGCONT to a stopped process and to the `nsenter` that started it, which stopped with it
+/// and would otherwise never reap it.
 pub fn resume(pid: Pid) {
     let parent = stat(pid, 4).and_then(|parent| Pid::from_raw(parent.parse().ok()?));
     let entered = parent.filter(|parent| read(*parent, "comm").trim() == "nsenter");
     for pid in [Some(pid), entered].into_iter().flatten() {
-        // One that was killed meanwhile is gone.
+        // The process may have been killed meanwhile.
         let _ = kill_process(pid, Signal::CONT);
     }
 }
@@ -58,15 +58,15 @@ fn started(pid: Pid) -> u64 {
     stat(pid, 22).and_then(|ticks| ticks.parse().ok()).unwrap_or_default()
 }
 
-/// A field of proc_pid_stat(5), by its number there, from the third on: the second may hold
-/// anything.
+/// A field of proc_pid_stat(5) by its number, from 3 on; field 2 is the command name and may
+/// contain any character.
 fn stat(pid: Pid, field: usize) -> Option<String> {
     let text = read(pid, "stat");
     let (_, rest) = text.rsplit_once(") ")?;
     rest.split(' ').nth(field - 3).map(ToOwned::to_owned)
 }
 
-/// Empty for one that is gone or a zombie.
+/// Empty for exited processes and zombies.
 fn command_line(pid: Pid) -> String {
     read(pid, "cmdline").replace('\0', " ").trim_end().to_owned()
 }

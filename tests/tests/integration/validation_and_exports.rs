@@ -1,14 +1,14 @@
-//! What a supervised run makes on the way: the loss of data that it does not train on, and exports.
+//! Validation loss and intermediate exports of SFT runs.
 
 use std::fs;
 
 use rljob_crds::names::EXPORT_DIR;
 
-use crate::local_run::{JOBS, LocalRun, evaluations, folder_with, undisturbed, weights};
+use crate::local_run::{JOBS, LocalRun, baseline, evaluations, folder_with, weights};
 
 #[test]
-fn a_run_validates_before_its_first_step_every_n_steps_and_at_its_end_and_exports_on_the_way() {
-    let made = &undisturbed().made;
+fn a_run_validates_and_exports_at_the_configured_steps() {
+    let made = &baseline().artifacts;
     assert_eq!(made.validation.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 40, 80, 120]);
     let [first, .., last] = made.validation[..] else { panic!("{:?}", made.validation) };
     assert!(
@@ -17,11 +17,11 @@ fn a_run_validates_before_its_first_step_every_n_steps_and_at_its_end_and_export
         made.validation
     );
     assert_eq!(
-        made.on_the_way.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        made.intermediate_exports.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
         ["step-60", "step-90"],
         "keepLast is 2"
     );
-    let run = undisturbed().folder.path().join("undisturbed/default/imitate");
+    let run = baseline().folder.path().join("baseline/default/imitate");
     let line = evaluations(&run).pop().unwrap();
     assert_eq!(
         (line.prompts, line.samples, line.sampled, line.loss_tokens),
@@ -30,7 +30,7 @@ fn a_run_validates_before_its_first_step_every_n_steps_and_at_its_end_and_export
     );
     let report = fs::read_to_string(run.join("report.html")).unwrap();
     assert!(report.contains("Validation loss") && report.contains("validation"), "{report}");
-    let log = fs::read_to_string(undisturbed().folder.path().join("undisturbed.log")).unwrap();
+    let log = fs::read_to_string(baseline().folder.path().join("baseline.log")).unwrap();
     assert!(
         log.contains(&format!("eval 120/120  loss {:.4}  (100 prompts, ", f64::from_bits(last.1))),
         "{log}"
@@ -38,8 +38,8 @@ fn a_run_validates_before_its_first_step_every_n_steps_and_at_its_end_and_export
 }
 
 #[test]
-fn an_export_made_on_the_way_is_that_of_a_run_that_ended_there_and_another_job_starts_from_it() {
-    let export = undisturbed().folder.path().join("undisturbed/default/imitate/exports/step-60");
+fn an_intermediate_export_equals_the_final_export_of_a_shorter_run() {
+    let export = baseline().folder.path().join("baseline/default/imitate/exports/step-60");
     let (imitate, practise) = JOBS.split_once("---\n").unwrap();
     let imitate = imitate.replace("steps: 120", "steps: 60");
     let practise = practise

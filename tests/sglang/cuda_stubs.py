@@ -1,5 +1,5 @@
-"""Makes stand-ins for the NVIDIA libraries that torch's wheel links, so that it loads where they are not: each function a library should have returns 1,
-an error in all of them.   usage: cuda_stand_ins.py SITE_PACKAGES   (needs gcc, nm and readelf)"""
+"""Creates stubs of the NVIDIA libraries that torch's wheel links, so that torch loads without them. Every function returns
+1, an error code in all of these libraries.   usage: cuda_stubs.py SITE_PACKAGES   (requires gcc, nm and readelf)"""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-# Which undefined names of torch's libraries belong to which library.
+# Patterns of undefined symbols of torch's libraries, by library.
 NAMES = {
     "libcublas": r"cublas(?!Lt)",
     "libcublasLt": r"cublasLt",
@@ -33,14 +33,14 @@ def needed(library):
 
 
 def undefined(library):
-    """Names with the version they ask for, or none."""
+    """Undefined symbols with their version, or an empty string."""
     return dict((name.partition("@")[0], name.partition("@")[2]) for name in (line.split()[-1] for line in lines("nm", "-D", "--undefined-only", library)))
 
 
 def make(target, functions):
     versions = sorted({version for version in functions.values() if version})
     with tempfile.TemporaryDirectory() as folder:
-        source, script = pathlib.Path(folder, "stand_in.c"), pathlib.Path(folder, "versions")
+        source, script = pathlib.Path(folder, "stub.c"), pathlib.Path(folder, "versions")
         source.write_text("".join(f"long {name}(void) {{ return 1; }}\n" for name in functions))
         script.write_text(f"{versions[0] if versions else ''} {{ global: *; }};\n")
         flags = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{target.name}", f"-Wl,--version-script={script}"]

@@ -1,5 +1,5 @@
-//! What faults strike: the processes and pods of one job at a time on a cluster of two nodes, and
-//! the operator and the servers around it.
+//! Testbed of chaos runs: a cluster of two nodes with an operator, and the processes and pods of
+//! one job at a time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,37 +19,37 @@ use super::engine::Engine;
 use crate::files::workspace;
 use crate::namespace::report;
 use crate::process::run;
-use crate::{Api, Cluster, proc, rootfs, sglang};
+use crate::{Api, Cluster, procfs, rootfs, sglang};
 
-/// The image of manifests/install.yaml, as kubelet asks for it.
+/// Image of manifests/install.yaml as kubelet resolves it.
 const IMAGE: &str = "docker.io/library/rljob:latest";
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
 /// Name of every job.
 pub(super) const JOB: &str = "chaos";
 
-/// Programs of a job, as command lines show them.
+/// Substrings of command lines of the job's programs.
 pub(super) const COORDINATOR: &str = "/rljob-coordinator";
 pub(super) const LEARNER: &str = "/rljob-learner";
 pub(super) const SUPERVISOR: &str = "/rljob-supervisor";
 pub(super) const OPERATOR: &str = "/rljob-operator";
 
-/// A cluster with an operator, and the job that is struck.
-pub struct Scene {
-    /// Of every job.
+/// A cluster with an operator and the current job.
+pub struct Testbed {
+    /// Engine of all jobs.
     pub(super) engine: Engine,
     /// Two nodes and the operator.
     pub cluster: Cluster,
     pub(super) api: Api,
-    /// Data of the jobs, and models to start from.
+    /// Folder of training data and initial models.
     pub data: PathBuf,
     runs: PathBuf,
     namespace: Mutex<String>,
 }
 
-impl Scene {
-    /// Two nodes with the project's image, and the operator of manifests/install.yaml.
-    pub fn set(engine: Engine) -> Result<Self> {
+impl Testbed {
+    /// Starts two nodes with the project's image and the operator of manifests/install.yaml.
+    pub fn start(engine: Engine) -> Result<Self> {
         let cluster = Cluster::start(2)?;
         let folder = tempfile::tempdir()?;
         cluster.import(&rootfs::image(IMAGE, folder.path())?)?;
@@ -73,8 +73,8 @@ impl Scene {
         Ok(Self { engine, api: cluster.api()?, cluster, data, runs, namespace: Mutex::default() })
     }
 
-    /// Turns to the job of another namespace, which is made.
-    pub fn turn_to(&self, namespace: &str) -> Result<()> {
+    /// Creates a namespace and makes it the current one.
+    pub fn use_namespace(&self, namespace: &str) -> Result<()> {
         self.api.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))?;
         namespace.clone_into(
             &mut self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
@@ -86,17 +86,17 @@ impl Scene {
         self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Where the nodes keep run directories.
+    /// Folder of run directories on all nodes.
     pub fn runs(&self) -> &PathBuf {
         &self.runs
     }
 
-    /// That of the job.
+    /// Run directory of the current job.
     pub fn run_directory(&self) -> PathBuf {
         self.runs.join(self.namespace()).join(JOB)
     }
 
-    /// A path in the job's namespace.
+    /// API path in the job's namespace.
     pub(super) fn path(&self, group: &str, rest: &str) -> String {
         format!("/{group}/namespaces/{}/{rest}", self.namespace())
     }
@@ -118,7 +118,7 @@ impl Scene {
         self.of_pods(role, "/metadata/name")
     }
 
-    /// Their addresses, of those that have one.
+    /// IP addresses of the job's pods of a role.
     pub(super) fn addresses(&self, role: &str) -> Result<Vec<IpAddr>> {
         Ok(self
             .of_pods(role, "/status/podIP")?
@@ -139,41 +139,42 @@ impl Scene {
             .collect())
     }
 
-    /// One of the job's pods of a role.
+    /// A random pod of a role.
     pub(super) fn pod(&self, role: &str, random: &mut ChaCha8Rng) -> Result<String> {
-        one(self.pods(role)?, random).with_context(|| format!("there is no {role} pod"))
+        one(self.pods(role)?, random).with_context(|| format!("no {role} pod exists"))
     }
 
-    /// Processes in pods whose command line contains these words.
-    pub fn processes(&self, words: &str) -> Vec<Pid> {
+    /// Processes in pods whose command line contains `command`.
+    pub fn processes(&self, command: &str) -> Vec<Pid> {
         self.cluster
             .pod_processes("")
             .into_iter()
-            .filter(|process| process.command_line.contains(words))
+            .filter(|process| process.command_line.contains(command))
             .map(|process| process.pid)
             .collect()
     }
 
-    /// One of them.
-    pub(super) fn one_of(&self, words: &str, random: &mut ChaCha8Rng) -> Result<Pid> {
-        one(self.processes(words), random).with_context(|| format!("no process is {words}"))
+    /// A random process in pods whose command line contains `command`.
+    pub(super) fn random_process(&self, command: &str, random: &mut ChaCha8Rng) -> Result<Pid> {
+        one(self.processes(command), random)
+            .with_context(|| format!("no process matches {command:?}"))
     }
 
-    /// A program of the cluster itself, by words of its command line.
-    pub(super) fn server(&self, words: &str) -> Result<Pid> {
-        self.cluster.own_process(words)
+    /// PID of a cluster component whose command line contains `command`.
+    pub(super) fn server(&self, command: &str) -> Result<Pid> {
+        self.cluster.own_process(command)
     }
 
-    /// Stops processes for a while.
+    /// Stops processes for `time`.
     pub(super) fn stopped(pids: &[Pid], time: Duration) -> Result<()> {
         let stopped = pids.iter().filter(|pid| kill_process(**pid, Signal::STOP).is_ok()).count();
-        ensure!(stopped > 0, "nothing was there to be stopped");
+        ensure!(stopped > 0, "no process to stop");
         std::thread::sleep(time);
-        pids.iter().copied().for_each(proc::resume);
+        pids.iter().copied().for_each(procfs::resume);
         Ok(())
     }
 
-    /// Everything that a person needs to see why something did not hold.
+    /// Objects, logs and run directory of the current job, and the operator's.
     pub(super) fn state(&self) -> String {
         let kubectl = self.cluster.kubectl();
         let entries = fs::read_dir(self.run_directory()).into_iter().flatten().flatten();
@@ -184,11 +185,11 @@ impl Scene {
         format!("{job}\n── operator\n{system}\n── run directory\n{}", directory.join("\n"))
     }
 
-    /// Pods' processes that belong to no operator.
+    /// Command lines of the job's processes that are still running.
     pub(super) fn leftovers(&self) -> BTreeSet<String> {
-        let own = [self.engine.words(), COORDINATOR, LEARNER, SUPERVISOR];
+        let own = [self.engine.command(), COORDINATOR, LEARNER, SUPERVISOR];
         let all = self.cluster.pod_processes("").into_iter().map(|process| process.command_line);
-        all.filter(|line| own.iter().any(|words| line.contains(words))).collect()
+        all.filter(|line| own.iter().any(|command| line.contains(command))).collect()
     }
 }
 
@@ -196,7 +197,7 @@ pub(super) fn one<T>(mut items: Vec<T>, random: &mut ChaCha8Rng) -> Option<T> {
     (!items.is_empty()).then(|| items.swap_remove(random.random_range(0..items.len())))
 }
 
-/// A time between two, in seconds.
+/// A random duration between two limits in seconds.
 pub(super) fn between(random: &mut ChaCha8Rng, from: f64, to: f64) -> Duration {
     Duration::from_secs_f64(random.random_range(from..to))
 }

@@ -1,9 +1,9 @@
-//! Kills of processes at moments that show in what a run leaves behind: its logs and its folders.
-//! Whoever turns out to have died elsewhere is killed again.
+//! Kills at defined points of a run. The point is derived from logs and folders before the kill and
+//! verified afterwards; the kill is repeated if the process died elsewhere.
 //!
 //! ```text
-//!  traces ─ the moment? ─▶ kill ─▶ its successor runs ─▶ traces of the dead ─ the same moment? ─▶ struck
-//!    ▲──────── no ───┘                                                         └─ no ─▶ once more
+//!  traces ─ trigger? ─▶ kill ─▶ replacement runs ─▶ traces before restart ─ confirmed? ─▶ done
+//!    ▲──────── no ──┘                                                        └─ no ─▶ repeat
 //! ```
 
 use std::collections::BTreeSet;
@@ -17,11 +17,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::local_run::{LIMIT, LocalRun};
 
-/// What the logs say when processes are started.
+/// Log lines of process starts.
 const LEARNERS_START: &str = "starting learners";
 const COORDINATOR_STARTS: &str = "--- coordinator is started";
 
-/// Who is killed.
+/// Process to kill.
 #[derive(Clone, Copy, Debug)]
 pub enum Victim {
     Learner(u32),
@@ -30,12 +30,12 @@ pub enum Victim {
     Supervisor,
 }
 
-/// What a run has left behind so far.
+/// State of a run as logs and folders show it.
 #[derive(Debug)]
 pub struct Traces {
     coordinator: String,
     trainer: String,
-    /// Checkpoints without manifest, published weights that are not whole.
+    /// Checkpoints without a manifest and incomplete published weights.
     unfinished: BTreeSet<PathBuf>,
 }
 
@@ -62,25 +62,26 @@ impl Traces {
         }
     }
 
-    /// Without what was said after the victim's successor was started.
-    fn of_the_dead(directory: &Path, victim: Victim) -> Self {
+    /// Excludes log lines after the restart of the victim.
+    fn before_restart(directory: &Path, victim: Victim) -> Self {
         let mut traces = Self::of(directory);
         let (log, start) = match victim {
             Victim::Learner(_) => (&mut traces.trainer, LEARNERS_START),
             Victim::Coordinator => (&mut traces.coordinator, COORDINATOR_STARTS),
             Victim::Engine | Victim::Supervisor => return traces,
         };
-        let end = log.rfind(start).unwrap_or_else(|| panic!("nothing was started again:\n{log}"));
+        let end =
+            log.rfind(start).unwrap_or_else(|| panic!("the process was not restarted:\n{log}"));
         log.truncate(end);
         traces
     }
 
-    /// Whether the newest line of a rank has these words.
-    pub fn rank_says(&self, rank: u32, words: &str) -> bool {
-        newest(&self.trainer, &format!("[rank {rank}]")).is_some_and(|line| line.contains(words))
+    /// Whether the newest log line of a rank contains `text`.
+    pub fn rank_logged(&self, rank: u32, text: &str) -> bool {
+        newest(&self.trainer, &format!("[rank {rank}]")).is_some_and(|line| line.contains(text))
     }
 
-    /// Whether an engine's weights are being updated, as far as the coordinator says.
+    /// Whether an engine's weights are being updated according to the coordinator's log.
     pub fn updating(&self) -> bool {
         ["inference-0", "inference-1"].iter().any(|engine| {
             newest(&self.coordinator, &format!("weights engine=\"{engine}\""))
@@ -88,17 +89,17 @@ impl Traces {
         })
     }
 
-    /// How often an update of an engine failed.
+    /// Number of failed engine updates.
     pub fn failed_updates(&self) -> usize {
         self.coordinator.matches("stays out of routing").count()
     }
 
-    /// What is being written, or was left half-written.
+    /// Checkpoints and weights that are incomplete.
     pub fn unfinished(&self) -> &BTreeSet<PathBuf> {
         &self.unfinished
     }
 
-    /// Lines of the coordinator's log.
+    /// Number of lines of the coordinator's log.
     pub fn lines(&self) -> usize {
         self.coordinator.lines().count()
     }
@@ -108,28 +109,28 @@ fn newest<'a>(log: &'a str, about: &str) -> Option<&'a str> {
     log.lines().rfind(|line| line.contains(about))
 }
 
-/// A run whose processes are killed.
-pub struct Struck {
+/// A local run whose processes the test kills.
+pub struct RunUnderFaults {
     pub local: LocalRun,
     job: String,
     directory: PathBuf,
     signal: Signal,
 }
 
-/// A process that answers nothing.
-pub struct Frozen(Pid);
+/// A process stopped by SIGSTOP.
+pub struct PausedProcess(Pid);
 
-impl Frozen {
+impl PausedProcess {
     pub fn pid(&self) -> i32 {
         self.0.as_raw_nonzero().get()
     }
 
-    pub fn thaw(self) {
+    pub fn resume(self) {
         kill_process(self.0, Signal::CONT).unwrap();
     }
 }
 
-impl Struck {
+impl RunUnderFaults {
     pub fn new(local: LocalRun, job: &str) -> Self {
         let directory = local.runs.join("default").join(job);
         Self { local, job: job.to_owned(), directory, signal: Signal::KILL }
@@ -139,7 +140,7 @@ impl Struck {
         self.local.wait_for_steps(&self.job, steps);
     }
 
-    /// Sends another signal than SIGKILL.
+    /// Sends `signal` instead of SIGKILL.
     pub fn with(self, signal: Signal) -> Self {
         Self { signal, ..self }
     }
@@ -148,8 +149,8 @@ impl Struck {
         self.directory.join(format!("logs/{process}.log"))
     }
 
-    /// Stops a process without ending it.
-    pub fn freeze(&mut self, victim: Victim) -> Frozen {
+    /// Stops a process with SIGSTOP and waits until all its threads are stopped.
+    pub fn pause(&mut self, victim: Victim) -> PausedProcess {
         let pid = self.wait_for(victim, |_| true);
         kill_process(pid, Signal::STOP).unwrap();
         let tasks = || {
@@ -160,19 +161,19 @@ impl Struck {
         };
         wait_until("every thread to stop", LIMIT, || Ok(tasks().all(|stat| stat.contains(") T "))))
             .unwrap();
-        Frozen(pid)
+        PausedProcess(pid)
     }
 
-    /// Stops processes for good and waits until they are replaced.
-    pub fn stop(&mut self, victims: &[Victim]) {
-        let frozen: Vec<Pid> = victims.iter().map(|victim| self.freeze(*victim).0).collect();
+    /// Stops processes permanently and waits until they are replaced.
+    pub fn pause_until_replaced(&mut self, victims: &[Victim]) {
+        let frozen: Vec<Pid> = victims.iter().map(|victim| self.pause(*victim).0).collect();
         for (victim, frozen) in victims.iter().zip(frozen) {
             self.wait_for(*victim, |found| found != frozen);
         }
     }
 
-    /// Stops rank 0 while a checkpoint is not whole; answers the checkpoint's name.
-    pub fn freeze_learner_that_writes(&mut self) -> (Frozen, String) {
+    /// Stops rank 0 while a checkpoint is incomplete and returns the checkpoint's name.
+    pub fn pause_learner_during_write(&mut self) -> (PausedProcess, String) {
         let unfinished = |traces: &Traces| {
             traces
                 .unfinished()
@@ -181,18 +182,18 @@ impl Struck {
                 .cloned()
         };
         loop {
-            self.await_moment(|traces| unfinished(traces).is_some());
-            let frozen = self.freeze(Victim::Learner(0));
+            self.wait_for_traces(|traces| unfinished(traces).is_some());
+            let frozen = self.pause(Victim::Learner(0));
             if let Some(folder) = unfinished(&self.traces()) {
                 return (frozen, folder.file_name().unwrap().to_str().unwrap().to_owned());
             }
-            frozen.thaw();
+            frozen.resume();
         }
     }
 
-    /// The journal as it is now, in a folder.
+    /// Copies the current journal into a folder.
     pub fn copy_journal(&mut self, folder: &Path) {
-        let coordinator = self.freeze(Victim::Coordinator);
+        let coordinator = self.pause(Victim::Coordinator);
         let journal = fs::read_link(self.directory.join(JOURNAL_FILE))
             .unwrap()
             .into_os_string()
@@ -204,40 +205,41 @@ impl Struck {
         ] {
             fs::copy(self.directory.join(name), folder.join(copy)).unwrap();
         }
-        coordinator.thaw();
+        coordinator.resume();
     }
 
-    /// After so many more lines of the coordinator's log, which follows everything that a run does.
-    pub fn anywhere(&mut self, victim: Victim, lines: usize) {
+    /// Kills `victim` after `lines` further lines of the coordinator's log.
+    pub fn kill_after_log_lines(&mut self, victim: Victim, lines: usize) {
         let reached = self.traces().lines() + lines;
-        self.strike(victim, |traces| traces.lines() >= reached, |_, _| true);
+        self.kill_when(victim, |traces| traces.lines() >= reached, |_, _| true);
     }
 
-    /// Waits until the coordinator's log has so many lines more.
-    pub fn await_lines(&mut self, lines: usize) {
+    /// Waits for `lines` further lines of the coordinator's log.
+    pub fn wait_for_log_lines(&mut self, lines: usize) {
         let reached = self.traces().lines() + lines;
-        self.await_moment(|traces| traces.lines() >= reached);
+        self.wait_for_traces(|traces| traces.lines() >= reached);
     }
 
     pub fn traces(&self) -> Traces {
         Traces::of(&self.directory)
     }
 
-    /// Kills `victim` in `moment`; `there` says of the traces at the kill and of those of the dead
-    /// whether that is where it died.
-    pub fn strike(
+    /// Kills `victim` when `trigger` holds; repeats until `confirmed`, given the traces at the kill
+    /// and those before the restart, returns true.
+    pub fn kill_when(
         &mut self,
         victim: Victim,
-        moment: impl Fn(&Traces) -> bool,
-        there: impl Fn(&Traces, &Traces) -> bool,
+        trigger: impl Fn(&Traces) -> bool,
+        confirmed: impl Fn(&Traces, &Traces) -> bool,
     ) {
         loop {
             let pid = self.wait_for(victim, |_| true);
-            let at_kill = self.await_moment(&moment);
-            // One that a killed peer took along is found again.
+            let at_kill = self.wait_for_traces(&trigger);
+            // The process may have exited together with a killed peer; the loop finds its
+            // replacement.
             if kill_process(pid, self.signal).is_ok() {
                 self.wait_for(victim, |found| found != pid);
-                if there(&at_kill, &Traces::of_the_dead(&self.directory, victim)) {
+                if confirmed(&at_kill, &Traces::before_restart(&self.directory, victim)) {
                     return;
                 }
             }
@@ -258,27 +260,27 @@ impl Struck {
             if let Some(pid) = found.filter(|pid| wanted(*pid)) {
                 return pid;
             }
-            self.pause(deadline, &format!("{victim:?}"));
+            self.wait_for_poll(deadline, &format!("{victim:?}"));
         }
     }
 
-    fn await_moment(&mut self, moment: impl Fn(&Traces) -> bool) -> Traces {
+    fn wait_for_traces(&mut self, trigger: impl Fn(&Traces) -> bool) -> Traces {
         let deadline = Instant::now() + LIMIT;
         loop {
             let traces = self.traces();
-            if moment(&traces) {
+            if trigger(&traces) {
                 return traces;
             }
-            self.pause(deadline, "the moment to kill");
+            self.wait_for_poll(deadline, "the trigger of the kill");
         }
     }
 
-    /// Between two looks, which are close together because moments are short.
-    fn pause(&mut self, deadline: Instant, what: &str) {
+    /// Waits between polls; short because the trigger states are short.
+    fn wait_for_poll(&mut self, deadline: Instant, what: &str) {
         self.local.assert_running();
         assert!(
             Instant::now() < deadline,
-            "waited in vain for {what}\n{}\n{:#?}",
+            "timed out waiting for {what}\n{}\n{:#?}",
             self.local.output(),
             self.traces()
         );

@@ -1,5 +1,4 @@
-//! What happens when nothing is to be done, and what puts it right when somebody else does
-//! something.
+//! Idle jobs: no writes and no requests without a change, and correction of drift.
 
 use std::time::Duration;
 
@@ -7,16 +6,15 @@ use rljob_tests::Namespace;
 use rljob_tests::process::{wait_until, wait_until_still};
 use serde_json::{Value, json};
 
+use super::fixture::{Fixture, format_writes, run_parallel};
 use super::operator::{LIMIT, OWN, Operator, field, namespace_with, wait_for_pods};
-use super::stage::{Stage, in_lanes, listed};
 
-/// Longer than what only counts waits to be written.
-const HELD_BACK: Duration = Duration::from_millis(1500);
-/// The children that are never altered by anybody but the operator: their versions grow with its
-/// writes alone.
+/// Longer than the throttling of status writes.
+const THROTTLE_TIME: Duration = Duration::from_millis(1500);
+/// Children that only the operator writes, so that their resourceVersion counts its writes.
 const QUIET: &str = "services,configmaps,secrets,networkpolicies";
 
-/// UID and what the operator wrote and when, of the job and everything it is made of.
+/// UID and the operator's managed fields with their times, of the job and its children.
 fn writes(namespace: &Namespace) -> Vec<Value> {
     let kinds = format!("rljobs,statefulsets,poddisruptionbudgets,{QUIET}");
     let objects = namespace.kubectl.get(&[&kinds, "--show-managed-fields"]).unwrap();
@@ -39,27 +37,28 @@ fn writes(namespace: &Namespace) -> Vec<Value> {
     objects["items"].as_array().unwrap().iter().filter(own).map(written).collect()
 }
 
-/// A job whose pods cannot be scheduled, when the cluster has no more to say of it.
-fn at_rest(prefix: &str) -> (Namespace, Operator) {
+/// A job with unschedulable pods, once its status no longer changes.
+fn idle_job(prefix: &str) -> (Namespace, Operator) {
     let namespace = namespace_with(prefix, &json!({}));
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     let message =
         || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
-    wait_until("the scheduler's words", LIMIT, || Ok(message().contains("cannot be scheduled")))
+    wait_until("the scheduler's message", LIMIT, || Ok(message().contains("cannot be scheduled")))
         .unwrap();
-    wait_until_still("the operator to rest", LIMIT, HELD_BACK, || Ok(writes(&namespace))).unwrap();
+    wait_until_still("the operator to rest", LIMIT, THROTTLE_TIME, || Ok(writes(&namespace)))
+        .unwrap();
     (namespace, operator)
 }
 
 #[test]
-fn a_new_operator_over_a_job_at_rest_writes_nothing() {
-    let (namespace, first) = at_rest("rest");
+fn a_new_operator_writes_nothing_for_an_idle_job() {
+    let (namespace, first) = idle_job("rest");
     drop(first);
     let before = writes(&namespace);
     let second = Operator::start(&namespace, "rljob:a");
-    second.wait_to_say("\"reconciled\"");
-    // A pass later than the first.
+    second.wait_for_log("\"reconciled\"");
+    // A second reconciliation.
     namespace.kubectl.run(&["label", "pods", OWN, "example.com/touched=true"]).unwrap();
     wait_until("a second pass", LIMIT, || {
         Ok(second.metric("rljob_reconcile_duration_seconds_count")? >= 2.0)
@@ -68,62 +67,67 @@ fn a_new_operator_over_a_job_at_rest_writes_nothing() {
     assert_eq!(writes(&namespace), before);
 }
 
-/// How a job comes to a state in which nothing is to be done.
-fn comes_to_rest(state: &str) -> Stage {
+/// A job in a state without pending work.
+fn job_in_state(state: &str) -> Fixture {
     let patch = if state == "stalled" {
         json!({"spec": {"training": {"minibatches": 5}}})
     } else {
         json!({})
     };
-    let mut stage = Stage::set(state, &patch);
-    stage.start_operator();
+    let mut fixture = Fixture::new(state, &patch);
+    fixture.start_operator();
     if state == "stalled" {
-        stage.wait_for("Stalled");
-        return stage;
+        fixture.wait_for("Stalled");
+        return fixture;
     }
-    stage.wait_for("Ready");
-    stage.bring_to(state);
+    fixture.wait_for("Ready");
+    fixture.bring_to(state);
     if state == "removed" {
-        stage.patch(&json!({"ttlSecondsAfterFinished": 0}));
-        let configs = || Ok(stage.list("api/v1", "configmaps").is_empty());
+        fixture.patch(&json!({"ttlSecondsAfterFinished": 0}));
+        let configs = || Ok(fixture.list("api/v1", "configmaps").is_empty());
         wait_until("the children to go", LIMIT, configs).unwrap();
     }
-    stage
+    fixture
 }
 
-/// Requests to the API server in five passes.
-fn requests_of_passes(stage: &Stage) -> f64 {
-    stage.rest();
-    let (passes, requests) = stage.passes_and_requests().unwrap();
+/// Number of API requests in five reconciliations.
+fn requests_of_passes(fixture: &Fixture) -> f64 {
+    fixture.wait_until_idle();
+    let (passes, requests) = fixture.passes_and_requests().unwrap();
     for number in 1..=5 {
-        // Any change of the object causes a pass; those that come together, one.
-        let touched = json!({"metadata": {"annotations": {"example.com/touched": format!("{passes} {number}")}}});
-        stage.api.patch(&stage.job_path(), &touched).unwrap();
-        let seen = || Ok(stage.passes_and_requests()?.0 >= passes + f64::from(number));
+        // Any change of the object triggers a reconciliation; concurrent ones are merged.
+        let touched = json!({
+            "metadata": {"annotations": {"example.com/touched": format!("{passes} {number}")}},
+        });
+        fixture.api.patch(&fixture.job_path(), &touched).unwrap();
+        let seen = || Ok(fixture.passes_and_requests()?.0 >= passes + f64::from(number));
         wait_until("a pass", LIMIT, seen)
-            .unwrap_or_else(|error| panic!("{error:#}\n{}", stage.words()));
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
     }
-    stage.passes_and_requests().unwrap().1 - requests
+    fixture.passes_and_requests().unwrap().1 - requests
 }
 
 #[test]
-fn a_pass_with_nothing_to_do_asks_the_api_server_nothing() {
-    in_lanes(vec!["running", "suspended", "finished", "removed", "failed", "stalled"], |state| {
-        let stage = comes_to_rest(state);
-        // What is told late, such as the engines' states within a minute, is told once; a pass that
-        // always asks is found each time.
-        let seen: Vec<f64> = (0..3).map(|_| requests_of_passes(&stage)).collect();
-        assert!(
-            seen.contains(&0.0),
-            "{state}: requests in five passes, three times: {seen:?}\n{}",
-            listed(&stage.writes())
-        );
-    });
+fn a_reconciliation_without_changes_sends_no_requests() {
+    run_parallel(
+        vec!["running", "suspended", "finished", "removed", "failed", "stalled"],
+        |state| {
+            let fixture = job_in_state(state);
+            // A throttled status may be written once later; a reconciliation that always sends a
+            // request is detected in each of the three rounds.
+            let seen: Vec<f64> = (0..3).map(|_| requests_of_passes(&fixture)).collect();
+            assert!(
+                seen.contains(&0.0),
+                "{state}: requests in five passes, three times: {seen:?}\n{}",
+                format_writes(&fixture.writes())
+            );
+        },
+    );
 }
 
 #[test]
-fn what_others_alter_is_put_right_and_what_they_delete_comes_back() {
-    let (namespace, operator) = at_rest("drift");
+fn modified_children_are_corrected_and_deleted_ones_recreated() {
+    let (namespace, operator) = idle_job("drift");
     let kubectl = |arguments: &[&str]| namespace.kubectl.run(arguments).unwrap();
     let is = |object: &'static str, path: &'static str, value: String| {
         let seen = || field(&namespace, object, path);
@@ -166,8 +170,8 @@ fn what_others_alter_is_put_right_and_what_they_delete_comes_back() {
     is("service/sample-coordinator", ".metadata.labels['rljob\\.dev/job']", "sample".to_owned());
     wait_for_pods(&namespace, 3);
     assert!(
-        !operator.words().contains("forbidden"),
+        !operator.output().contains("forbidden"),
         "the service account lacks a right:\n{}",
-        operator.words()
+        operator.output()
     );
 }

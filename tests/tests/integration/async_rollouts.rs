@@ -1,5 +1,5 @@
-//! Sampling ahead of training, with real engines and learners: how stale samples get, and that a
-//! coordinator killed on the way loses and repeats nothing.
+//! Asynchronous rollouts (`rollout.maxStaleness` above 0) with real engines and learners: staleness
+//! of samples, and recovery of a coordinator killed while it samples ahead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,17 +9,17 @@ use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE}
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::de::DeserializeOwned;
 
-use crate::exact_recovery::{Struck, Victim};
+use crate::exact_recovery::{RunUnderFaults, Victim};
 use crate::journal::query;
 use crate::local_run::{LocalRun, folder_with};
 
-/// Steps of the job, prompts a step, samples a prompt.
+/// Steps, prompts per step, samples per prompt.
 const STEPS: u32 = 10;
 const BATCH: u64 = 16;
 const GROUP: u64 = 8;
 const FIRST_CHECKPOINT: u32 = 4;
 
-/// The job's run directory after it has ended well.
+/// Waits for success and returns the run directory.
 fn finished(local: LocalRun, folder: &Path) -> PathBuf {
     let (code, output) = local.end();
     assert_eq!(code, Some(0), "{output}");
@@ -34,7 +34,7 @@ fn lines<T: DeserializeOwned>(file: &Path) -> Vec<T> {
         .collect()
 }
 
-/// Each step of the run once, in order.
+/// Metrics of all steps; each step must appear once, in order.
 fn steps(directory: &Path) -> Vec<StepMetrics> {
     let metrics: Vec<StepMetrics> = lines(&directory.join(METRICS_FILE));
     assert_eq!(
@@ -45,8 +45,8 @@ fn steps(directory: &Path) -> Vec<StepMetrics> {
 }
 
 #[test]
-fn samples_are_at_most_one_step_stale_and_some_are() {
-    let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
+fn staleness_is_at_most_one_step() {
+    let folder = folder_with(include_str!("async_rollouts/ahead.yaml"));
     let directory = finished(LocalRun::start(folder.path(), "runs"), folder.path());
     let mut staleness = BTreeMap::<u32, u32>::new();
     for metrics in steps(&directory) {
@@ -76,8 +76,8 @@ fn samples_are_at_most_one_step_stale_and_some_are() {
 }
 
 #[test]
-fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
-    let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
+fn every_prompt_is_trained_once_after_coordinator_kills() {
+    let folder = folder_with(include_str!("async_rollouts/ahead.yaml"));
     let local = LocalRun::start(folder.path(), "runs");
     for step in [2, 5] {
         local.wait_for_steps("ahead", step);
@@ -98,10 +98,11 @@ fn a_coordinator_killed_while_it_samples_ahead_trains_every_prompt_once() {
     );
 }
 
-/// What the journal of a directory says of its samples, and of which batches they are in; those
-/// before the first checkpoint, which are pruned, are left out.
+/// Samples in the journal, and their assignment to batches, without the pruned ones before the
+/// first checkpoint.
 fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
-    let columns = "position, sample_index, data_row, reward, versions, hex(completion_tokens), hex(sampler_logprobs)";
+    let columns = "position, sample_index, data_row, reward, versions, hex(completion_tokens), \
+        hex(sampler_logprobs)";
     let samples =
         format!("{columns} FROM samples WHERE position >= {}", u64::from(FIRST_CHECKPOINT) * BATCH);
     let queries =
@@ -110,18 +111,18 @@ fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
 }
 
 #[test]
-fn whatever_is_killed_every_sample_that_was_finished_stays_and_stays_in_its_batch() {
-    let folder = folder_with(include_str!("sampling_ahead/ahead.yaml"));
-    let mut struck = Struck::new(LocalRun::start(folder.path(), "runs"), "ahead");
-    struck.wait_for_steps(FIRST_CHECKPOINT as usize + 1);
+fn finished_samples_stay_in_their_batch_after_any_kill() {
+    let folder = folder_with(include_str!("async_rollouts/ahead.yaml"));
+    let mut run = RunUnderFaults::new(LocalRun::start(folder.path(), "runs"), "ahead");
+    run.wait_for_steps(FIRST_CHECKPOINT as usize + 1);
     let copies = [Victim::Learner(0), Victim::Engine, Victim::Coordinator].map(|victim| {
-        struck.await_lines(5);
+        run.wait_for_log_lines(5);
         let copy = tempfile::tempdir().unwrap();
-        struck.copy_journal(copy.path());
-        struck.anywhere(victim, 1);
+        run.copy_journal(copy.path());
+        run.kill_after_log_lines(victim, 1);
         copy
     });
-    let directory = finished(struck.local, folder.path());
+    let directory = finished(run.local, folder.path());
     steps(&directory);
     let left = samples(&directory);
     assert_eq!(left[1].len() as u64, u64::from(STEPS - FIRST_CHECKPOINT) * BATCH * GROUP);
@@ -135,8 +136,8 @@ fn whatever_is_killed_every_sample_that_was_finished_stays_and_stays_in_its_batc
 }
 
 #[test]
-fn groups_with_equal_rewards_are_replaced_and_counted() {
-    let folder = folder_with(include_str!("sampling_ahead/dynamic.yaml"));
+fn groups_with_zero_reward_variance_are_replaced_and_counted() {
+    let folder = folder_with(include_str!("async_rollouts/dynamic.yaml"));
     let directory = finished(LocalRun::start(folder.path(), "runs"), folder.path());
     let dropped: u32 = steps(&directory).iter().map(|metrics| metrics.dropped_groups).sum();
     assert!(dropped > 0);

@@ -1,13 +1,13 @@
-//! The operator's rights: each is needed, and none is missing. It runs with those of install.yaml
-//! on a control plane of its own that writes down every request and the binding that allows it,
-//! through a whole life of a job; what is asked and what is granted have to be the same.
+//! The operator's RBAC permissions are necessary and sufficient. An operator with the permissions
+//! of install.yaml runs the complete lifecycle of a job; the audit log shows each request and the
+//! binding that allowed it, which must match the granted permissions exactly.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 use rljob_tests::files::kubernetes;
 use rljob_tests::process::wait_until;
-use rljob_tests::{Asked, Cluster, Namespace};
+use rljob_tests::{AuditedRequest, Cluster, Namespace};
 use serde_json::{Value, json};
 
 use super::operator::{
@@ -16,19 +16,19 @@ use super::operator::{
 };
 use super::pods::{bind, set_status};
 
-/// One verb of one resource in a rule.
+/// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Right {
+struct Permission {
     /// `ClusterRole` or `Role`.
     role: &'static str,
     group: String,
     resource: String,
     verb: String,
-    /// All, if it names none.
+    /// Restricts the permission to these names unless empty.
     names: Vec<String>,
 }
 
-impl Right {
+impl Permission {
     fn new(role: &'static str, group: &str, resource: &str, verb: &str) -> Self {
         Self {
             role,
@@ -39,10 +39,10 @@ impl Right {
         }
     }
 
-    /// Whether it is this one that a request was allowed by.
-    fn allowed(&self, asked: &Asked) -> bool {
+    /// Whether this permission allowed a request.
+    fn allowed(&self, asked: &AuditedRequest) -> bool {
         let same = (&self.group, &self.resource) == (&asked.group, &asked.resource);
-        // An apply that makes the object is authorized for both.
+        // An apply that creates the object is authorized for both verbs.
         let verb = self.verb == asked.verb
             || (self.verb == "create" && asked.verb == "patch" && asked.code == 201);
         let named = self.names.is_empty() || self.names.contains(&asked.name);
@@ -61,8 +61,8 @@ fn texts(values: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Every right of the operator's role of that kind, as it is installed.
-fn granted(cluster: &Cluster, role: &'static str) -> Vec<Right> {
+/// All permissions of the operator's role of this kind.
+fn granted(cluster: &Cluster, role: &'static str) -> Vec<Permission> {
     let object = cluster
         .kubectl()
         .in_namespace("rljob-system")
@@ -72,9 +72,9 @@ fn granted(cluster: &Cluster, role: &'static str) -> Vec<Right> {
     for rule in object["rules"].as_array().unwrap() {
         for group in texts(&rule["apiGroups"]) {
             for resource in texts(&rule["resources"]) {
-                let right = |verb: &String| Right {
+                let right = |verb: &String| Permission {
                     names: texts(&rule["resourceNames"]),
-                    ..Right::new(role, &group, &resource, verb)
+                    ..Permission::new(role, &group, &resource, verb)
                 };
                 rights.extend(texts(&rule["verbs"]).iter().map(right));
             }
@@ -83,17 +83,26 @@ fn granted(cluster: &Cluster, role: &'static str) -> Vec<Right> {
     rights
 }
 
-/// Says that an engine's container was started again since its gate was opened; the operator closes
-/// it.
+/// Sets the status of an engine whose container restarted after its gate was opened; the operator
+/// closes the gate.
 fn restart_engine(namespace: &Namespace) {
     let engine = "sample-inference-0";
     let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
-    let container = json!({"name": "inference", "image": "", "imageID": "", "containerID": "containerd://c2", "ready": true, "restartCount": 1, "state": running});
-    let gate = json!({"type": "rljob.dev/weights-synced", "status": "True", "message": "container containerd://c1 holds weights of the run"});
+    let container = json!({
+        "name": "inference", "image": "", "imageID": "", "containerID": "containerd://c2",
+        "ready": true, "restartCount": 1, "state": running,
+    });
+    let gate = json!({
+        "type": "rljob.dev/weights-synced", "status": "True",
+        "message": "container containerd://c1 holds weights of the run",
+    });
     set_status(
         namespace,
         engine,
-        &json!({"startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [gate], "containerStatuses": [container]}),
+        &json!({
+            "startTime": "2026-01-01T00:00:00Z", "phase": "Running", "conditions": [gate],
+            "containerStatuses": [container],
+        }),
     );
     let path = ".status.conditions[?(@.type=='rljob.dev/weights-synced')].status";
     wait_until("the engine's gate to be closed", LIMIT, || {
@@ -102,7 +111,7 @@ fn restart_engine(namespace: &Namespace) {
     .unwrap();
 }
 
-/// Lets a pod be one that nobody ends; the operator removes it.
+/// Deletes a pod that no kubelet terminates; the operator force-deletes it.
 fn lose(namespace: &Namespace, pod: &str) {
     bind(namespace, pod);
     let uid = || field(namespace, &format!("pod/{pod}"), ".metadata.uid");
@@ -115,12 +124,12 @@ fn lose(namespace: &Namespace, pod: &str) {
     wait_until("another pod in the lost one's place", LIMIT, replaced).unwrap();
 }
 
-/// From the start of a job to the end of its children.
+/// Runs the lifecycle from the start of a job to the deletion of its children.
 fn live(namespace: &Namespace) {
     wait_for_pods(namespace, 3);
     restart_engine(namespace);
     lose(namespace, "sample-trainer-0");
-    // The second suspension's event is told as the first was.
+    // The second suspension creates a separate event.
     for _ in 0..2 {
         patch(namespace, &json!({"suspend": true}));
         wait_for_condition(namespace, "Suspended");
@@ -136,7 +145,7 @@ fn live(namespace: &Namespace) {
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
 }
 
-fn can(cluster: &Cluster, right: &Right) -> bool {
+fn can(cluster: &Cluster, right: &Permission) -> bool {
     let (resource, subresource) = right.resource.split_once('/').unwrap_or((&right.resource, ""));
     let mut kubectl = Command::new(kubernetes("kubectl").unwrap());
     kubectl.arg("--kubeconfig").arg(cluster.kubeconfig()).args([
@@ -148,12 +157,12 @@ fn can(cluster: &Cluster, right: &Right) -> bool {
         ACCOUNT,
     ]);
     kubectl.arg(format!("--subresource={subresource}"));
-    // It exits with 1 where the answer is no.
+    // kubectl exits with 1 if the answer is no.
     String::from_utf8_lossy(&kubectl.output().unwrap().stdout).trim() == "yes"
 }
 
-/// Takes one right away and lets a job start, which must not; gives what the job says.
-fn without(cluster: &Cluster, right: &Right) -> String {
+/// Removes one permission, starts a job, and returns the message of its condition `Stalled`.
+fn without(cluster: &Cluster, right: &Permission) -> String {
     let kubectl = cluster.kubectl();
     let role = kubectl.get(&["clusterrole/rljob-operator"]).unwrap();
     let mut rules = role["rules"].clone();
@@ -179,17 +188,24 @@ fn without(cluster: &Cluster, right: &Right) -> String {
     wait_until("the right to be gone", LIMIT, || Ok(!can(cluster, right))).unwrap();
     let namespace = namespace_in(cluster, "without", &json!({}));
     wait_for_condition(&namespace, "Stalled");
-    let words =
+    let message =
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
     replace(&role["rules"]);
     wait_until("the right to be back", LIMIT, || Ok(can(cluster, right))).unwrap();
-    words
+    message
 }
 
-/// Who checks owner references learns of new kinds only now and then.
+/// The admission plugin discovers new kinds with a delay.
 fn wait_for_owners(cluster: &Cluster) {
-    let owner = json!({"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "x", "uid": "x", "controller": true, "blockOwnerDeletion": true});
-    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "ownerReferences": [owner]}}).to_string();
+    let owner = json!({
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "x", "uid": "x",
+        "controller": true, "blockOwnerDeletion": true,
+    });
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "x", "ownerReferences": [owner]},
+    })
+    .to_string();
     let known = || {
         cluster
             .kubectl()
@@ -200,7 +216,7 @@ fn wait_for_owners(cluster: &Cluster) {
 }
 
 #[test]
-fn every_right_is_needed_and_none_is_missing() {
+fn permissions_are_necessary_and_sufficient() {
     let cluster = Cluster::start_strict(ACCOUNT).unwrap();
     operator::install(&cluster.kubectl()).unwrap();
     super::install_crd(&cluster.kubectl()).unwrap();
@@ -209,18 +225,19 @@ fn every_right_is_needed_and_none_is_missing() {
     let namespace = namespace_in(&cluster, "rights", &json!({"spec": {"drainTimeoutSeconds": 1}}));
     live(&namespace);
 
-    let asked = cluster.asked().unwrap();
-    let granted: Vec<Right> =
+    let asked = cluster.audited_requests().unwrap();
+    let granted: Vec<Permission> =
         ["ClusterRole", "Role"].into_iter().flat_map(|role| granted(&cluster, role)).collect();
-    let strangers: BTreeSet<&Asked> =
+    let unauthorized: BTreeSet<&AuditedRequest> =
         asked.iter().filter(|asked| !granted.iter().any(|right| right.allowed(asked))).collect();
-    assert_eq!(strangers, BTreeSet::new(), "no right of the operator's own allows these");
-    let mut unused: Vec<&Right> =
+    assert_eq!(unauthorized, BTreeSet::new(), "requests without a matching permission");
+    let mut unused: Vec<&Permission> =
         granted.iter().filter(|right| !asked.iter().any(|asked| right.allowed(asked))).collect();
-    // That of owners is asked for by no request, but on the way of one.
-    let finalizers = Right::new("ClusterRole", "rljob.dev", "rljobs/finalizers", "update");
+    // No request uses the finalizers permission directly; the admission plugin checks it for owner
+    // references.
+    let finalizers = Permission::new("ClusterRole", "rljob.dev", "rljobs/finalizers", "update");
     unused.retain(|right| **right != finalizers);
-    assert_eq!(unused, Vec::<&Right>::new(), "nothing needs these");
+    assert_eq!(unused, Vec::<&Permission>::new(), "unused permissions");
     let places: BTreeSet<&str> = asked
         .iter()
         .filter(|asked| !matches!(asked.verb.as_str(), "list" | "watch"))
@@ -229,20 +246,26 @@ fn every_right_is_needed_and_none_is_missing() {
     assert_eq!(
         places,
         [namespace.name.as_str(), "rljob-system"].into(),
-        "it reaches into the namespaces of its jobs and its own only"
+        "requests outside the namespaces of the operator and its jobs"
     );
 
-    let creates = |right: &&Right| {
+    let creates = |right: &&Permission| {
         right.role == "ClusterRole" && right.verb == "create" && right.group != "events.k8s.io"
     };
     for right in granted.iter().filter(creates) {
-        let words = without(&cluster, right);
+        let message = without(&cluster, right);
         assert!(
-            words.contains(&format!("cannot create resource \"{}\"", right.resource)),
-            "without {right:?}: {words}"
+            message.contains(&format!("cannot create resource \"{}\"", right.resource)),
+            "without {right:?}: {message}"
         );
     }
-    let words = without(&cluster, &finalizers);
-    assert!(words.contains("cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"), "{words}");
+    let message = without(&cluster, &finalizers);
+    assert!(
+        message.contains(
+            "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set \
+                finalizers on",
+        ),
+        "{message}",
+    );
     drop(operator);
 }
