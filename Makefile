@@ -1,10 +1,10 @@
-# The commands of this project. CI runs `make test`; every target may be run again at any time and leaves nothing running.
+# Commands of this project. CI runs `make test`. Every target can be repeated and leaves no process running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e e2e-sglang chaos bench docs
 
-# Test clusters need root. Where make is run by another user, cargo starts the test programs through sudo.
+# Test clusters require root; for other users, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
-# All of them name the whole workspace: with one selection of packages, cargo builds each dependency once.
+# All targets select the whole workspace, so that cargo resolves features once and builds each dependency once.
 CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
 
 CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
@@ -12,7 +12,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install what building and testing need: packages, libtorch, a Kubernetes, SGLang for the CPU, an S3 server
+setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install requirements: packages, libtorch, Kubernetes, SGLang for the CPU, an S3 server
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -26,11 +26,11 @@ setup-sglang:
 setup-s3:
 	tests/s3/build.sh >/dev/null
 
-quickstart: setup-libtorch ## Teach a tiny model arithmetic with GRPO on this machine (minutes)
+quickstart: setup-libtorch ## Train a tiny model on arithmetic with GRPO on this machine (minutes)
 	cargo build --release --locked --workspace --bins
 	manifests/samples/quickstart.sh
 
-test: setup lint build unit e2e docs ## Check and test everything: lints, unit, parity and control-plane tests, runs on this machine and on a real Kubernetes
+test: setup lint build unit e2e docs ## Run all checks: lints, unit, parity and control-plane tests, local runs, jobs on a real Kubernetes
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
@@ -43,18 +43,18 @@ build: setup-libtorch
 unit: setup build
 	$(CARGO_TEST) -- --skip e2e::
 
-e2e: setup build ## Run jobs on a real Kubernetes of two nodes on this machine, one of them under faults
+e2e: setup build ## Run jobs on a real two-node Kubernetes on this machine, one of them under fault injection
 	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
-chaos: setup build ## Let jobs fail on two nodes for CHAOS_MINUTES (30) by the seed CHAOS_SEED, on engines of CHAOS_ENGINE; prints `chaos: F faults, V violations`
+chaos: setup build ## Inject faults into jobs on two nodes for CHAOS_MINUTES (30) from CHAOS_SEED with engines of CHAOS_ENGINE
 	$(CHAOS)
 
-e2e-sglang: setup build ## Run jobs on the real SGLang in pods, on the CPU, one of them under faults (minutes; not part of `make test`)
+e2e-sglang: setup build ## Run jobs with the real SGLang on the CPU in pods, one under fault injection (not part of `make test`)
 	$(CARGO_TEST) --test integration e2e::sglang:: -- --nocapture
 	CHAOS_ENGINE=SGLang CHAOS_MINUTES=0 CHAOS_SEED=2 $(CHAOS)
 
-bench: setup ## Measure on 2 cores against peers, in turn; prints `bench NAME RATIO AIM holds|short` (RLJOB_PYTHON names the peers' Python)
+bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGET holds|short` (peers run in RLJOB_PYTHON)
 	tests/kubeflow/build.sh >/dev/null
 	cargo bench --workspace --locked --bench '*' --no-run
 	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked --bench '*'

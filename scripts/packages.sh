@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Debian packages, but only for what is missing.   usage: packages.sh WHAT=PACKAGE ...
-# WHAT is a program's name, or the absolute path of a file or folder that the package brings.
+# Installs missing Debian packages.   usage: packages.sh FILE=PACKAGE ...
+# FILE is a program's name or the absolute path of a file or folder of the package.
 set -euo pipefail
 missing=()
 for pair in "$@"; do
@@ -11,7 +11,7 @@ for pair in "$@"; do
     esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-command -v apt-get >/dev/null || { echo "setup: please install what Debian calls: ${missing[*]}" >&2; exit 1; }
+command -v apt-get >/dev/null || { echo "setup: install these Debian packages: ${missing[*]}" >&2; exit 1; }
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo)
 echo "setup: installing ${missing[*]}" >&2

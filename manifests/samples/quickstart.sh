@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes the quick start's data and runs quickstart.yaml with the release binaries; needs nothing but them and Python 3.
+# Generates the quick start's data and runs quickstart.yaml. Requires the release binaries and Python 3.
 #
 #   quickstart.sh [PROGRAMS]      PROGRAMS: folder of the binaries, default target/release
 #
-# A run that was interrupted goes on; one that has finished is run again from the start. The last line is
+# An interrupted run resumes; a finished one is repeated from the start. The last line of the output is
 #   quickstart: accuracy FIRST -> LAST, STEPS steps, SECONDS s
-# with the accuracy of sampled answers before the first and after the last GRPO step, and the time that both jobs took now.
+# with the accuracy of sampled answers before the first and after the last GRPO step, and the duration of both jobs.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -13,18 +13,12 @@ use crate::api::Api;
 use crate::audit::{self, AuditedRequest};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
-use crate::node::Node;
+use crate::node::{API_ADDRESS, DNS_ADDRESS, Node};
 use crate::pki::Authority;
 use crate::process::wait_until;
 use crate::procfs::{self, PodProcess};
 use crate::sandbox::{Program, Sandbox};
 use crate::{files, image};
-
-/// Cluster IP of the Service `kubernetes`, assigned to the sandbox's loopback interface, so that
-/// pods reach the API server without kube-proxy.
-pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// Address of the cluster DNS server.
-pub const DNS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 

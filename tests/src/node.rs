@@ -4,6 +4,7 @@
 //! bridge. In a shared cgroup tree, each kubelet would kill the pods of the others as orphans.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -11,13 +12,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::cluster::{API_ADDRESS, DNS_ADDRESS};
 use crate::files;
 use crate::image::Image;
 use crate::pki::Authority;
 use crate::process::{run, wait_until};
 use crate::sandbox::Sandbox;
 
+/// Cluster IP of the Service `kubernetes`, assigned to the sandbox's loopback interface, so that
+/// pods reach the API server without kube-proxy.
+pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+/// Address of the cluster DNS server.
+pub const DNS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 /// Folder of Debian's package containernetworking-plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes the quick start's tiny model folder and its data: two-digit additions, one character a token.
+"""Writes the quick start's model folder and data: two-digit additions, one token per character.
 
     make_data.py FOLDER
 
     FOLDER/model/config.json, tokenizer.json, tokenizer_config.json   a Llama of 0.4M parameters, without weights
-    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right 30 % of the time
-    FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the right answers, which only the reward sees
-    FOLDER/test.jsonl      the same for sums that are in neither of the other files
+    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right in 30 % of the cases
+    FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the correct answers, used by the reward only
+    FOLDER/test.jsonl      held-out sums
 
-The output depends on nothing but this file: the generator's seed is fixed. Only the standard library is used.
+The output is deterministic: the generator's seed is fixed. Only the standard library is used.
 """
 
 import json

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 
-use super::faults::Fault;
 use crate::sglang;
 
 /// Engine of all jobs of a chaos run.
@@ -65,11 +64,11 @@ impl Engine {
             .replace(", deterministic: true", "")
     }
 
-    /// Whether jobs on this engine receive a fault: all faults, or for SGLang only those that
+    /// Whether jobs on this engine receive faults of a target: all faults, or for SGLang only those that
     /// affect its communication with the run.
-    pub(super) fn applies_to(&self, fault: &Fault) -> bool {
+    pub(super) fn applies_to(&self, target: &str) -> bool {
         *self == Self::Embedded
-            || ["engine", "engine pod", "learner", "coordinator"].contains(&fault.target)
+            || ["engine", "engine pod", "learner", "coordinator"].contains(&target)
     }
 
     /// Number of faults of a job.

@@ -15,8 +15,6 @@ use super::schedule::{Injection, Schedule};
 use super::testbed::{JOB, Testbed};
 use crate::process::wait_until;
 
-/// Steps of every job (job.yaml).
-pub(super) const STEPS: usize = 60;
 /// Time limit of a job without faults.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Period without writes that is required of a succeeded job.

@@ -7,8 +7,7 @@ use std::path::Path;
 use rljob_crds::names::{CHECKPOINTS_DIR, METRICS_FILE, WEIGHTS_DIR};
 use serde_json::Value;
 
-use super::job::STEPS;
-use super::testbed::{COORDINATOR, LEARNER, Testbed};
+use super::testbed::{COORDINATOR, LEARNER, STEPS, Testbed};
 
 /// A phase of a job.
 pub(super) struct Phase {

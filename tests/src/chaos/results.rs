@@ -12,7 +12,7 @@ use rljob_crds::names::{
 };
 use serde_json::Value;
 
-use super::job::STEPS;
+use super::testbed::STEPS;
 use crate::process::run;
 
 /// Bound on the difference between the engine's and the learner's log-probabilities in fp32. A

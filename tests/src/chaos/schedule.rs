@@ -76,7 +76,8 @@ impl fmt::Display for Injection {
 impl Schedule {
     /// Creates the schedule from the faults that apply to the testbed's engine.
     pub(super) fn new(seed: u64, testbed: &Testbed) -> Self {
-        let faults = FAULTS.iter().filter(|fault| testbed.engine.applies_to(fault)).collect();
+        let faults =
+            FAULTS.iter().filter(|fault| testbed.engine.applies_to(fault.target)).collect();
         Self {
             seed,
             faults,

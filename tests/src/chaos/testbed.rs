@@ -25,6 +25,8 @@ use crate::{Api, Cluster, procfs, rootfs, sglang};
 const IMAGE: &str = "docker.io/library/rljob:latest";
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
+/// Steps of every job (job.yaml).
+pub(super) const STEPS: usize = 60;
 /// Name of every job.
 pub(super) const JOB: &str = "chaos";
 

@@ -21,7 +21,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -30,11 +30,15 @@ use crate::cluster::Cluster;
 
 mod call;
 pub mod faults;
+mod response;
 mod stale_reads;
 mod watches;
 
 pub use call::{Call, Verb};
 pub use faults::{Effect, Fault};
+
+use response::error_response;
+use watches::Reads;
 
 /// Size limit of request and response bodies.
 const BODY_LIMIT: usize = 64 << 20;
@@ -50,14 +54,6 @@ pub struct Write {
     pub version: String,
     /// Whether the resourceVersion changed; a no-op apply does not change it.
     pub changed: bool,
-}
-
-/// Source of reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Reads {
-    /// resourceVersion of stale reads; `None` for current reads.
-    past: Option<String>,
-    hold_watches: bool,
 }
 
 struct Shared {
@@ -198,25 +194,6 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         .into_response(),
         _ => answer,
     }
-}
-
-/// An error response in the API server's format.
-fn error_response(code: u16, what: &impl ToString) -> Response {
-    let reason = match code {
-        404 => "NotFound",
-        409 => "Conflict",
-        410 => "Expired",
-        422 => "Invalid",
-        429 => "TooManyRequests",
-        503 => "ServiceUnavailable",
-        _ => "InternalError",
-    };
-    let status = json!({
-        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-        "reason": reason, "code": code, "message": format!("injected: {}", what.to_string()),
-    });
-    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (code, [(header::CONTENT_TYPE, "application/json")], status.to_string()).into_response()
 }
 
 async fn forward(shared: &Shared, call: &Call, request: Request) -> Result<Response> {

@@ -8,7 +8,8 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
-use super::{Call, Verb, error_response};
+use super::call::{Call, Verb};
+use super::response::error_response;
 use crate::api::Api;
 
 /// Resources that are always read at their current version.

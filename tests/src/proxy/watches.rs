@@ -9,7 +9,13 @@ use futures::{Stream, StreamExt, stream};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::Reads;
+/// Source of reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reads {
+    /// resourceVersion of stale reads; `None` for current reads.
+    pub(super) past: Option<String>,
+    pub(super) hold_watches: bool,
+}
 
 /// Capacity of the queue of events to the client.
 const QUEUE: usize = 64;
