@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::desired::{Resources, Role, meta};
-use crate::validate::ValidatedJob;
+use crate::validate::Job;
 
 /// Kind of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +139,7 @@ fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
 }
 
 /// Names of the children that can be read: all but the Secret.
-pub fn readable(job: &ValidatedJob) -> Vec<ChildName> {
+pub fn readable(job: &Job) -> Vec<ChildName> {
     let mut names = vec![
         (Kind::ConfigMap, meta::config_map_name(job)),
         (Kind::NetworkPolicy, job.name.clone()),
@@ -154,7 +154,7 @@ pub fn readable(job: &ValidatedJob) -> Vec<ChildName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::Wanted;
+    use crate::decide::WantedRoles;
     use crate::desired::tokens::TokenKey;
     use crate::desired::{Pinned, Settings, Tokens, build};
     use crate::validate::test_support::validated;
@@ -165,7 +165,7 @@ mod tests {
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
         let resources = build(
             &job,
-            Wanted::Everything,
+            WantedRoles::Everything,
             &Settings { image: "rljob:7".to_owned() },
             &tokens,
             &Pinned::default(),

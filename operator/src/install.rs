@@ -1,29 +1,32 @@
-//! The manifests that install the operator, `manifests/install.yaml`: what it may do is written
-//! here, and nothing else is.
+//! Manifests that install the operator (`manifests/install.yaml`), with all of its permissions.
 //!
-//! It may delete only what it makes, at the end of `ttlSecondsAfterFinished`, and pods, which else
-//! go with their StatefulSet's size; it reads no Secret but its own key.
+//! The operator can delete only objects that it creates, and pods. It can get only one Secret, its
+//! token key.
 
 use serde_json::{Value, json};
 
-/// Name of the operator's objects, and its pods' `app.kubernetes.io/name`.
-pub const OPERATOR_NAME: &str = "rljob-operator";
-/// Namespace that the operator is installed in.
+use crate::desired::meta::OPERATOR_NAME;
+
+/// Namespace of the operator.
 pub const OPERATOR_NAMESPACE: &str = "rljob-system";
-/// Secret that holds the key of all tokens; made by the operator when it starts for the first time.
+/// Secret with the token key. The operator creates it at its first start.
 pub const TOKEN_KEY_SECRET: &str = "rljob-operator-token-key";
-/// Image of the operator and of every role that names none.
+/// Image of the operator, and of roles without an image.
 pub const DEFAULT_IMAGE: &str = "rljob:latest";
 /// Port of `/metrics`, `/healthz` and `/readyz`.
 pub const METRICS_PORT: u16 = 8082;
 
-/// Every manifest, in the order in which it is to be applied.
+/// Every manifest, in the order of application.
 pub fn manifests(image: &str) -> Vec<Value> {
     vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": OPERATOR_NAMESPACE,
-            "labels": { "app.kubernetes.io/name": OPERATOR_NAME, "pod-security.kubernetes.io/enforce": "restricted" } } }),
-        // Plain data with text keys; its serialization has no way to fail.
+            "labels": {
+                "app.kubernetes.io/name": OPERATOR_NAME,
+                "pod-security.kubernetes.io/enforce": "restricted",
+            },
+        } }),
+        // Plain data with text keys always serializes.
         serde_json::to_value(rljob_crds::crd()).unwrap_or_default(),
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(true) }),
         cluster_role(),
@@ -36,14 +39,14 @@ pub fn manifests(image: &str) -> Vec<Value> {
     ]
 }
 
-/// The manifests as one YAML text.
+/// The manifests as one YAML document stream.
 ///
 /// # Errors
-/// If a manifest cannot be written as YAML.
+/// If a manifest cannot be serialized.
 pub fn yaml(image: &str) -> Result<String, serde_yaml::Error> {
-    let mut text = String::from(
-        "# Installs the rljob operator. Written by `UPDATE=1 cargo test -p rljob-operator install`.\n",
-    );
+    let mut text = "# Installs the rljob operator. \
+        Written by `UPDATE=1 cargo test -p rljob-operator install`.\n"
+        .to_owned();
     for manifest in manifests(image) {
         text.push_str("---\n");
         text.push_str(&serde_yaml::to_string(&manifest)?);
@@ -62,33 +65,58 @@ fn metadata(namespaced: bool) -> Value {
 
 fn cluster_role() -> Value {
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
-    json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata(false), "rules": [
+    let managed = ["get", "list", "watch", "create", "patch", "delete"];
+    let rules = [
         rule("rljob.dev", &["rljobs"], &["list", "watch"]),
         rule("rljob.dev", &["rljobs/status"], &["update"]),
-        // An owner reference with blockOwnerDeletion needs this where owner references are checked.
+        // For owner references with blockOwnerDeletion, where admission checks them.
         rule("rljob.dev", &["rljobs/finalizers"], &["update"]),
-        rule("apps", &["statefulsets"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("networking.k8s.io", &["networkpolicies"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["configmaps"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("apps", &["statefulsets"], &managed),
+        rule("", &["services"], &managed),
+        rule("networking.k8s.io", &["networkpolicies"], &managed),
+        rule("policy", &["poddisruptionbudgets"], &managed),
+        rule("", &["configmaps"], &managed),
         rule("", &["secrets"], &["create", "patch", "delete"]),
-        // Deletes pods that nobody ends, and those of engines that hang.
+        // Deletes pods stuck in Terminating, and pods of hung engines.
         rule("", &["pods"], &["list", "watch", "delete"]),
-        // Readiness gates of engines.
+        // Sets readiness gates of engines.
         rule("", &["pods/status"], &["patch"]),
         rule("events.k8s.io", &["events"], &["create"]),
-    ] })
+    ];
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": metadata(false),
+        "rules": rules,
+    })
 }
 
-/// In the operator's own namespace: reading one Secret by name, creating which is in the
-/// ClusterRole; and the Lease of its leader. What creates an object cannot be restricted to a name.
+/// Permissions in the operator's namespace: the token key and the Lease. Creation cannot be
+/// restricted to a name; Secrets are created with the ClusterRole.
 fn own_role() -> Value {
-    json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata(true), "rules": [
-        { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [TOKEN_KEY_SECRET], "verbs": ["get"] },
-        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [OPERATOR_NAME], "verbs": ["get", "update"] },
-        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
-    ] })
+    let named = |group: &str, resource: &str, name: &str, verbs: &[&str]| {
+        json!({
+            "apiGroups": [group],
+            "resources": [resource],
+            "resourceNames": [name],
+            "verbs": verbs,
+        })
+    };
+    let rules = [
+        named("", "secrets", TOKEN_KEY_SECRET, &["get"]),
+        named("coordination.k8s.io", "leases", OPERATOR_NAME, &["get", "update"]),
+        json!({
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "verbs": ["create"],
+        }),
+    ];
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata(true),
+        "rules": rules,
+    })
 }
 
 fn binding(role: &str, namespaced: bool) -> Value {
@@ -97,51 +125,83 @@ fn binding(role: &str, namespaced: bool) -> Value {
         "kind": format!("{role}Binding"),
         "metadata": metadata(namespaced),
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": OPERATOR_NAME },
-        "subjects": [{ "kind": "ServiceAccount", "name": OPERATOR_NAME, "namespace": OPERATOR_NAMESPACE }],
+        "subjects": [{
+            "kind": "ServiceAccount",
+            "name": OPERATOR_NAME,
+            "namespace": OPERATOR_NAMESPACE,
+        }],
     })
 }
 
 fn deployment(image: &str) -> Value {
     let labels = json!({ "app.kubernetes.io/name": OPERATOR_NAME });
-    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" }, "periodSeconds": 10, "timeoutSeconds": 5 });
+    let affinity = json!({
+        "weight": 100,
+        "podAffinityTerm": {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": { "matchLabels": labels },
+        },
+    });
+    let pod = json!({
+        "serviceAccountName": OPERATOR_NAME,
+        // The default toleration keeps a pod on a lost node for 300 s.
+        "tolerations": crate::desired::brief_tolerations(),
+        "affinity": { "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [affinity],
+        } },
+        "securityContext": crate::desired::pod_security(),
+        "containers": [container(image)],
+    });
     json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(true), "spec": {
-        // A leader and a stand-by; a Lease says which is which.
+        // A leader and a standby.
         "replicas": 2,
         "strategy": { "type": "RollingUpdate" },
         "selector": { "matchLabels": labels },
-        "template": {
-            "metadata": { "labels": labels },
-            "spec": {
-                "serviceAccountName": OPERATOR_NAME,
-                // Kubernetes would leave it on a lost node for 300 s.
-                "tolerations": crate::desired::brief_tolerations(),
-                "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
-                    "weight": 100, "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": labels } },
-                }] } },
-                "securityContext": crate::desired::pod_security(),
-                "containers": [{
-                    "name": "operator",
-                    "image": image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["/usr/local/bin/rljob-operator", format!("--image={image}"), format!("--listen=0.0.0.0:{METRICS_PORT}"), "--leader-elect"],
-                    "ports": [{ "name": "metrics", "containerPort": METRICS_PORT }],
-                    "readinessProbe": probe("/readyz"),
-                    "livenessProbe": probe("/healthz"),
-                    "resources": { "requests": { "cpu": "100m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
-                    "securityContext": crate::desired::container_security(),
-                }],
-            },
-        },
+        "template": { "metadata": { "labels": labels }, "spec": pod },
     } })
 }
 
+fn container(image: &str) -> Value {
+    let probe = |path: &str| {
+        json!({
+            "httpGet": { "path": path, "port": "metrics" },
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+        })
+    };
+    json!({
+        "name": "operator",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [
+            "/usr/local/bin/rljob-operator",
+            format!("--image={image}"),
+            format!("--listen=0.0.0.0:{METRICS_PORT}"),
+            "--leader-elect",
+        ],
+        "ports": [{ "name": "metrics", "containerPort": METRICS_PORT }],
+        "readinessProbe": probe("/readyz"),
+        "livenessProbe": probe("/healthz"),
+        "resources": {
+            "requests": { "cpu": "100m", "memory": "64Mi" },
+            "limits": { "memory": "256Mi" },
+        },
+        "securityContext": crate::desired::container_security(),
+    })
+}
+
 fn disruption_budget() -> Value {
-    json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(true), "spec": {
-        "minAvailable": 1,
-        // One that cannot start keeps no node from being drained.
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": { "matchLabels": { "app.kubernetes.io/name": OPERATOR_NAME } },
-    } })
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(true),
+        "spec": {
+            "minAvailable": 1,
+            // A pod that cannot start does not block the drain of its node.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": { "matchLabels": { "app.kubernetes.io/name": OPERATOR_NAME } },
+        },
+    })
 }
 
 fn service() -> Value {
@@ -156,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_manifests_are_what_the_code_says() {
+    fn the_committed_manifests_are_up_to_date() {
         let path =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/install.yaml");
         let yaml = yaml(DEFAULT_IMAGE).unwrap();
@@ -171,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_may_delete_only_what_it_makes_and_read_no_secret_but_its_key() {
+    fn the_operator_can_delete_only_its_objects_and_get_only_its_token_key() {
         let role = cluster_role();
         for rule in role["rules"].as_array().unwrap() {
             let verbs = rule["verbs"].as_array().unwrap();

@@ -1,18 +1,20 @@
-//! Leader election by a Lease, as Kubernetes's own controllers do it: of several operators one
-//! writes.
+//! Leader election by a Lease, as in Kubernetes controllers: one of several operators writes.
 //!
 //! ```text
-//!  stand-by ── nobody holds it, or its holder has not renewed it for 15 s ─▶ leader ── not renewed for 10 s, or somebody else's ─▶ stand-by
+//!          not held, or not renewed by its holder for 15 s
+//!  standby ───────────────────────────────────────────────▶ leader
+//!          ◀───────────────────────────────────────────────
+//!          not renewed for 10 s, or held by another operator
 //! ```
-//! Every write of the Lease is a compare-and-set, so that of two that try one wins. Nobody's clock
-//! is read but one's own: a holder is late if the Lease has not changed for as long as it says,
-//! counted from when the change was seen. A leader counts from before its request; so it stops
-//! before another may start.
 //!
-//! A Lease cannot stop a write that is under way: each carries the UID and version of what it is
-//! for. But no write begins when the time is up ([`Term`]), whatever task is behind: a process that
-//! was paused finds its term over before it has learned of its successor. Why this is not a
-//! library: docs/decisions/0008.
+//! Every write of the Lease is a compare-and-set, so one candidate wins. Clocks of other operators
+//! are not read: a holder is late if the Lease has not changed for its own duration since the
+//! change was observed. A leader's term starts before its request, so it stops before another
+//! operator starts.
+//!
+//! A Lease cannot stop a write in progress; writes name the UID and version of their object. No
+//! task starts a write after the end of the [`Term`], so a process that was paused writes nothing
+//! even before it learns of its successor. docs/decisions/0008 explains why no library is used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,19 +29,19 @@ use kube::{Api, Client};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::install::OPERATOR_NAME;
+use crate::desired::meta::OPERATOR_NAME;
 use crate::token_key;
 
-/// Time without a renewal after which another may take the Lease.
+/// Time without a renewal after which another operator takes the Lease.
 const LEASE: Duration = Duration::from_secs(15);
 /// Time without a renewal after which the leader stops.
 const TERM: Duration = Duration::from_secs(10);
-/// Time between two renewals, or two looks of a stand-by.
+/// Time between renewals of a leader, and between checks of a standby.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Longest time that a request may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Until when this process may write.
+/// The time in which this process may write.
 #[derive(Clone, Debug)]
 pub struct Term {
     start: Instant,
@@ -48,22 +50,21 @@ pub struct Term {
 }
 
 impl Term {
-    /// Not begun.
-    pub fn none() -> Self {
+    /// A term that has not started.
+    pub fn inactive() -> Self {
         Self { start: Instant::now(), end: Arc::default() }
     }
 
-    /// Of an operator that has no rival.
+    /// The term of an operator without leader election.
     pub fn endless() -> Self {
         Self { start: Instant::now(), end: Arc::new(AtomicU64::new(u64::MAX)) }
     }
 
-    /// Whether it lasts.
-    pub fn lasts(&self) -> bool {
-        self.lasts_at(Instant::now())
+    pub fn is_active(&self) -> bool {
+        self.is_active_at(Instant::now())
     }
 
-    fn lasts_at(&self, now: Instant) -> bool {
+    fn is_active_at(&self, now: Instant) -> bool {
         (now.duration_since(self.start).as_millis() as u64) < self.end.load(Ordering::Acquire)
     }
 
@@ -77,16 +78,16 @@ impl Term {
     }
 }
 
-/// A candidate.
+/// A candidate for leadership.
 pub struct Elector {
     leases: Api<Lease>,
     identity: String,
     term: Term,
-    /// The Lease's newest version, and when it was first seen.
+    /// The newest version of the Lease, and the time of its first observation.
     seen: Option<(String, Instant)>,
 }
 
-/// What is to be done with the Lease.
+/// The next action on the Lease.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Create,
@@ -96,14 +97,16 @@ enum Step {
 }
 
 impl Elector {
-    /// A candidate for the Lease of the client's own namespace; `term` is set to what it achieves.
+    /// Creates a candidate for the Lease in the client's namespace. It updates `term`.
     ///
     /// # Errors
-    /// If no name can be made for it.
+    /// If no random identity can be generated.
     pub fn new(client: Client, term: Term) -> anyhow::Result<Self> {
         let host = std::env::var("HOSTNAME").unwrap_or_else(|_| OPERATOR_NAME.to_owned());
         let mut tail = [0; 4];
-        tail.copy_from_slice(&token_key::random(4).context("failed to make a candidate's name")?);
+        tail.copy_from_slice(
+            &token_key::random(4).context("failed to generate a candidate identity")?,
+        );
         Ok(Self {
             leases: Api::default_namespaced(client),
             identity: format!("{host}_{:08x}", u32::from_be_bytes(tail)),
@@ -112,18 +115,20 @@ impl Elector {
         })
     }
 
-    /// Leads whenever it can, until `stop`; `lead` is dropped at once when the Lease is lost, and
-    /// is given time to end by itself on `stop`.
+    /// Runs `lead` while the Lease is held, until `stop`. Drops `lead` when the Lease is lost, and
+    /// waits for it on `stop`.
     pub async fn run<F: Future<Output = ()>>(
         mut self,
         stop: CancellationToken,
         lead: impl Fn() -> F,
     ) {
         while stop.run_until_cancelled(self.win()).await.is_some() {
-            tracing::info!(identity = self.identity, "leading");
+            tracing::info!(identity = self.identity, "became leader");
             tokio::select! {
                 () = lead() => {}
-                () = self.keep() => tracing::warn!(identity = self.identity, "the lease is lost: all work is stopped"),
+                () = self.keep() => {
+                    tracing::warn!(identity = self.identity, "lost the lease; stopped all passes");
+                }
             }
             self.term.end();
             if stop.is_cancelled() {
@@ -141,18 +146,17 @@ impl Elector {
 
     /// Renews until the Lease is lost.
     async fn keep(&mut self) {
-        while self.term.lasts() {
+        while self.term.is_active() {
             tokio::time::sleep(PERIOD).await;
-            // One that failed has until the end of the term; one that has found another holder has
-            // none.
+            // A failed renewal is retried until the end of the term. Another holder ends the term.
             self.attempt().await;
         }
     }
 
-    /// Tries once. Says whether the Lease is held for certain.
+    /// Tries once. Returns whether the Lease is certainly held.
     async fn attempt(&mut self) -> bool {
         let before = Instant::now();
-        match tokio::time::timeout(PATIENCE, self.compare_and_set(before)).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.compare_and_set(before)).await {
             Ok(Ok(true)) => {
                 self.term.set_end(before + TERM);
                 true
@@ -162,14 +166,12 @@ impl Elector {
                 false
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "failed to renew or look at the lease");
+                tracing::warn!(%error, "failed to get or renew the lease");
                 false
             }
             Err(_) => {
-                tracing::warn!(
-                    "the API server has not answered about the lease for {} s",
-                    PATIENCE.as_secs()
-                );
+                let timeout_s = REQUEST_TIMEOUT.as_secs();
+                tracing::warn!(timeout_s, "the lease request timed out");
                 false
             }
         }
@@ -212,23 +214,23 @@ impl Elector {
         }
     }
 
-    /// The Lease as this candidate holds it, after `old`.
+    /// The spec of the Lease held by this candidate, after `old`.
     fn held(&self, old: Option<&LeaseSpec>) -> LeaseSpec {
         let now = Some(MicroTime(Timestamp::now()));
-        let again = old.filter(|old| old.holder_identity.as_deref() == Some(&self.identity));
+        let renewed = old.filter(|old| old.holder_identity.as_deref() == Some(&self.identity));
         let transitions =
-            old.and_then(|old| old.lease_transitions).unwrap_or(-1) + i32::from(again.is_none());
+            old.and_then(|old| old.lease_transitions).unwrap_or(-1) + i32::from(renewed.is_none());
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: Some(LEASE.as_secs() as i32),
-            acquire_time: again.map_or_else(|| now.clone(), |old| old.acquire_time.clone()),
+            acquire_time: renewed.map_or_else(|| now.clone(), |old| old.acquire_time.clone()),
             renew_time: now.clone(),
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
         }
     }
 
-    /// Lets a stand-by take the Lease at once.
+    /// Releases the Lease, so that a standby can take it at once.
     async fn release(&self) {
         let released = async {
             let Some(mut lease) = self.leases.get_opt(OPERATOR_NAME).await? else { return Ok(()) };
@@ -242,18 +244,19 @@ impl Elector {
             spec.holder_identity = Some(String::new());
             self.leases.replace(OPERATOR_NAME, &PostParams::default(), &lease).await.map(drop)
         };
-        let released: kube::Result<()> = match tokio::time::timeout(PATIENCE, released).await {
+        let released: kube::Result<()> = match tokio::time::timeout(REQUEST_TIMEOUT, released).await
+        {
             Ok(released) => released,
-            Err(_) => return tracing::warn!("the lease was not released in time"),
+            Err(_) => return tracing::warn!("releasing the lease timed out"),
         };
         match released {
-            Ok(()) => tracing::info!(identity = self.identity, "the lease is released"),
+            Ok(()) => tracing::info!(identity = self.identity, "released the lease"),
             Err(error) => tracing::warn!(%error, "failed to release the lease"),
         }
     }
 }
 
-/// What a candidate does with the Lease that has not changed for so long.
+/// The next action of a candidate on a Lease that has not changed for a time.
 fn step(lease: Option<&LeaseSpec>, identity: &str, unchanged: Duration) -> Step {
     let Some(spec) = lease else { return Step::Create };
     match spec.holder_identity.as_deref() {
@@ -274,19 +277,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_taken_from_nobody_or_from_a_holder_who_is_late() {
+    fn a_lease_is_taken_if_it_is_free_or_its_holder_is_late() {
         let lease = |holder: &str| LeaseSpec {
             holder_identity: Some(holder.to_owned()),
             lease_duration_seconds: Some(15),
             ..LeaseSpec::default()
         };
         for (case, spec, unchanged, expected) in [
-            ("there is none", None, 0, Step::Create),
-            ("nobody has ever held it", Some(LeaseSpec::default()), 0, Step::Take),
-            ("it was released", Some(lease("")), 0, Step::Take),
-            ("one's own", Some(lease("me")), 14, Step::Renew),
-            ("another's, renewed", Some(lease("you")), 14, Step::Wait),
-            ("another's, who is late", Some(lease("you")), 15, Step::Take),
+            ("does not exist", None, 0, Step::Create),
+            ("never held", Some(LeaseSpec::default()), 0, Step::Take),
+            ("released", Some(lease("")), 0, Step::Take),
+            ("held by this candidate", Some(lease("me")), 14, Step::Renew),
+            ("held by another, renewed", Some(lease("you")), 14, Step::Wait),
+            ("held by another, late", Some(lease("you")), 15, Step::Take),
         ] {
             assert_eq!(
                 step(spec.as_ref(), "me", Duration::from_secs(unchanged)),
@@ -297,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn a_term_ends_by_itself() {
-        let term = Term::none();
+    fn a_term_expires() {
+        let term = Term::inactive();
         let now = term.start + Duration::from_secs(1);
-        assert!(!term.lasts_at(now));
+        assert!(!term.is_active_at(now));
         term.set_end(now + TERM);
-        assert!(term.lasts_at(now));
-        assert!(!term.lasts_at(now + TERM), "though nobody has said so");
-        assert!(Term::endless().lasts_at(now));
+        assert!(term.is_active_at(now));
+        assert!(!term.is_active_at(now + TERM), "the term has expired");
+        assert!(Term::endless().is_active_at(now));
     }
 }

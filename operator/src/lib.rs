@@ -1,21 +1,28 @@
-//! The RLJob controller and the `rljob` command.
+//! The RLJob controller and the `rljob` command. One pass of the controller:
 //!
 //! ```text
-//!  observe ──▶ validate ──▶ decide ──▶ status ──▶ desired ──▶ apply        one pass of the controller
-//!  client      pure         pure       pure       pure        client
+//!  validate ─▶ observe ─▶ decide ─▶ status ─▶ desired ─▶ execute
+//!  pure        client      pure      pure      pure       client
+//!              (reads)                                    (writes)
 //! ```
 //!
-//! The four pure steps know no client, no clock and no randomness: time is a parameter. [`decide`]
-//! knows roles and facts, not pods, so that `rljob run` ([`local`]) feeds it local processes as the
-//! controller feeds it cluster objects.
+//! The pure steps know no client, no clock and no randomness; time is a parameter. [`decide`] knows
+//! roles and facts, not pods, so `rljob run` ([`local`]) uses it for local processes as the
+//! controller does for cluster objects. [`pods`] derives facts, incidents and actions from the
+//! states of single pods; [`observe`] uses it, and [`execute`] performs the actions.
 //!
-//! Beside them, [`pods`] plans what the states of single pods ask for, and [`tend`] does it.
+//! All side effects on a cluster are in [`execute`]. State between passes is in [`cache`]
+//! (objects), [`poll`] (coordinators' reports) and [`memory`] (hints that a new operator rebuilds).
 //!
-//! Read in this order: [`validate`], [`decide`], [`status`], [`desired`], [`pods`], then the edges
-//! [`cache`], [`observe`], [`apply`], [`tend`], [`remove`], [`controller`], [`poll`], [`leader`],
-//! [`requests`] and [`server`].
+//! Reading order: [`controller`], then its steps [`validate`], [`observe`], [`decide`], [`status`],
+//! [`desired`], [`execute`]; then [`cache`], [`poll`], [`memory`], [`leader`], [`requests`] and
+//! [`server`].
+
+pub mod controller;
 
 pub mod validate;
+
+pub mod observe;
 
 pub mod decide;
 
@@ -23,25 +30,21 @@ pub mod status;
 
 pub mod desired;
 
-pub mod pods;
+pub mod execute;
 
-pub mod sglang;
+pub mod pods;
 
 pub mod children;
 
+pub mod context;
+
 pub mod cache;
 
-pub mod observe;
-
-pub mod apply;
-
-pub mod tend;
-
-pub mod remove;
+pub mod memory;
 
 pub mod poll;
 
-pub mod controller;
+pub mod sglang;
 
 pub mod server;
 

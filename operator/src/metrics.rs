@@ -1,6 +1,6 @@
-//! What the operator counts and measures, for `/metrics`. Labels are bounded: verbs, steps,
-//! condition types, reasons from a list that cannot grow without end; never names. Which job it is
-//! that is late, `kubectl get rljobs` shows: here stands the worst.
+//! Metrics of the operator and its jobs, for `/metrics`. Labels are bounded (verbs, steps,
+//! condition types, a limited number of reasons) and never names. Gauges over jobs have the worst
+//! value; `kubectl get rljobs` shows the job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,15 +22,14 @@ use rljob_protocol::status::{CoordinatorStatus, Phase};
 use crate::desired::Role;
 use crate::status;
 
-/// Buckets of a pass's duration, in seconds.
+/// Buckets of the duration of a pass, in seconds.
 const PASS_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 /// Buckets of the time from a failure to resumed training, in seconds.
 const RECOVERY_BUCKETS: [f64; 11] =
     [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0];
-/// Reasons that are told apart; those after are `Other`.
+/// Limit of distinct reasons; later ones are counted as `Other`.
 const REASONS: usize = 32;
 
-/// Numbers about the operator itself and its jobs.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
@@ -55,12 +54,14 @@ impl Metrics {
     /// A name that is registered twice or is not valid.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let pass =
-            HistogramOpts::new("rljob_reconcile_duration_seconds", "Seconds that a pass took.")
-                .buckets(PASS_BUCKETS.to_vec());
+        let pass = HistogramOpts::new(
+            "rljob_reconcile_duration_seconds",
+            "Duration of a pass in seconds.",
+        )
+        .buckets(PASS_BUCKETS.to_vec());
         let recovery = HistogramOpts::new(
             "rljob_recovery_seconds",
-            "Seconds from a failure of learners to resumed training, as the statuses tell.",
+            "Seconds from a failure of learners to resumed training.",
         );
         let recovery = recovery.buckets(RECOVERY_BUCKETS.to_vec());
         Ok(Self {
@@ -69,31 +70,31 @@ impl Metrics {
                 &registry,
                 counters(
                     "rljob_reconcile_errors_total",
-                    "Passes that failed, by the step that failed.",
+                    "Failed passes by failed step.",
                     "variant",
                 )?,
             )?,
             status_writes: register(
                 &registry,
-                IntCounter::new("rljob_status_writes_total", "Statuses written.")?,
+                IntCounter::new("rljob_status_writes_total", "Status writes.")?,
             )?,
             requests: register(
                 &registry,
                 counters(
                     "rljob_api_requests_total",
-                    "Requests to the API server, by verb, without those about the lease.",
+                    "Requests to the API server by verb, without leader election.",
                     "verb",
                 )?,
             )?,
             leader: register(
                 &registry,
-                IntGauge::new("rljob_leader", "1 if this operator leads, 0 if it stands by.")?,
+                IntGauge::new("rljob_leader", "1 for the leader, 0 for a standby.")?,
             )?,
             jobs: register(
                 &registry,
                 gauges(
                     "rljob_jobs",
-                    "RLJobs by state, the reason of condition Succeeded.",
+                    "RLJobs by state (reason of condition Succeeded).",
                     &["state"],
                 )?,
             )?,
@@ -101,7 +102,7 @@ impl Metrics {
                 &registry,
                 gauges(
                     "rljob_job_conditions",
-                    "RLJobs by the status of each condition.",
+                    "RLJobs by condition type and status.",
                     &["type", "status"],
                 )?,
             )?,
@@ -109,17 +110,14 @@ impl Metrics {
                 &registry,
                 counters(
                     "rljob_restarts_total",
-                    "Restarts of learners, by the failure's reason; those that do not count are `PodLost`.",
+                    "Restarts of learners by reason. `PodLost`: not counted against the budget.",
                     "reason",
                 )?,
             )?,
             incidents: register(
                 &registry,
                 IntCounterVec::new(
-                    Opts::new(
-                        "rljob_incidents_total",
-                        "Incidents of pods, as statuses tell them, by reason and role.",
-                    ),
+                    Opts::new("rljob_incidents_total", "Incidents of pods by reason and role."),
                     &["reason", "role"],
                 )?,
             )?,
@@ -128,26 +126,26 @@ impl Metrics {
                 &registry,
                 IntGauge::new(
                     "rljob_weight_version_lag_steps_max",
-                    "Steps by which the engine that is furthest behind is behind its trainers.",
+                    "Largest lag of an engine's weights behind training, in steps.",
                 )?,
             )?,
             checkpoint_age: register(
                 &registry,
                 Gauge::new(
                     "rljob_checkpoint_age_seconds_max",
-                    "Seconds since the newest checkpoint of the running job whose is oldest, or since its start.",
+                    "Largest age of the newest checkpoint of a running job, or of its start.",
                 )?,
             )?,
             registry,
         })
     }
 
-    /// Counts requests by verb.
+    /// Counter of requests by verb.
     pub fn requests(&self) -> IntCounterVec {
         self.requests.clone()
     }
 
-    /// A pass has ended, with the variant of its error if it failed.
+    /// Records a pass, with the variant of its error if it failed.
     pub fn reconciled(&self, took: Duration, error: Option<&str>) {
         self.duration.observe(took.as_secs_f64());
         if let Some(variant) = error {
@@ -155,7 +153,7 @@ impl Metrics {
         }
     }
 
-    /// A status was written over another: what happened between both is counted.
+    /// Records a status write, and the restarts, incidents and recovery between both statuses.
     pub fn status_written(&self, old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) {
         self.status_writes.inc();
         let restarts = new.attempt.saturating_sub(old.attempt);
@@ -175,7 +173,7 @@ impl Metrics {
         }
     }
 
-    /// A reason that has been seen, or one for which there is room.
+    /// The reason, or `Other` for a new one beyond the limit.
     fn bounded<'a>(&self, reason: &'a str) -> &'a str {
         let families = self.restarts.collect();
         let labels = families.iter().flat_map(MetricFamily::get_metric).flat_map(Metric::get_label);
@@ -183,18 +181,18 @@ impl Metrics {
         if known.contains(&reason) || known.len() < REASONS { reason } else { "Other" }
     }
 
-    /// The text for Prometheus: what was counted, and what the jobs and their coordinators say now.
+    /// Encodes all metrics in the Prometheus text format.
     ///
     /// # Errors
-    /// If it cannot be encoded.
+    /// If the encoding fails.
     pub fn text(
         &self,
-        leads: bool,
+        is_leader: bool,
         jobs: Option<&Store<RLJob>>,
         reports: &[CoordinatorStatus],
         now: Timestamp,
     ) -> prometheus::Result<Vec<u8>> {
-        self.leader.set(i64::from(leads));
+        self.leader.set(i64::from(is_leader));
         let statuses: Vec<RLJobStatus> = jobs
             .map(Store::state)
             .unwrap_or_default()
@@ -255,12 +253,12 @@ fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> 
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Of a pod, by its name: `<job>-<role>-<ordinal>`.
+/// Role in a pod name `<job>-<role>-<ordinal>`.
 fn role(pod: &str) -> &'static str {
     pod.rsplit('-').nth(1).and_then(Role::parse).map_or("", Role::as_str)
 }
 
-/// Seconds since the run was last ready, if it was restarting and is ready again.
+/// Seconds since the run was last ready, for the change from restarting to ready.
 fn recovery(old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) -> Option<f64> {
     let before = condition(old, CONDITION_READY)
         .filter(|ready| ready.status == "False" && ready.reason == REASON_RESTARTING)?;
@@ -269,7 +267,7 @@ fn recovery(old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) -> Option<f64>
     Some(now.duration_since(before.last_transition_time.0).as_secs_f64())
 }
 
-/// Of a job that trains.
+/// Age of the newest checkpoint of a running job, or of its start, in seconds.
 fn checkpoint_age(status: &RLJobStatus, now: Timestamp) -> Option<f64> {
     let since = status
         .checkpoint
@@ -280,7 +278,7 @@ fn checkpoint_age(status: &RLJobStatus, now: Timestamp) -> Option<f64> {
     trains.then(|| now.duration_since(since.0).as_secs_f64().max(0.0))
 }
 
-/// Of a run that makes steps: its steps less those of the oldest weights that an engine holds.
+/// Completed steps minus the step of the oldest weights of an engine, for a run that is training.
 fn weight_lag(report: &CoordinatorStatus) -> Option<i64> {
     let oldest = report
         .engines
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_are_counted_by_reason_and_the_time_until_training_goes_on_is_measured() {
+    fn restarts_are_counted_by_reason_and_recovery_is_measured() {
         let metrics = Metrics::new().unwrap();
         let restarting = status("False", REASON_RESTARTING, 2, 1);
         metrics.status_written(&status("True", "Running", 0, 0), &restarting, at(0));
@@ -348,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incident_is_counted_once_and_again_when_more_is_known() {
+    fn an_incident_is_counted_once_per_reason() {
         let metrics = Metrics::new().unwrap();
         let with = |incidents: &[(&str, &str)]| {
             let incident = |(reason, pod): &(&str, &str)| Incident {
@@ -381,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinator_cannot_make_labels_without_end() {
+    fn the_number_of_reason_labels_is_bounded() {
         let metrics = Metrics::new().unwrap();
         for number in 0..100 {
             let mut new = status("True", "Running", 1, 1);
@@ -398,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_checkpoint_and_the_oldest_weights_stand_for_all() {
+    fn weight_lag_and_checkpoint_age_have_the_worst_value() {
         let version = |text: &str| Some(text.parse().unwrap());
         let engine = |version| EngineState {
             name: "e".to_owned(),

@@ -1,13 +1,14 @@
-//! Talks to coordinators, outside of reconcile: one task a job tells it what is wanted and asks how
-//! it is, so that a slow coordinator delays nobody else's job.
+//! Communication with coordinators: one task per job sends the desired state and polls the status,
+//! so a slow coordinator delays no other job.
 //!
 //! ```text
-//!  reconcile ── order (newest wins) ─▶ task ── PUT /v1/desired, GET /v1/status ─▶ coordinator
-//!      ▲                                │
-//!      └── trigger, when it matters ────┴─▶ latest report
+//!  pass ── CoordinatorOrder ─▶ task ── PUT /v1/desired, GET /v1/status ─▶ coordinator
+//!   ▲                           │
+//!   └── ReconcileTrigger ───────┴─▶ last report
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,30 +23,39 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::pods::HUNG_SECONDS;
 
-/// Time between two questions to a coordinator.
+/// Time between two requests to a coordinator.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Longest time that an answer may take.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A change of nothing but progress triggers a pass this often: what status writes at most once a
-/// minute.
+/// Time between passes that only progress triggers. The status has progress at most once a minute.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
-/// Triggers that wait for the controller; one that finds no room is given again a second later.
+/// Capacity of the trigger queue. A trigger that does not fit is sent again after a second.
 const TRIGGERS: usize = 1024;
 
-/// What a coordinator is to be told, and where it is.
+/// Address and desired state of a coordinator.
 #[derive(Clone, PartialEq)]
-pub struct Order {
+pub struct CoordinatorOrder {
     /// UID of the coordinator pod.
     pub identity: String,
     /// Base URL.
     pub url: String,
     /// The operator's token for this job.
     pub token: String,
-    /// The level.
     pub desired: Desired,
 }
 
-/// What a coordinator said last; none if it has been asked and has not answered yet.
+impl fmt::Debug for CoordinatorOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { identity, url, token: _, desired } = self;
+        f.debug_struct("CoordinatorOrder")
+            .field("identity", identity)
+            .field("url", url)
+            .field("desired", desired)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The last report of a coordinator. Its status is `None` after a first request that failed.
 #[derive(Clone)]
 struct Report {
     identity: String,
@@ -53,7 +63,7 @@ struct Report {
 }
 
 struct Poller {
-    order: watch::Sender<Order>,
+    order: watch::Sender<CoordinatorOrder>,
     latest: Arc<Mutex<Option<Report>>>,
     _task: AbortOnDropHandle<()>,
 }
@@ -66,12 +76,12 @@ pub struct Pollers {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is guarded is replaced whole; a panic elsewhere cannot leave it half-written.
+    // Guarded values are replaced whole, so a panic cannot leave one half-written.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pollers {
-    /// No tasks yet, and the stream of jobs whose coordinator has news.
+    /// Creates an empty set of tasks, and the stream of jobs that they trigger.
     ///
     /// # Errors
     /// If the HTTP client cannot be made.
@@ -88,8 +98,8 @@ impl Pollers {
         Ok((Self { http, tasks: Mutex::default(), trigger }, triggers))
     }
 
-    /// Keeps telling the job's coordinator this, from now on.
-    pub fn order(&self, uid: &str, job: ObjectRef<RLJob>, order: Order) {
+    /// Sends an order to the job's coordinator until another one replaces it.
+    pub fn send(&self, uid: &str, job: ObjectRef<RLJob>, order: CoordinatorOrder) {
         let mut tasks = lock(&self.tasks);
         if let Some(poller) = tasks.get(uid) {
             poller.order.send_if_modified(|current| {
@@ -108,17 +118,17 @@ impl Pollers {
         );
     }
 
-    /// Says nothing more to the job's coordinator.
+    /// Ends the job's task.
     pub fn forget(&self, uid: &str) {
         lock(&self.tasks).remove(uid);
     }
 
-    /// Ends the tasks of jobs that are gone: nothing else tells of a deletion.
+    /// Ends the tasks of deleted jobs.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
         lock(&self.tasks).retain(|uid, _| exists(uid));
     }
 
-    /// What every coordinator said last.
+    /// The last status of every coordinator.
     pub fn reports(&self) -> Vec<CoordinatorStatus> {
         lock(&self.tasks)
             .values()
@@ -126,15 +136,15 @@ impl Pollers {
             .collect()
     }
 
-    /// What the coordinator of that pod UID said last.
+    /// The last status of the coordinator with this pod UID.
     pub fn report(&self, uid: &str, identity: &str) -> Option<CoordinatorStatus> {
         let tasks = lock(&self.tasks);
         let report = lock(&tasks.get(uid)?.latest).clone();
         report.filter(|report| report.identity == identity)?.status
     }
 
-    /// Whether the coordinator of that pod UID has been asked, and has answered or failed to.
-    pub fn has_asked(&self, uid: &str, identity: &str) -> bool {
+    /// Whether the coordinator with this pod UID has answered a request or failed to.
+    pub fn was_asked(&self, uid: &str, identity: &str) -> bool {
         let tasks = lock(&self.tasks);
         tasks.get(uid).is_some_and(|poller| {
             lock(&poller.latest).as_ref().is_some_and(|report| report.identity == identity)
@@ -144,27 +154,27 @@ impl Pollers {
 
 async fn poll(
     http: reqwest::Client,
-    mut orders: watch::Receiver<Order>,
+    mut orders: watch::Receiver<CoordinatorOrder>,
     latest: Arc<Mutex<Option<Report>>>,
     mut trigger: mpsc::Sender<ObjectRef<RLJob>>,
     job: ObjectRef<RLJob>,
 ) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told: Option<Order> = None;
-    let mut triggered: Option<(String, Essence, Instant)> = None;
+    let mut sent: Option<CoordinatorOrder> = None;
+    let mut triggered: Option<(String, ReconcileTrigger, Instant)> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             changed = orders.changed() => if changed.is_err() { return },
         }
         let order = orders.borrow_and_update().clone();
-        let status = match ask(&http, &order, &mut told).await {
+        let status = match exchange(&http, &order, &mut sent).await {
             Ok(status) => status,
             Err(error) => {
                 tracing::debug!(%job, %error, "the coordinator did not answer");
-                // One that was restarted in its pod knows nothing until it is told.
-                told = None;
+                // A coordinator that restarts in its pod has lost the desired state.
+                sent = None;
                 let is_first =
                     lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
                 if is_first && trigger.try_send(job.clone()).is_ok() {
@@ -173,66 +183,66 @@ async fn poll(
                 continue;
             }
         };
-        let essence =
-            Essence::of(&status, triggered.as_ref().map(|(_, essence, _)| &essence.weighted));
+        let last_weighted = triggered.as_ref().map(|(_, last, _)| &last.weighted);
+        let trigger_state = ReconcileTrigger::of(&status, last_weighted);
         *lock(&latest) = Some(Report { identity: order.identity.clone(), status: Some(status) });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
             *identity != order.identity
-                || old.state != essence.state
-                || old.weighted != essence.weighted
-                || (old.progress != essence.progress && at.elapsed() >= PROGRESS_PERIOD)
+                || old.state != trigger_state.state
+                || old.weighted != trigger_state.weighted
+                || (old.progress != trigger_state.progress && at.elapsed() >= PROGRESS_PERIOD)
         });
         if due && trigger.try_send(job.clone()).is_ok() {
-            triggered = Some((order.identity, essence, Instant::now()));
+            triggered = Some((order.identity, trigger_state, Instant::now()));
         }
     }
 }
 
-/// Tells what is wanted if the coordinator does not know it, then asks for its status.
-async fn ask(
+/// Sends the desired state if the coordinator lacks it, then gets its status.
+async fn exchange(
     http: &reqwest::Client,
-    order: &Order,
-    told: &mut Option<Order>,
+    order: &CoordinatorOrder,
+    sent: &mut Option<CoordinatorOrder>,
 ) -> reqwest::Result<CoordinatorStatus> {
-    if told.as_ref() != Some(order) {
+    if sent.as_ref() != Some(order) {
         let request = http
             .put(format!("{}/v1/desired", order.url))
             .bearer_auth(&order.token)
             .json(&order.desired);
-        let answer = request.send().await?;
-        // One that acts under a higher epoch refuses; its status says which, so that the next one
-        // is higher still.
-        if answer.status() != reqwest::StatusCode::CONFLICT {
-            answer.error_for_status()?;
-            *told = Some(order.clone());
+        let response = request.send().await?;
+        // A coordinator under a higher epoch rejects the order. Its status has that epoch, so the
+        // next assigned epoch is higher.
+        if response.status() != reqwest::StatusCode::CONFLICT {
+            response.error_for_status()?;
+            *sent = Some(order.clone());
         }
     }
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
     let status: CoordinatorStatus = request.send().await?.error_for_status()?.json().await?;
-    // A restarted container of the same pod has forgotten what it was told.
+    // A restarted container of the same pod has lost the desired state.
     if status.epoch != Some(order.desired.epoch)
         || status.generation != Some(order.desired.generation)
     {
-        *told = None;
+        *sent = None;
     }
     Ok(status)
 }
 
-/// What of a status is worth a pass of the controller.
+/// The parts of a status whose change triggers a pass.
 #[derive(PartialEq)]
-struct Essence {
+struct ReconcileTrigger {
     state: String,
-    /// Engines that hold weights of the run, or did before the update that they are in.
+    /// Engines that hold weights of the run, or held them before the update in progress.
     weighted: BTreeSet<String>,
     progress: (u32, Option<rljob_protocol::version::Version>),
 }
 
-impl Essence {
-    fn of(status: &CoordinatorStatus, before: Option<&BTreeSet<String>>) -> Self {
+impl ReconcileTrigger {
+    fn of(status: &CoordinatorStatus, last_weighted: Option<&BTreeSet<String>>) -> Self {
         let synced = status.engines.iter().any(|engine| engine.state == EngineCondition::Ready);
         let in_update = |engine: &EngineState| {
             engine.state == EngineCondition::Syncing
-                && before.is_some_and(|before| before.contains(&engine.name))
+                && last_weighted.is_some_and(|last| last.contains(&engine.name))
         };
         let weighted = status
             .engines

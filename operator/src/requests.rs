@@ -1,5 +1,5 @@
-//! What every request to the API server passes through: it is counted, and a write is refused when
-//! the operator's term as leader is over, whichever task it comes from.
+//! Client of the API server: counts requests, and rejects writes after the operator's term as
+//! leader, whichever task they come from.
 
 use axum::http::{Method, Request};
 use kube::client::{Body, ClientBuilder};
@@ -12,18 +12,18 @@ use crate::leader::Term;
 
 /// A write after the end of the term.
 #[derive(Debug, thiserror::Error)]
-#[error("this operator leads no more: the write is left to its successor")]
-pub struct Over;
+#[error("this operator is no longer the leader; its successor writes instead")]
+pub struct TermOver;
 
-/// A client whose requests are counted by verb, and which writes only while the term lasts.
+/// Creates a client that counts requests by verb and writes only during the term.
 ///
 /// # Errors
-/// A configuration that cannot be used.
+/// If the configuration is invalid.
 pub fn client(config: Config, term: Term, counter: IntCounterVec) -> kube::Result<Client> {
     let pass = move |request: Request<Body>| -> Result<Request<Body>, BoxError> {
         let verb = verb(&request);
-        if !matches!(verb, "get" | "watch") && !term.lasts() {
-            return Err(Over.into());
+        if !matches!(verb, "get" | "watch") && !term.is_active() {
+            return Err(TermOver.into());
         }
         counter.with_label_values(&[verb]).inc();
         Ok(request)
@@ -31,7 +31,7 @@ pub fn client(config: Config, term: Term, counter: IntCounterVec) -> kube::Resul
     Ok(ClientBuilder::try_from(config)?.with_layer(&FilterLayer::new(pass)).build())
 }
 
-/// The verb, as in a rule of RBAC; lists are told from single objects by nobody.
+/// The verb as in RBAC rules; `get` includes lists.
 fn verb<B>(request: &Request<B>) -> &'static str {
     match *request.method() {
         Method::GET if request.uri().query().is_some_and(|query| query.contains("watch=true")) => {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_counted_under_its_verb() {
+    fn requests_are_counted_by_verb() {
         let verbs = [
             ("GET", "/api?watch=true"),
             ("GET", "/api?limit=1"),

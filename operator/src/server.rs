@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz`, `/readyz`: the operator about itself.
+//! HTTP server of the operator: `/metrics`, `/healthz`, `/readyz`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,51 +13,50 @@ use kube::runtime::reflector::Store;
 use rljob_crds::RLJob;
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::Context;
+use crate::context::Context;
 use crate::leader::Term;
 use crate::metrics::Metrics;
 
-/// What is asked about: the operator, and its jobs while it leads.
+/// State of the endpoints: the operator's metrics, and its jobs while it leads.
 #[derive(Clone)]
 pub struct App {
     metrics: Metrics,
     term: Term,
-    work: Arc<Mutex<Option<Work>>>,
+    leader: Arc<Mutex<Option<LeaderState>>>,
 }
 
-/// What a leader works on.
+/// The jobs of a leader.
 #[derive(Clone)]
-struct Work {
+struct LeaderState {
     jobs: Store<RLJob>,
     context: Arc<Context>,
 }
 
 impl App {
-    /// An operator that has not led yet.
     pub fn new(metrics: Metrics, term: Term) -> Self {
-        Self { metrics, term, work: Arc::default() }
+        Self { metrics, term, leader: Arc::default() }
     }
 
-    /// It leads, with these jobs, until the answer is dropped.
-    pub fn leads(&self, jobs: Store<RLJob>, context: Arc<Context>) -> Leads {
-        self.set(Some(Work { jobs, context }));
-        Leads(self.clone())
+    /// Marks the operator as leader of these jobs until the guard is dropped.
+    pub fn lead(&self, jobs: Store<RLJob>, context: Arc<Context>) -> LeaderGuard {
+        self.set(Some(LeaderState { jobs, context }));
+        LeaderGuard(self.clone())
     }
 
-    fn set(&self, work: Option<Work>) {
-        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
+    fn set(&self, leader: Option<LeaderState>) {
+        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
     }
 
-    fn work(&self) -> Option<Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn leader(&self) -> Option<LeaderState> {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// An operator that leads.
+/// Ends the leader state when dropped.
 #[must_use]
-pub struct Leads(App);
+pub struct LeaderGuard(App);
 
-impl Drop for Leads {
+impl Drop for LeaderGuard {
     fn drop(&mut self) {
         self.0.set(None);
     }
@@ -66,7 +65,7 @@ impl Drop for Leads {
 /// Serves until `stop`.
 ///
 /// # Errors
-/// If the address cannot be listened on, or the listener fails.
+/// If the listener fails.
 pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> std::io::Result<()> {
     let router = Router::new()
         .route("/healthz", get(|| async { "ok" }))
@@ -77,23 +76,24 @@ pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> st
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
-/// A leader is ready once every RLJob has been seen; a stand-by is ready to take over.
+/// A leader is ready once all RLJobs are listed. A standby is always ready.
 async fn readyz(State(app): State<App>) -> (StatusCode, &'static str) {
-    match app
-        .work()
-        .map(|work| work.jobs.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok()))
-    {
-        Some(false) => (StatusCode::SERVICE_UNAVAILABLE, "the RLJobs have not been listed yet"),
+    let is_listed = |leader: LeaderState| {
+        leader.jobs.wait_until_ready().now_or_never().is_some_and(|listed| listed.is_ok())
+    };
+    match app.leader().map(is_listed) {
+        Some(false) => (StatusCode::SERVICE_UNAVAILABLE, "RLJobs are not listed yet"),
         Some(true) | None => (StatusCode::OK, "ok"),
     }
 }
 
 async fn metrics_text(State(app): State<App>) -> (StatusCode, Vec<u8>) {
-    let work = app.work();
-    let reports = work.as_ref().map(|work| work.context.pollers.reports()).unwrap_or_default();
+    let leader = app.leader();
+    let reports =
+        leader.as_ref().map(|leader| leader.context.pollers.reports()).unwrap_or_default();
     let text = app.metrics.text(
-        app.term.lasts(),
-        work.as_ref().map(|work| &work.jobs),
+        app.term.is_active(),
+        leader.as_ref().map(|leader| &leader.jobs),
         &reports,
         Timestamp::now(),
     );

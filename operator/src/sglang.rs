@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_flags_follow_the_spec_and_hold_no_key() {
-        let mut spec = validated().spec;
+        let mut spec = validated().spec.clone();
         let plain = [
             "--model-path=/models/tiny",
             "--host=0.0.0.0",

@@ -1,8 +1,8 @@
-//! The operator's key, which every job's tokens are derived from: a file, or a Secret of the
-//! operator's own namespace that it makes when it starts for the first time.
+//! Key from which the tokens of all jobs are derived: a file, or a Secret in the operator's
+//! namespace that the operator creates at its first start.
 //!
-//! The Secret is the default since it needs no step by hand and the least rights: creating, which
-//! the operator may do anyway, and reading this one by name.
+//! The Secret is the default: it needs no manual step, and few rights: the operator can create
+//! Secrets already, and it can get this one by name.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use crate::desired::tokens::TokenKey;
 use crate::install::TOKEN_KEY_SECRET;
 
-/// Bytes of a new key.
+/// Length of a new key.
 const KEY_BYTES: usize = 32;
 /// The Secret's only entry.
 const ENTRY: &str = "key";
@@ -28,13 +28,13 @@ const ENTRY: &str = "key";
 pub fn from_file(path: &Path) -> anyhow::Result<TokenKey> {
     let bytes = std::fs::read(path)
         .with_context(|| format!("failed to read the token key {}", path.display()))?;
-    TokenKey::new(bytes).with_context(|| format!("the token key {} is not usable", path.display()))
+    TokenKey::new(bytes).with_context(|| format!("the token key {} is invalid", path.display()))
 }
 
-/// Makes the Secret if there is none, and reads the key from it.
+/// Reads the key from the Secret, which is created if it does not exist.
 ///
 /// # Errors
-/// Requests that fail, or a Secret that holds no key.
+/// If a request fails, or the Secret has no key.
 pub async fn from_secret(client: &Client, namespace: &str) -> anyhow::Result<TokenKey> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match secrets
@@ -47,17 +47,18 @@ pub async fn from_secret(client: &Client, namespace: &str) -> anyhow::Result<Tok
     };
     let Some(ByteString(bytes)) = secret.data.and_then(|mut data| data.remove(ENTRY)) else {
         bail!(
-            "Secret {namespace}/{TOKEN_KEY_SECRET} has no entry `{ENTRY}`; remove it and a new key is made (running jobs then get new tokens)"
+            "Secret {namespace}/{TOKEN_KEY_SECRET} has no entry `{ENTRY}`; delete it to get a new \
+             key (running jobs then get new tokens)"
         );
     };
     TokenKey::new(bytes)
-        .with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is not usable"))
+        .with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is invalid"))
 }
 
-/// Random bytes of the operating system.
+/// Random bytes from the operating system.
 ///
 /// # Errors
-/// If it gives none.
+/// If `/dev/urandom` cannot be read.
 pub fn random(count: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; count];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -65,7 +66,7 @@ pub fn random(count: usize) -> std::io::Result<Vec<u8>> {
 }
 
 async fn create(secrets: &Api<Secret>) -> anyhow::Result<Secret> {
-    let key = random(KEY_BYTES).context("failed to draw a token key")?;
+    let key = random(KEY_BYTES).context("failed to generate a token key")?;
     let secret = Secret {
         metadata: ObjectMeta { name: Some(TOKEN_KEY_SECRET.to_owned()), ..ObjectMeta::default() },
         immutable: Some(true),
@@ -73,7 +74,7 @@ async fn create(secrets: &Api<Secret>) -> anyhow::Result<Secret> {
         ..Secret::default()
     };
     match secrets.create(&PostParams::default(), &secret).await {
-        // Another operator was faster: its key holds.
+        // Another operator has created it first.
         Err(kube::Error::Api(status)) if status.code == 409 => {
             secrets.get(TOKEN_KEY_SECRET).await.context("failed to read the token key's Secret")
         }

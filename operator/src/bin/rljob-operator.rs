@@ -1,5 +1,5 @@
-//! The operator's process: reads its key, serves metrics and health, and runs the controller, at
-//! once or whenever it is the leader; ends all on SIGTERM.
+//! Operator process: reads the token key, serves metrics and health, and runs the controller,
+//! either always or while it is the leader. Stops on SIGTERM.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use kube::runtime::events::Reporter;
 use kube::{Api, Client, Config};
 use rljob_crds::RLJob;
 use rljob_crds::names::MANAGED_BY;
-use rljob_operator::apply::Applied;
-use rljob_operator::controller::{self, Context};
+use rljob_operator::context::Context;
+use rljob_operator::controller;
 use rljob_operator::desired::Settings;
 use rljob_operator::desired::tokens::TokenKey;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
 use rljob_operator::leader::{Elector, Term};
+use rljob_operator::memory::Memory;
 use rljob_operator::metrics::Metrics;
-use rljob_operator::pods::LastSeen;
 use rljob_operator::poll::Pollers;
 use rljob_operator::requests;
 use rljob_operator::server::{self, App};
@@ -29,30 +29,30 @@ use rljob_operator::token_key;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A pass is many small allocations of JSON: with this one it takes a third less CPU, and what a
-/// burst of new jobs took is given back (docs/results.md).
+/// A pass makes many small JSON allocations. jemalloc takes a third less CPU time for them and
+/// returns the memory after bursts of new jobs (docs/results.md).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Time that passes in progress have to end after SIGTERM.
+/// Time for passes in progress after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Turns RLJobs into inference, coordinator and trainer pods.
+/// Reconciles RLJobs into inference, coordinator and trainer pods.
 #[derive(Parser)]
 #[command(name = "rljob-operator", version)]
 struct Arguments {
-    /// Image of every role that names none: the operator's own.
+    /// Image of roles without an image.
     #[arg(long, env = "RLJOB_IMAGE", default_value = DEFAULT_IMAGE)]
     image: String,
-    /// File with the key that tokens are derived from, at least 32 bytes. Default: a Secret of the
-    /// operator's namespace, made when there is none.
+    /// File with the token key, at least 32 bytes. Default: a Secret in the operator's namespace,
+    /// which is created if it does not exist.
     #[arg(long)]
     token_key_file: Option<PathBuf>,
-    /// Look after the RLJobs of this namespace only. Default: all.
+    /// Namespace of the RLJobs to manage. Default: all namespaces.
     #[arg(long)]
     namespace: Option<String>,
-    /// Work only while holding the Lease `rljob-operator` of the operator's namespace, so that
-    /// several replicas may run. Default: work.
+    /// Run the controller only while holding the Lease `rljob-operator` in the operator's
+    /// namespace, so that several replicas can run.
     #[arg(long)]
     leader_elect: bool,
     /// Address of /metrics, /healthz and /readyz.
@@ -75,21 +75,21 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = Config::infer().await.context(
-        "failed to find an API server: neither a pod's service account nor a kubeconfig works",
-    )?;
-    // Elections, and the key that is made once for all operators, come before there is a leader.
+    let config = Config::infer()
+        .await
+        .context("failed to find an API server: no service account and no kubeconfig is usable")?;
+    // The election and the token key need a client without a term.
     let plain =
-        Client::try_from(config.clone()).context("failed to make a client of the API server")?;
+        Client::try_from(config.clone()).context("failed to create a client for the API server")?;
     check_crd(&plain, arguments.namespace.as_deref()).await?;
     let token_key = match &arguments.token_key_file {
         Some(path) => token_key::from_file(path)?,
         None => token_key::from_secret(&plain, plain.default_namespace()).await?,
     };
     let metrics = Metrics::new().context("failed to register metrics")?;
-    let term = if arguments.leader_elect { Term::none() } else { Term::endless() };
+    let term = if arguments.leader_elect { Term::inactive() } else { Term::endless() };
     let client = requests::client(config, term.clone(), metrics.requests())
-        .context("failed to make a client of the API server")?;
+        .context("failed to create a client for the API server")?;
     let app = App::new(metrics.clone(), term.clone());
     let stop = stop_on_signal()?;
     let server = server::serve(arguments.listen, app.clone(), stop.clone());
@@ -126,7 +126,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     worked
 }
 
-/// What a leader starts with, each time that it leads.
+/// Inputs of each term as leader.
 struct Leader {
     client: Client,
     namespace: Option<String>,
@@ -137,18 +137,17 @@ struct Leader {
 }
 
 impl Leader {
-    /// Looks after all jobs until `stop`, and then for as long as passes in progress may take.
+    /// Reconciles all jobs until `stop`, then finishes passes in progress.
     async fn lead(&self, stop: &CancellationToken) {
         let (pollers, triggers) = match Pollers::new() {
             Ok(pollers) => pollers,
-            Err(error) => return tracing::error!(%error, "failed to make an HTTP client"),
+            Err(error) => return tracing::error!(%error, "failed to create an HTTP client"),
         };
         let (controller, jobs) = controller::new(&self.client, self.namespace.as_deref());
         let context = Arc::new(Context {
             namespace: self.namespace.clone(),
             cache: Arc::default(),
-            applied: Applied::default(),
-            written: controller::Written::default(),
+            memory: Memory::default(),
             reporter: Reporter {
                 controller: MANAGED_BY.to_owned(),
                 instance: std::env::var("HOSTNAME").ok(),
@@ -158,23 +157,22 @@ impl Leader {
             token_key: self.token_key.clone(),
             pollers,
             metrics: self.metrics.clone(),
-            failures: controller::Failures::default(),
-            rejections: controller::Rejections::default(),
-            last_seen: LastSeen::default(),
         });
-        let _leads = self.app.leads(jobs, context.clone());
+        let _guard = self.app.lead(jobs, context.clone());
         let overdue = async {
             stop.cancelled().await;
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
             () = controller::run(controller, context, triggers, stop.clone()) => {}
-            () = overdue => tracing::warn!("passes in progress were cut off after {} s", GRACE.as_secs()),
+            () = overdue => {
+                tracing::warn!("passes in progress were cancelled after {} s", GRACE.as_secs());
+            }
         }
     }
 }
 
-/// Says how to install the CRD, instead of failing in every watch.
+/// Fails early with instructions if the CRD is not installed.
 async fn check_crd(client: &Client, namespace: Option<&str>) -> anyhow::Result<()> {
     let jobs: Api<RLJob> = namespace.map_or_else(
         || Api::all(client.clone()),

@@ -1,15 +1,15 @@
-//! What lives, as far as watches and the answers to own writes tell: children by name, pods by job.
-//! A pass reads from here and asks the API server nothing.
+//! Cache of observed objects: children by name, pods by job, from watches and from the responses to
+//! the operator's own writes. Passes read it and send no requests.
 //!
 //! ```text
-//!  watches ([`watch`]) ──▶ Table<Live> a kind ─┐
-//!                          Table<Pod>  by job ─┼─▶ observe          every change ─▶ a pass of the job it belongs to
-//!  answers to own writes ──────────────────────┘
+//!  watches ([`watch`]) ───▶ Table<ObservedChild> per kind ─┐
+//!                           Table<Pod> by job ─────────────┼─▶ observe
+//!  responses to writes ────────────────────────────────────┘
+//!                           every change ─▶ a pass of the job that it belongs to
 //! ```
 //!
-//! Nothing here goes back in time ([`table`]), so that a pass never acts on a state that is older
-//! than what the operator itself has written. It holds only what bears the label of a job: that an
-//! object is not here does not prove that its name is free.
+//! Versions never decrease ([`table`]), so a pass never acts on a state older than the operator's
+//! own last write. The cache holds labelled objects only: a name that it lacks may be taken.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,17 +24,16 @@ use tokio::sync::watch as signal;
 
 use crate::children::{ChildName, Kind};
 
-mod live;
+mod child;
 mod pod;
 mod table;
 mod watch;
 
-pub use live::{Live, Wanted, number, owner};
-pub use pod::{Place, Pod};
+pub use child::{DesiredChild, ObservedChild, number, owner};
+pub use pod::Pod;
 use table::{Name, Table};
 pub use watch::changes;
 
-/// The cache.
 #[derive(Debug)]
 pub struct Cache {
     tables: Mutex<Tables>,
@@ -43,9 +42,9 @@ pub struct Cache {
 
 #[derive(Debug, Default)]
 struct Tables {
-    children: BTreeMap<Kind, Table<Live>>,
+    children: BTreeMap<Kind, Table<ObservedChild>>,
     pods: Table<Pod>,
-    /// Names of the pods that bear a job's label, by namespace and job.
+    /// Names of the pods with a job's label, by namespace and job.
     pods_of: HashMap<Name, BTreeSet<String>>,
 }
 
@@ -60,18 +59,18 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Waits until everything has been listed once.
+    /// Waits until every kind has been listed once.
     pub async fn wait_until_listed(&self) {
-        // The sender is this cache's own: it outlives the wait.
+        // The error case needs a dropped sender, and the cache owns the sender.
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
-    /// A child, whoever it belongs to.
-    pub fn child(&self, namespace: &str, (kind, name): &ChildName) -> Option<Arc<Live>> {
+    /// A child of this name, with any owner.
+    pub fn child(&self, namespace: &str, (kind, name): &ChildName) -> Option<Arc<ObservedChild>> {
         self.lock().children.get(kind)?.get(&(namespace.to_owned(), name.clone())).cloned()
     }
 
-    /// Every pod with the job's label, whoever it belongs to, by name.
+    /// Every pod with the job's label and any owner, by name.
     pub fn pods(&self, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
         let tables = self.lock();
         let names = tables.pods_of.get(&(namespace.to_owned(), job.to_owned()));
@@ -82,36 +81,40 @@ impl Cache {
             .collect()
     }
 
-    /// What the API server answered to a write of a child.
-    pub fn wrote(&self, kind: Kind, object: &DynamicObject) -> Live {
-        let live = Live::new(kind, object);
+    /// Stores the API server's response to a write of a child.
+    pub fn store_written(&self, kind: Kind, object: &DynamicObject) -> ObservedChild {
+        let child = ObservedChild::new(kind, object);
         if let Some(table) = self.lock().children.get_mut(&kind) {
-            // If the watch was faster, it knows better.
+            // The watch may already have stored a newer version.
             let _ = table.put(
                 name_of(object),
                 number(object.metadata.resource_version.as_deref()),
-                live.clone(),
+                child.clone(),
             );
         }
-        live
+        child
     }
 
-    /// The API server has removed a child as it was at this version: no pass is to remove it again
-    /// before the watch says so. One that others hold on to, the watch brings back.
-    pub fn removed(&self, kind: Kind, namespace: &str, name: &str, version: &str) {
+    /// Drops a child that was deleted at this version, so that no pass deletes it again before the
+    /// watch reports the deletion. The watch restores a child that finalizers keep.
+    pub fn drop_deleted(&self, kind: Kind, namespace: &str, name: &str, version: &str) {
         if let Some(table) = self.lock().children.get_mut(&kind) {
             table.remove(&(namespace.to_owned(), name.to_owned()), number(Some(version)));
         }
     }
 
-    /// News of a child. Gives the jobs that it concerns.
-    fn see_child(&self, kind: Kind, event: Event<DynamicObject>) -> Vec<ObjectRef<RLJob>> {
+    /// Applies a watch event of a child. Returns the jobs to reconcile.
+    fn handle_child(&self, kind: Kind, event: Event<DynamicObject>) -> Vec<ObjectRef<RLJob>> {
         let mut tables = self.lock();
         let Some(table) = tables.children.get_mut(&kind) else { return Vec::new() };
         let version = |object: &DynamicObject| number(object.metadata.resource_version.as_deref());
         match event {
             Event::Apply(object) | Event::InitApply(object) => {
-                let _ = table.put(name_of(&object), version(&object), Live::new(kind, &object));
+                let _ = table.put(
+                    name_of(&object),
+                    version(&object),
+                    ObservedChild::new(kind, &object),
+                );
                 job_of(&object).into_iter().collect()
             }
             Event::Delete(object) => {
@@ -124,9 +127,9 @@ impl Cache {
             }
             Event::InitDone => {
                 let gone = table.end_list();
-                self.announce(&tables);
-                // Whose they were is not kept: names of children begin with the job's, and a pass
-                // for a job that does not exist is none.
+                self.signal_listed(&tables);
+                // Owners are not kept: names of children start with the job's name, and passes of
+                // jobs that do not exist are ignored.
                 gone.into_iter()
                     .flat_map(|((namespace, name), _)| jobs_by_name(&namespace, &name))
                     .collect()
@@ -134,8 +137,8 @@ impl Cache {
         }
     }
 
-    /// News of a pod. Gives the jobs that it concerns.
-    fn see_pod(&self, event: Event<Pod>) -> Vec<ObjectRef<RLJob>> {
+    /// Applies a watch event of a pod. Returns the jobs to reconcile.
+    fn handle_pod(&self, event: Event<Pod>) -> Vec<ObjectRef<RLJob>> {
         let mut tables = self.lock();
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
@@ -156,19 +159,19 @@ impl Cache {
                 for (_, pod) in &gone {
                     tables.unlink(pod);
                 }
-                self.announce(&tables);
+                self.signal_listed(&tables);
                 gone.iter().filter_map(|(_, pod)| job_of(pod.as_ref())).collect()
             }
         }
     }
 
-    fn announce(&self, tables: &Tables) {
+    fn signal_listed(&self, tables: &Tables) {
         let all = tables.pods.listed && tables.children.values().all(|table| table.listed);
         self.listed.send_if_modified(|listed| all && !std::mem::replace(listed, true));
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // Entries are replaced whole; a panic elsewhere cannot leave one half-written.
+        // Entries are replaced whole, so a panic cannot leave one half-written.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,7 +214,7 @@ fn name_of<K: ResourceExt>(object: &K) -> Name {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// The job that owns an object, or whose label it bears.
+/// The job that owns an object, or that its label names.
 fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
     let owner = object
         .owner_references()
@@ -221,8 +224,8 @@ fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }
 
-/// Every job that could have a child of that name: the name itself, or what stands before one of
-/// its hyphens.
+/// Every job that could have a child of that name: the name itself, and each prefix that ends
+/// before a hyphen.
 fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
     let ends = name.match_indices('-').map(|(end, _)| end).chain([name.len()]);
     ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
@@ -235,7 +238,12 @@ mod tests {
 
     fn pod(name: &str, job: &str, version: &str) -> Pod {
         let pod = json!({
-            "metadata": {"name": name, "namespace": "lab", "resourceVersion": version, "labels": {LABEL_JOB: job}},
+            "metadata": {
+                "name": name,
+                "namespace": "lab",
+                "resourceVersion": version,
+                "labels": {LABEL_JOB: job},
+            },
             "spec": {"nodeName": "node-1", "containers": [{"name": "c", "image": "i"}]},
         });
         serde_json::from_value(pod).unwrap()
@@ -246,30 +254,30 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_found_by_the_label_that_they_bear_now() {
+    fn pods_are_found_by_their_current_label() {
         let cache = Cache::default();
         assert_eq!(
-            cache.see_pod(Event::Apply(pod("p-0", "p", "1"))),
+            cache.handle_pod(Event::Apply(pod("p-0", "p", "1"))),
             [ObjectRef::new("p").within("lab")]
         );
-        cache.see_pod(Event::Apply(pod("p-1", "p", "2")));
+        cache.handle_pod(Event::Apply(pod("p-1", "p", "2")));
         assert_eq!(names(&cache, "p"), ["p-0", "p-1"]);
-        cache.see_pod(Event::Apply(pod("p-0", "q", "3")));
+        cache.handle_pod(Event::Apply(pod("p-0", "q", "3")));
         assert_eq!(
             (names(&cache, "p"), names(&cache, "q")),
             (vec!["p-1".to_owned()], vec!["p-0".to_owned()])
         );
-        cache.see_pod(Event::Delete(pod("p-1", "p", "4")));
+        cache.handle_pod(Event::Delete(pod("p-1", "p", "4")));
         assert!(names(&cache, "p").is_empty());
         assert_eq!(cache.pods("lab", "q")[0].spec.node_name.as_deref(), Some("node-1"));
     }
 
     #[test]
-    fn a_list_that_names_a_pod_no_more_takes_it_away_and_tells_its_job() {
+    fn a_pod_missing_from_a_list_is_dropped_and_its_job_is_reconciled() {
         let cache = Cache::default();
-        cache.see_pod(Event::Apply(pod("p-0", "p", "1")));
-        cache.see_pod(Event::Init);
-        assert_eq!(cache.see_pod(Event::InitDone), [ObjectRef::new("p").within("lab")]);
+        cache.handle_pod(Event::Apply(pod("p-0", "p", "1")));
+        cache.handle_pod(Event::Init);
+        assert_eq!(cache.handle_pod(Event::InitDone), [ObjectRef::new("p").within("lab")]);
         assert!(names(&cache, "p").is_empty());
     }
 
@@ -277,28 +285,39 @@ mod tests {
     fn passes_wait_until_every_kind_is_listed() {
         let cache = Cache::default();
         for kind in Kind::WATCHED {
-            cache.see_child(kind, Event::Init);
-            cache.see_child(kind, Event::InitDone);
+            cache.handle_child(kind, Event::Init);
+            cache.handle_child(kind, Event::InitDone);
         }
         assert!(!*cache.listed.borrow());
-        cache.see_pod(Event::Init);
-        cache.see_pod(Event::InitDone);
+        cache.handle_pod(Event::Init);
+        cache.handle_pod(Event::InitDone);
         assert!(*cache.listed.borrow());
     }
 
     #[test]
-    fn a_child_concerns_the_job_that_owns_it_and_a_lost_one_every_job_that_may_have_had_it() {
+    fn a_change_reconciles_the_owner_and_a_missing_child_every_possible_owner() {
         let object = json!({
-            "metadata": {"name": "a-b-run", "namespace": "lab", "resourceVersion": "1", "labels": {LABEL_JOB: "misleading"},
-                "ownerReferences": [{"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "a-b", "uid": "u", "controller": true}]},
+            "metadata": {
+                "name": "a-b-run",
+                "namespace": "lab",
+                "resourceVersion": "1",
+                "labels": {LABEL_JOB: "misleading"},
+                "ownerReferences": [{
+                    "apiVersion": "rljob.dev/v1alpha1",
+                    "kind": "RLJob",
+                    "name": "a-b",
+                    "uid": "u",
+                    "controller": true,
+                }],
+            },
         });
         let object: DynamicObject = serde_json::from_value(object).unwrap();
         let job = |name: &str| ObjectRef::<RLJob>::new(name).within("lab");
         let cache = Cache::default();
-        assert_eq!(cache.see_child(Kind::ConfigMap, Event::Apply(object)), [job("a-b")]);
-        cache.see_child(Kind::ConfigMap, Event::Init);
+        assert_eq!(cache.handle_child(Kind::ConfigMap, Event::Apply(object)), [job("a-b")]);
+        cache.handle_child(Kind::ConfigMap, Event::Init);
         assert_eq!(
-            cache.see_child(Kind::ConfigMap, Event::InitDone),
+            cache.handle_child(Kind::ConfigMap, Event::InitDone),
             [job("a"), job("a-b"), job("a-b-run")]
         );
     }

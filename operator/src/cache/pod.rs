@@ -1,26 +1,23 @@
-//! A pod in what passes look at. There are more pods than anything else, and a whole one takes
-//! three times as much.
+//! Pods, reduced to the fields that passes read. Pods are the most numerous objects, and a whole
+//! one takes three times the memory.
 
 use k8s_openapi::api::core::v1::{PodReadinessGate, PodStatus};
 use kube::api::Object;
 use rljob_crds::names::{LABEL_JOB, LABEL_ROLE};
 use serde::{Deserialize, Serialize};
 
-/// A pod.
-pub type Pod = Object<Place, PodStatus>;
+pub type Pod = Object<SlimPodSpec, PodStatus>;
 
-/// Of its spec: where it runs, and what gates its readiness.
+/// The fields of a pod's spec that passes read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
-    /// The node it is on.
+pub struct SlimPodSpec {
     pub node_name: Option<String>,
-    /// Conditions without which it is not ready.
     #[serde(default)]
     pub readiness_gates: Vec<PodReadinessGate>,
 }
 
-/// The pod without what no pass looks at.
+/// Removes the fields that no pass reads.
 pub(super) fn slim(mut pod: Pod) -> Pod {
     pod.types = None;
     pod.metadata.managed_fields = None;

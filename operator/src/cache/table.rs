@@ -1,8 +1,8 @@
-//! Objects of one kind by name, the newest version of each that is known: from the watch, from
-//! lists, and from the answers to one's own writes.
+//! Objects of one kind by name, each in its newest known version: from the watch, from lists, and
+//! from responses to the operator's own writes.
 //!
-//! A version never goes back: what a slow watch or an old list says of an object that was written
-//! since is passed over (KEP-5504: versions of one resource compare).
+//! Versions never decrease: events of a slow watch and entries of an old list are ignored for
+//! objects that were written since (KEP-5504: versions of one resource are comparable).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use std::sync::Arc;
 /// Namespace and name.
 pub type Name = (String, String);
 
-/// The objects of one kind.
 #[derive(Debug)]
 pub struct Table<V> {
     objects: HashMap<Name, (u64, Arc<V>)>,
-    /// While a list comes in: what it or a write has named since it began.
+    /// During a list: the names that it or a write has contained since its start.
     listing: Option<HashSet<Name>>,
-    /// Whether a list was ever complete.
+    /// Whether a list was ever completed.
     pub listed: bool,
 }
 
@@ -27,12 +26,14 @@ impl<V> Default for Table<V> {
 }
 
 impl<V> Table<V> {
-    /// The newest that is known.
     pub fn get(&self, name: &Name) -> Option<&Arc<V>> {
         self.objects.get(name).map(|(_, value)| value)
     }
 
-    /// An object as it was at a version. Gives what it replaces; none if what is known is newer.
+    /// Stores an object at a version. Returns the object that it replaces.
+    ///
+    /// # Errors
+    /// [`Older`] if the known version is newer.
     pub fn put(&mut self, name: Name, version: u64, value: V) -> Result<Option<Arc<V>>, Older> {
         if let Some(listing) = &mut self.listing {
             listing.insert(name.clone());
@@ -43,7 +44,8 @@ impl<V> Table<V> {
         }
     }
 
-    /// An object was gone at a version. Gives what it was; none if what is known is newer.
+    /// Removes an object that was deleted at a version, and returns it, unless the known version is
+    /// newer.
     pub fn remove(&mut self, name: &Name, version: u64) -> Option<Arc<V>> {
         match self.objects.get(name) {
             Some((known, _)) if *known <= version => self.objects.remove(name).map(|(_, old)| old),
@@ -51,13 +53,12 @@ impl<V> Table<V> {
         }
     }
 
-    /// A list begins.
     pub fn begin_list(&mut self) {
         self.listing = Some(HashSet::new());
     }
 
-    /// The list is complete: what neither it nor a write since its beginning has named, is gone.
-    /// What was written since is later than the list and stays.
+    /// Completes a list: removes and returns the objects that neither it nor a write since its
+    /// start has named. Objects written since its start are newer than the list and stay.
     pub fn end_list(&mut self) -> Vec<(Name, Arc<V>)> {
         self.listed = true;
         let Some(named) = self.listing.take() else { return Vec::new() };
@@ -68,7 +69,7 @@ impl<V> Table<V> {
     }
 }
 
-/// What was to be put is older than what is known.
+/// The known version is newer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Older;
 
@@ -85,19 +86,23 @@ mod tests {
     }
 
     #[test]
-    fn an_own_write_is_not_forgotten_for_what_a_slow_watch_still_says() {
+    fn events_older_than_the_last_write_are_ignored() {
         let mut table = Table::default();
-        assert_eq!(table.put(name("a"), 5, "as first seen"), Ok(None));
-        assert_eq!(table.put(name("a"), 9, "as written"), Ok(Some(Arc::new("as first seen"))));
+        assert_eq!(table.put(name("a"), 5, "first version"), Ok(None));
+        assert_eq!(table.put(name("a"), 9, "written"), Ok(Some(Arc::new("first version"))));
         assert_eq!(table.put(name("a"), 7, "an old event"), Err(Older));
-        assert_eq!(table.remove(&name("a"), 8), None, "the end of another object of this name");
-        assert_eq!(get(&table, "a"), Some("as written"));
-        assert_eq!(table.remove(&name("a"), 10), Some(Arc::new("as written")));
+        assert_eq!(
+            table.remove(&name("a"), 8),
+            None,
+            "the deletion of another object of this name"
+        );
+        assert_eq!(get(&table, "a"), Some("written"));
+        assert_eq!(table.remove(&name("a"), 10), Some(Arc::new("written")));
         assert_eq!(get(&table, "a"), None);
     }
 
     #[test]
-    fn a_list_takes_away_what_it_does_not_name_but_not_what_was_written_meanwhile() {
+    fn a_list_removes_objects_that_it_lacks_unless_they_were_written_meanwhile() {
         let mut table = Table::default();
         table.put(name("gone"), 1, "gone").unwrap();
         table.put(name("kept"), 2, "kept").unwrap();

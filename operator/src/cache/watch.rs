@@ -1,7 +1,7 @@
-//! The watches that fill the cache, and the jobs that their news concern.
+//! Watches that fill the cache, and the jobs that their events belong to.
 //!
-//! Lists are read in pages and as of now, not from what a server happens to have cached: a start
-//! can then not be deceived by an old list.
+//! Lists are paged and consistent, not served from a server's cache: an old list cannot mislead a
+//! new operator.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use serde::de::DeserializeOwned;
 use super::{Cache, Pod};
 use crate::children::{Kind, objects};
 
-/// Objects in a page of a list: bounds what a start needs of memory.
+/// Page size of lists; bounds the memory use of a start.
 const PAGE: u32 = 100;
 
-/// Keeps the cache while it is polled, and gives every job whose children or pods changed.
+/// Updates the cache while it is polled, and yields every job whose children or pods changed.
 pub fn changes(
     cache: &Arc<Cache>,
     client: &Client,
@@ -34,28 +34,28 @@ pub fn changes(
     for kind in Kind::WATCHED {
         let cache = cache.clone();
         all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| {
-            cache.see_child(kind, event)
+            cache.handle_child(kind, event)
         }));
     }
     let pods: Api<Pod> = objects(client, namespace, &ApiResource::erase::<v1::Pod>(&()));
     let cache = cache.clone();
-    all.push(jobs(pods, "Pod".to_owned(), move |event| cache.see_pod(event)));
+    all.push(jobs(pods, "Pod".to_owned(), move |event| cache.handle_pod(event)));
     all
 }
 
 fn jobs<K>(
     api: Api<K>,
     kind: String,
-    see: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static,
+    handle: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static,
 ) -> BoxStream<'static, ObjectRef<RLJob>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let labelled = watcher::Config::default().labels(LABEL_JOB).page_size(PAGE);
     let jobs = move |event: watcher::Result<Event<K>>| match event {
-        Ok(event) => see(event),
+        Ok(event) => handle(event),
         Err(error) => {
-            tracing::warn!(kind, %error, "a watch failed and is being started again");
+            tracing::warn!(kind, %error, "watch failed; restarting it");
             Vec::new()
         }
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::decide::Wanted;
+use crate::decide::WantedRoles;
 use crate::desired::{Pinned, Resources, Settings, Tokens, build};
 use crate::install::DEFAULT_IMAGE;
 use crate::validate::{ValidatedJob, validate};
@@ -36,7 +36,7 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
         let job: ValidatedJob = validate(&job)?;
         let resources = build(
             &job,
-            if job.spec.suspend { Wanted::Nothing } else { Wanted::Everything },
+            if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything },
             &settings,
             &Tokens::placeholders(),
             &Pinned::default(),

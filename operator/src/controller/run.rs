@@ -1,5 +1,5 @@
-//! What causes passes: the watch of RLJobs, their children's and pods' changes, and news of
-//! coordinators; and what is forgotten of jobs that are gone.
+//! Triggers of passes: watches of RLJobs, their children and pods, and reports of coordinators.
+//! Evicts deleted jobs from the memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,19 +19,20 @@ use rljob_crds::RLJob;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Context, error_policy, reconcile_measured};
+use super::reconcile::{error_policy, reconcile_measured};
 use crate::cache::changes;
+use crate::context::Context;
 
-/// Time after which a deleted job is forgotten at the latest.
-const HOUSEKEEPING: Duration = Duration::from_secs(10);
-/// Passes at a time: of different jobs, since one job has one at a time.
+/// Time between evictions of deleted jobs.
+const EVICTION_PERIOD: Duration = Duration::from_secs(10);
+/// Concurrent passes, each of another job.
 const CONCURRENCY: u16 = 32;
-/// Jobs in a page of a list.
+/// Page size of lists.
 const PAGE: u32 = 100;
-/// What kubectl leaves in an object: the spec once more.
+/// kubectl's copy of the spec.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The controller, not running yet, and the store of all jobs that it keeps.
+/// Creates the controller, not running yet, and its store of all jobs.
 pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Store<RLJob>) {
     let jobs: Api<DeserializeGuard<RLJob>> = namespace.map_or_else(
         || Api::all(client.clone()),
@@ -52,49 +53,51 @@ pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Stor
     (controller, store)
 }
 
-/// The event of an object that can be read. One that a newer CRD admitted may have fields that this
-/// operator knows nothing of: it is left as it is and holds up no other; if it could be read
-/// before, it counts as gone.
+/// Converts an event of a readable object. An object that a newer CRD admitted may have fields that
+/// this operator cannot parse. It is skipped; if it was readable before, it counts as deleted.
 fn readable(
     event: watcher::Event<DeserializeGuard<RLJob>>,
     known: &Store<RLJob>,
 ) -> Option<watcher::Event<RLJob>> {
-    let gone = |InvalidObject { error, metadata }: InvalidObject| {
+    let unreadable = |InvalidObject { error, metadata }: InvalidObject| {
         let (namespace, name) =
             (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
         tracing::warn!(
             namespace,
             name,
             error,
-            "this RLJob cannot be read and is left alone: its CRD is of another version than this operator"
+            "skipping an RLJob that cannot be parsed: its CRD has another version"
         );
         known
             .get(&ObjectRef::new(&name).within(&namespace))
             .map(|job| Event::Delete((*job).clone()))
     };
     match event {
-        Event::Apply(DeserializeGuard(job)) => job.map_or_else(gone, |job| Some(Event::Apply(job))),
+        Event::Apply(DeserializeGuard(job)) => {
+            job.map_or_else(unreadable, |job| Some(Event::Apply(job)))
+        }
         Event::Delete(DeserializeGuard(job)) => {
-            job.map_or_else(gone, |job| Some(Event::Delete(job)))
+            job.map_or_else(unreadable, |job| Some(Event::Delete(job)))
         }
-        // What a listing does not name is forgotten at its end.
-        Event::InitApply(DeserializeGuard(job)) => {
-            job.map_or_else(|invalid| gone(invalid).and(None), |job| Some(Event::InitApply(job)))
-        }
+        // Objects that a list lacks are dropped at its end.
+        Event::InitApply(DeserializeGuard(job)) => job.map_or_else(
+            |invalid| unreadable(invalid).and(None),
+            |job| Some(Event::InitApply(job)),
+        ),
         Event::Init => Some(Event::Init),
         Event::InitDone => Some(Event::InitDone),
     }
 }
 
-/// Runs the controller until `stop`; passes in progress are finished.
+/// Runs the controller until `stop`, and finishes passes in progress.
 pub async fn run(
     controller: Controller<RLJob>,
     context: Arc<Context>,
     triggers: mpsc::Receiver<ObjectRef<RLJob>>,
     stop: CancellationToken,
 ) {
-    // Ends with the controller, also if that is dropped.
-    let _housekeeping = AbortOnDropHandle::new(tokio::spawn(keep_house(
+    // Ends with the controller, even if that is dropped.
+    let _eviction = AbortOnDropHandle::new(tokio::spawn(evict_deleted_jobs(
         controller.store(),
         context.clone(),
         stop.clone(),
@@ -106,21 +109,17 @@ pub async fn run(
         .run(reconcile_measured, error_policy, context)
         .for_each(|result| async move {
             if let Err(kube::runtime::controller::Error::QueueError(error)) = result {
-                tracing::warn!(%error, "a watch failed and is being started again");
+                tracing::warn!(%error, "watch failed; restarting it");
             }
         })
         .await;
 }
 
-/// Forgets jobs that are gone: without a finalizer, no pass sees a deletion.
-async fn keep_house(store: Store<RLJob>, context: Arc<Context>, stop: CancellationToken) {
-    while stop.run_until_cancelled(tokio::time::sleep(HOUSEKEEPING)).await.is_some() {
+/// Forgets deleted jobs. Without a finalizer, no pass observes a deletion.
+async fn evict_deleted_jobs(store: Store<RLJob>, context: Arc<Context>, stop: CancellationToken) {
+    while stop.run_until_cancelled(tokio::time::sleep(EVICTION_PERIOD)).await.is_some() {
         let uids: HashSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
         context.pollers.retain(|uid| uids.contains(uid));
-        context.failures.retain(|uid| uids.contains(uid));
-        context.rejections.retain(|uid| uids.contains(uid));
-        context.applied.retain(|uid| uids.contains(uid));
-        context.written.retain(|uid| uids.contains(uid));
-        context.last_seen.retain(|uid| uids.contains(uid));
+        context.memory.retain(|uid| uids.contains(uid));
     }
 }

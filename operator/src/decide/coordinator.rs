@@ -1,23 +1,23 @@
-//! What a coordinator is told, and the fencing number it is told it under.
+//! The coordinator's epoch and desired state.
 
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 
-use super::Facts;
-use crate::validate::ValidatedJob;
+use super::facts::Facts;
+use crate::validate::Job;
 
-/// A fencing number and who holds it. Recorded before the coordinator is told, so that no two
-/// coordinators ever act under one number.
+/// A fencing number and its holder. Recorded before the coordinator receives it, so that no two
+/// coordinators act under the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Epoch {
-    /// The number; 0 before the first coordinator.
+    /// 0 before the first coordinator.
     pub number: u64,
     /// Identity of the coordinator that holds it.
     pub holder: Option<String>,
 }
 
-/// The epoch to record: one more than the recorded one if the coordinator is a new one, or acts
-/// under a higher one than is recorded: then the record was lost. A restarted container of the same
-/// pod keeps its epoch.
+/// Assigns the epoch to record: a new number for a new coordinator, and for one that acts under a
+/// higher number than the recorded one, which means that the record was lost. A restarted container
+/// of the same pod keeps its epoch.
 pub fn assign_epoch(recorded: &Epoch, identity: Option<&str>, acts_under: Option<u64>) -> Epoch {
     let highest = recorded.number.max(acts_under.unwrap_or_default());
     match identity {
@@ -30,18 +30,23 @@ pub fn assign_epoch(recorded: &Epoch, identity: Option<&str>, acts_under: Option
     }
 }
 
-/// What the coordinator is to be told: a level, to be told again whenever it differs from what its
-/// status echoes.
+/// Whether the coordinator holds the recorded epoch and may be training, and this operator has not
+/// asked it yet. A new operator asks before it changes the status of a running job.
+pub(super) fn awaits_first_answer(facts: &Facts) -> bool {
+    facts.coordinator_unasked && facts.recorded.reported && facts.epoch == facts.recorded.epoch
+}
+
+/// The desired state that the coordinator receives whenever its status echoes another one.
 ///
-/// None while no existing coordinator holds the recorded epoch: then record [`assign_epoch`] first.
-pub fn desired_for_coordinator(job: &ValidatedJob, facts: &Facts) -> Option<Desired> {
-    let holder = facts.recorded.epoch.holder.as_ref()?;
+/// `None` while no coordinator holds the epoch of these facts.
+pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
+    let holder = facts.epoch.holder.as_ref()?;
     if facts.coordinator_identity.as_ref() != Some(holder) {
         return None;
     }
     let (checkpoint, failure_policy) = (&job.spec.checkpoint, &job.spec.failure_policy);
     Some(Desired {
-        epoch: facts.recorded.epoch.number,
+        epoch: facts.epoch.number,
         generation: facts.generation,
         mode: if facts.suspend { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
@@ -62,12 +67,13 @@ pub fn desired_for_coordinator(job: &ValidatedJob, facts: &Facts) -> Option<Desi
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::facts;
+    use super::super::test_support::{at, facts, outcome};
+    use super::super::{Decision, decide};
     use super::*;
     use crate::validate::test_support::validated;
 
     #[test]
-    fn a_new_coordinator_gets_the_next_epoch_and_the_same_one_keeps_it() {
+    fn a_new_coordinator_gets_the_next_epoch_and_a_known_one_keeps_its_own() {
         let held = |number, holder: &str| Epoch { number, holder: Some(holder.to_owned()) };
         for (recorded, identity, acts_under, expected) in [
             (Epoch::default(), None, None, Epoch::default()),
@@ -90,7 +96,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_to_a_coordinator_whose_epoch_is_not_recorded() {
+    fn a_recorded_run_is_not_changed_before_its_coordinator_was_asked() {
+        let job = validated();
+        let mut unasked = facts();
+        unasked.coordinator_unasked = true;
+        assert_eq!(decide(&job, &unasked, at(0)), Decision::AskCoordinator);
+        let suspended = Facts { suspend: true, ..unasked.clone() };
+        assert_eq!(decide(&job, &suspended, at(0)), Decision::AskCoordinator);
+        let mut new_run = unasked.clone();
+        new_run.recorded.reported = false;
+        assert_eq!(decide(&job, &new_run, at(0)), Decision::Run);
+        let mut new_coordinator = unasked.clone();
+        new_coordinator.recorded.epoch.number = 2;
+        assert_eq!(decide(&job, &new_coordinator, at(0)), Decision::Run);
+        unasked.recorded.outcome = Some(outcome());
+        assert_eq!(decide(&job, &unasked, at(0)), Decision::Finished(outcome()));
+    }
+
+    #[test]
+    fn only_the_holder_of_the_epoch_receives_a_desired_state() {
         let mut facts = facts();
         facts.coordinator_identity = Some("another pod".to_owned());
         assert_eq!(desired_for_coordinator(&validated(), &facts), None);
@@ -99,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_holds_mode_engines_and_policies() {
+    fn the_desired_state_has_mode_engines_and_policies() {
         let mut facts = facts();
         facts.suspend = true;
         let expected = Desired {

@@ -1,22 +1,130 @@
-//! Steps are being made: nothing but to let them.
+//! Policies of a run that must have pods: whether it is training, and how many pods it has.
 
-use super::Decision;
+use rljob_protocol::status::Phase;
 
-pub(super) fn decide() -> Decision {
-    Decision::Run
+use super::decision::{Decision, Wait, WantedRoles};
+use super::facts::Facts;
+use crate::validate::Job;
+
+/// Waits while processes are missing, or while the coordinator reports that it waits.
+pub(super) fn starting(facts: &Facts) -> Option<Decision> {
+    match facts.report().map(|report| report.phase) {
+        Some(Phase::Running) => None,
+        Some(Phase::Restarting) => Some(Decision::Start(Wait::Restarting)),
+        // Draining and Drained without suspension: the run was resumed and the coordinator does not
+        // know yet.
+        None
+        | Some(
+            Phase::Starting | Phase::Draining | Phase::Drained | Phase::Finished | Phase::Failed,
+        ) => Some(Decision::Start(Wait::Starting)),
+    }
+}
+
+/// The roles that have pods after this decision.
+///
+/// Roles with GPUs start only after the first report of a coordinator: the operator cannot read the
+/// run directory, which may hold a finished run of a deleted and recreated job.
+pub fn wanted_roles(job: &Job, facts: &Facts, decision: &Decision) -> WantedRoles {
+    let engines = num_engines(job, facts);
+    match decision.keeps_running() {
+        false => WantedRoles::Nothing,
+        true if !facts.recorded.reported && facts.report().is_none() => WantedRoles::WithoutGpus,
+        true if engines != job.spec.inference.replicas => WantedRoles::EverythingWith { engines },
+        true => WantedRoles::Everything,
+    }
+}
+
+/// The number of engines in the spec, or the current larger number until the coordinator has the
+/// spec's generation: it must stop routing to an engine before the engine is stopped.
+fn num_engines(job: &Job, facts: &Facts) -> i32 {
+    let requested = job.spec.inference.replicas;
+    let is_current = |generation| generation == Some(facts.generation);
+    if facts.report().is_none_or(|report| is_current(report.generation)) {
+        requested
+    } else {
+        requested.max(facts.roles.inference.wanted)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{at, facts};
-    use super::super::{Decision, RoleCounts, decide};
+    use rljob_protocol::status::CoordinatorStatus;
+
+    use super::super::test_support::{at, facts, outcome};
+    use super::super::{RoleCounts, decide};
+    use super::*;
     use crate::validate::test_support::validated;
 
     #[test]
-    fn a_run_that_makes_steps_runs_even_while_an_engine_is_away() {
+    fn a_run_is_starting_until_its_coordinator_reports_that_it_runs() {
+        for (phase, expected) in [
+            (None, Some(Decision::Start(Wait::Starting))),
+            (Some(Phase::Starting), Some(Decision::Start(Wait::Starting))),
+            (Some(Phase::Restarting), Some(Decision::Start(Wait::Restarting))),
+            (Some(Phase::Drained), Some(Decision::Start(Wait::Starting))),
+            (Some(Phase::Running), None),
+        ] {
+            let mut facts = facts();
+            facts.coordinator =
+                phase.and_then(|phase| Some(CoordinatorStatus { phase, ..facts.coordinator? }));
+            assert_eq!(starting(&facts), expected, "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_under_another_epoch_is_ignored() {
+        let mut facts = facts();
+        facts.epoch.number = 4;
+        assert_eq!(starting(&facts), Some(Decision::Start(Wait::Starting)));
+    }
+
+    #[test]
+    fn a_training_run_keeps_running_without_an_engine() {
         let mut facts = facts();
         assert_eq!(decide(&validated(), &facts, at(0)), Decision::Run);
         facts.roles.inference = RoleCounts { wanted: 2, existing: 1, ready: 1 };
         assert_eq!(decide(&validated(), &facts, at(0)), Decision::Run);
+    }
+
+    #[test]
+    fn roles_with_gpus_start_after_the_first_report() {
+        let (job, mut new, start) = (validated(), facts(), Decision::Start(Wait::Starting));
+        let wanted = |job: &Job, facts: &Facts, decision| wanted_roles(job, facts, decision);
+        new.recorded.reported = false;
+        assert_eq!(wanted(&job, &new, &start), WantedRoles::Everything, "it reports now");
+        new.coordinator = None;
+        assert_eq!(wanted(&job, &new, &start), WantedRoles::WithoutGpus);
+        let finished = Decision::Finished(outcome());
+        assert_eq!(wanted(&job, &new, &finished), WantedRoles::Nothing);
+        new.recorded.reported = true;
+        let case = "a missing coordinator does not stop the engines";
+        assert_eq!(wanted(&job, &new, &start), WantedRoles::Everything, "{case}");
+        let (mut job, running) = (job, facts());
+        job.spec.inference.replicas = 1;
+        let case = "the coordinator has the generation";
+        assert_eq!(wanted(&job, &running, &Decision::Run), WantedRoles::Everything, "{case}");
+        let outdated = Facts { generation: 5, ..running };
+        let expected = WantedRoles::EverythingWith { engines: 2 };
+        assert_eq!(wanted(&job, &outdated, &Decision::Run), expected);
+    }
+
+    #[test]
+    fn engines_are_added_at_once_and_removed_after_the_coordinator_has_the_generation() {
+        for (case, requested, current, generation, expected) in [
+            ("unchanged", 2, 2, Some(4), 2),
+            ("scaled up", 3, 2, Some(3), 3),
+            ("scaled down, outdated coordinator", 1, 2, Some(3), 2),
+            ("scaled down, new coordinator", 1, 2, None, 2),
+            ("scaled down, current coordinator", 1, 2, Some(4), 1),
+        ] {
+            let (mut job, mut facts) = (validated(), facts());
+            job.spec.inference.replicas = requested;
+            facts.roles.inference =
+                RoleCounts { wanted: current, existing: current, ready: current };
+            facts.coordinator.as_mut().unwrap().generation = generation;
+            assert_eq!(num_engines(&job, &facts), expected, "{case}");
+            facts.coordinator = None;
+            assert_eq!(num_engines(&job, &facts), requested, "{case}, no coordinator");
+        }
     }
 }

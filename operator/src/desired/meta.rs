@@ -8,7 +8,10 @@ use kube::Resource;
 use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::{RLJob, names};
 
-use crate::validate::ValidatedJob;
+use crate::validate::{Job, ValidatedJob};
+
+/// Name of the operator's objects, and its pods' `app.kubernetes.io/name`.
+pub const OPERATOR_NAME: &str = "rljob-operator";
 
 /// A role of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,12 +63,12 @@ impl From<Role> for FailureRole {
 }
 
 /// Name of a role's StatefulSet and Service.
-pub fn role_name(job: &ValidatedJob, role: Role) -> String {
+pub fn role_name(job: &Job, role: Role) -> String {
     format!("{}-{}", job.name, role.as_str())
 }
 
 /// Name of the ConfigMap with the run configuration.
-pub fn config_map_name(job: &ValidatedJob) -> String {
+pub fn config_map_name(job: &Job) -> String {
     format!("{}-run", job.name)
 }
 
@@ -99,7 +102,7 @@ pub fn run_directory(job: &ValidatedJob, name: &str) -> PathBuf {
 }
 
 /// Labels that select a role's pods.
-pub fn role_labels(job: &ValidatedJob, role: Role) -> BTreeMap<String, String> {
+pub fn role_labels(job: &Job, role: Role) -> BTreeMap<String, String> {
     labels(&[(names::LABEL_JOB, &job.name), (names::LABEL_ROLE, role.as_str())])
 }
 
@@ -109,7 +112,7 @@ pub fn role_selector(job: &ValidatedJob, role: Role) -> LabelSelector {
 }
 
 /// The same as text.
-pub fn role_selector_text(job: &ValidatedJob, role: Role) -> String {
+pub fn role_selector_text(job: &Job, role: Role) -> String {
     role_labels(job, role)
         .iter()
         .map(|(key, value)| format!("{key}={value}"))

@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::decide::Wanted;
+use crate::decide::WantedRoles;
 use crate::validate::ValidatedJob;
 
 mod config_map;
@@ -65,7 +65,7 @@ pub struct Resources {
 /// Builds every object. The StatefulSets want the pods of the roles that are `wanted`.
 pub fn build(
     job: &ValidatedJob,
-    wanted: Wanted,
+    wanted: WantedRoles,
     settings: &Settings,
     tokens: &Tokens,
     pinned: &Pinned,

@@ -12,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::names::{COORDINATOR_PORT, LABEL_JOB, LABEL_NAME};
 
 use super::meta;
-use crate::install::OPERATOR_NAME;
 use crate::validate::ValidatedJob;
 
 pub(super) fn build_network_policy(job: &ValidatedJob) -> NetworkPolicy {
@@ -26,7 +25,7 @@ pub(super) fn build_network_policy(job: &ValidatedJob) -> NetworkPolicy {
     };
     let operator = NetworkPolicyPeer {
         namespace_selector: Some(LabelSelector::default()),
-        pod_selector: Some(labelled(LABEL_NAME, OPERATOR_NAME)),
+        pod_selector: Some(labelled(LABEL_NAME, meta::OPERATOR_NAME)),
         ..NetworkPolicyPeer::default()
     };
     let coordinator = NetworkPolicyPort {

@@ -22,7 +22,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::Role;
-use crate::decide::Wanted;
+use crate::decide::WantedRoles;
 
 /// What a mark begins with; no template and no run configuration does.
 const MARK: &str = "sha256:";
@@ -55,12 +55,12 @@ impl Pinned {
     pub fn from_live(
         run_config: Option<&Arc<str>>,
         sets: &BTreeMap<Role, LiveSet>,
-        wanted: Wanted,
+        wanted: WantedRoles,
     ) -> Self {
         // One that was cut short has given pods to some roles: those and the rest are rendered from
         // the same spec.
         let is_under_way = sets.get(&Role::Coordinator).is_none_or(|set| set.replicas == 0);
-        if wanted != Wanted::Nothing && is_under_way {
+        if wanted != WantedRoles::Nothing && is_under_way {
             return Self::default();
         }
         let templates =

@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use rljob_crds::names::ANNOTATION_TEMPLATE;
 
 use super::{Pinned, Role, Settings, meta, pin, pod};
-use crate::decide::Wanted;
+use crate::decide::WantedRoles;
 use crate::validate::ValidatedJob;
 
 pub(super) fn build_stateful_set(
     job: &ValidatedJob,
     role: Role,
-    wanted: Wanted,
+    wanted: WantedRoles,
     settings: &Settings,
     pinned: &Pinned,
 ) -> StatefulSet {
@@ -43,16 +43,16 @@ pub(super) fn build_stateful_set(
     }
 }
 
-fn replicas(job: &ValidatedJob, role: Role, wanted: Wanted) -> i32 {
+fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
     match role {
-        _ if wanted == Wanted::Nothing => 0,
+        _ if wanted == WantedRoles::Nothing => 0,
         Role::Inference
-            if wanted == Wanted::WithoutGpus && job.spec.inference.gpus_per_replica > 0 =>
+            if wanted == WantedRoles::WithoutGpus && job.spec.inference.gpus_per_replica > 0 =>
         {
             0
         }
         Role::Inference => match wanted {
-            Wanted::EverythingWith { engines } => engines,
+            WantedRoles::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,
         },
         Role::Coordinator => 1,

@@ -14,7 +14,7 @@ fn settings() -> Settings {
     Settings { image: "registry.example/rljob:7".to_owned() }
 }
 
-fn built(wanted: Wanted, pinned: &Pinned) -> Resources {
+fn built(wanted: WantedRoles, pinned: &Pinned) -> Resources {
     let job = validated();
     build(
         &job,
@@ -34,7 +34,7 @@ fn the_children_of_a_minimal_job() {
         disruption_budget,
         services,
         mut stateful_sets,
-    } = built(Wanted::Everything, &Pinned::default());
+    } = built(WantedRoles::Everything, &Pinned::default());
     // The annotation holds the template below once more.
     for set in &mut stateful_sets {
         set.metadata.annotations = None;
@@ -49,11 +49,11 @@ fn the_children_of_a_minimal_job() {
 
 #[test]
 fn a_stopped_job_keeps_its_children_and_wants_no_pods() {
-    let mut running = built(Wanted::Everything, &Pinned::default());
+    let mut running = built(WantedRoles::Everything, &Pinned::default());
     for set in &mut running.stateful_sets {
         set.spec.as_mut().unwrap().replicas = Some(0);
     }
-    assert_eq!(built(Wanted::Nothing, &Pinned::default()), running);
+    assert_eq!(built(WantedRoles::Nothing, &Pinned::default()), running);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn before_gpus_may_be_asked_for_only_their_engines_are_missing() {
         job.spec.inference.engine = EngineKind::SGLang;
         job.spec.inference.gpus_per_replica = gpus;
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-        build(&job, Wanted::WithoutGpus, &settings(), &tokens, &Pinned::default())
+        build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default())
             .stateful_sets
             .map(|set| set.spec.unwrap().replicas.unwrap())
     };
@@ -78,7 +78,7 @@ fn a_model_of_another_job_is_its_export() {
     assert_eq!(run_config(&job).model_directory.to_str(), Some("/rljob/runs/lab/warmup/export"));
 }
 
-fn pinned_by(resources: &Resources, wanted: Wanted) -> Pinned {
+fn pinned_by(resources: &Resources, wanted: WantedRoles) -> Pinned {
     let live = |set: &StatefulSet| LiveSet {
         replicas: set.spec.as_ref().unwrap().replicas.unwrap(),
         template: set
@@ -119,18 +119,20 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
     job.spec.training.seed = 99;
     let newer = Settings { image: "registry.example/rljob:8".to_owned() };
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
-    let (running, suspended) =
-        (built(Wanted::Everything, &Pinned::default()), built(Wanted::Nothing, &Pinned::default()));
+    let (running, suspended) = (
+        built(WantedRoles::Everything, &Pinned::default()),
+        built(WantedRoles::Nothing, &Pinned::default()),
+    );
     let mut cut_short = running.clone();
     let coordinators = cut_short.stateful_sets[1].spec.as_mut().unwrap();
     coordinators.replicas = Some(0);
-    let anew = build(&job, Wanted::Everything, &newer, &tokens, &Pinned::default());
+    let anew = build(&job, WantedRoles::Everything, &newer, &tokens, &Pinned::default());
     for (case, live, wanted, expected) in [
-        ("it runs", &running, Wanted::Everything, &running),
-        ("it is being released", &running, Wanted::Nothing, &suspended),
-        ("it is suspended or finished", &suspended, Wanted::Nothing, &suspended),
-        ("it is resumed", &suspended, Wanted::Everything, &anew),
-        ("a resume was cut short before its end", &cut_short, Wanted::Everything, &anew),
+        ("it runs", &running, WantedRoles::Everything, &running),
+        ("it is being released", &running, WantedRoles::Nothing, &suspended),
+        ("it is suspended or finished", &suspended, WantedRoles::Nothing, &suspended),
+        ("it is resumed", &suspended, WantedRoles::Everything, &anew),
+        ("a resume was cut short before its end", &cut_short, WantedRoles::Everything, &anew),
     ] {
         let rendered = build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted));
         assert_eq!(applied(&rendered, live), applied(expected, live), "{case}");
@@ -147,13 +149,16 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
 
 #[test]
 fn the_operator_that_rendered_it_renders_it_whole() {
-    let running = built(Wanted::Everything, &Pinned::default());
-    assert_eq!(built(Wanted::Everything, &pinned_by(&running, Wanted::Everything)), running);
+    let running = built(WantedRoles::Everything, &Pinned::default());
+    assert_eq!(
+        built(WantedRoles::Everything, &pinned_by(&running, WantedRoles::Everything)),
+        running
+    );
 }
 
 #[test]
 fn what_is_kept_and_lives_no_more_is_not_applied() {
-    let running = built(Wanted::Everything, &Pinned::default());
+    let running = built(WantedRoles::Everything, &Pinned::default());
     let pinned = Pinned { run_config: Some(pin::mark("of before").into()), ..Pinned::default() };
     let wanted = serde_json::to_value(config_map::build_config_map(&validated(), &pinned)).unwrap();
     assert_eq!(wanted["metadata"]["annotations"]["rljob.dev/sha256"], pin::digest("of before"));
@@ -171,7 +176,7 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
     .unwrap();
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
     let Resources { config_map, stateful_sets, .. } =
-        build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
+        build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
     let config: serde_json::Value =
         serde_json::from_str(&config_map.data.unwrap()["run.json"]).unwrap();
     let keys = "/rljob/s3";
@@ -202,7 +207,7 @@ fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
     job.spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
     let Resources { secret, stateful_sets, .. } =
-        build(&job, Wanted::Everything, &settings(), &tokens, &Pinned::default());
+        build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
     let config = &secret.data.unwrap()["sglang.yaml"].0;
     assert_eq!(
         String::from_utf8_lossy(config),

@@ -135,17 +135,16 @@ fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
 }
 
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
-    let dataset = &mut job.spec.dataset;
+    let spec = &mut job.spec;
+    let is_folder = spec.checkpoint.restored_job().is_none();
+    let dataset = &mut spec.dataset;
     let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
-    let is_folder = job.spec.checkpoint.restored_job().is_none();
-    let checkpoint = job
-        .spec
+    let checkpoint = spec
         .checkpoint
         .restore_from
         .iter_mut()
         .filter(|path| is_folder && !path.starts_with("s3://"));
-    for path in job
-        .spec
+    for path in spec
         .model
         .path
         .iter_mut()
@@ -350,7 +349,8 @@ mod tests {
             ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]
         );
 
-        let mut second = ValidatedJob { name: "more".to_owned(), ..first.clone() };
+        let mut second = first.clone();
+        second.name = "more".to_owned();
         second.spec.model.path = None;
         second.spec.model.export_of = Some("sums".to_owned());
         let folder = runs.path().join("lab/sums/export");

@@ -184,16 +184,25 @@ impl<'a> Session<'a> {
             self.tell(&facts).await;
         }
         Ok(match decision {
-            Decision::Start(_) | Decision::Run => None,
+            Decision::Stall { .. }
+            | Decision::AskCoordinator
+            | Decision::Start(_)
+            | Decision::Run => None,
             Decision::Drain { deadline } => {
                 self.recorded.drain_deadline = Some(deadline);
                 None
             }
             Decision::Release | Decision::Suspended => Some(released(&facts)),
-            Decision::Finish(outcome) | Decision::Finished(outcome) if outcome.succeeded => {
+            Decision::Finish(outcome)
+            | Decision::Finished(outcome)
+            | Decision::Expired(outcome)
+                if outcome.succeeded =>
+            {
                 Some(Ending::Succeeded)
             }
-            Decision::Finish(outcome) | Decision::Finished(outcome) => {
+            Decision::Finish(outcome)
+            | Decision::Finished(outcome)
+            | Decision::Expired(outcome) => {
                 Some(Ending::Failed(self.cause(&outcome.message, &facts)))
             }
         })
@@ -237,13 +246,17 @@ impl<'a> Session<'a> {
             suspend: self.interrupted,
             generation: if self.interrupted { 2 } else { 1 },
             recorded: self.recorded.clone(),
+            epoch: self.recorded.epoch.clone(),
             coordinator: status,
             coordinator_identity: identity,
+            coordinator_unasked: false,
             directory_in_use: self.processes.directory_in_use(),
+            foreign: Vec::new(),
             blocked: None,
             incidents: Vec::new(),
             exit: None,
             exits: self.processes.exits(),
+            rejection: None,
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),

@@ -1,169 +1,115 @@
-//! What exists of a job, once a pass, from the [`cache`](crate::cache). No interpretation but
-//! sorting: own children by name, pods by role, and objects that have a child's name and belong to
-//! somebody else.
+//! Observation of a job, once per pass: objects from the [`cache`](crate::cache), the coordinator's
+//! last report, and the memory of earlier passes. Returns complete [`Facts`].
 //!
-//! Only a name that the cache does not hold is asked for: before a child is made, an object without
-//! the job's label may have its name. Secrets are never read.
+//! Requests are sent only for names that the cache lacks, before children are created: an object
+//! without the job's label may have such a name. Secrets are never read.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
 use jiff::Timestamp;
+use kube::Client;
 use kube::api::GetParams;
-use kube::{Client, ResourceExt};
-use rljob_crds::names::{COORDINATOR_PORT, LABEL_ROLE};
+use rljob_crds::status::RLJobStatus;
+use rljob_protocol::status::CoordinatorStatus;
 
-use crate::cache::{Cache, Live, Pod};
-use crate::children::{ChildName, Kind, readable};
-use crate::decide::Wanted;
-use crate::desired::pin::LiveSet;
-use crate::desired::{Pinned, Role, meta};
-use crate::pods;
-use crate::validate::ValidatedJob;
+use crate::cache::ObservedChild;
+use crate::children::{ChildName, readable};
+use crate::context::Context;
+use crate::decide::Facts;
+use crate::pods::{PodFacts, PodPlan, SeenPod};
+use crate::validate::Job;
 
 mod facts;
+mod objects;
 
-/// What exists of a job.
-#[derive(Clone, Debug, Default)]
+use objects::Objects;
+pub use objects::{CoordinatorPod, ObservedChildren};
+
+/// The state of a job at the start of a pass.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// The own children, but for the Secret.
-    pub children: BTreeMap<ChildName, Arc<Live>>,
+    pub facts: Facts,
+    /// The job's own children, except the Secret.
+    pub children: ObservedChildren,
     /// The StatefulSets among them.
-    pub sets: BTreeMap<Role, LiveSet>,
-    /// Pods by role, by name; terminating ones included.
-    pub pods: BTreeMap<Role, Vec<Arc<Pod>>>,
-    /// `Kind name` of every object that has a child's name and is not this job's.
-    pub foreign: Vec<String>,
+    pub sets: objects::ObservedSets,
+    pub pods: Vec<PodFacts>,
+    /// Actions that the pods' states require.
+    pub pod_plan: PodPlan,
+    pub coordinator: Option<CoordinatorPod>,
+    /// Start of the longest wait of a scheduled pod for its volumes.
+    pub unmounted_since: Option<Timestamp>,
+    /// Time of this operator's last write of the job's status.
+    pub last_write: Option<Timestamp>,
 }
 
-/// What exists of a job. With a client, names that the cache does not hold are asked for.
+/// The memory of earlier passes, and the coordinator's last report.
+#[derive(Default)]
+struct Remembered {
+    report: Option<CoordinatorStatus>,
+    was_asked: bool,
+    rejection: Option<String>,
+    pods: Vec<SeenPod>,
+    last_write: Option<Timestamp>,
+}
+
+/// Whether the pass may create children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// It may: ask the API server for names that the cache lacks.
+    UnknownNames,
+    CacheOnly,
+}
+
+/// Observes a job.
 ///
 /// # Errors
 /// Any request that fails.
 pub async fn observe(
-    cache: &Cache,
-    client: Option<&Client>,
-    job: &ValidatedJob,
+    context: &Context,
+    job: &Job,
+    lookup: Lookup,
+    old: &RLJobStatus,
+    now: Timestamp,
 ) -> kube::Result<Observed> {
     let mut found = Vec::new();
     let mut unknown = Vec::new();
     for name in readable(job) {
-        match cache.child(&job.namespace, &name) {
-            Some(live) => found.push((name, live)),
+        match context.cache.child(&job.namespace, &name) {
+            Some(child) => found.push((name, child)),
             None => unknown.push(name),
         }
     }
-    if let Some(client) = client {
-        let asked =
-            try_join_all(unknown.into_iter().map(|name| look_up(client, &job.namespace, name)))
-                .await?;
-        found.extend(asked.into_iter().flatten());
+    if lookup == Lookup::UnknownNames {
+        let requests = unknown.into_iter().map(|name| get(&context.client, &job.namespace, name));
+        found.extend(try_join_all(requests).await?.into_iter().flatten());
     }
-    Ok(Observed::sort(job, found, cache.pods(&job.namespace, &job.name)))
+    let objects = Objects::sort(job, found, context.cache.pods(&job.namespace, &job.name));
+    let coordinator = objects.coordinator();
+    let (uid, identity) = (&job.uid, coordinator.as_ref().map(|pod| pod.uid.as_str()));
+    let remembered = Remembered {
+        report: identity.and_then(|identity| context.pollers.report(uid, identity)),
+        was_asked: identity.is_some_and(|identity| context.pollers.was_asked(uid, identity)),
+        rejection: context.memory.rejections.get(uid),
+        pods: context.memory.seen_pods.get(uid),
+        last_write: context.memory.status_writes.last(uid),
+    };
+    Ok(objects.into_observed(job, old, remembered, now))
 }
 
-/// What the API server has under a name. It may answer from its cache: what is then made is made
-/// only if there is nothing yet.
-async fn look_up(
+/// Gets an object. The API server may answer from its cache: a child is created only if its name is
+/// still free.
+async fn get(
     client: &Client,
     namespace: &str,
     (kind, name): ChildName,
-) -> kube::Result<Option<(ChildName, Arc<Live>)>> {
+) -> kube::Result<Option<(ChildName, Arc<ObservedChild>)>> {
     match kind.api(client, Some(namespace)).get_with(&name, &GetParams::at("0")).await {
-        Ok(object) => Ok(Some(((kind, name), Arc::new(Live::new(kind, &object))))),
+        Ok(object) => Ok(Some(((kind, name), Arc::new(ObservedChild::new(kind, &object))))),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-impl Observed {
-    fn sort(job: &ValidatedJob, found: Vec<(ChildName, Arc<Live>)>, pods: Vec<Arc<Pod>>) -> Self {
-        let mut observed = Self::default();
-        for (name, live) in found {
-            if live.owner.as_deref() == Some(job.uid.as_str()) {
-                observed.children.insert(name, live);
-            } else {
-                observed.foreign.push(format!("{} {}", name.0, name.1));
-            }
-        }
-        let mut owners = BTreeMap::new();
-        for role in Role::ALL {
-            if let Some(live) =
-                observed.children.get(&(Kind::StatefulSet, meta::role_name(job, role)))
-            {
-                owners.insert(role, live.uid.clone());
-                observed.sets.extend(live.set.clone().map(|set| (role, set)));
-            }
-        }
-        observed.sort_pods(&owners, pods);
-        observed
-    }
-
-    /// Keeps the pods that one of the own StatefulSets controls, by role.
-    fn sort_pods(&mut self, owners: &BTreeMap<Role, Box<str>>, pods: Vec<Arc<Pod>>) {
-        for pod in pods {
-            let role = pod.labels().get(LABEL_ROLE).and_then(|role| Role::parse(role));
-            let set = role.and_then(|role| owners.get(&role));
-            let controlled =
-                set.is_some() && crate::cache::owner(&pod.metadata) == set.map(|uid| &**uid);
-            if let Some(role) = role.filter(|_| controlled) {
-                self.pods.entry(role).or_default().push(pod);
-            }
-        }
-        for role in self.pods.values_mut() {
-            role.sort_by_key(|pod| pods::ordinal(pod));
-        }
-    }
-
-    /// Whether there is anything left to remove.
-    pub fn has_children(&self) -> bool {
-        self.children.keys().any(|(kind, _)| matches!(kind, Kind::ConfigMap | Kind::StatefulSet))
-    }
-
-    /// Since when a pod that has a node waits for its volumes: something that it mounts is missing.
-    pub fn unmounted_since(&self) -> Option<Timestamp> {
-        let waits = |pod: &Arc<Pod>| {
-            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-            let find = |type_: &str, status: &str| {
-                conditions
-                    .iter()
-                    .find(|condition| condition.type_ == type_ && condition.status == status)
-            };
-            let scheduled = find("PodScheduled", "True")
-                .filter(|_| pod.metadata.deletion_timestamp.is_none())?;
-            find("PodReadyToStartContainers", "False")?;
-            Some(scheduled.last_transition_time.as_ref()?.0)
-        };
-        self.pods.values().flatten().filter_map(waits).min()
-    }
-
-    /// Whether the role's StatefulSet wants a pod of that number.
-    pub fn wants(&self, role: Role, ordinal: u32) -> bool {
-        i64::from(ordinal) < i64::from(self.counts(role, false).wanted)
-    }
-
-    /// What the templates keep where this is wanted.
-    pub fn pinned(&self, wanted: Wanted) -> Pinned {
-        let run_config = self.children.values().find_map(|live| live.run_config.as_ref());
-        Pinned::from_live(run_config, &self.sets, wanted)
-    }
-
-    /// The coordinator pod: its UID, and its base URL once it has an address.
-    pub fn coordinator(&self) -> Option<(String, Option<String>)> {
-        let pod = self.pods.get(&Role::Coordinator)?.first()?;
-        Some((pod.uid()?, url(pod, COORDINATOR_PORT)))
-    }
-}
-
-/// The base URL of a pod that has an address.
-fn url(pod: &Pod, port: u16) -> Option<String> {
-    let address = pod.status.as_ref()?.pod_ip.as_ref().filter(|address| !address.is_empty())?;
-    Some(if address.contains(':') {
-        format!("http://[{address}]:{port}")
-    } else {
-        format!("http://{address}:{port}")
-    })
 }
 
 #[cfg(test)]

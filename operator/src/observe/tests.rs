@@ -1,23 +1,38 @@
-//! What is sorted from objects, and what facts they give.
+//! Tests of sorting and of the derived facts.
+
+use rljob_crds::names::{LABEL_JOB, LABEL_ROLE};
+use rljob_protocol::status::{EngineCondition, EngineState};
+use serde_json::{Value, json};
 
 use super::*;
-use crate::decide::{RoleCounts, Roles};
+use crate::cache::Pod;
+use crate::children::Kind;
+use crate::decide::test_support::{at, report};
+use crate::decide::{Epoch, RoleCounts, Roles};
+use crate::desired::Role;
+use crate::pods::test_support;
 use crate::validate::test_support::validated;
-use rljob_crds::names::LABEL_JOB;
-use rljob_crds::status::RLJobStatus;
-use serde_json::json;
 
-fn pod(name: &str, role: &str, owner: &str, more: &serde_json::Value) -> Arc<Pod> {
+fn pod(name: &str, role: &str, owner: &str, deletion: &Value) -> Arc<Pod> {
+    let owner = json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "name": "any",
+        "uid": owner,
+        "controller": true,
+    });
     let mut pod = json!({
         "metadata": {
-            "name": name, "uid": format!("uid of {name}"), "labels": { LABEL_JOB: "sums", LABEL_ROLE: role },
-            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "any", "uid": owner, "controller": true }],
+            "name": name,
+            "uid": format!("uid of {name}"),
+            "labels": { LABEL_JOB: "sums", LABEL_ROLE: role },
+            "ownerReferences": [owner],
         },
         "spec": {},
         "status": { "podIP": "fd00::7", "conditions": [{ "type": "Ready", "status": "True" }] },
     });
-    if more.is_string() {
-        pod["metadata"]["deletionTimestamp"] = more.clone();
+    if deletion.is_string() {
+        pod["metadata"]["deletionTimestamp"] = deletion.clone();
     }
     Arc::new(serde_json::from_value(pod).unwrap())
 }
@@ -27,68 +42,79 @@ fn child(
     name: &str,
     uid: &str,
     owner: &str,
-    more: &serde_json::Value,
-) -> (ChildName, Arc<Live>) {
-    let mut object = json!({ "metadata": { "name": name, "uid": uid, "generation": 1,
-        "ownerReferences": [{ "apiVersion": "a/v1", "kind": "K", "name": "n", "uid": owner, "controller": true }] } });
-    object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    ((kind, name.to_owned()), Arc::new(Live::new(kind, &serde_json::from_value(object).unwrap())))
+    fields: &Value,
+) -> (ChildName, Arc<ObservedChild>) {
+    let owner = json!({
+        "apiVersion": "a/v1",
+        "kind": "K",
+        "name": "n",
+        "uid": owner,
+        "controller": true,
+    });
+    let mut object = json!({
+        "metadata": { "name": name, "uid": uid, "generation": 1, "ownerReferences": [owner] },
+    });
+    object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let child = ObservedChild::new(kind, &serde_json::from_value(object).unwrap());
+    ((kind, name.to_owned()), Arc::new(child))
 }
 
-fn set(name: &str, uid: &str, replicas: i32) -> (ChildName, Arc<Live>) {
-    let more = json!({ "spec": { "replicas": replicas }, "status": { "replicas": 1, "observedGeneration": 1 } });
-    child(Kind::StatefulSet, name, uid, &validated().uid, &more)
+fn set(name: &str, uid: &str, replicas: i32) -> (ChildName, Arc<ObservedChild>) {
+    let fields = json!({
+        "spec": { "replicas": replicas },
+        "status": { "replicas": 1, "observedGeneration": 1 },
+    });
+    child(Kind::StatefulSet, name, uid, &validated().uid, &fields)
 }
 
-fn observed() -> Observed {
-    let (here, going) = (json!(null), json!("2027-01-15T08:00:00Z"));
+fn objects() -> Objects {
+    let (none, deletion) = (json!(null), json!("2027-01-15T08:00:00Z"));
     let pods = vec![
-        pod("sums-inference-10", "inference", "engines", &here),
-        pod("sums-inference-2", "inference", "engines", &here),
-        pod("sums-inference-1", "inference", "engines", &going),
-        pod("sums-inference-0", "inference", "somebody else", &here),
-        pod("sums-coordinator-0", "coordinator", "coordinators", &here),
-        pod("sums-trainer-0", "trainer", "no set of ours", &here),
+        pod("sums-inference-10", "inference", "engines", &none),
+        pod("sums-inference-2", "inference", "engines", &none),
+        pod("sums-inference-1", "inference", "engines", &deletion),
+        pod("sums-inference-0", "inference", "another owner", &none),
+        pod("sums-coordinator-0", "coordinator", "coordinators", &none),
+        pod("sums-trainer-0", "trainer", "no set of the job", &none),
     ];
-    Observed::sort(
-        &validated(),
-        vec![set("sums-inference", "engines", 3), set("sums-coordinator", "coordinators", 1)],
-        pods,
-    )
+    let sets =
+        vec![set("sums-inference", "engines", 3), set("sums-coordinator", "coordinators", 1)];
+    Objects::sort(&validated(), sets, pods)
+}
+
+fn observed(objects: Objects, job: &Job, remembered: Remembered) -> Observed {
+    objects.into_observed(job, &RLJobStatus::default(), remembered, at(0))
 }
 
 #[test]
-fn only_own_pods_count_and_a_terminating_engine_leaves_the_list() {
+fn only_own_pods_count_and_terminating_engines_are_not_listed() {
     let mut job = validated();
     job.spec.inference.replicas = 11;
-    let facts = observed().facts(&job, &RLJobStatus::default(), |_| None);
+    let facts = observed(objects(), &job, Remembered::default()).facts;
     let names: Vec<&str> = facts.engines.iter().map(|engine| engine.name.as_str()).collect();
     assert_eq!(names, ["sums-inference-2", "sums-inference-10"]);
-    let mut fewer = validated();
-    fewer.spec.inference.replicas = 2;
-    assert_eq!(
-        observed().facts(&fewer, &RLJobStatus::default(), |_| None).engines,
-        [],
-        "they are to leave"
-    );
     assert_eq!(facts.engines[0].url, "http://[fd00::7]:30000");
+    job.spec.inference.replicas = 2;
+    let engines = observed(objects(), &job, Remembered::default()).facts.engines;
+    assert_eq!(engines, [], "the spec does not want them");
     let counts = |wanted, existing, ready| RoleCounts { wanted, existing, ready };
-    assert_eq!(
-        facts.roles,
-        Roles {
-            inference: counts(3, 3, 2),
-            coordinator: counts(1, 1, 1),
-            trainer: counts(0, 0, 0)
-        }
-    );
+    let expected = Roles {
+        inference: counts(3, 3, 2),
+        coordinator: counts(1, 1, 1),
+        trainer: counts(0, 0, 0),
+    };
+    assert_eq!(facts.roles, expected);
 }
 
 #[test]
-fn pods_that_are_not_seen_yet_are_not_taken_for_gone() {
-    let existing = |replicas: i32, counted: i32, observed: i64, was_suspended: bool| {
-        let more = json!({ "spec": { "replicas": replicas }, "status": { "replicas": counted, "observedGeneration": observed } });
-        let set = child(Kind::StatefulSet, "sums-trainer", "trainers", &validated().uid, &more);
-        Observed::sort(&validated(), vec![set], Vec::new())
+fn pods_that_are_not_observed_yet_count_as_existing() {
+    let existing = |replicas: i32, counted: i32, generation: i64, was_suspended: bool| {
+        let fields = json!({
+            "spec": { "replicas": replicas },
+            "status": { "replicas": counted, "observedGeneration": generation },
+        });
+        let set = child(Kind::StatefulSet, "sums-trainer", "trainers", &validated().uid, &fields);
+        Objects::sort(&validated(), vec![set], Vec::new())
             .counts(Role::Trainer, was_suspended)
             .existing
     };
@@ -98,64 +124,116 @@ fn pods_that_are_not_seen_yet_are_not_taken_for_gone() {
         existing(0, 0, 0, false),
         existing(0, 0, 0, true),
     ];
-    assert_eq!(
-        counts,
-        [0, 2, 1, 0],
-        "settled, with two pods, not looked at yet, edited while suspended"
-    );
+    let cases = "settled, two pods, generation not observed, edited while suspended";
+    assert_eq!(counts, [0, 2, 1, 0], "{cases}");
 }
 
 #[test]
-fn what_a_pod_cannot_do_is_said_in_its_own_words() {
-    let mut observed = observed();
-    assert_eq!((observed.directory_in_use(), observed.blocked()), (None, None));
-    let message = "a log line\nerror: it belongs to lab/other\n";
+fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messages() {
+    let mut objects = objects();
+    assert_eq!((objects.directory_in_use(), objects.blocked()), (None, None));
+    let terminated =
+        json!({ "exitCode": 78, "message": "a log line\nerror: it belongs to lab/other\n" });
     let status = json!({
-        "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient nvidia.com/gpu" }],
-        "containerStatuses": [{ "name": "coordinator", "image": "", "imageID": "", "ready": false, "restartCount": 1,
-            "lastState": { "terminated": { "exitCode": 78, "message": message } } }],
+        "conditions": [{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "1 Insufficient nvidia.com/gpu",
+        }],
+        "containerStatuses": [{
+            "name": "coordinator", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+            "lastState": { "terminated": terminated },
+        }],
     });
-    let pod = &mut observed.pods.get_mut(&Role::Coordinator).unwrap()[0];
+    let pod = &mut objects.pods.get_mut(&Role::Coordinator).unwrap()[0];
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
-    assert_eq!(observed.directory_in_use().as_deref(), Some("it belongs to lab/other"));
+    assert_eq!(objects.directory_in_use().as_deref(), Some("it belongs to lab/other"));
     assert_eq!(
-        observed.blocked().as_deref(),
+        objects.blocked().as_deref(),
         Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu")
     );
 }
 
 #[test]
-fn a_pod_that_waits_for_its_volumes_is_seen() {
-    let mut observed = observed();
-    assert_eq!(observed.unmounted_since(), None);
+fn a_pod_that_waits_for_its_volumes_is_reported() {
+    let mut objects = objects();
+    assert_eq!(objects.unmounted_since(), None);
     let status = json!({ "conditions": [
         { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z" },
         { "type": "PodReadyToStartContainers", "status": "False" },
     ] });
-    let pod = &mut observed.pods.get_mut(&Role::Inference).unwrap()[1];
+    let pod = &mut objects.pods.get_mut(&Role::Inference).unwrap()[1];
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
-    assert_eq!(observed.unmounted_since(), Some("2027-01-15T08:00:00Z".parse().unwrap()));
+    assert_eq!(objects.unmounted_since(), Some("2027-01-15T08:00:00Z".parse().unwrap()));
 }
 
 #[test]
-fn the_coordinator_is_its_pods_uid_and_address() {
-    assert_eq!(
-        observed().coordinator(),
-        Some(("uid of sums-coordinator-0".to_owned(), Some("http://[fd00::7]:8080".to_owned())))
-    );
-    assert_eq!(Observed::default().coordinator(), None);
+fn the_coordinator_is_identified_by_uid_and_address() {
+    let expected = CoordinatorPod {
+        uid: "uid of sums-coordinator-0".to_owned(),
+        url: Some("http://[fd00::7]:8080".to_owned()),
+    };
+    assert_eq!(objects().coordinator(), Some(expected));
+    assert_eq!(Objects::default().coordinator(), None);
 }
 
 #[test]
-fn a_child_is_ours_by_its_controlling_owners_uid() {
+fn a_child_is_identified_by_the_uid_of_its_controlling_owner() {
     let job = validated();
     let found = [("sums-run", job.uid.as_str()), ("sums", "another")]
         .map(|(name, owner)| child(Kind::ConfigMap, name, "u", owner, &json!({})));
-    let observed = Observed::sort(&job, found.into(), Vec::new());
+    let facts_of =
+        observed(Objects::sort(&job, found.into(), Vec::new()), &job, Remembered::default());
     let own: Vec<String> =
-        observed.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
-    assert_eq!(
-        (own, observed.foreign),
-        (vec!["ConfigMap sums-run".to_owned()], vec!["ConfigMap sums".to_owned()])
-    );
+        facts_of.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
+    assert_eq!(own, ["ConfigMap sums-run"]);
+    assert_eq!(facts_of.facts.foreign, ["ConfigMap sums"]);
+}
+
+#[test]
+fn the_facts_have_epoch_report_and_incidents() {
+    let job = validated();
+    let (seen, other) =
+        (test_support::pod("sums-inference-0"), test_support::pod("sums-trainer-0"));
+    let remembered = || Remembered {
+        pods: crate::pods::stable(&[seen.clone(), other.clone()]),
+        ..Remembered::default()
+    };
+    let facts = observed(objects(), &job, remembered()).facts;
+    let holder = Some("uid of sums-coordinator-0".to_owned());
+    assert_eq!(facts.epoch, Epoch { number: 1, holder: holder.clone() });
+    assert_eq!(facts.recorded.epoch, Epoch::default());
+    assert!(facts.coordinator_unasked);
+    let incidents: Vec<&str> = facts.incidents.iter().map(|entry| entry.pod.as_str()).collect();
+    let case = "a deleted engine and a vanished one; the trainers' set is not observed";
+    assert_eq!(incidents, ["sums-inference-1", "sums-inference-0"], "{case}");
+
+    let old = RLJobStatus { epoch: 3, coordinator_uid: holder, ..RLJobStatus::default() };
+    let engine = EngineState {
+        name: "sums-inference-2".to_owned(),
+        state: EngineCondition::Unreachable,
+        version: None,
+        silent_seconds: Some(300),
+    };
+    let report = CoordinatorStatus { engines: vec![engine], ..report() };
+    let with_report = |epoch| {
+        let report = CoordinatorStatus { epoch: Some(epoch), ..report.clone() };
+        let remembered =
+            Remembered { report: Some(report), was_asked: true, ..Remembered::default() };
+        let mut objects = objects();
+        for pod in objects.pods.get_mut(&Role::Inference).unwrap() {
+            let conditions = Arc::make_mut(pod).status.as_mut().unwrap().conditions.as_mut();
+            let ready = &mut conditions.unwrap()[0];
+            ready.last_transition_time =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(-100)));
+        }
+        objects.into_observed(&job, &old, remembered, at(0))
+    };
+    let current = with_report(3);
+    assert!(current.facts.report().is_some() && !current.facts.coordinator_unasked);
+    assert_eq!(current.pod_plan.removals[0].name, "sums-inference-2");
+    assert_eq!(current.facts.incidents[0].reason, "EngineHung");
+    let outdated = with_report(2);
+    assert_eq!((outdated.facts.report(), outdated.pod_plan.removals.len()), (None, 0));
 }

@@ -1,41 +1,30 @@
-//! The readiness gate `rljob.dev/weights-synced` of an engine's pod: open once this container holds
-//! weights of the run, closed for the container after it. It is advice to those who look at pods
-//! (`kubectl`, disruption budgets, Services); what is routed to is the coordinator's to check, and
-//! later syncs do not touch the gate.
+//! Readiness gate `rljob.dev/weights-synced` of engine pods: true once the current container holds
+//! weights of the run, false for its successor.
+//!
+//! The gate informs `kubectl`, disruption budgets and Services. The coordinator checks versions
+//! itself before it routes to an engine, and later weight syncs do not change the gate.
 
 use jiff::{SignedDuration, Timestamp};
 use rljob_crds::names::{REASON_SYNCED, REASON_SYNCING};
 use rljob_protocol::status::EngineState;
 
-use super::{PodFacts, earliest};
+use super::facts::{Gate, PodFacts};
 
-/// A report may speak of the process before this one: until three questions of one second each had
-/// no answer, and one second more.
+/// Age of a container up to which a report may describe its predecessor: three missed answers of
+/// one second each, and a margin.
 const REPORT_LAG: SignedDuration = SignedDuration::from_secs(5);
 
-/// A gate as it stands.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Gate {
-    /// Whether it is open.
-    pub open: bool,
-    /// For which container.
-    pub message: String,
-}
-
-/// A gate to open or close.
+/// A new state for the gate of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateChange {
-    /// The pod's name.
     pub name: String,
-    /// The pod's UID.
     pub uid: String,
-    /// How the gate is to stand.
     pub gate: Gate,
     /// CamelCase.
     pub reason: &'static str,
 }
 
-/// The gates that do not stand as they should, and when another one may not.
+/// Returns the gates to change now, and the time of the next change.
 pub(super) fn changes(
     pods: &[PodFacts],
     engines: &[EngineState],
@@ -54,11 +43,11 @@ pub(super) fn changes(
         };
         let synced =
             engines.iter().any(|engine| engine.name == pod.name && engine.version.is_some());
-        let certain = container.since.saturating_add(REPORT_LAG).unwrap_or(Timestamp::MAX);
+        let reliable_at = container.since.saturating_add(REPORT_LAG).unwrap_or(Timestamp::MAX);
         if *gate == open {
             continue;
         }
-        if synced && now >= certain {
+        if synced && now >= reliable_at {
             changes.push(change(pod, open, REASON_SYNCED));
             continue;
         }
@@ -66,7 +55,7 @@ pub(super) fn changes(
             changes.push(change(pod, closed, REASON_SYNCING));
         }
         if synced {
-            next = Some(earliest(next, certain));
+            next = next.into_iter().chain([reliable_at]).min();
         }
     }
     (changes, next)
@@ -82,7 +71,7 @@ mod tests {
     use rljob_protocol::version::Version;
 
     use super::super::Container;
-    use super::super::test_support::{asked_to_go, pod};
+    use super::super::test_support::{pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
 
@@ -99,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_opens_once_for_each_container_and_later_syncs_do_not_touch_it() {
+    fn a_gate_opens_once_per_container_and_later_syncs_do_not_change_it() {
         let closed = Gate {
             open: false,
             message: "container c2 holds no weights of the run yet".to_owned(),
@@ -115,7 +104,7 @@ mod tests {
                 None,
             ),
             (
-                "a report that may be of the process before",
+                "the report may describe the predecessor",
                 engine(Some(Gate::default())),
                 true,
                 4,
@@ -123,9 +112,9 @@ mod tests {
                 Some(at(5)),
             ),
             ("open", engine(Some(open("c2"))), true, 100, None, None),
-            ("open, in the next sync", engine(Some(open("c2"))), false, 100, None, None),
+            ("open, during the next sync", engine(Some(open("c2"))), false, 100, None, None),
             (
-                "open for the container before",
+                "open for the predecessor",
                 engine(Some(open("c1"))),
                 false,
                 100,
@@ -133,7 +122,7 @@ mod tests {
                 None,
             ),
             (
-                "open for the container before, and synced",
+                "open for the predecessor, synced",
                 engine(Some(open("c1"))),
                 true,
                 100,
@@ -141,18 +130,25 @@ mod tests {
                 None,
             ),
             (
-                "the same, but it may be an old report",
+                "open for the predecessor, whose report it may be",
                 engine(Some(open("c1"))),
                 true,
                 1,
                 Some((closed.clone(), "Syncing")),
                 Some(at(5)),
             ),
-            ("closed already", engine(Some(closed.clone())), false, 100, None, None),
-            ("a template without the gate", engine(None), true, 100, None, None),
-            ("going", asked_to_go(engine(Some(Gate::default())), 90, 30), true, 100, None, None),
+            ("already closed", engine(Some(closed.clone())), false, 100, None, None),
+            ("template without the gate", engine(None), true, 100, None, None),
             (
-                "no container runs",
+                "terminating",
+                terminating(engine(Some(Gate::default())), 90, 30),
+                true,
+                100,
+                None,
+                None,
+            ),
+            (
+                "no running container",
                 PodFacts { container: None, ..engine(Some(open("c1"))) },
                 true,
                 100,

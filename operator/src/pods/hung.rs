@@ -1,19 +1,20 @@
-//! An engine that does not answer while its container runs: stopped, or waiting for ever. Probes do
-//! not see it, since a stopped process still accepts connections; its coordinator asks it something
-//! every second, and that is its heartbeat.
+//! Engines that do not answer although their container is running: stopped, or blocked.
+//!
+//! Probes miss them, because a stopped process still accepts connections. The coordinator polls
+//! every engine once a second; its answers are the engine's heartbeat.
 
 use jiff::{SignedDuration, Timestamp};
 use rljob_protocol::status::EngineState;
 
-use super::{PodFacts, earliest};
+use super::facts::PodFacts;
 use crate::desired::Role;
 
-/// Seconds of silence after which an engine that is up counts as hung. Its coordinator has stopped
-/// routing to it after 10, so that this costs nothing but the engine; a server that only pauses
-/// (garbage, a slow disk) is back by then.
+/// Seconds without an answer after which an engine that is up counts as hung. The coordinator stops
+/// routing to it after 10 s, and a server that only pauses (garbage collection, a slow disk) has
+/// resumed by then.
 pub const HUNG_SECONDS: u32 = 20;
 
-/// The engines that hang, and when another one may.
+/// Returns the engines that hang, and the time at which the next one may.
 pub(super) fn hung<'a>(
     pods: &'a [PodFacts],
     engines: &[EngineState],
@@ -24,9 +25,9 @@ pub(super) fn hung<'a>(
         pod.role == Role::Inference
             && pod.wanted
             && pod.deletion.is_none()
-            && is_silent(&pod.name, engines)
+            && is_unresponsive(&pod.name, engines)
     }) {
-        // Silence before the engine was up is that of its start.
+        // Missed answers from before the engine was up belong to its start.
         let Some(since) = pod.up_since else { continue };
         let due = since
             .saturating_add(SignedDuration::from_secs(HUNG_SECONDS.into()))
@@ -34,13 +35,13 @@ pub(super) fn hung<'a>(
         if now >= due {
             hung.push(pod);
         } else {
-            next = Some(earliest(next, due));
+            next = next.into_iter().chain([due]).min();
         }
     }
     (hung, next)
 }
 
-fn is_silent(name: &str, engines: &[EngineState]) -> bool {
+fn is_unresponsive(name: &str, engines: &[EngineState]) -> bool {
     engines.iter().any(|engine| {
         engine.name == name && engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
     })
@@ -50,35 +51,29 @@ fn is_silent(name: &str, engines: &[EngineState]) -> bool {
 mod tests {
     use rljob_protocol::status::EngineCondition;
 
-    use super::super::test_support::{asked_to_go, pod};
+    use super::super::test_support::{pod, terminating};
     use super::*;
     use crate::decide::test_support::at;
 
     #[test]
-    fn an_engine_is_hung_when_it_has_been_up_and_silent_for_long() {
+    fn an_engine_hangs_after_20_s_up_without_an_answer() {
         let engine = || PodFacts { up_since: Some(at(0)), ..pod("sums-inference-1") };
         for (case, pod, silent, second, expected) in [
-            ("it answers", engine(), None, 100, (false, None)),
-            ("it has been silent for a moment", engine(), Some(19), 100, (false, None)),
-            ("it hangs", engine(), Some(20), 100, (true, None)),
+            ("answers", engine(), None, 100, (false, None)),
+            ("silent for 19 s", engine(), Some(19), 100, (false, None)),
+            ("hangs", engine(), Some(20), 100, (true, None)),
             (
-                "its coordinator still speaks of the process before",
+                "the report may describe the predecessor",
                 engine(),
                 Some(300),
                 5,
                 (false, Some(at(20))),
             ),
-            ("it starts", PodFacts { up_since: None, ..engine() }, Some(300), 100, (false, None)),
-            ("it is going", asked_to_go(engine(), 90, 30), Some(300), 100, (false, None)),
+            ("starting", PodFacts { up_since: None, ..engine() }, Some(300), 100, (false, None)),
+            ("terminating", terminating(engine(), 90, 30), Some(300), 100, (false, None)),
+            ("scaled down", PodFacts { wanted: false, ..engine() }, Some(300), 100, (false, None)),
             (
-                "it is to leave",
-                PodFacts { wanted: false, ..engine() },
-                Some(300),
-                100,
-                (false, None),
-            ),
-            (
-                "it is a trainer",
+                "a trainer",
                 PodFacts { role: Role::Trainer, ..engine() },
                 Some(300),
                 100,

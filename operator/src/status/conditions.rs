@@ -1,12 +1,12 @@
-//! The conditions, by the truth table of the module above. An unchanged condition keeps its
-//! transition time.
+//! Conditions, by the truth table in the parent module. An unchanged condition keeps its transition
+//! time.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_INFERENCE_READY, CONDITION_READY,
     CONDITION_RECONCILING, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
-    CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, INCIDENT_VANISHED, REASON_AS_EXPECTED,
+    CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
     REASON_CHECKPOINT_COMPLETE, REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NOT_SUSPENDED,
     REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING,
     REASON_RESTARTING, REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED,
@@ -15,27 +15,40 @@ use rljob_crds::names::{
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
+use super::text::{clip, missing_pods, waits_for};
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
-use crate::validate::ValidatedJob;
+use crate::validate::Job;
 
-/// An engine that answers but holds other weights for longer than this is a failure.
+/// Time without a synced engine after which `WeightsSynced` becomes False.
 const SYNC_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Status of a condition.
 #[derive(Clone, Copy)]
-enum Is {
+enum Truth {
     True,
     False,
     Unknown,
 }
 
-impl From<bool> for Is {
+impl From<bool> for Truth {
     fn from(value: bool) -> Self {
         if value { Self::True } else { Self::False }
     }
 }
 
-/// Conditions in the making: knows the old ones, so that transition times are kept.
+/// A row of the truth table: `Succeeded`, `Ready`, `Reconciling` and `Stalled`.
+#[derive(Clone, Copy)]
+enum RunState {
+    /// Starting, restarting, draining, releasing.
+    Progressing,
+    /// Running or suspended.
+    Settled,
+    Succeeded,
+    /// Failed, or waiting for the user.
+    Stalled,
+}
+
+/// Conditions under construction, with the old ones for their transition times.
 struct Conditions<'a> {
     old: &'a RLJobStatus,
     generation: i64,
@@ -52,11 +65,11 @@ impl<'a> Conditions<'a> {
         self.old.conditions.iter().find(|condition| condition.type_ == type_)
     }
 
-    fn set(&mut self, type_: &str, is: impl Into<Is>, reason: &str, message: impl Into<String>) {
+    fn set(&mut self, type_: &str, is: impl Into<Truth>, reason: &str, message: impl Into<String>) {
         let status = match is.into() {
-            Is::True => "True",
-            Is::False => "False",
-            Is::Unknown => "Unknown",
+            Truth::True => "True",
+            Truth::False => "False",
+            Truth::Unknown => "Unknown",
         };
         let kept = self
             .old(type_)
@@ -72,53 +85,51 @@ impl<'a> Conditions<'a> {
         });
     }
 
-    /// The four of the truth table.
-    fn summary(
-        &mut self,
-        succeeded: Is,
-        ready: bool,
-        reconciling: bool,
-        stalled: bool,
-        reason: &str,
-        message: &str,
-    ) {
+    fn set_summary(&mut self, state: RunState, reason: &str, message: &str) {
+        let succeeded = match state {
+            RunState::Progressing | RunState::Settled => Truth::Unknown,
+            RunState::Succeeded => Truth::True,
+            RunState::Stalled => Truth::False,
+        };
+        let is_ready = matches!(state, RunState::Settled | RunState::Succeeded);
         self.set(CONDITION_SUCCEEDED, succeeded, reason, message);
-        self.set(CONDITION_READY, ready, reason, message);
-        for (type_, is) in [(CONDITION_RECONCILING, reconciling), (CONDITION_STALLED, stalled)] {
-            if is {
-                self.set(type_, true, reason, message)
-            } else {
-                self.set(type_, false, REASON_AS_EXPECTED, "")
-            }
+        self.set(CONDITION_READY, is_ready, reason, message);
+        for (type_, is) in [
+            (CONDITION_RECONCILING, matches!(state, RunState::Progressing)),
+            (CONDITION_STALLED, matches!(state, RunState::Stalled)),
+        ] {
+            let (reason, message) = if is { (reason, message) } else { (REASON_AS_EXPECTED, "") };
+            self.set(type_, is, reason, message);
         }
     }
 }
 
 /// Conditions after a decision.
 pub(super) fn compute(
-    job: &ValidatedJob,
+    job: &Job,
     old: &RLJobStatus,
     facts: &Facts,
     decision: &Decision,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut conditions = Conditions::new(old, job.generation, now);
-    set_summary(&mut conditions, job, facts, decision);
+    let (state, reason, message) = summary(job, facts, decision);
+    conditions.set_summary(state, reason, &message);
     set_suspended(&mut conditions, decision);
     let keeps_running = decision.keeps_running();
     for (type_, counts, wanted) in [
         (CONDITION_INFERENCE_READY, facts.roles.inference, job.spec.inference.replicas),
         (CONDITION_TRAINER_READY, facts.roles.trainer, job.spec.trainer.replicas),
     ] {
-        set_role(&mut conditions, type_, counts, wanted, keeps_running);
+        set_role(&mut conditions, type_, counts, keeps_running.then_some(wanted));
     }
-    set_weights_synced(&mut conditions, job, facts, keeps_running);
+    let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
+    set_weights_synced(&mut conditions, facts, engines);
     set_checkpoint(&mut conditions, old, facts);
     conditions.list
 }
 
-/// Conditions of a job that does not get further by itself. Those of its parts are as `parts` has
-/// them.
+/// Conditions of a job that needs the user. `parts` has the conditions of its parts.
 pub(super) fn stalled(
     generation: i64,
     old: &RLJobStatus,
@@ -128,7 +139,7 @@ pub(super) fn stalled(
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut conditions = Conditions::new(old, generation, now);
-    conditions.summary(Is::False, false, false, true, reason, message);
+    conditions.set_summary(RunState::Stalled, reason, message);
     for type_ in [
         CONDITION_SUSPENDED,
         CONDITION_INFERENCE_READY,
@@ -140,234 +151,114 @@ pub(super) fn stalled(
             Some(part) => conditions
                 .list
                 .push(Condition { observed_generation: Some(generation), ..part.clone() }),
-            None => conditions.set(type_, Is::Unknown, REASON_UNKNOWN, "nothing is known yet"),
+            None => conditions.set(type_, Truth::Unknown, REASON_UNKNOWN, "not observed yet"),
         }
     }
     conditions.list
 }
 
-fn set_summary(
-    conditions: &mut Conditions<'_>,
-    job: &ValidatedJob,
-    facts: &Facts,
-    decision: &Decision,
-) {
+/// State, reason and message of the run.
+fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &'a str, String) {
     match decision {
-        Decision::Start(Wait::Starting) => conditions.summary(
-            Is::Unknown,
-            false,
-            true,
-            false,
-            REASON_STARTING,
-            &waits_for(job, facts),
-        ),
+        Decision::Start(Wait::Starting) | Decision::AskCoordinator => {
+            (RunState::Progressing, REASON_STARTING, waits_for(job, facts))
+        }
         Decision::Start(Wait::Restarting) => {
-            let waits = if missing(job, facts).is_empty() {
-                String::new()
-            } else {
-                format!("; {}", waits_for(job, facts))
+            let waits = match missing_pods(job, facts) {
+                Some(_) => format!("; {}", waits_for(job, facts)),
+                None => String::new(),
             };
-            let message =
-                format!("the learners are being started again from the newest checkpoint{waits}");
-            conditions.summary(Is::Unknown, false, true, false, REASON_RESTARTING, &message);
+            let message = format!("restarting the learners from the newest checkpoint{waits}");
+            (RunState::Progressing, REASON_RESTARTING, message)
         }
         Decision::Run => {
-            let missing = missing(job, facts);
-            let without = if missing.is_empty() {
-                String::new()
-            } else {
-                format!(" without {missing}{}", trouble(facts))
-            };
-            conditions.summary(
-                Is::Unknown,
-                true,
-                false,
-                false,
-                REASON_RUNNING,
-                &format!("steps are being made{without}"),
-            );
+            let without = missing_pods(job, facts).map(|missing| format!(" without {missing}"));
+            let message = format!("training{}", without.unwrap_or_default());
+            (RunState::Settled, REASON_RUNNING, message)
         }
         Decision::Drain { deadline } => {
             let message = format!(
-                "the step in progress is being finished and a checkpoint written, until {} at the latest",
-                Seconds(*deadline)
+                "finishing the current step and writing a checkpoint; \
+                 the pods are deleted by {deadline:.0} at the latest"
             );
-            conditions.summary(Is::Unknown, false, true, false, REASON_DRAINING, &message);
+            (RunState::Progressing, REASON_DRAINING, message)
         }
-        Decision::Release => conditions.summary(
-            Is::Unknown,
-            false,
-            true,
-            false,
-            REASON_RELEASING,
-            "the pods are being removed",
-        ),
-        Decision::Suspended => conditions.summary(
-            Is::Unknown,
-            true,
-            false,
-            false,
-            REASON_SUSPENDED,
-            "suspended; set spec.suspend to false to go on",
-        ),
-        Decision::Finish(outcome) | Decision::Finished(outcome) => {
-            let succeeded = outcome.succeeded;
-            conditions.summary(
-                succeeded.into(),
-                succeeded,
-                false,
-                !succeeded,
-                &outcome.reason,
-                &super::clip(&outcome.message),
-            );
+        Decision::Release => {
+            (RunState::Progressing, REASON_RELEASING, "deleting the pods".to_owned())
         }
+        Decision::Suspended => {
+            let message = "suspended; set spec.suspend to false to resume".to_owned();
+            (RunState::Settled, REASON_SUSPENDED, message)
+        }
+        Decision::Finish(outcome) | Decision::Finished(outcome) | Decision::Expired(outcome) => {
+            let state = if outcome.succeeded { RunState::Succeeded } else { RunState::Stalled };
+            (state, &outcome.reason, clip(&outcome.message))
+        }
+        Decision::Stall { reason, message } => (RunState::Stalled, reason, clip(message)),
     }
 }
 
 fn set_suspended(conditions: &mut Conditions<'_>, decision: &Decision) {
-    match decision {
-        Decision::Suspended => {
-            conditions.set(CONDITION_SUSPENDED, true, REASON_SUSPENDED, "no pod is left")
-        }
-        Decision::Drain { .. } => {
-            conditions.set(CONDITION_SUSPENDED, false, REASON_DRAINING, "draining")
-        }
-        Decision::Release => conditions.set(
-            CONDITION_SUSPENDED,
-            false,
-            REASON_RELEASING,
-            "the pods are being removed",
-        ),
-        Decision::Start(_) | Decision::Run | Decision::Finish(_) | Decision::Finished(_) => {
-            conditions.set(CONDITION_SUSPENDED, false, REASON_NOT_SUSPENDED, "not suspended");
+    let (is, reason, message) = match decision {
+        Decision::Suspended => (true, REASON_SUSPENDED, "no pods are left"),
+        Decision::Drain { .. } => (false, REASON_DRAINING, "draining"),
+        Decision::Release => (false, REASON_RELEASING, "deleting the pods"),
+        Decision::Stall { .. }
+        | Decision::AskCoordinator
+        | Decision::Start(_)
+        | Decision::Run
+        | Decision::Finish(_)
+        | Decision::Finished(_)
+        | Decision::Expired(_) => (false, REASON_NOT_SUSPENDED, "not suspended"),
+    };
+    conditions.set(CONDITION_SUSPENDED, is, reason, message);
+}
+
+/// `wanted` is the number in the spec, while the run must have pods.
+fn set_role(conditions: &mut Conditions<'_>, type_: &str, counts: RoleCounts, wanted: Option<i32>) {
+    match wanted {
+        None => conditions.set(type_, false, REASON_NOT_WANTED, "no pods are wanted"),
+        Some(0) => conditions.set(type_, true, REASON_NOT_WANTED, "the spec wants no pods"),
+        Some(wanted) => {
+            let is_ready = counts.ready >= wanted;
+            let reason = if is_ready { REASON_PODS_READY } else { REASON_PODS_NOT_READY };
+            let message = format!("{} of {wanted} pods are ready", counts.ready);
+            conditions.set(type_, is_ready, reason, message);
         }
     }
 }
 
-fn set_role(
-    conditions: &mut Conditions<'_>,
-    type_: &str,
-    counts: RoleCounts,
-    wanted: i32,
-    keeps_running: bool,
-) {
-    if !keeps_running {
-        conditions.set(type_, false, REASON_NOT_WANTED, "no pods are wanted now");
-    } else if wanted == 0 {
-        conditions.set(type_, true, REASON_NOT_WANTED, "the spec wants no pods");
-    } else {
-        let ready = counts.ready >= wanted;
-        let reason = if ready { REASON_PODS_READY } else { REASON_PODS_NOT_READY };
-        conditions.set(
-            type_,
-            ready,
-            reason,
-            format!("{} of {wanted} pods are ready", counts.ready),
-        );
-    }
-}
-
-fn set_weights_synced(
-    conditions: &mut Conditions<'_>,
-    job: &ValidatedJob,
-    facts: &Facts,
-    keeps_running: bool,
-) {
+fn set_weights_synced(conditions: &mut Conditions<'_>, facts: &Facts, engines: i32) {
     let type_ = CONDITION_WEIGHTS_SYNCED;
-    let synced = facts.report().is_some_and(|report| {
+    let is_synced = facts.report().is_some_and(|report| {
         report.engines.iter().any(|engine| engine.state == EngineCondition::Ready)
     });
-    let overdue = conditions.old(type_).is_some_and(|old| {
-        old.status == "False"
-            || (old.reason == REASON_SYNCING
-                && conditions.now.duration_since(old.last_transition_time.0) > SYNC_OVERDUE)
+    let is_overdue = conditions.old(type_).is_some_and(|old| {
+        let age = conditions.now.duration_since(old.last_transition_time.0);
+        old.status == "False" || (old.reason == REASON_SYNCING && age > SYNC_OVERDUE)
     });
-    if !keeps_running || job.spec.inference.replicas == 0 {
-        conditions.set(type_, Is::Unknown, REASON_NOT_WANTED, "no engines are wanted now");
-    } else if synced {
+    if engines == 0 {
+        conditions.set(type_, Truth::Unknown, REASON_NOT_WANTED, "no engines are wanted");
+    } else if is_synced {
         conditions.set(type_, true, REASON_SYNCED, "engines hold the current weights");
-    } else if overdue {
-        conditions.set(
-            type_,
-            false,
-            REASON_OVERDUE,
-            format!(
-                "no engine has held the current weights for more than {} minutes",
-                SYNC_OVERDUE.as_mins()
-            ),
-        );
+    } else if is_overdue {
+        let minutes = SYNC_OVERDUE.as_mins();
+        let message =
+            format!("no engine has held the current weights for more than {minutes} minutes");
+        conditions.set(type_, false, REASON_OVERDUE, message);
     } else {
-        conditions.set(
-            type_,
-            Is::Unknown,
-            REASON_SYNCING,
-            "no engine holds the current weights yet",
-        );
+        let message = "no engine holds the current weights yet";
+        conditions.set(type_, Truth::Unknown, REASON_SYNCING, message);
     }
 }
 
 fn set_checkpoint(conditions: &mut Conditions<'_>, old: &RLJobStatus, facts: &Facts) {
     let exists = old.checkpoint.is_some()
         || facts.report().is_some_and(|report| report.checkpoint.is_some());
-    if exists {
-        conditions.set(
-            CONDITION_CHECKPOINT_AVAILABLE,
-            true,
-            REASON_CHECKPOINT_COMPLETE,
-            "a complete checkpoint exists",
-        );
+    let (reason, message) = if exists {
+        (REASON_CHECKPOINT_COMPLETE, "a complete checkpoint exists")
     } else {
-        conditions.set(
-            CONDITION_CHECKPOINT_AVAILABLE,
-            false,
-            REASON_NO_CHECKPOINT,
-            "no checkpoint has been completed yet",
-        );
-    }
-}
-
-/// What a starting job waits for, in the order in which it comes up.
-fn waits_for(job: &ValidatedJob, facts: &Facts) -> String {
-    let missing = missing(job, facts);
-    match (missing.is_empty(), facts.report()) {
-        (false, _) => format!("waiting for {missing}{}", trouble(facts)),
-        (true, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
-        (true, Some(_)) => {
-            "all pods are ready; the coordinator waits for learners and engines".to_owned()
-        }
-    }
-}
-
-/// Why pods are missing: what cannot be placed, or what is happening to one that exists.
-fn trouble(facts: &Facts) -> String {
-    let incident = facts
-        .incidents
-        .iter()
-        .find(|incident| incident.reason != INCIDENT_VANISHED)
-        .map(|incident| &incident.message);
-    facts.blocked.as_ref().or(incident).map(|why| format!("; {why}")).unwrap_or_default()
-}
-
-/// The pods that are not ready, by role.
-fn missing(job: &ValidatedJob, facts: &Facts) -> String {
-    let roles = [
-        ("coordinator", facts.roles.coordinator, 1),
-        ("trainer", facts.roles.trainer, job.spec.trainer.replicas),
-        ("inference", facts.roles.inference, job.spec.inference.replicas),
-    ];
-    let missing: Vec<String> = roles
-        .iter()
-        .filter(|(_, counts, wanted)| counts.ready < *wanted)
-        .map(|(role, counts, wanted)| format!("{} of {wanted} {role} pods", wanted - counts.ready))
-        .collect();
-    missing.join(", ")
-}
-
-/// A time in whole seconds.
-struct Seconds(Timestamp);
-
-impl std::fmt::Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.0}", self.0)
-    }
+        (REASON_NO_CHECKPOINT, "no checkpoint has been completed yet")
+    };
+    conditions.set(CONDITION_CHECKPOINT_AVAILABLE, exists, reason, message);
 }

@@ -1,17 +1,17 @@
-//! The engines in status: the first 32, those in trouble first.
+//! Engines in the status: at most 32, the ones with problems first.
 
 use rljob_crds::status::{EngineStanding, EngineStatus, InferenceStatus, RLJobStatus};
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition};
 
 use crate::decide::Facts;
-use crate::validate::ValidatedJob;
+use crate::validate::Job;
 
-/// Most engines that are listed.
+/// Limit of the list.
 const LIMIT: usize = 32;
 
 /// The inference part of the status.
 pub(super) fn inference(
-    job: &ValidatedJob,
+    job: &Job,
     old: &RLJobStatus,
     facts: &Facts,
     keeps_running: bool,
@@ -28,7 +28,7 @@ pub(super) fn inference(
     }
 }
 
-/// While no coordinator reports, what the last one said.
+/// The list; while no coordinator reports, the recorded entries of existing engines.
 fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
     if facts.report().is_none() && !known.is_empty() {
         return known
@@ -39,13 +39,13 @@ fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
     }
     let mut engines: Vec<EngineStatus> =
         facts.engines.iter().map(|engine| status(&engine.name, facts.report())).collect();
-    // Stable: by number within a state.
+    // The sort is stable: by ordinal within a state.
     engines.sort_by_key(|engine| engine.state);
     engines.truncate(LIMIT);
     engines
 }
 
-/// Whether an engine is listed, or heard of, that was not before.
+/// Whether the new list has an added engine, or the first report about one.
 pub(super) fn any_is_new(old: &[EngineStatus], new: &[EngineStatus]) -> bool {
     let unknown = |engines: &[EngineStatus]| {
         engines.iter().filter(|engine| engine.state == EngineStanding::Unknown).count()
@@ -79,7 +79,7 @@ mod tests {
     use rljob_protocol::version::Version;
 
     #[test]
-    fn engines_in_trouble_come_first_and_no_more_than_the_limit() {
+    fn engines_with_problems_come_first_and_the_list_is_limited() {
         let mut facts = facts();
         facts.engines = (0..40)
             .map(|index| EngineEndpoint { name: format!("e-{index}"), url: String::new() })
@@ -116,11 +116,11 @@ mod tests {
         assert_eq!((list.len(), list[3].version.as_deref()), (32, Some("step-7.attempt-1")));
         facts.coordinator = None;
         facts.engines.remove(35);
-        assert_eq!(engines(&facts, &list), list[1..], "what is known of those that are left");
+        assert_eq!(engines(&facts, &list), list[1..], "recorded entries of existing engines");
     }
 
     #[test]
-    fn an_engine_is_new_when_it_is_listed_and_when_it_is_heard_of() {
+    fn an_engine_is_new_when_it_is_added_and_when_it_is_first_reported() {
         let engine =
             |name: &str, state| EngineStatus { name: name.to_owned(), state, version: None };
         let (unknown, ready, stale) = (

@@ -1,5 +1,5 @@
-//! What an event is published for: a change of the run's state, a new failure, and a new incident.
-//! Published after the status that it speaks of is written.
+//! Events for a change of the run's state, a new failure and a new incident. Published after the
+//! write of the status that they describe.
 
 use rljob_crds::names::{CONDITION_STALLED, CONDITION_SUCCEEDED};
 use rljob_crds::status::{Incident, RLJobStatus};
@@ -7,19 +7,17 @@ use rljob_crds::status::{Incident, RLJobStatus};
 /// An event to publish about the RLJob.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusEvent {
-    /// Whether something went wrong.
     pub warning: bool,
     /// CamelCase reason.
     pub reason: String,
-    /// One line for a person.
+    /// One line.
     pub note: String,
-    /// The pod that it speaks of.
+    /// Name of the pod that it is about.
     pub pod: Option<String>,
-    /// Its UID, if that is known.
     pub pod_uid: Option<String>,
 }
 
-/// Events of the step from one status to the next.
+/// Events for the change from one status to the next.
 pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
     let mut events = Vec::new();
     if let Some(failure) =
@@ -54,7 +52,7 @@ pub fn events(old: &RLJobStatus, new: &RLJobStatus) -> Vec<StatusEvent> {
     events
 }
 
-/// Incidents that the step from one status to the next has added, or knows more of.
+/// Incidents of the new status that the old one lacks, or has with another reason.
 pub fn new_incidents<'a>(
     old: &'a RLJobStatus,
     new: &'a RLJobStatus,
@@ -74,7 +72,7 @@ mod tests {
     use crate::status::stalled;
 
     #[test]
-    fn a_change_of_state_is_an_event_and_the_same_state_again_is_none() {
+    fn a_change_of_state_is_published_once() {
         let old = RLJobStatus::default();
         let new = stalled(1, &old, "InvalidSpec", "spec.reward: is missing", at(0));
         let (reason, note) = ("InvalidSpec".to_owned(), "spec.reward: is missing".to_owned());
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incident_is_an_event_and_another_when_more_is_known() {
+    fn an_incident_is_published_once_per_reason() {
         let status = |reason: &str| {
             let (message, pod, uid) =
                 (format!("because {reason}"), "sums-trainer-0".to_owned(), "u".to_owned());

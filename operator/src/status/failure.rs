@@ -1,6 +1,6 @@
-//! `lastFailure`: the newer of what the coordinator says of its learners and what kubelets say of
-//! containers. Only kubelets give times, so that a learner's failure is taken for new when it
-//! differs from the last one, or when a restart was counted since.
+//! `lastFailure`: the newer of the coordinator's report about learners and the kubelets' reports
+//! about containers. Only kubelets report times, so a learner's failure is new if it differs from
+//! the last one, or if a restart was counted since.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -11,8 +11,10 @@ use rljob_crds::names::{
 use rljob_crds::status::{Failure, RLJobStatus};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
-/// Reasons of failures that kubelets tell.
-const OF_CONTAINERS: [&str; 4] = [
+use super::text::clip;
+
+/// Reasons of failures that kubelets report.
+const CONTAINER_FAILURES: [&str; 4] = [
     FAILURE_ENGINE_EXITED,
     FAILURE_COORDINATOR_EXITED,
     FAILURE_SUPERVISOR_EXITED,
@@ -26,18 +28,18 @@ pub(super) fn newest(
     exit: Option<&Failure>,
     now: Timestamp,
 ) -> Option<Failure> {
-    let known = of_learners(old, report, now).or_else(|| old.last_failure.clone());
+    let known = new_learner_failure(old, report, now).or_else(|| old.last_failure.clone());
     let time = |failure: &Failure| failure.time.as_ref().map(|time| time.0);
     match exit {
         Some(exit) if known.as_ref().is_none_or(|known| time(exit) > time(known)) => {
-            Some(Failure { message: super::clip(&exit.message), ..exit.clone() })
+            Some(Failure { message: clip(&exit.message), ..exit.clone() })
         }
         _ => known,
     }
 }
 
 /// A failure of learners that is not recorded yet.
-fn of_learners(
+fn new_learner_failure(
     old: &RLJobStatus,
     report: Option<&CoordinatorStatus>,
     now: Timestamp,
@@ -46,7 +48,7 @@ fn of_learners(
     let failure = report.last_failure.as_ref()?;
     let new = Failure {
         reason: failure.reason.clone(),
-        message: super::clip(&failure.message),
+        message: clip(&failure.message),
         pod: failure.supervisor.clone(),
         exit_code: failure.exit_code,
         time: Some(Time(now)),
@@ -54,7 +56,7 @@ fn of_learners(
     let is_new = old.last_failure.as_ref().is_none_or(|last| {
         let same = *last == (Failure { time: last.time.clone(), ..new.clone() });
         let counted = report.restarts > old.restarts || report.phase == Phase::Failed;
-        !same && (counted || !OF_CONTAINERS.contains(&last.reason.as_str()))
+        !same && (counted || !CONTAINER_FAILURES.contains(&last.reason.as_str()))
     });
     is_new.then_some(new)
 }
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_of_both_is_recorded_once() {
+    fn the_newer_failure_is_recorded_once() {
         let of_learner = |second: i64| Failure {
             reason: "LearnerExited".to_owned(),
             message: "a learner".to_owned(),
@@ -102,28 +104,28 @@ mod tests {
             ("nothing", &none, None, None, None),
             ("a learner's first", &none, Some(learner(1)), None, Some(of_learner(9))),
             (
-                "the same again",
+                "the same failure",
                 &recorded(of_learner(5), 1),
                 Some(learner(1)),
                 None,
                 Some(of_learner(5)),
             ),
             (
-                "a container's after it",
+                "a newer container's",
                 &recorded(of_learner(5), 1),
                 Some(learner(1)),
                 Some(exit(7)),
                 Some(exit(7)),
             ),
             (
-                "a container's from before it",
+                "an older container's",
                 &recorded(of_learner(5), 1),
                 Some(learner(1)),
                 Some(exit(3)),
                 Some(of_learner(5)),
             ),
             (
-                "the learner's old one beside it",
+                "an older learner's",
                 &recorded(exit(7), 1),
                 Some(learner(1)),
                 Some(exit(7)),

@@ -1,32 +1,34 @@
-//! The log of incidents: those that go on are kept, new ones are added, the oldest are dropped.
+//! The log of incidents: keeps the ongoing ones, adds new ones, drops the oldest.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::{INCIDENT_DELETED, INCIDENT_POD_LOST, INCIDENT_VANISHED};
 use rljob_crds::status::Incident;
 
-/// Longest log.
+use super::text::clip;
+
+/// Limit of the log.
 const LIMIT: usize = 16;
 
-/// The log after a pass that saw these.
+/// The log after a pass with these incidents.
 pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<Incident> {
-    // More at once than the log holds: always the same ones are told, so that the log comes to
-    // rest.
+    // If more are ongoing than the log holds, always the same ones are logged, so that the status
+    // stops changing.
     let seen = &seen[..seen.len().min(LIMIT)];
     let mut log = old.to_vec();
     for incident in seen {
         let new = Incident {
             time: Some(Time(now)),
-            message: super::clip(&incident.message),
+            message: clip(&incident.message),
             ..incident.clone()
         };
         match log.iter_mut().find(|entry| entry.uid == incident.uid) {
             None => log.push(new),
-            // What is removed by force is still seen for a moment, as it was before.
+            // A pod that was deleted by force is still observed for a moment in its old state.
             Some(entry)
                 if entry.reason != new.reason
                     && entry.reason != INCIDENT_POD_LOST
-                    && says_why(&new) =>
+                    && has_cause(&new) =>
             {
                 *entry = new
             }
@@ -34,15 +36,15 @@ pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<
         }
     }
     while log.len() > LIMIT {
-        let goes_on = |entry: &Incident| seen.iter().any(|incident| incident.uid == entry.uid);
-        let oldest = log.iter().position(|entry| !goes_on(entry)).unwrap_or(0);
+        let is_ongoing = |entry: &Incident| seen.iter().any(|incident| incident.uid == entry.uid);
+        let oldest = log.iter().position(|entry| !is_ongoing(entry)).unwrap_or(0);
         log.remove(oldest);
     }
     log
 }
 
-/// That a pod is going or gone says less than what the log says of it already.
-fn says_why(incident: &Incident) -> bool {
+/// A deletion or disappearance alone adds no information to an entry.
+fn has_cause(incident: &Incident) -> bool {
     incident.reason != INCIDENT_DELETED && incident.reason != INCIDENT_VANISHED
 }
 
@@ -66,23 +68,27 @@ mod tests {
     }
 
     #[test]
-    fn an_incident_is_told_once_and_again_when_more_is_known() {
+    fn an_incident_is_logged_once_and_again_with_a_new_cause() {
         let first = merge(&[], &[incident("a", "NodeNotReady")], at(0));
         assert_eq!(first, [timed("a", "NodeNotReady", 0)]);
         assert_eq!(merge(&first, &[incident("a", "NodeNotReady")], at(5)), first);
-        assert_eq!(merge(&first, &[incident("a", "Deleted")], at(5)), first, "the log says why");
+        assert_eq!(
+            merge(&first, &[incident("a", "Deleted")], at(5)),
+            first,
+            "the log has the cause"
+        );
         let then = merge(&first, &[incident("a", "PodLost"), incident("b", "Vanished")], at(9));
         assert_eq!(then, [timed("a", "PodLost", 9), timed("b", "Vanished", 9)]);
-        assert_eq!(merge(&then, &[], at(10)), then, "what is over stays in the log");
+        assert_eq!(merge(&then, &[], at(10)), then, "past incidents stay in the log");
         assert_eq!(
             merge(&then, &[incident("a", "NodeNotReady")], at(10)),
             then,
-            "nothing follows a removal by force"
+            "a deletion by force is final"
         );
     }
 
     #[test]
-    fn the_log_drops_its_oldest_and_comes_to_rest_however_much_happens_at_once() {
+    fn the_log_drops_its_oldest_entries_and_stops_changing_with_many_incidents() {
         let many: Vec<Incident> =
             (0..40).map(|number| incident(&number.to_string(), "Evicted")).collect();
         let old = [timed("x", "Evicted", 0), timed("0", "Evicted", 0)];

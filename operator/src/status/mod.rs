@@ -1,42 +1,52 @@
 //! Facts and decision → the status to write. Pure; computed whole in every pass and written once,
-//! before anything is destroyed.
+//! before any other side effect.
 //!
 //! | State | Succeeded | Ready | Reconciling | Stalled |
 //! |---|---|---|---|---|
 //! | starting, restarting, draining | Unknown | False | True | False |
 //! | running | Unknown | True | False | False |
 //! | suspended | Unknown, reason Suspended | True | False | False |
-//! | done | True | True | False | False |
+//! | succeeded | True | True | False | False |
 //! | failed, or a spec that cannot run | False | False | False | True |
 //!
-//! `attempt` and `restarts` are the larger of what was recorded and what the coordinator says, so
-//! that a lost status resets no budget.
+//! `attempt` and `restarts` are the larger of the recorded and the reported number, so a lost
+//! status resets no budget.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{
-    CONDITION_SUCCEEDED, CONDITION_SUSPENDED, REASON_CHILD_REJECTED, REASON_FAILED,
-};
+use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::status::CoordinatorStatus;
 
 use crate::decide::{Decision, Epoch, Facts, Outcome, Recorded, RoleCounts};
-use crate::validate::ValidatedJob;
+use crate::validate::Job;
 
 mod conditions;
 mod engines;
 mod events;
 mod failure;
 mod incidents;
-mod settle;
+mod text;
+mod throttle;
 
 pub use events::{StatusEvent, events, new_incidents};
-pub use settle::settle;
 
-/// Longest message that is copied into status, in characters.
-const MESSAGE_LIMIT: usize = 4096;
+/// The status to write in a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusUpdate {
+    /// Equal to the old one if nothing is written.
+    pub status: RLJobStatus,
+    /// The time at which a held-back change is due.
+    pub due: Option<Timestamp>,
+}
 
-/// What earlier passes recorded.
+impl StatusUpdate {
+    fn now(status: RLJobStatus) -> Self {
+        Self { status, due: None }
+    }
+}
+
+/// Reads the record of earlier passes.
 pub fn recorded(status: &RLJobStatus) -> Recorded {
     let outcome = status.completion_time.as_ref().map(|_| {
         let succeeded =
@@ -59,24 +69,48 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
     }
 }
 
-/// Whether the job is to be suspended and has pods yet. A spec that has become invalid, by an edit
-/// or by an operator with more rules, does not keep it from that: only a suspended job's spec can
-/// be mended.
-pub fn is_to_release(suspend: bool, status: &RLJobStatus) -> bool {
-    let is_suspended = status
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == CONDITION_SUSPENDED && condition.status == "True");
-    suspend && status.start_time.is_some() && status.completion_time.is_none() && !is_suspended
-}
-
-/// The status after a decision. `epoch` is what [`crate::decide::assign_epoch`] gave.
-pub fn compute(
-    job: &ValidatedJob,
+/// Computes the status after a decision. `last_write` is the time of this operator's last write of
+/// the job's status; it throttles details and progress of a running job.
+pub fn next(
+    job: &Job,
     old: &RLJobStatus,
     facts: &Facts,
     decision: &Decision,
-    epoch: &Epoch,
+    last_write: Option<Timestamp>,
+    now: Timestamp,
+) -> StatusUpdate {
+    match decision {
+        Decision::AskCoordinator => StatusUpdate::now(old.clone()),
+        Decision::Stall { reason, message } => {
+            StatusUpdate::now(stalled(job.generation, old, reason, message, now))
+        }
+        _ => {
+            let is_running = matches!(decision, Decision::Start(_) | Decision::Run);
+            let new = compute(job, old, facts, decision, now);
+            throttle::throttle(old, new, last_write.filter(|_| is_running), now)
+        }
+    }
+}
+
+/// The status of a job that needs the user: its spec cannot run, or its children cannot be created.
+/// Its pods, and their part of the status, stay unchanged.
+pub fn stalled(
+    generation: i64,
+    old: &RLJobStatus,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> RLJobStatus {
+    let message = text::clip(message);
+    let conditions = conditions::stalled(generation, old, old, reason, &message, now);
+    RLJobStatus { observed_generation: Some(generation), conditions, ..old.clone() }
+}
+
+fn compute(
+    job: &Job,
+    old: &RLJobStatus,
+    facts: &Facts,
+    decision: &Decision,
     now: Timestamp,
 ) -> RLJobStatus {
     let report = facts.report();
@@ -87,13 +121,13 @@ pub fn compute(
         ready: role.ready,
     };
     let inference = engines::inference(job, old, facts, keeps_running);
-    RLJobStatus {
+    let status = RLJobStatus {
         observed_generation: Some(job.generation),
         conditions: conditions::compute(job, old, facts, decision, now),
         attempt: old.attempt.max(report.map_or(0, |report| report.attempt)),
         restarts: old.restarts.max(report.map_or(0, |report| report.restarts)),
-        epoch: epoch.number,
-        coordinator_uid: epoch.holder.clone(),
+        epoch: facts.epoch.number,
+        coordinator_uid: facts.epoch.holder.clone(),
         start_time: old.start_time.clone().or_else(|| keeps_running.then_some(Time(now))),
         active_since: active_since(old, decision, now),
         drain_deadline: drain_deadline(old, facts, decision),
@@ -104,44 +138,38 @@ pub fn compute(
         inference: Some(inference),
         trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
         checkpoint: checkpoint(old, report, now),
+    };
+    match facts.rejection.as_ref().filter(|_| keeps_running) {
+        Some(message) => rejected(old, status, message, now),
+        None => status,
     }
 }
 
-/// The status of a job that does not get further by itself: a spec that cannot run, or children
-/// that cannot be made. What runs is left alone, and its record kept.
-pub fn stalled(
-    generation: i64,
-    old: &RLJobStatus,
-    reason: &str,
-    message: &str,
-    now: Timestamp,
-) -> RLJobStatus {
-    let conditions = conditions::stalled(generation, old, old, reason, &clip(message), now);
-    RLJobStatus { observed_generation: Some(generation), conditions, ..old.clone() }
-}
-
-/// A computed status, of a job whose children the API server refused in the pass before: stalled,
-/// with all that is known of its parts.
-pub fn rejected(
+/// Marks a job as stalled whose children the API server rejected in the pass before.
+fn rejected(
     old: &RLJobStatus,
     computed: RLJobStatus,
     message: &str,
     now: Timestamp,
 ) -> RLJobStatus {
     let generation = computed.observed_generation.unwrap_or_default();
+    let message = text::clip(message);
     let conditions =
-        conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &clip(message), now);
+        conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &message, now);
     RLJobStatus { conditions, ..computed }
 }
 
-/// Kept while pods are wanted, and after the end as a record; a suspension ends it.
+/// Start of the active period. A suspension ends it; the end of the run keeps it as a record.
 fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     match decision {
         Decision::Release | Decision::Suspended => None,
-        Decision::Start(_) | Decision::Run | Decision::Drain { .. } => {
+        Decision::AskCoordinator | Decision::Start(_) | Decision::Run | Decision::Drain { .. } => {
             old.active_since.clone().or(Some(Time(now)))
         }
-        Decision::Finish(_) | Decision::Finished(_) => old.active_since.clone(),
+        Decision::Stall { .. }
+        | Decision::Finish(_)
+        | Decision::Finished(_)
+        | Decision::Expired(_) => old.active_since.clone(),
     }
 }
 
@@ -192,16 +220,6 @@ fn checkpoint(
         path,
         time: Some(Time(now)),
     }))
-}
-
-/// The last part of a message that is too long: the end of a log says why.
-fn clip(message: &str) -> String {
-    let length = message.chars().count();
-    if length <= MESSAGE_LIMIT {
-        message.to_owned()
-    } else {
-        message.chars().skip(length - MESSAGE_LIMIT).collect()
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decide::test_support::{at, facts, outcome};
-use crate::decide::{Roles, decide};
+use crate::decide::{Epoch, Roles, decide};
 use crate::validate::test_support::validated;
 use rljob_crds::names::REASON_INVALID_SPEC;
 use rljob_protocol::status::{EngineCondition, EngineState, LearnerFailure, Phase, StepMetrics};
@@ -10,8 +10,7 @@ use rljob_protocol::version::Version;
 
 fn status(old: &RLJobStatus, facts: &Facts, now: Timestamp) -> RLJobStatus {
     let job = validated();
-    let epoch = facts.recorded.epoch.clone();
-    settle(old, compute(&job, old, facts, &decide(&job, facts, now), &epoch, now), None, now).0
+    next(&job, old, facts, &decide(&job, facts, now), None, now).status
 }
 
 fn unvisited() -> RLJobStatus {
@@ -48,7 +47,7 @@ fn running() -> Facts {
 #[test]
 fn starting() {
     let mut facts = facts();
-    facts.recorded = Recorded::default();
+    (facts.recorded, facts.epoch) = (Recorded::default(), Epoch::default());
     facts.coordinator = None;
     facts.roles = Roles::default();
     insta::assert_yaml_snapshot!(status(&unvisited(), &facts, at(0)));
@@ -87,13 +86,13 @@ fn finished() {
     assert_eq!(
         recorded.outcome,
         Some(Outcome {
-            message: "7 steps are done and the model is exported".to_owned(),
+            message: "completed 7 steps and exported the model".to_owned(),
             ..outcome()
         })
     );
     facts.recorded = recorded;
     facts.coordinator = None;
-    assert_eq!(status(&new, &facts, at(120)), new, "the pass after the end writes nothing");
+    assert_eq!(status(&new, &facts, at(120)), new, "a finished job is not written again");
 }
 
 #[test]
@@ -104,7 +103,7 @@ fn failed() {
 }
 
 #[test]
-fn a_spec_that_cannot_run() {
+fn invalid_spec() {
     insta::assert_yaml_snapshot!(stalled(
         4,
         &unvisited(),
@@ -125,12 +124,12 @@ fn progress_alone_is_written_once_a_minute() {
     assert_eq!(
         status(&old, &facts, at(1)).progress.unwrap().step,
         8,
-        "written along with another change"
+        "written with another change"
     );
 }
 
 #[test]
-fn attempt_and_restarts_never_go_back() {
+fn attempt_and_restarts_never_decrease() {
     let old = RLJobStatus { attempt: 5, restarts: 2, ..unvisited() };
     let new = status(&old, &running(), at(0));
     assert_eq!((new.attempt, new.restarts), (5, 2));
@@ -139,7 +138,7 @@ fn attempt_and_restarts_never_go_back() {
 }
 
 #[test]
-fn weights_that_no_engine_holds_become_a_failure_only_when_overdue() {
+fn missing_weights_become_a_failure_when_overdue() {
     let mut facts = running();
     facts.coordinator.as_mut().unwrap().engines.clear();
     let synced = |status: &RLJobStatus| {
@@ -166,16 +165,11 @@ fn weights_that_no_engine_holds_become_a_failure_only_when_overdue() {
 }
 
 #[test]
-fn refused_children_stall_the_job_and_the_next_pass_writes_nothing() {
+fn rejected_children_stall_the_job_and_the_next_pass_writes_nothing() {
     let old = status(&unvisited(), &running(), at(0));
-    let computed = |old: &RLJobStatus, now| {
-        rejected(
-            old,
-            status(old, &running(), now),
-            "the API server refused StatefulSet sums-trainer: no quota",
-            now,
-        )
-    };
+    let mut facts = running();
+    facts.rejection = Some("the API server rejected StatefulSet sums-trainer: no quota".to_owned());
+    let computed = |old: &RLJobStatus, now| status(old, &facts, now);
     let new = computed(&old, at(1));
     let summary = |type_: &str| {
         new.conditions
@@ -187,28 +181,4 @@ fn refused_children_stall_the_job_and_the_next_pass_writes_nothing() {
     assert_eq!(summary("Stalled"), Some(("True", "ChildRejected")));
     assert_eq!(summary("TrainerReady"), Some(("True", "PodsReady")));
     assert_eq!(computed(&new, at(120)), new);
-}
-
-#[test]
-fn a_started_job_is_to_be_released_until_no_pod_is_left_or_it_has_ended() {
-    let running = status(&unvisited(), &running(), at(0));
-    let suspended = {
-        let mut suspended = running.clone();
-        suspended
-            .conditions
-            .iter_mut()
-            .filter(|condition| condition.type_ == "Suspended")
-            .for_each(|condition| condition.status = "True".to_owned());
-        suspended
-    };
-    let ended = RLJobStatus { completion_time: Some(Time(at(1))), ..running.clone() };
-    for (case, suspend, status, expected) in [
-        ("it runs and is to", false, &running, false),
-        ("it runs and is not to", true, &running, true),
-        ("no pod is left", true, &suspended, false),
-        ("it never started", true, &unvisited(), false),
-        ("it has ended", true, &ended, false),
-    ] {
-        assert_eq!(is_to_release(suspend, status), expected, "{case}");
-    }
 }

@@ -7,6 +7,7 @@
 //! it at once.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use kube::ResourceExt;
 use rljob_crds::{RLJob, RLJobSpec};
@@ -14,15 +15,16 @@ use rljob_crds::{RLJob, RLJobSpec};
 pub mod document;
 
 mod locate;
+mod release_only;
 mod rules;
 mod schema;
 
 pub use document::parse_jobs;
+pub use release_only::ReleaseOnly;
 
-/// A job that can run: the only input of the later steps. Nothing after [`validate`] checks the
-/// spec again.
+/// Identity and spec of an RLJob, as read. A spec that was checked is a [`ValidatedJob`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct ValidatedJob {
+pub struct Job {
     /// Namespace of the RLJob.
     pub namespace: String,
     /// Name of the RLJob.
@@ -33,6 +35,37 @@ pub struct ValidatedJob {
     pub generation: i64,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
+}
+
+impl From<&RLJob> for Job {
+    fn from(object: &RLJob) -> Self {
+        Self {
+            namespace: object.namespace().unwrap_or_else(|| "default".to_owned()),
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            spec: object.spec.clone(),
+        }
+    }
+}
+
+/// A job that can run. Children are rendered from this type only, and no later step checks the
+/// spec again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValidatedJob(Job);
+
+impl Deref for ValidatedJob {
+    type Target = Job;
+
+    fn deref(&self) -> &Job {
+        &self.0
+    }
+}
+
+impl DerefMut for ValidatedJob {
+    fn deref_mut(&mut self) -> &mut Job {
+        &mut self.0
+    }
 }
 
 /// One thing that is wrong with a job.
@@ -83,21 +116,7 @@ pub fn validate(job: &RLJob) -> Result<ValidatedJob, InvalidSpec> {
     if !problems.is_empty() {
         return Err(InvalidSpec { problems });
     }
-    Ok(ValidatedJob::as_it_is(job))
-}
-
-impl ValidatedJob {
-    /// Unchecked: of a job whose pods are only to be taken away, so that nothing is made from its
-    /// spec.
-    pub fn as_it_is(job: &RLJob) -> Self {
-        Self {
-            namespace: job.namespace().unwrap_or_else(|| "default".to_owned()),
-            name: job.name_any(),
-            uid: job.uid().unwrap_or_default(),
-            generation: job.metadata.generation.unwrap_or_default(),
-            spec: job.spec.clone(),
-        }
-    }
+    Ok(ValidatedJob(job.into()))
 }
 
 /// A small valid GRPO job for tests, read through the real parser. Names differ on purpose from all

@@ -1,15 +1,14 @@
-//! Removes a finished job's children, all of them its own: each as it was seen, by UID and
-//! resourceVersion. What marks that there are any, the ConfigMap, goes last, so that a removal that
-//! was cut short is taken up again.
+//! Removal of a finished job's children, each by the UID and resourceVersion that were observed.
+//! The ConfigMap is deleted last: while it exists, an interrupted removal is continued.
 
 use futures::future::join_all;
 use kube::api::{DeleteParams, Preconditions};
 
-use crate::apply::{ApplyError, Target};
+use super::apply::{ApplyError, Target};
 use crate::children::{Child, ChildName, Kind};
-use crate::observe::Observed;
+use crate::observe::ObservedChildren;
 
-/// The order in which kinds go.
+/// The order in which kinds are deleted.
 const ORDER: [Kind; 6] = [
     Kind::StatefulSet,
     Kind::Service,
@@ -19,28 +18,27 @@ const ORDER: [Kind; 6] = [
     Kind::ConfigMap,
 ];
 
-/// Why a child could not be removed.
+/// A child that was not deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// It is not what it was taken for; the next pass will see it as it is.
-    #[error("{0} {1} changed while it was being removed")]
+    /// It differs from the observed one; the next pass observes it again.
+    #[error("{0} {1} changed while it was being deleted")]
     Conflict(Kind, String),
-    /// The request failed.
-    #[error("failed to remove {0} {1}")]
+    #[error("failed to delete {0} {1}")]
     Failed(Kind, String, #[source] Box<kube::Error>),
-    /// It could not be found out which Secret lives: it is never read.
+    /// The UID of the Secret, which cannot be read, was not determined.
     #[error(transparent)]
     Secret(#[from] ApplyError),
 }
 
-/// Removes everything that `apply` made.
+/// Deletes every child.
 ///
 /// # Errors
-/// The first child that cannot be removed; what is gone already is none.
-pub async fn remove(
+/// The first child that is not deleted. A child that does not exist is skipped.
+pub(super) async fn remove(
     target: &Target<'_>,
     children: &[Child],
-    observed: &Observed,
+    observed: &ObservedChildren,
 ) -> Result<(), RemoveError> {
     for kind in ORDER {
         for secret in children.iter().filter(|child| kind == Kind::Secret && child.name.0 == kind) {
@@ -48,11 +46,10 @@ pub async fn remove(
                 remove_one(target, &secret.name, uid, version).await?;
             }
         }
-        let own =
-            observed.children.iter().filter(|(name, live)| name.0 == kind && !live.terminating);
-        // Each is waited for: what is given up on its way would be asked for once more.
-        let outcomes = join_all(own.map(|(name, live)| {
-            remove_one(target, name, live.uid.to_string(), live.version.to_string())
+        let own = observed.iter().filter(|(name, child)| name.0 == kind && !child.terminating);
+        // All requests are awaited: a cancelled one may have succeeded and would be sent again.
+        let outcomes = join_all(own.map(|(name, child)| {
+            remove_one(target, name, child.uid.to_string(), child.version.to_string())
         }))
         .await;
         outcomes.into_iter().collect::<Result<(), RemoveError>>()?;
@@ -70,12 +67,12 @@ async fn remove_one(
     let parameters = DeleteParams::background().preconditions(preconditions);
     match kind.api(target.client, Some(target.namespace)).delete(name, &parameters).await {
         Ok(_) => {
-            target.cache.removed(*kind, target.namespace, name, &version);
+            target.cache.drop_deleted(*kind, target.namespace, name, &version);
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            target.applied.forget(target.uid, &(*kind, name.clone()));
+            target.applied.remove(target.uid, &(*kind, name.clone()));
             Err(RemoveError::Conflict(*kind, name.clone()))
         }
         Err(error) => Err(RemoveError::Failed(*kind, name.clone(), Box::new(error))),

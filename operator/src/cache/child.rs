@@ -1,14 +1,15 @@
-//! A child as it lives, in the little that passes need of it: who it is, whose it is, what it pins,
-//! and enough to tell whether it still is as wanted.
+//! Observed children, reduced to what a pass needs: identity, owner, what the child pins, and
+//! hashes that tell whether it still has the desired fields.
 //!
 //! ```text
-//!  object ─ without status and bookkeeping ─┬─▶ fingerprint     what an apply left is known again by it
-//!                                           └─▶ leaves          what is wanted must be among them
+//!  object ─ without status and bookkeeping ─┬─▶ fingerprint     identifies the result of an apply
+//!                                           └─▶ field hashes    must contain the desired ones
 //! ```
-//! A leaf is a digest of a value and its path: eight bytes, however long the texts are. Templates
-//! and run configurations have one for their mark ([`crate::desired::pin`]). A template is compared
-//! with the annotation beside it when it is read, so that one word says whether somebody has
-//! altered it.
+//!
+//! A field hash is a digest of a value and its path: eight bytes, however long the texts are.
+//! Templates and run configurations are hashed as their marks ([`crate::desired::pin`]). A template
+//! is compared with the annotation beside it when it is read, so a single boolean tells whether it
+//! was altered.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -21,27 +22,24 @@ use serde_json::{Value, json};
 use crate::children::Kind;
 use crate::desired::pin::{self, LiveSet};
 
-/// A child as it lives.
+/// A child as the API server reported it last.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Live {
-    /// Its UID.
+pub struct ObservedChild {
     pub uid: Box<str>,
-    /// Its resourceVersion.
     pub version: Box<str>,
-    /// UID of its controlling owner.
+    /// UID of the controlling owner.
     pub owner: Option<Box<str>>,
-    /// Whether it is on its way out.
     pub terminating: bool,
-    /// Of everything but status and bookkeeping.
+    /// Digest of everything except status and bookkeeping.
     pub fingerprint: u64,
-    /// Of a ConfigMap: the mark of `run.json`, unless somebody has altered it.
+    /// Mark of a ConfigMap's `run.json`, unless it was altered.
     pub run_config: Option<Arc<str>>,
-    /// Of a StatefulSet: its size and what it pins.
+    /// Size and pinned template of a StatefulSet.
     pub set: Option<LiveSet>,
-    leaves: Leaves,
+    fields: FieldHashes,
 }
 
-/// A resourceVersion as a number: those of one resource can be compared (KEP-5504).
+/// A resourceVersion as a number. Versions of one resource are comparable (KEP-5504).
 pub fn number(version: Option<&str>) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
@@ -56,12 +54,11 @@ pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
         .map(|owner| owner.uid.as_str())
 }
 
-impl Live {
-    /// Takes of an object what is needed.
+impl ObservedChild {
     pub fn new(kind: Kind, object: &DynamicObject) -> Self {
         let metadata = &object.metadata;
         let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
-        // It came as JSON.
+        // The object was parsed from JSON, so it serializes.
         let whole = without_bookkeeping(serde_json::to_value(object).unwrap_or_default());
         Self {
             uid: text(&metadata.uid),
@@ -70,39 +67,39 @@ impl Live {
             terminating: metadata.deletion_timestamp.is_some(),
             fingerprint: digest(&whole),
             run_config: (kind == Kind::ConfigMap).then(|| run_config(&whole)).flatten(),
-            set: (kind == Kind::StatefulSet).then(|| live_set(object, &whole)),
-            leaves: Leaves::of(&shortened(kind, whole, is_as_annotated, pin::mark)),
+            set: (kind == Kind::StatefulSet).then(|| stateful_set(object, &whole)),
+            fields: FieldHashes::of(&shortened(kind, whole, is_as_annotated, pin::mark)),
         }
     }
 
-    /// Whether it has all that is wanted, as [`Wanted::new`] took it.
-    pub fn holds(&self, wanted: &Wanted) -> bool {
-        self.leaves.contain(&wanted.leaves)
+    /// Whether it has every desired field.
+    pub fn satisfies(&self, desired: &DesiredChild) -> bool {
+        self.fields.contain(&desired.fields)
     }
 }
 
-/// What is wanted of a child, to be compared with what lives.
+/// The desired fields of a child, to compare with an [`ObservedChild`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
-    /// The same for the same object.
+pub struct DesiredChild {
+    /// Equal for equal objects.
     pub digest: u64,
-    leaves: Leaves,
+    fields: FieldHashes,
 }
 
-impl Wanted {
-    /// Of an object that is to exist. It is the same whether it has texts or marks of them.
+impl DesiredChild {
+    /// Takes the fields of an object. Texts and their marks give the same result.
     pub fn new(kind: Kind, object: &Value) -> Self {
-        let leaves = Leaves::of(&shortened(
+        let fields = FieldHashes::of(&shortened(
             kind,
             without_bookkeeping(object.clone()),
             |_| true,
             pin::marked,
         ));
-        Self { digest: digest(&leaves), leaves }
+        Self { digest: digest(&fields), fields }
     }
 }
 
-fn live_set(object: &DynamicObject, whole: &Value) -> LiveSet {
+fn stateful_set(object: &DynamicObject, whole: &Value) -> LiveSet {
     let number = |path: &str| object.data.pointer(path).and_then(Value::as_i64);
     let count = |path: &str| number(path).and_then(|count| i32::try_from(count).ok());
     LiveSet {
@@ -117,14 +114,15 @@ fn live_set(object: &DynamicObject, whole: &Value) -> LiveSet {
 
 fn run_config(whole: &Value) -> Option<Arc<str>> {
     let mark = pin::mark(pin::run_config_text(whole)?);
-    // Operators of before wrote no digest.
-    let said = whole
+    // Earlier releases wrote no digest.
+    let annotated = whole
         .pointer("/metadata/annotations")
         .and_then(|annotations| annotations.get(ANNOTATION_DIGEST));
-    said.is_none_or(|said| *said == pin::digest(&mark)).then(|| mark.into())
+    annotated.is_none_or(|digest| *digest == pin::digest(&mark)).then(|| mark.into())
 }
 
-/// What one can want: no status, and of the metadata no more than labels, annotations and owners.
+/// The fields that an apply can set: no status, and only labels, annotations and owners of the
+/// metadata.
 fn without_bookkeeping(mut whole: Value) -> Value {
     if let Some(fields) = whole.as_object_mut() {
         fields.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind" | "status"));
@@ -137,7 +135,7 @@ fn without_bookkeeping(mut whole: Value) -> Value {
     whole
 }
 
-/// The same with marks in place of what is large.
+/// Replaces large texts by their marks.
 fn shortened(
     kind: Kind,
     mut whole: Value,
@@ -169,13 +167,13 @@ fn shortened(
     whole
 }
 
-/// Whether a StatefulSet's template has all that its annotation says.
+/// Whether a StatefulSet's template has every field of its annotation.
 fn is_as_annotated(whole: &Value) -> bool {
     let annotated = pin::template_text(whole).and_then(|text| serde_json::from_str(text).ok());
     annotated.is_some_and(|annotated: Value| {
         whole
             .pointer("/spec/template")
-            .is_some_and(|template| Leaves::of(template).contain(&Leaves::of(&annotated)))
+            .is_some_and(|template| FieldHashes::of(template).contain(&FieldHashes::of(&annotated)))
     })
 }
 
@@ -185,44 +183,43 @@ fn digest<T: Hash + ?Sized>(value: &T) -> u64 {
     hasher.finish()
 }
 
-/// Digests of every leaf of a value with its path, in order. What is empty has none: it may as well
-/// be absent. That a list has items, and how many, are leaves too.
+/// Sorted hashes of every leaf value with its path. Empty values have none, because they are
+/// equivalent to absent ones. The presence and the length of a list are hashed as well.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Leaves {
+struct FieldHashes {
     found: Box<[u64]>,
-    /// What would be found too if the empty lists had items.
-    lists: Box<[u64]>,
+    /// Hashes that the empty lists would have if they had items.
+    empty_lists: Box<[u64]>,
 }
 
-impl Leaves {
+impl FieldHashes {
     fn of(value: &Value) -> Self {
-        let (mut found, mut lists) = (Vec::new(), Vec::new());
-        collect(value, 0, &mut found, &mut lists);
+        let (mut found, mut empty_lists) = (Vec::new(), Vec::new());
+        collect(value, 0, &mut found, &mut empty_lists);
         found.sort_unstable();
-        Self { found: found.into(), lists: lists.into() }
+        Self { found: found.into(), empty_lists: empty_lists.into() }
     }
 
-    /// Whether all of those are among these: objects may have more fields, lists may not have more
-    /// items.
-    fn contain(&self, wanted: &Self) -> bool {
-        let has = |leaf| self.found.binary_search(leaf).is_ok();
-        wanted.found.iter().all(has) && !wanted.lists.iter().any(has)
+    /// Whether all desired hashes are present. Objects may have more fields, lists may not have
+    /// more items.
+    fn contain(&self, desired: &Self) -> bool {
+        let has = |hash| self.found.binary_search(hash).is_ok();
+        desired.found.iter().all(has) && !desired.empty_lists.iter().any(has)
     }
 }
 
-fn collect(value: &Value, path: u64, found: &mut Vec<u64>, lists: &mut Vec<u64>) {
+fn collect(value: &Value, path: u64, found: &mut Vec<u64>, empty_lists: &mut Vec<u64>) {
     match value {
         Value::Null => {}
         Value::Object(fields) => fields
             .iter()
-            .for_each(|(key, value)| collect(value, digest(&(path, key)), found, lists)),
-        Value::Array(items) if items.is_empty() => lists.push(digest(&(path, "items"))),
+            .for_each(|(key, value)| collect(value, digest(&(path, key)), found, empty_lists)),
+        Value::Array(items) if items.is_empty() => empty_lists.push(digest(&(path, "items"))),
         Value::Array(items) => {
             found.extend([digest(&(path, "items")), digest(&(path, "length", items.len()))]);
-            items
-                .iter()
-                .enumerate()
-                .for_each(|(index, value)| collect(value, digest(&(path, index)), found, lists));
+            for (index, value) in items.iter().enumerate() {
+                collect(value, digest(&(path, index)), found, empty_lists);
+            }
         }
         value => found.push(digest(&(path, value))),
     }

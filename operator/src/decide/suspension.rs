@@ -1,15 +1,16 @@
-//! A suspended job drains, until its coordinator says that a checkpoint holds everything or the
-//! drain is overdue; then it is released; then it is suspended.
+//! Suspension: drains the run, deletes its pods, then reports it as suspended.
 //!
-//! A run that ends while it drains has ended: the later policies see it.
+//! A run that ends while it drains has ended; later policies record its outcome.
 
 use jiff::{SignedDuration, Timestamp};
 use rljob_protocol::status::Phase;
 
-use super::{Decision, Facts};
-use crate::validate::ValidatedJob;
+use super::decision::Decision;
+use super::facts::Facts;
+use crate::validate::Job;
 
-pub(super) fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Option<Decision> {
+/// Drains until the coordinator reports a checkpoint of everything or the deadline has passed.
+pub(super) fn suspend(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decision> {
     let report = facts.report();
     let ended =
         report.is_some_and(|report| matches!(report.phase, Phase::Finished | Phase::Failed));
@@ -34,7 +35,7 @@ pub(super) fn decide(job: &ValidatedJob, facts: &Facts, now: Timestamp) -> Optio
     Some(Decision::Drain { deadline })
 }
 
-fn timeout(job: &ValidatedJob) -> SignedDuration {
+fn timeout(job: &Job) -> SignedDuration {
     SignedDuration::from_secs(i64::from(job.spec.drain_timeout_seconds))
 }
 
@@ -49,7 +50,7 @@ mod tests {
         let mut facts = facts();
         facts.suspend = true;
         change(&mut facts);
-        decide(&validated(), &facts, at(100))
+        suspend(&validated(), &facts, at(100))
     }
 
     fn phase(facts: &mut Facts, phase: Phase) {
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_job_drains_then_is_released_then_is_suspended() {
+    fn a_suspended_job_drains_then_releases_its_pods_then_is_suspended() {
         let drain = Some(Decision::Drain { deadline: at(400) });
         for (case, got, expected) in [
             ("not suspended", when(|f| f.suspend = false), None),
@@ -84,22 +85,22 @@ mod tests {
                 drain.clone(),
             ),
             (
-                "drained says another epoch",
+                "drained under another epoch",
                 when(|f| {
                     phase(f, Phase::Drained);
-                    f.recorded.epoch.number = 9;
+                    f.epoch.number = 9;
                 }),
                 drain,
             ),
             (
-                "pods are going",
+                "pods are terminating",
                 when(|f| f.roles.coordinator = RoleCounts { wanted: 0, existing: 1, ready: 1 }),
                 Some(Decision::Release),
             ),
             ("never started", when(|f| f.recorded.started = false), Some(Decision::Release)),
-            ("nothing is left", when(|f| f.roles = Roles::default()), Some(Decision::Suspended)),
-            ("finished meanwhile", when(|f| phase(f, Phase::Finished)), None),
-            ("failed meanwhile", when(|f| phase(f, Phase::Failed)), None),
+            ("no pod is left", when(|f| f.roles = Roles::default()), Some(Decision::Suspended)),
+            ("finished while draining", when(|f| phase(f, Phase::Finished)), None),
+            ("failed while draining", when(|f| phase(f, Phase::Failed)), None),
         ] {
             assert_eq!(got, expected, "{case}");
         }

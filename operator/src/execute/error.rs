@@ -1,33 +1,25 @@
-//! Why a pass failed, by the step that failed: a metric's label, and what the wait before the next
-//! one rests on.
+//! Errors of side effects, by the kind of side effect: the label of a metric.
 
-use crate::apply::ApplyError;
-use crate::remove::RemoveError;
+use super::apply::ApplyError;
+use super::remove::RemoveError;
 
-/// Why a pass failed.
+/// A side effect that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReconcileError {
-    /// An object changed since it was read.
+pub enum ExecuteError {
+    /// An object changed since it was observed.
     #[error("{0}")]
     Conflict(String),
-    /// What exists could not be read.
-    #[error("failed to read what exists")]
-    Observe(#[source] Box<kube::Error>),
-    /// The status could not be written.
     #[error("failed to write the status")]
     WriteStatus(#[source] Box<kube::Error>),
-    /// A child could not be applied.
+    #[error("failed to update or delete pod")]
+    PodActions(#[source] Box<kube::Error>),
     #[error(transparent)]
     Apply(ApplyError),
-    /// A pod could not be removed, or its gate not set.
-    #[error("failed to tend to a pod")]
-    Tend(#[source] Box<kube::Error>),
-    /// A finished job's child could not be removed.
     #[error(transparent)]
     Remove(RemoveError),
 }
 
-impl From<ApplyError> for ReconcileError {
+impl From<ApplyError> for ExecuteError {
     fn from(error: ApplyError) -> Self {
         match error {
             ApplyError::Conflict { .. } => Self::Conflict(error.to_string()),
@@ -36,7 +28,7 @@ impl From<ApplyError> for ReconcileError {
     }
 }
 
-impl From<RemoveError> for ReconcileError {
+impl From<RemoveError> for ExecuteError {
     fn from(error: RemoveError) -> Self {
         match error {
             RemoveError::Conflict(..) | RemoveError::Secret(ApplyError::Conflict { .. }) => {
@@ -47,15 +39,14 @@ impl From<RemoveError> for ReconcileError {
     }
 }
 
-impl ReconcileError {
+impl ExecuteError {
     /// The variant, as a metric's label.
-    pub(super) fn variant(&self) -> &'static str {
+    pub fn variant(&self) -> &'static str {
         match self {
             Self::Conflict(_) => "conflict",
-            Self::Observe(_) => "observe",
             Self::WriteStatus(_) => "write_status",
+            Self::PodActions(_) => "pod_actions",
             Self::Apply(_) => "apply",
-            Self::Tend(_) => "tend",
             Self::Remove(_) => "remove",
         }
     }

@@ -1,53 +1,53 @@
-//! What of a computed status is written now. What a run does and how it stands is written at once;
-//! what only counts or describes waits, so that a pod that comes up or a step that is made does not
-//! cost a write each.
+//! Throttling of status writes. State changes are written at once; counts and descriptions are held
+//! back, so that a pod that becomes ready or a completed step does not cost one write each.
 //!
-//! | What alone has changed | Is written |
+//! | Only change | Written |
 //! |---|---|
-//! | progress, a later checkpoint, engines that are known | a minute after progress was written last |
-//! | these, numbers of pods, words of conditions, the first of a checkpoint or engine | a second after the status was written last |
-//! | anything else | at once, with all that has waited |
+//! | progress, a later checkpoint, known engines | a minute after the last written progress |
+//! | these, pod counts, messages of conditions | a second after the last write |
+//! | anything else | at once, with everything that was held back |
+//!
+//! The first checkpoint and the first report about an engine count as details, not as progress.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rljob_crds::status::{InferenceStatus, RLJobStatus, RoleStatus};
 
-use super::engines;
+use super::{StatusUpdate, engines};
 
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 const DETAILS_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
-/// The status to write now: the old one, if what has changed can wait; then also until when, unless
-/// the next report tells of it. `written` is when this process wrote the status of this job last,
-/// while it runs: of one that is being taken down, or is through, all is written at once.
-pub fn settle(
+/// Returns the new status, or the old one while the changes can wait. Progress alone has no due
+/// time: the coordinator's reports trigger the pass that writes it.
+pub(super) fn throttle(
     old: &RLJobStatus,
     new: RLJobStatus,
-    written: Option<Timestamp>,
+    last_write: Option<Timestamp>,
     now: Timestamp,
-) -> (RLJobStatus, Option<Timestamp>) {
-    let waits = |since: Option<Timestamp>, interval| {
+) -> StatusUpdate {
+    let wait = |since: Option<Timestamp>, interval| {
         since.and_then(|since| since.checked_add(interval).ok()).filter(|due| now < *due)
     };
     let progress_time =
         old.progress.as_ref().and_then(|progress| progress.time.as_ref()).map(|time| time.0);
     let first_checkpoint = old.checkpoint.is_none() && new.checkpoint.is_some();
-    let of = |status: &RLJobStatus| {
+    let engine_list = |status: &RLJobStatus| {
         status.inference.clone().map(|inference| inference.engines).unwrap_or_default()
     };
-    let is_news = first_checkpoint || engines::any_is_new(&of(old), &of(&new));
+    let is_first = first_checkpoint || engines::any_is_new(&engine_list(old), &engine_list(&new));
     let without_progress = without_progress(old, new.clone());
-    if without_progress == *old && !is_news && waits(progress_time, PROGRESS_INTERVAL).is_some() {
-        return (without_progress, None);
+    if without_progress == *old && !is_first && wait(progress_time, PROGRESS_INTERVAL).is_some() {
+        return StatusUpdate::now(without_progress);
     }
-    let due = waits(written, DETAILS_INTERVAL);
+    let due = wait(last_write, DETAILS_INTERVAL);
     if due.is_some() && without_details(old, without_progress) == *old {
-        return (old.clone(), due);
+        return StatusUpdate { status: old.clone(), due };
     }
-    (new, None)
+    StatusUpdate::now(new)
 }
 
-/// With the old progress, checkpoint and engines.
+/// The new status with the old progress, checkpoint and engines.
 fn without_progress(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     let engines = old.inference.iter().flat_map(|inference| inference.engines.clone()).collect();
     let inference = new.inference.map(|inference| InferenceStatus { engines, ..inference });
@@ -59,7 +59,8 @@ fn without_progress(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     }
 }
 
-/// With the old numbers of pods, and the old words of conditions that stand as they did.
+/// The new status with the old pod counts, and the old messages of conditions with the same status
+/// and reason.
 fn without_details(old: &RLJobStatus, new: RLJobStatus) -> RLJobStatus {
     let inference = new.inference.map(|inference| match &old.inference {
         Some(old) => InferenceStatus { ready: old.ready, replicas: old.replicas, ..inference },
@@ -88,12 +89,12 @@ mod tests {
     use super::*;
     use crate::decide::test_support::at;
 
-    fn status(step: u32, ready: i32, reason: &str, words: &str) -> RLJobStatus {
+    fn status(step: u32, ready: i32, reason: &str, message: &str) -> RLJobStatus {
         let condition = Condition {
             type_: "Ready".to_owned(),
             status: "True".to_owned(),
             reason: reason.to_owned(),
-            message: words.to_owned(),
+            message: message.to_owned(),
             last_transition_time: Time(at(0)),
             observed_generation: None,
         };
@@ -106,55 +107,48 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_waits_and_what_matters_takes_along_what_has_waited() {
-        let old = status(1, 1, "Running", "steps are being made");
-        let same = || status(1, 1, "Running", "steps are being made");
+    fn details_and_progress_wait_and_state_changes_are_written_at_once_with_them() {
+        let old = status(1, 1, "Running", "training");
+        let same = || status(1, 1, "Running", "training");
         for (case, new, written, second, is_written, due) in [
-            ("nothing has changed", same(), Some(0), 100, false, None),
-            ("a step", status(2, 1, "Running", "steps are being made"), Some(30), 59, false, None),
+            ("no change", same(), Some(0), 100, false, None),
+            ("a step", status(2, 1, "Running", "training"), Some(30), 59, false, None),
             (
                 "a step, a minute later",
-                status(2, 1, "Running", "steps are being made"),
+                status(2, 1, "Running", "training"),
                 Some(30),
                 60,
                 true,
                 None,
             ),
+            ("a count", status(1, 2, "Running", "training"), Some(30), 30, false, Some(31)),
             (
-                "a number",
-                status(1, 2, "Running", "steps are being made"),
-                Some(30),
-                30,
-                false,
-                Some(31),
-            ),
-            (
-                "a number, a second later",
-                status(1, 2, "Running", "steps are being made"),
+                "a count, a second later",
+                status(1, 2, "Running", "training"),
                 Some(30),
                 31,
                 true,
                 None,
             ),
             (
-                "a number and a step",
-                status(2, 2, "Running", "steps are being made"),
+                "a count and a step",
+                status(2, 2, "Running", "training"),
                 Some(30),
                 30,
                 false,
                 Some(31),
             ),
             (
-                "words",
-                status(1, 1, "Running", "steps are being made without 1 of 2 engines"),
+                "a message",
+                status(1, 1, "Running", "training without 1 of 2 engines"),
                 Some(30),
                 30,
                 false,
                 Some(31),
             ),
             (
-                "words, of another process's status or of one that is taken down",
-                status(1, 1, "Running", "steps"),
+                "a message, without an own last write or while releasing",
+                status(1, 1, "Running", "waiting"),
                 None,
                 30,
                 true,
@@ -165,8 +159,8 @@ mod tests {
         ] {
             let expected = if is_written { new.clone() } else { old.clone() };
             assert_eq!(
-                settle(&old, new, written.map(at), at(second)),
-                (expected, due.map(at)),
+                throttle(&old, new, written.map(at), at(second)),
+                StatusUpdate { status: expected, due: due.map(at) },
                 "{case}"
             );
         }

@@ -1,0 +1,87 @@
+//! The desired step: decision → side effects. Pure.
+
+use jiff::Timestamp;
+use rljob_crds::status::RLJobStatus;
+
+use super::reconcile::Subject;
+use super::requeue::MOUNT_PATIENCE;
+use crate::children::{Kind, children};
+use crate::decide::{Decision, desired_for_coordinator, wanted_roles};
+use crate::desired::tokens::TokenKey;
+use crate::desired::{Pinned, Settings, Tokens, build};
+use crate::execute::{Actions, ChildAction, CoordinatorAction, Secrets};
+use crate::observe::Observed;
+use crate::poll::CoordinatorOrder;
+use crate::validate::{Job, ValidatedJob};
+
+/// The side effects of a decision.
+pub(super) fn actions(
+    job: &Subject,
+    observed: &Observed,
+    decision: &Decision,
+    status: RLJobStatus,
+    settings: &Settings,
+    key: &TokenKey,
+    now: Timestamp,
+) -> Actions {
+    let tokens = Tokens::derive(key, &job.uid);
+    let has_pod_actions = !matches!(decision, Decision::Stall { .. } | Decision::AskCoordinator);
+    Actions {
+        status,
+        pods: has_pod_actions.then(|| observed.pod_plan.clone()),
+        children: match job {
+            Subject::Valid(job) => child_action(job, observed, decision, settings, &tokens, now),
+            Subject::ReleaseOnly(_) if decision.keeps_running() => ChildAction::Keep,
+            Subject::ReleaseOnly(_) => ChildAction::Release,
+        },
+        coordinator: coordinator_action(job, observed, decision, tokens),
+    }
+}
+
+fn child_action(
+    job: &ValidatedJob,
+    observed: &Observed,
+    decision: &Decision,
+    settings: &Settings,
+    tokens: &Tokens,
+    now: Timestamp,
+) -> ChildAction {
+    let is_expired = matches!(decision, Decision::Expired(_));
+    let mut kinds = observed.children.keys().map(|(kind, _)| kind);
+    let has_children = kinds.any(|kind| matches!(kind, Kind::ConfigMap | Kind::StatefulSet));
+    match decision {
+        Decision::Stall { .. } | Decision::AskCoordinator => return ChildAction::Keep,
+        Decision::Expired(_) if !has_children => return ChildAction::Keep,
+        _ => {}
+    }
+    let wanted = wanted_roles(job, &observed.facts, decision);
+    let run_config = observed.children.values().find_map(|child| child.run_config.as_ref());
+    let pinned = Pinned::from_live(run_config, &observed.sets, wanted);
+    let children = children(&build(job, wanted, settings, tokens, &pinned));
+    let is_unmounted =
+        observed.unmounted_since.is_some_and(|since| now.duration_since(since) >= MOUNT_PATIENCE);
+    let secrets = if is_unmounted { Secrets::Always } else { Secrets::WithOthers };
+    if is_expired { ChildAction::Remove(children) } else { ChildAction::Apply(children, secrets) }
+}
+
+/// The coordinator receives its desired state once it has an address and holds the recorded epoch.
+fn coordinator_action(
+    job: &Job,
+    observed: &Observed,
+    decision: &Decision,
+    tokens: Tokens,
+) -> CoordinatorAction {
+    if matches!(decision, Decision::Stall { .. }) {
+        return CoordinatorAction::Keep;
+    }
+    if !decision.keeps_running() {
+        return CoordinatorAction::Forget;
+    }
+    let order = || {
+        let desired = desired_for_coordinator(job, &observed.facts)?;
+        let pod = observed.coordinator.clone()?;
+        let (identity, token) = (pod.uid, tokens.operator);
+        Some(CoordinatorOrder { identity, url: pod.url?, token, desired })
+    };
+    order().map_or(CoordinatorAction::Keep, CoordinatorAction::Send)
+}

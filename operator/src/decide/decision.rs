@@ -1,0 +1,83 @@
+//! Types of decisions: what happens to a run, and which roles have pods.
+
+use jiff::Timestamp;
+
+/// The end of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub succeeded: bool,
+    /// CamelCase reason, shown in the STATUS column: `Completed` or `Failed`.
+    pub reason: String,
+    /// One line for the user.
+    pub message: String,
+}
+
+/// The reason why a run is not training yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Processes are starting, or the coordinator waits for them.
+    Starting,
+    /// The learners restart after a failure or a loss.
+    Restarting,
+}
+
+/// The action of a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Foreign objects have names that the job needs. Nothing is created or changed.
+    Stall { reason: &'static str, message: String },
+    /// The coordinator of a recorded run has not answered this operator yet. The recorded status
+    /// stays until it answers or fails to.
+    AskCoordinator,
+    /// Every role must exist; the run is not training yet.
+    Start(Wait),
+    /// Every role must exist; the run is training.
+    Run,
+    /// Suspended: the coordinator drains until the deadline, which is recorded so that it does not
+    /// move.
+    Drain { deadline: Timestamp },
+    /// Suspended: the run is drained, overdue, or was never started. All pods are deleted.
+    Release,
+    /// Suspended, and no pod is left.
+    Suspended,
+    /// The run has ended. The outcome is recorded, then all pods are deleted.
+    Finish(Outcome),
+    /// The run ended in an earlier pass. No pods exist or will exist.
+    Finished(Outcome),
+    /// `ttlSecondsAfterFinished` has passed. All children are deleted.
+    Expired(Outcome),
+}
+
+impl Decision {
+    /// Whether pods or processes must exist.
+    pub fn keeps_running(&self) -> bool {
+        match self {
+            Self::AskCoordinator | Self::Start(_) | Self::Run | Self::Drain { .. } => true,
+            Self::Stall { .. }
+            | Self::Release
+            | Self::Suspended
+            | Self::Finish(_)
+            | Self::Finished(_)
+            | Self::Expired(_) => false,
+        }
+    }
+
+    /// A failed outcome.
+    pub(super) fn fail(reason: &str, message: String) -> Self {
+        Self::Finish(Outcome { succeeded: false, reason: reason.to_owned(), message })
+    }
+}
+
+/// The roles that have pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedRoles {
+    Nothing,
+    /// The roles that request no GPUs.
+    WithoutGpus,
+    Everything,
+    /// Every role, with this number of engines. It exceeds the spec until the coordinator has
+    /// stopped routing to the engines that will be deleted.
+    EverythingWith {
+        engines: i32,
+    },
+}

@@ -1,0 +1,265 @@
+//! Policies that end a run, or find that it has ended.
+
+use jiff::{SignedDuration, Timestamp};
+use rljob_crds::failure_policy::{FailureAction, first_match, rule_name};
+use rljob_crds::names::{
+    REASON_COMPLETED, REASON_DEADLINE_EXCEEDED, REASON_FAILED, REASON_FOREIGN_OBJECT,
+    REASON_RUN_DIRECTORY_IN_USE,
+};
+use rljob_protocol::status::Phase;
+
+use super::decision::{Decision, Outcome};
+use super::facts::{Exit, Facts, Recorded};
+use crate::validate::Job;
+
+/// Stalls a job while objects of other owners have names that it needs.
+pub(super) fn foreign_objects(facts: &Facts) -> Option<Decision> {
+    (!facts.foreign.is_empty()).then(|| Decision::Stall {
+        reason: REASON_FOREIGN_OBJECT,
+        message: format!(
+            "the job needs these names, and other owners have objects with them: {}; \
+             rename the job or delete the objects",
+            facts.foreign.join(", ")
+        ),
+    })
+}
+
+/// Returns the recorded outcome, which is final.
+pub(super) fn recorded_outcome(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decision> {
+    let outcome = facts.recorded.outcome.clone()?;
+    Some(if is_expired(job, &facts.recorded, now) {
+        Decision::Expired(outcome)
+    } else {
+        Decision::Finished(outcome)
+    })
+}
+
+/// Fails a run whose run directory belongs to another run. The other run's files stay untouched.
+pub(super) fn directory_in_use(facts: &Facts) -> Option<Decision> {
+    let message = facts.directory_in_use.clone()?;
+    Some(Decision::fail(REASON_RUN_DIRECTORY_IN_USE, message))
+}
+
+/// Fails a run whose coordinator has given up: the restart budget is spent, or the input is
+/// invalid.
+pub(super) fn failed(facts: &Facts) -> Option<Decision> {
+    let report = facts.report().filter(|report| report.phase == Phase::Failed)?;
+    let restarts = report.restarts;
+    let message = match &report.last_failure {
+        Some(cause) => {
+            let place =
+                cause.supervisor.as_ref().map(|name| format!(" in {name}")).unwrap_or_default();
+            let code =
+                cause.exit_code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
+            format!("{}{place}{code} after {restarts} restarts: {}", cause.reason, cause.message)
+        }
+        None => format!("the coordinator gave up after {restarts} restarts"),
+    };
+    Some(Decision::fail(REASON_FAILED, message))
+}
+
+/// Completes a run after its last step, once the model is exported.
+pub(super) fn succeeded(facts: &Facts) -> Option<Decision> {
+    let report = facts.report().filter(|report| report.phase == Phase::Finished)?;
+    Some(Decision::Finish(Outcome {
+        succeeded: true,
+        reason: REASON_COMPLETED.to_owned(),
+        message: format!("completed {} steps and exported the model", report.step),
+    }))
+}
+
+/// Fails a run after an exit that `failurePolicy.rules` map to `FailJob`. The coordinator applies
+/// the same rules to learners.
+pub(super) fn failure_rules(job: &Job, facts: &Facts) -> Option<Decision> {
+    let rules = &job.spec.failure_policy.rules;
+    facts.exits.iter().find_map(|exit| {
+        let (index, action) = first_match(rules, exit.role, &exit.reason, Some(exit.exit_code))?;
+        (action == FailureAction::FailJob).then(|| {
+            let Exit { role: _, name, reason, exit_code, message } = exit;
+            let rule = rule_name(index);
+            let last_line = message.trim().lines().next_back();
+            let cause = last_line.map(|line| format!(": {line}")).unwrap_or_default();
+            let message = format!(
+                "{name} exited with code {exit_code} ({reason}); {rule} fails the job{cause}"
+            );
+            Decision::fail(REASON_FAILED, message)
+        })
+    })
+}
+
+/// Fails a run that exceeds `spec.activeDeadlineSeconds` since its start or last resume.
+pub(super) fn deadline_exceeded(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decision> {
+    deadline(job, &facts.recorded).filter(|deadline| now >= *deadline)?;
+    let seconds = job.spec.active_deadline_seconds.unwrap_or_default();
+    let message = format!("the run took longer than spec.activeDeadlineSeconds = {seconds}");
+    Some(Decision::fail(REASON_DEADLINE_EXCEEDED, message))
+}
+
+/// The time at which the run fails unless it ends or is suspended before.
+pub fn deadline(job: &Job, recorded: &Recorded) -> Option<Timestamp> {
+    let seconds = SignedDuration::from_secs(i64::from(job.spec.active_deadline_seconds?));
+    Some(recorded.active_since?.saturating_add(seconds).unwrap_or(Timestamp::MAX))
+}
+
+/// The time at which the children of an ended run are deleted.
+pub fn removal(job: &Job, recorded: &Recorded) -> Option<Timestamp> {
+    let seconds = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
+    Some(recorded.completed_at?.saturating_add(seconds).unwrap_or(Timestamp::MAX))
+}
+
+/// Whether the children of an ended run are due for deletion.
+pub fn is_expired(job: &Job, recorded: &Recorded, now: Timestamp) -> bool {
+    removal(job, recorded).is_some_and(|due| now >= due)
+}
+
+#[cfg(test)]
+mod tests {
+    use rljob_crds::failure_policy::FailureRole;
+    use rljob_protocol::status::LearnerFailure;
+    use serde_json::json;
+
+    use super::super::decide;
+    use super::super::test_support::{at, facts, outcome};
+    use super::*;
+    use crate::validate::test_support::validated;
+
+    fn fails(reason: &str, message: &str) -> Option<Decision> {
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        Some(Decision::Finish(Outcome { succeeded: false, reason, message }))
+    }
+
+    #[test]
+    fn a_recorded_outcome_is_final() {
+        let mut job = validated();
+        assert_eq!(recorded_outcome(&job, &facts(), at(0)), None);
+        let mut facts = facts();
+        facts.recorded.outcome = Some(outcome());
+        facts.recorded.completed_at = Some(at(0));
+        let finished = Decision::Finished(outcome());
+        assert_eq!(recorded_outcome(&job, &facts, at(100)), Some(finished.clone()));
+        job.spec.ttl_seconds_after_finished = Some(60);
+        assert_eq!(recorded_outcome(&job, &facts, at(59)), Some(finished));
+        assert_eq!(recorded_outcome(&job, &facts, at(60)), Some(Decision::Expired(outcome())));
+    }
+
+    #[test]
+    fn foreign_objects_stall_the_job_before_any_other_policy() {
+        let mut facts = facts();
+        facts.recorded.outcome = Some(outcome());
+        facts.foreign = vec!["Service sums-trainer".to_owned(), "ConfigMap sums-run".to_owned()];
+        let message = "the job needs these names, and other owners have objects with them: \
+            Service sums-trainer, ConfigMap sums-run; rename the job or delete the objects";
+        let expected = Decision::Stall { reason: "ForeignObject", message: message.to_owned() };
+        assert_eq!(decide(&validated(), &facts, at(0)), expected);
+    }
+
+    #[test]
+    fn a_run_directory_in_use_fails_the_run_with_the_coordinators_message() {
+        let mut facts = facts();
+        assert_eq!(directory_in_use(&facts), None);
+        facts.directory_in_use = Some("it belongs to lab/other".to_owned());
+        let expected = fails("RunDirectoryInUse", "it belongs to lab/other");
+        assert_eq!(directory_in_use(&facts), expected);
+    }
+
+    #[test]
+    fn a_coordinator_that_gave_up_fails_the_run_with_the_first_cause() {
+        let mut facts = facts();
+        assert_eq!(failed(&facts), None);
+        let report = facts.coordinator.as_mut().unwrap();
+        report.phase = Phase::Failed;
+        report.restarts = 4;
+        assert_eq!(failed(&facts), fails("Failed", "the coordinator gave up after 4 restarts"));
+        facts.coordinator.as_mut().unwrap().last_failure = Some(LearnerFailure {
+            reason: "LearnerExited".to_owned(),
+            message: "out of memory".to_owned(),
+            supervisor: Some("sums-trainer-0".to_owned()),
+            exit_code: Some(137),
+        });
+        let message =
+            "LearnerExited in sums-trainer-0 with exit code 137 after 4 restarts: out of memory";
+        assert_eq!(failed(&facts), fails("Failed", message));
+        facts.epoch.number = 4;
+        assert_eq!(failed(&facts), None, "reports of older epochs are ignored");
+    }
+
+    #[test]
+    fn a_finished_coordinator_completes_the_run() {
+        let mut facts = facts();
+        assert_eq!(succeeded(&facts), None);
+        facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
+        let expected = Decision::Finish(Outcome {
+            succeeded: true,
+            reason: "Completed".to_owned(),
+            message: "completed 7 steps and exported the model".to_owned(),
+        });
+        assert_eq!(succeeded(&facts), Some(expected));
+        facts.epoch.number = 4;
+        assert_eq!(succeeded(&facts), None, "reports of older epochs are ignored");
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_an_exit_decides_whether_the_job_fails() {
+        let exit = |role, name: &str, exit_code, reason: &str| Exit {
+            role,
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+            exit_code,
+            message: "a log line\nout of memory\n".to_owned(),
+        };
+        let engine = || exit(FailureRole::Inference, "sums-inference-1", 137, "OOMKilled");
+        let coordinator = || exit(FailureRole::Coordinator, "sums-coordinator-0", 3, "Error");
+        let trainer = || exit(FailureRole::Trainer, "sums-trainer-0", 1, "Error");
+        let mut job = validated();
+        let rules = [
+            json!({"action": "Restart", "onExitCodes": {"operator": "In", "values": [3]}}),
+            json!({
+                "action": "FailJob",
+                "onReasons": ["OOMKilled", "Error"],
+                "roles": ["Inference", "Coordinator"],
+            }),
+        ];
+        job.spec.failure_policy.rules =
+            rules.map(|rule| serde_json::from_value(rule).unwrap()).to_vec();
+        let message = "sums-inference-1 exited with code 137 (OOMKilled); \
+            failurePolicy.rules[1] fails the job: out of memory";
+        for (case, exits, expected) in [
+            ("no exit", vec![], None),
+            ("an earlier rule matches", vec![coordinator()], None),
+            ("a later exit matches", vec![coordinator(), engine()], fails("Failed", message)),
+            ("no rule matches", vec![trainer()], None),
+        ] {
+            assert_eq!(failure_rules(&job, &Facts { exits, ..facts() }), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_run_past_its_deadline_fails_unless_it_is_suspended_or_has_ended() {
+        let mut job = validated();
+        let mut facts = facts();
+        facts.recorded.active_since = Some(at(0));
+        assert_eq!(deadline_exceeded(&job, &facts, at(99)), None, "no deadline is set");
+        job.spec.active_deadline_seconds = Some(60);
+        assert_eq!(deadline_exceeded(&job, &facts, at(59)), None);
+        let message = "the run took longer than spec.activeDeadlineSeconds = 60";
+        assert_eq!(Some(decide(&job, &facts, at(60))), fails("DeadlineExceeded", message));
+        facts.suspend = true;
+        assert!(matches!(decide(&job, &facts, at(60)), Decision::Drain { .. }));
+        facts.suspend = false;
+        facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
+        let decision = decide(&job, &facts, at(60));
+        assert!(matches!(decision, Decision::Finish(outcome) if outcome.succeeded));
+    }
+
+    #[test]
+    fn children_are_kept_until_their_ttl_has_passed() {
+        let mut job = validated();
+        let mut recorded = facts().recorded;
+        recorded.completed_at = Some(at(0));
+        assert_eq!(removal(&job, &recorded), None);
+        job.spec.ttl_seconds_after_finished = Some(60);
+        assert_eq!(removal(&job, &recorded), Some(at(60)));
+        recorded.completed_at = None;
+        assert_eq!(removal(&job, &recorded), None, "the run has not ended");
+    }
+}

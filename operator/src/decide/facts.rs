@@ -1,0 +1,178 @@
+//! Inputs of decisions and of the status, for a cluster and for local runs alike.
+
+use jiff::Timestamp;
+use rljob_crds::failure_policy::FailureRole;
+use rljob_crds::status::{Failure, Incident};
+use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::status::CoordinatorStatus;
+
+use super::coordinator::Epoch;
+use super::decision::Outcome;
+
+/// The state of a run. `incidents`, `exit` and `rejection` only reach the status; no decision
+/// depends on them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// `spec.suspend`; in local runs, whether Ctrl-C was pressed.
+    pub suspend: bool,
+    /// Generation of the desired state with the newest `suspend`. A `Drained` report counts only
+    /// for this generation.
+    pub generation: i64,
+    /// The record of earlier passes in the status.
+    pub recorded: Recorded,
+    /// Epoch of the coordinator that exists now, from [`assign_epoch`](super::assign_epoch).
+    pub epoch: Epoch,
+    /// The newest status of the coordinator, if it has answered. See [`Facts::report`].
+    pub coordinator: Option<CoordinatorStatus>,
+    /// Identity of the coordinator that exists now: the pod's UID, or the process's number and
+    /// start time.
+    pub coordinator_identity: Option<String>,
+    /// Whether the coordinator has an address and this operator has not asked it yet.
+    pub coordinator_unasked: bool,
+    /// Termination message of a coordinator that found another run in the run directory.
+    pub directory_in_use: Option<String>,
+    /// `Kind name` of every object that has a child's name and belongs to another owner.
+    pub foreign: Vec<String>,
+    /// The first pod that cannot be scheduled, and the reason, in one line.
+    pub blocked: Option<String>,
+    /// Disruptions of pods.
+    pub incidents: Vec<Incident>,
+    /// The newest unexpected exit of a container.
+    pub exit: Option<Failure>,
+    /// The newest failure of each container, by role and name.
+    pub exits: Vec<Exit>,
+    /// A child that the API server rejected in the pass before.
+    pub rejection: Option<String>,
+    /// Every engine that exists and is not about to be deleted.
+    pub engines: Vec<EngineEndpoint>,
+    pub roles: Roles,
+}
+
+impl Facts {
+    /// The coordinator's report, if the coordinator acts under the epoch that it was assigned.
+    pub fn report(&self) -> Option<&CoordinatorStatus> {
+        self.coordinator.as_ref().filter(|status| status.epoch == Some(self.epoch.number))
+    }
+}
+
+/// The record of earlier passes in the status.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Recorded {
+    /// Whether children were ever created.
+    pub started: bool,
+    /// Whether a coordinator ever reported.
+    pub reported: bool,
+    /// The end of the run; final.
+    pub outcome: Option<Outcome>,
+    /// Start or last resume of the run.
+    pub active_since: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+    /// Deadline of the drain in progress.
+    pub drain_deadline: Option<Timestamp>,
+    pub epoch: Epoch,
+}
+
+/// Counts of every role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Roles {
+    pub inference: RoleCounts,
+    /// 0 or 1.
+    pub coordinator: RoleCounts,
+    /// Supervisors.
+    pub trainer: RoleCounts,
+}
+
+/// Pods, or processes, of one role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RoleCounts {
+    /// Replicas that the children of this role request now; 0 before they are created and after
+    /// they are released.
+    pub wanted: i32,
+    /// Pods that exist, terminating ones included.
+    pub existing: i32,
+    pub ready: i32,
+}
+
+/// The exit of a container, as its kubelet reports it, or of a process of a local run. Exits of
+/// terminating pods are ignored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub role: FailureRole,
+    /// The pod or process.
+    pub name: String,
+    /// CamelCase, such as `Error` or `OOMKilled`.
+    pub reason: String,
+    /// 128 + n for signal n.
+    pub exit_code: i32,
+    /// Termination message; may be empty.
+    pub message: String,
+}
+
+/// Facts of a run that is training, for table tests.
+#[cfg(test)]
+pub(crate) mod test_support {
+    use super::*;
+    use rljob_protocol::status::Phase;
+
+    pub fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    pub fn outcome() -> Outcome {
+        Outcome {
+            succeeded: true,
+            reason: "Completed".to_owned(),
+            message: "completed 10 steps and exported the model".to_owned(),
+        }
+    }
+
+    pub fn report() -> CoordinatorStatus {
+        CoordinatorStatus {
+            epoch: Some(3),
+            generation: Some(4),
+            phase: Phase::Running,
+            attempt: 0,
+            restarts: 0,
+            last_failure: None,
+            step: 7,
+            total_steps: 10,
+            metrics: None,
+            evaluation: None,
+            supervisors: vec![],
+            engines: vec![],
+            checkpoint: None,
+        }
+    }
+
+    pub fn facts() -> Facts {
+        let all = |count| RoleCounts { wanted: count, existing: count, ready: count };
+        let engine = |index| EngineEndpoint {
+            name: format!("sums-inference-{index}"),
+            url: format!("http://sums-inference-{index}.sums-inference.lab:30000"),
+        };
+        let epoch = Epoch { number: 3, holder: Some("pod-c".to_owned()) };
+        Facts {
+            suspend: false,
+            generation: 4,
+            recorded: Recorded {
+                started: true,
+                reported: true,
+                epoch: epoch.clone(),
+                ..Recorded::default()
+            },
+            epoch,
+            coordinator: Some(report()),
+            coordinator_identity: Some("pod-c".to_owned()),
+            coordinator_unasked: false,
+            directory_in_use: None,
+            foreign: vec![],
+            blocked: None,
+            incidents: vec![],
+            exit: None,
+            exits: vec![],
+            rejection: None,
+            engines: vec![engine(0), engine(1)],
+            roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Side effects of a pass, in this order: status and events, pod actions, children, coordinator.
+//!
+//! The status is written first, so that every other side effect is recorded before it happens. All
+//! requests name the UID and the version of the object that was observed: if it has changed, the
+//! next pass decides again.
+//!
+//! ```text
+//!  Actions { status, pods, children, coordinator }
+//!              │       │       │          └─▶ PUT /v1/desired, by a task ([`crate::poll`])
+//!              │       │       └─▶ apply, release (replicas 0) or remove
+//!              │       └─▶ DELETE pods, PATCH pods/status
+//!              └─▶ PUT rljobs/status, POST events
+//! ```
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use rljob_crds::RLJob;
+use rljob_crds::status::RLJobStatus;
+
+use crate::children::Child;
+use crate::context::Context;
+use crate::observe::Observed;
+use crate::pods::{self, PodPlan};
+use crate::poll::CoordinatorOrder;
+
+mod apply;
+mod error;
+mod pod_actions;
+mod remove;
+mod status;
+
+use apply::{ApplyError, Target};
+pub use error::ExecuteError;
+pub use status::write_status;
+
+/// The side effects of a pass.
+#[derive(Clone, Debug)]
+pub struct Actions {
+    pub status: RLJobStatus,
+    /// `None` if the pods must not be touched in this pass.
+    pub pods: Option<PodPlan>,
+    pub children: ChildAction,
+    pub coordinator: CoordinatorAction,
+}
+
+/// The action on the children.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChildAction {
+    Keep,
+    /// Apply the children that differ. `Secrets` says when the Secret is applied.
+    Apply(Vec<Child>, Secrets),
+    /// Scale the StatefulSets to zero.
+    Release,
+    /// Delete every child.
+    Remove(Vec<Child>),
+}
+
+/// When the Secret is applied; it cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrets {
+    /// With any other child that creates pods.
+    WithOthers,
+    /// Always: a pod waits for a volume that may be the Secret.
+    Always,
+}
+
+/// The action on the task that talks to the coordinator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CoordinatorAction {
+    Keep,
+    Send(CoordinatorOrder),
+    /// End the task.
+    Forget,
+}
+
+/// Results of the side effects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// Children that were applied or released.
+    pub children: usize,
+    pub rejection: Rejection,
+}
+
+/// Whether the API server rejected a child.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rejection {
+    #[default]
+    None,
+    /// Rejected, and recorded by an earlier pass.
+    Known,
+    /// New, or withdrawn: the next pass must record it.
+    Changed,
+}
+
+/// Executes the actions of a pass.
+///
+/// # Errors
+/// The first side effect that fails; later ones are left to the next pass.
+pub async fn execute(
+    context: &Context,
+    object: &RLJob,
+    observed: &Observed,
+    actions: Actions,
+    now: Timestamp,
+) -> Result<Executed, ExecuteError> {
+    let Actions { status, pods, children, coordinator } = actions;
+    let uid = object.uid().unwrap_or_default();
+    let namespace = object.namespace().unwrap_or_default();
+    write_status(context, object, &status).await?;
+    if let Some(plan) = pods {
+        context.memory.seen_pods.replace(&uid, pods::stable(&observed.pods));
+        pod_actions::act(&context.client, &namespace, &plan, now)
+            .await
+            .map_err(|error| ExecuteError::PodActions(Box::new(error)))?;
+    }
+    let target = Target {
+        client: &context.client,
+        cache: &context.cache,
+        applied: &context.memory.applied,
+        namespace: &namespace,
+        uid: &uid,
+    };
+    let executed = act_on_children(context, &target, observed, children, now).await?;
+    direct_coordinator(context, object, coordinator);
+    Ok(executed)
+}
+
+async fn act_on_children(
+    context: &Context,
+    target: &Target<'_>,
+    observed: &Observed,
+    action: ChildAction,
+    now: Timestamp,
+) -> Result<Executed, ExecuteError> {
+    let applied = match action {
+        ChildAction::Keep => return Ok(Executed::default()),
+        ChildAction::Remove(children) => {
+            remove::remove(target, &children, &observed.children).await?;
+            return Ok(Executed::default());
+        }
+        ChildAction::Apply(children, secrets) => {
+            target.apply(&children, &observed.children, secrets).await
+        }
+        ChildAction::Release => target.release(&observed.children).await,
+    };
+    let (children, rejection) = match applied {
+        Ok(children) => (children, None),
+        Err(error @ ApplyError::Rejected { .. }) => (0, Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let is_changed = context.memory.rejections.replace(target.uid, rejection.as_deref(), now);
+    let rejection = match (is_changed, rejection) {
+        (true, _) => Rejection::Changed,
+        (false, Some(_)) => Rejection::Known,
+        (false, None) => Rejection::None,
+    };
+    Ok(Executed { children, rejection })
+}
+
+/// Directs the task that talks to the coordinator.
+pub fn direct_coordinator(context: &Context, object: &RLJob, action: CoordinatorAction) {
+    let uid = object.uid().unwrap_or_default();
+    match action {
+        CoordinatorAction::Keep => {}
+        CoordinatorAction::Send(order) => {
+            context.pollers.send(&uid, ObjectRef::from_obj(object), order);
+        }
+        CoordinatorAction::Forget => context.pollers.forget(&uid),
+    }
+}

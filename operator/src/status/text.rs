@@ -1,0 +1,51 @@
+//! Message parts of the status: missing pods and their causes, and the length limit.
+
+use rljob_crds::names::INCIDENT_VANISHED;
+
+use crate::decide::Facts;
+use crate::validate::Job;
+
+/// Longest message that is copied into the status, in characters.
+const MESSAGE_LIMIT: usize = 4096;
+
+/// What a starting job waits for, in the order of its start.
+pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
+    match (missing_pods(job, facts), facts.report()) {
+        (Some(missing), _) => format!("waiting for {missing}"),
+        (None, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),
+        (None, Some(_)) => {
+            "all pods are ready; the coordinator waits for learners and engines".to_owned()
+        }
+    }
+}
+
+/// The pods that are not ready, by role, and the first cause.
+pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
+    let roles = [
+        ("coordinator", facts.roles.coordinator, 1),
+        ("trainer", facts.roles.trainer, job.spec.trainer.replicas),
+        ("inference", facts.roles.inference, job.spec.inference.replicas),
+    ];
+    let missing: Vec<String> = roles
+        .iter()
+        .filter(|(_, counts, wanted)| counts.ready < *wanted)
+        .map(|(role, counts, wanted)| format!("{} of {wanted} {role} pods", wanted - counts.ready))
+        .collect();
+    (!missing.is_empty()).then(|| format!("{}{}", missing.join(", "), cause(facts)))
+}
+
+/// A pod that cannot be scheduled, or an incident of an existing pod.
+fn cause(facts: &Facts) -> String {
+    let incident = facts
+        .incidents
+        .iter()
+        .find(|incident| incident.reason != INCIDENT_VANISHED)
+        .map(|incident| &incident.message);
+    facts.blocked.as_ref().or(incident).map(|cause| format!("; {cause}")).unwrap_or_default()
+}
+
+/// The last part of a message that exceeds the limit: the end of a log has the cause.
+pub(super) fn clip(message: &str) -> String {
+    let length = message.chars().count();
+    message.chars().skip(length.saturating_sub(MESSAGE_LIMIT)).collect()
+}
