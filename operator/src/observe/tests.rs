@@ -233,7 +233,9 @@ fn the_facts_have_epoch_report_and_incidents() {
     let current = with_report(3);
     assert!(current.facts.report().is_some() && !current.facts.coordinator_unasked);
     assert_eq!(current.pod_plan.removals[0].name, "sums-inference-2");
-    assert_eq!(current.facts.incidents[0].reason, "EngineHung");
+    let reasons: Vec<&str> =
+        current.facts.incidents.iter().map(|entry| entry.reason.as_str()).collect();
+    assert_eq!(reasons, ["Deleted", "EngineHung"]);
     let outdated = with_report(2);
     assert_eq!((outdated.facts.report(), outdated.pod_plan.removals.len()), (None, 0));
 }

@@ -360,7 +360,7 @@ fn printer_columns_show_progress() {
         "inference": {"desired": 2, "ready": 2},
         "conditions": [{
             "type": "Succeeded", "status": "Unknown", "reason": "Running",
-            "message": "steps are being made", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "message": "training", "lastTransitionTime": "2026-01-01T00:00:00Z",
         }],
     }});
     namespace

@@ -9,7 +9,6 @@ use std::process::Command;
 use rljob_tests::files::workspace;
 use rljob_tests::process::run;
 
-
 /// Names of all crates that a member depends on, and its own name; without build and test
 /// dependencies.
 fn crates_of(member: &str) -> BTreeSet<String> {
@@ -125,6 +124,7 @@ fn pure_operator_modules_use_no_client_clock_or_randomness() {
         "std::fs",
         "std::env",
         "tokio::",
+        "Mutex",
     ];
     for module in ["validate", "decide", "status", "desired", "pods"] {
         let files = sources(&workspace().join("operator/src").join(module), &["rs"]);

@@ -180,7 +180,7 @@ fn a_rejected_child_stalls_the_job_until_it_is_accepted() {
     assert_eq!(field(&namespace, "rljob/sample", &format!("{summary}.reason")), "ChildRejected");
     let message = field(&namespace, "rljob/sample", &format!("{summary}.message"));
     assert!(
-        message.starts_with("the API server refused StatefulSet sample-inference: ")
+        message.starts_with("the API server rejected StatefulSet sample-inference: ")
             && message.contains("exceeded quota"),
         "{message}"
     );
@@ -277,8 +277,8 @@ fn foreign_objects_are_left_unchanged_and_survive_the_job() {
     wait_for_condition(&namespace, "Stalled");
     let named = names.each_ref().map(|name| name.replace('/', " ")).join(", ");
     let message = format!(
-        "these objects have names that the job needs and belong to somebody else; rename the job \
-            or remove them: {named}"
+        "the job needs these names, and other owners have objects with them: {named}; \
+            rename the job or delete the objects"
     );
     assert_eq!(
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message"),

@@ -24,7 +24,7 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
     wait_to_lead(&first, "first");
     wait_for_pods(&namespace, 3);
     let second = start("rljob:second");
-    wait_until("the stand-by to be ready", LIMIT, || second.is_ready()).unwrap();
+    wait_until("the standby to be ready", LIMIT, || second.is_ready()).unwrap();
     assert_eq!((leads(&second).unwrap(), second.writes().unwrap()), (false, 0));
 
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
@@ -37,13 +37,13 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
     // A change that the first operator would write if it were still the leader.
     patch(&namespace, &json!({"inference": {"replicas": 1}}));
     first.signal(Signal::CONT);
-    first.wait_for_log("the lease is lost");
+    first.wait_for_log("lost the lease");
     wait_for_pods(&namespace, 3);
     assert!(!leads(&first).unwrap());
     assert_eq!(first.writes().unwrap(), written, "the first wrote after its lease had ended");
 
     second.signal(Signal::TERM);
-    second.wait_for_log("the lease is released");
+    second.wait_for_log("released the lease");
     wait_to_lead(&first, "first");
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
     wait_for_pods(&namespace, 4);

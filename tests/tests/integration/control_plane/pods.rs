@@ -87,8 +87,8 @@ fn a_pod_on_an_unreachable_node_is_recorded_force_deleted_and_replaced() {
     );
     wait_for_incident(&namespace, "NodeNotReady", pod);
     let message = format!(
-        "{pod} on ghost is not heard of: its node does not answer; unless it comes back, the pod \
-            is replaced"
+        "pod {pod} on ghost is unresponsive: its node is not ready; \
+            unless the node recovers, the pod is replaced"
     );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
@@ -140,8 +140,8 @@ fn evicted_and_vanished_pods_are_incidents_and_not_restarts() {
     );
     wait_for_incident(&namespace, "Evicted", engine);
     let message = format!(
-        "{engine} on ghost was evicted, as by kubectl drain; its StatefulSet makes a new one; \
-            nothing is counted"
+        "pod {engine} on ghost was evicted; its StatefulSet will recreate it; \
+            not counted as a restart"
     );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
 
