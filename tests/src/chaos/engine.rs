@@ -64,8 +64,8 @@ impl Engine {
             .replace(", deterministic: true", "")
     }
 
-    /// Whether jobs on this engine receive faults of a target: all faults, or for SGLang only those that
-    /// affect its communication with the run.
+    /// Whether jobs on this engine receive faults of a target: all faults, or for SGLang only those
+    /// that affect its communication with the run.
     pub(super) fn applies_to(&self, target: &str) -> bool {
         *self == Self::Embedded
             || ["engine", "engine pod", "learner", "coordinator"].contains(&target)

@@ -23,236 +23,101 @@ pub struct Fault {
     /// Whether the fault may increment the job's restart count: failures of learners and faults
     /// that look like one. All others must not.
     pub may_count_restart: bool,
-    /// Injects the fault and returns after reverting it. Errors if there is no target.
-    pub inject: fn(&Testbed, &mut ChaCha8Rng) -> Result<()>,
+    /// Blocks until the fault is reverted. Errors if there is no target.
+    pub inject: Inject,
+}
+
+/// Injects a fault and reverts it.
+pub type Inject = fn(&Testbed, &mut ChaCha8Rng) -> Result<()>;
+
+impl Fault {
+    const fn new(target: &'static str, name: &'static str, inject: Inject) -> Self {
+        Self { target, name, may_count_restart: false, inject }
+    }
+
+    const fn counted(self) -> Self {
+        Self { may_count_restart: true, ..self }
+    }
 }
 
 /// All faults, drawn with equal probability.
 pub const FAULTS: &[Fault] = &[
-    Fault {
-        target: "engine",
-        name: "killed",
-        may_count_restart: false,
-        inject: |testbed, random| killed(testbed.random_process(testbed.engine.command(), random)?),
-    },
-    Fault {
-        target: "engine",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| stopped(testbed, testbed.engine.command(), random),
-    },
-    Fault {
-        target: "engine",
-        name: "cut off",
-        may_count_restart: false,
-        inject: |testbed, random| {
-            cut_off(testbed.random_process(testbed.engine.command(), random)?, short(random))
-        },
-    },
-    Fault {
-        target: "engine",
-        name: "hung",
-        may_count_restart: false,
-        inject: |testbed, random| hung(testbed, testbed.engine.command(), random),
-    },
-    Fault {
-        target: "engine pod",
-        name: "deleted",
-        may_count_restart: false,
-        inject: |testbed, random| deleted(testbed, "inference", 5, random),
-    },
-    Fault {
-        target: "engine pod",
-        name: "force-deleted",
-        may_count_restart: false,
-        inject: |testbed, random| deleted(testbed, "inference", 0, random),
-    },
-    Fault {
-        target: "engine pod",
-        name: "evicted",
-        may_count_restart: false,
-        inject: |testbed, random| evicted(testbed, "inference", random),
-    },
-    Fault {
-        target: "coordinator",
-        name: "killed",
-        may_count_restart: false,
-        inject: |testbed, random| killed(testbed.random_process(COORDINATOR, random)?),
-    },
-    Fault {
-        target: "coordinator",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| stopped(testbed, COORDINATOR, random),
-    },
-    Fault {
-        target: "coordinator",
-        name: "cut off",
-        may_count_restart: false,
-        inject: |testbed, random| {
-            cut_off(testbed.random_process(COORDINATOR, random)?, short(random))
-        },
-    },
-    Fault {
-        target: "coordinator",
-        name: "hung",
-        may_count_restart: false,
-        inject: |testbed, random| hung(testbed, COORDINATOR, random),
-    },
-    Fault {
-        target: "coordinator pod",
-        name: "deleted",
-        may_count_restart: false,
-        inject: |testbed, random| deleted(testbed, "coordinator", 5, random),
-    },
-    Fault {
-        target: "coordinator pod",
-        name: "force-deleted",
-        may_count_restart: false,
-        inject: |testbed, random| deleted(testbed, "coordinator", 0, random),
-    },
-    Fault {
-        target: "coordinator pod",
-        name: "evicted",
-        may_count_restart: false,
-        inject: |testbed, random| evicted(testbed, "coordinator", random),
-    },
-    Fault {
-        target: "learner",
-        name: "killed",
-        may_count_restart: true,
-        inject: |testbed, random| killed(testbed.random_process(LEARNER, random)?),
-    },
-    Fault {
-        target: "learner",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| stopped(testbed, LEARNER, random),
-    },
-    Fault {
-        target: "learner",
-        name: "hung",
-        may_count_restart: true,
-        inject: |testbed, random| hung(testbed, LEARNER, random),
-    },
-    Fault {
-        target: "trainer pod",
-        name: "killed",
-        may_count_restart: false,
-        inject: |testbed, random| killed(testbed.random_process(SUPERVISOR, random)?),
-    },
-    Fault {
-        target: "trainer pod",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| stopped(testbed, SUPERVISOR, random),
-    },
-    Fault {
-        target: "trainer pod",
-        name: "cut off",
-        may_count_restart: false,
-        inject: |testbed, random| {
-            cut_off(testbed.random_process(SUPERVISOR, random)?, short(random))
-        },
-    },
-    Fault {
-        target: "trainer pod",
-        name: "cut off from its peers",
-        may_count_restart: false,
-        inject: cut_off_from_peers,
-    },
-    Fault {
-        target: "trainer pod",
-        name: "hung",
-        may_count_restart: false,
-        inject: |testbed, random| hung(testbed, SUPERVISOR, random),
-    },
-    Fault {
-        target: "trainer pod",
-        name: "deleted",
-        may_count_restart: false,
-        inject: |testbed, random| deleted(testbed, "trainer", 5, random),
-    },
-    Fault {
-        target: "trainer pod",
-        name: "force-deleted",
-        may_count_restart: false,
-        inject: |testbed, random| deleted(testbed, "trainer", 0, random),
-    },
-    Fault {
-        target: "trainer pod",
-        name: "evicted",
-        may_count_restart: false,
-        inject: |testbed, random| evicted(testbed, "trainer", random),
-    },
-    Fault { target: "node", name: "stopped", may_count_restart: false, inject: node_stopped },
-    Fault { target: "node", name: "lost", may_count_restart: false, inject: node_lost },
-    Fault {
-        target: "node",
-        name: "without kubelet",
-        may_count_restart: false,
-        inject: |testbed, random| {
-            frozen(testbed, &format!("--hostname-override={}", node(random)), random)
-        },
-    },
-    Fault {
-        target: "node",
-        name: "without runtime",
-        may_count_restart: false,
-        inject: |testbed, random| {
-            frozen(testbed, &format!("/{}/containerd.toml", node(random)), random)
-        },
-    },
-    Fault { target: "node", name: "drained", may_count_restart: false, inject: node_drained },
-    Fault {
-        target: "operator",
-        name: "killed",
-        may_count_restart: false,
-        inject: |testbed, random| killed(testbed.random_process(OPERATOR, random)?),
-    },
-    Fault {
-        target: "operator",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| stopped(testbed, OPERATOR, random),
-    },
-    Fault {
-        target: "operator",
-        name: "cut off",
-        may_count_restart: false,
-        inject: |testbed, random| cut_off(testbed.random_process(OPERATOR, random)?, short(random)),
-    },
-    Fault {
-        target: "operator pod",
-        name: "deleted",
-        may_count_restart: false,
-        inject: operator_deleted,
-    },
-    Fault {
-        target: "API server",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| frozen(testbed, "/kube-apiserver", random),
-    },
-    Fault {
-        target: "API server",
-        name: "without store",
-        may_count_restart: false,
-        inject: |testbed, random| frozen(testbed, "/etcd", random),
-    },
-    Fault {
-        target: "DNS",
-        name: "stopped",
-        may_count_restart: false,
-        inject: |testbed, random| frozen(testbed, "/coredns", random),
-    },
-    Fault {
-        target: "job",
-        name: "suspended and resumed",
-        may_count_restart: false,
-        inject: suspended,
-    },
-    Fault { target: "job", name: "scaled", may_count_restart: false, inject: scaled },
+    Fault::new("engine", "killed", |testbed, random| {
+        killed(testbed.random_process(testbed.engine.command(), random)?)
+    }),
+    Fault::new("engine", "stopped", |testbed, random| {
+        stopped(testbed, testbed.engine.command(), random)
+    }),
+    Fault::new("engine", "cut off", |testbed, random| {
+        cut_off(testbed.random_process(testbed.engine.command(), random)?, short(random))
+    }),
+    Fault::new("engine", "hung", |testbed, random| hung(testbed, testbed.engine.command(), random)),
+    Fault::new("engine pod", "deleted", |testbed, random| deleted(testbed, "inference", 5, random)),
+    Fault::new("engine pod", "force-deleted", |testbed, random| {
+        deleted(testbed, "inference", 0, random)
+    }),
+    Fault::new("engine pod", "evicted", |testbed, random| evicted(testbed, "inference", random)),
+    Fault::new("coordinator", "killed", |testbed, random| {
+        killed(testbed.random_process(COORDINATOR, random)?)
+    }),
+    Fault::new("coordinator", "stopped", |testbed, random| stopped(testbed, COORDINATOR, random)),
+    Fault::new("coordinator", "cut off", |testbed, random| {
+        cut_off(testbed.random_process(COORDINATOR, random)?, short(random))
+    }),
+    Fault::new("coordinator", "hung", |testbed, random| hung(testbed, COORDINATOR, random)),
+    Fault::new("coordinator pod", "deleted", |testbed, random| {
+        deleted(testbed, "coordinator", 5, random)
+    }),
+    Fault::new("coordinator pod", "force-deleted", |testbed, random| {
+        deleted(testbed, "coordinator", 0, random)
+    }),
+    Fault::new("coordinator pod", "evicted", |testbed, random| {
+        evicted(testbed, "coordinator", random)
+    }),
+    Fault::new("learner", "killed", |testbed, random| {
+        killed(testbed.random_process(LEARNER, random)?)
+    })
+    .counted(),
+    Fault::new("learner", "stopped", |testbed, random| stopped(testbed, LEARNER, random)),
+    Fault::new("learner", "hung", |testbed, random| hung(testbed, LEARNER, random)).counted(),
+    Fault::new("trainer pod", "killed", |testbed, random| {
+        killed(testbed.random_process(SUPERVISOR, random)?)
+    }),
+    Fault::new("trainer pod", "stopped", |testbed, random| stopped(testbed, SUPERVISOR, random)),
+    Fault::new("trainer pod", "cut off", |testbed, random| {
+        cut_off(testbed.random_process(SUPERVISOR, random)?, short(random))
+    }),
+    Fault::new("trainer pod", "cut off from its peers", cut_off_from_peers),
+    Fault::new("trainer pod", "hung", |testbed, random| hung(testbed, SUPERVISOR, random)),
+    Fault::new("trainer pod", "deleted", |testbed, random| deleted(testbed, "trainer", 5, random)),
+    Fault::new("trainer pod", "force-deleted", |testbed, random| {
+        deleted(testbed, "trainer", 0, random)
+    }),
+    Fault::new("trainer pod", "evicted", |testbed, random| evicted(testbed, "trainer", random)),
+    Fault::new("node", "stopped", node_stopped),
+    Fault::new("node", "lost", node_lost),
+    Fault::new("node", "without kubelet", |testbed, random| {
+        frozen(testbed, &format!("--hostname-override={}", node(random)), random)
+    }),
+    Fault::new("node", "without runtime", |testbed, random| {
+        frozen(testbed, &format!("/{}/containerd.toml", node(random)), random)
+    }),
+    Fault::new("node", "drained", node_drained),
+    Fault::new("operator", "killed", |testbed, random| {
+        killed(testbed.random_process(OPERATOR, random)?)
+    }),
+    Fault::new("operator", "stopped", |testbed, random| stopped(testbed, OPERATOR, random)),
+    Fault::new("operator", "cut off", |testbed, random| {
+        cut_off(testbed.random_process(OPERATOR, random)?, short(random))
+    }),
+    Fault::new("operator pod", "deleted", operator_deleted),
+    Fault::new("API server", "stopped", |testbed, random| {
+        frozen(testbed, "/kube-apiserver", random)
+    }),
+    Fault::new("API server", "without store", |testbed, random| frozen(testbed, "/etcd", random)),
+    Fault::new("DNS", "stopped", |testbed, random| frozen(testbed, "/coredns", random)),
+    Fault::new("job", "suspended and resumed", suspended),
+    Fault::new("job", "scaled", scaled),
 ];
 
 /// Targets of these faults, without duplicates, in order.

@@ -14,13 +14,13 @@
 //! example, an engine that gets little CPU time:
 //!
 //! ```ignore
-//! Fault { target: "engine", name: "starved", may_count_restart: false, inject: |testbed, random| {
+//! Fault::new("engine", "starved", |testbed, random| {
 //!     let engine = testbed.random_process(testbed.engine.command(), random)?;
 //!     for _ in 0..20 {
 //!         Testbed::stopped(&[engine], Duration::from_millis(200))?;
 //!     }
 //!     Ok(())
-//! } },
+//! }),
 //! ```
 //!
 //! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`). Job n of a run uses the

@@ -19,6 +19,7 @@ use super::faults::{FAULTS, Fault, targets};
 use super::monitor::Monitor;
 use super::phases::{Phase, TRIGGERS, current_phase, steps};
 use super::testbed::{Testbed, between};
+use crate::sync::lock;
 
 /// Time limit of waiting for a phase; the fault is then injected in any phase.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -180,7 +181,7 @@ fn inject(
     match (fault.inject)(testbed, &mut random) {
         Ok(()) => {
             eprintln!("chaos: {this}");
-            injections.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(this);
+            lock(injections).push(this);
         }
         Err(error) => eprintln!(
             "chaos: missed {} {}: {}",

@@ -19,6 +19,7 @@ use super::engine::Engine;
 use crate::files::workspace;
 use crate::namespace::report;
 use crate::process::run;
+use crate::sync::lock;
 use crate::{Api, Cluster, procfs, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
@@ -78,14 +79,12 @@ impl Testbed {
     /// Creates a namespace and makes it the current one.
     pub fn use_namespace(&self, namespace: &str) -> Result<()> {
         self.api.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))?;
-        namespace.clone_into(
-            &mut self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        namespace.clone_into(&mut lock(&self.namespace));
         Ok(())
     }
 
     pub(super) fn namespace(&self) -> String {
-        self.namespace.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        lock(&self.namespace).clone()
     }
 
     /// Folder of run directories on all nodes.

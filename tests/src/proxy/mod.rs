@@ -12,7 +12,7 @@
 //! (`resourceVersionMatch=Exact`).
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{Api, runtime};
 use crate::cluster::Cluster;
+use crate::sync::lock;
 
 mod call;
 pub mod faults;
@@ -150,11 +151,6 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.server.abort();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every update is a single assignment or push, so a poisoned value is consistent.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {

@@ -20,6 +20,7 @@ mod limits;
 mod operator;
 mod pods;
 mod rbac;
+mod readme;
 mod scale;
 mod simulated_pods;
 mod upgrade;
