@@ -64,7 +64,9 @@ fn metadata(namespaced: bool) -> Value {
 }
 
 fn cluster_role() -> Value {
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| -> Value {
+        json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
+    };
     let managed = ["get", "list", "watch", "create", "patch", "delete"];
     let rules = [
         rule("rljob.dev", &["rljobs"], &["list", "watch"]),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
+use futures::FutureExt as _;
 use kube::api::ListParams;
 use kube::runtime::events::Reporter;
 use kube::{Api, Client, Config};
@@ -109,18 +110,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    let (served, worked) = tokio::join!(
-        async {
-            let served = server.await;
-            stop.cancel();
-            served
-        },
-        async {
-            let worked = work.await;
-            stop.cancel();
-            worked
-        }
-    );
+    // The end of either stops the other.
+    let (served, worked) =
+        tokio::join!(server.inspect(|_| stop.cancel()), work.inspect(|_| stop.cancel()));
     served
         .with_context(|| format!("failed to serve metrics and health on {}", arguments.listen))?;
     worked

@@ -18,7 +18,8 @@ use rljob_crds::RLJob;
 use rljob_crds::names::LABEL_JOB;
 use serde::de::DeserializeOwned;
 
-use super::{Cache, Pod};
+use super::pod::Pod;
+use super::store::Cache;
 use crate::children::{Kind, objects};
 
 /// Page size of lists; bounds the memory use of a start.

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use rljob_crds::status::RLJobStatus;
 
-use super::reconcile::Subject;
 use super::requeue::MOUNT_PATIENCE;
+use super::subject::Subject;
 use crate::children::{Kind, children};
 use crate::decide::{Decision, desired_for_coordinator, wanted_roles};
 use crate::desired::tokens::TokenKey;

@@ -15,6 +15,7 @@ mod desired;
 mod reconcile;
 mod requeue;
 mod run;
+mod subject;
 
 pub use reconcile::ReconcileError;
 pub use run::{new, run};

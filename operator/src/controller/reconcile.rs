@@ -1,6 +1,5 @@
 //! One pass over a job.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,13 +11,14 @@ use rljob_crds::RLJob;
 use rljob_crds::names::{MANAGED_BY, REASON_INVALID_SPEC};
 use rljob_crds::status::RLJobStatus;
 
+use super::subject::{Subject, validate_subject};
 use super::{desired, requeue};
 use crate::context::Context;
 use crate::decide::{Decision, decide, is_expired};
 use crate::execute::{self, CoordinatorAction, ExecuteError, Executed, execute};
 use crate::observe::{Lookup, observe};
 use crate::status;
-use crate::validate::{InvalidSpec, Job, ReleaseOnly, ValidatedJob, validate};
+use crate::validate::InvalidSpec;
 
 /// A failed pass.
 #[derive(Debug, thiserror::Error)]
@@ -35,23 +35,6 @@ impl ReconcileError {
         match self {
             Self::Observe(_) => "observe",
             Self::Execute(error) => error.variant(),
-        }
-    }
-}
-
-/// A job that a pass can act on.
-pub(super) enum Subject {
-    Valid(ValidatedJob),
-    ReleaseOnly(ReleaseOnly),
-}
-
-impl Deref for Subject {
-    type Target = Job;
-
-    fn deref(&self) -> &Job {
-        match self {
-            Self::Valid(job) => job,
-            Self::ReleaseOnly(job) => job,
         }
     }
 }
@@ -125,13 +108,6 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     }
     // requeue (no client)
     Ok(due.action(&decision, executed.rejection))
-}
-
-/// Accepts a valid job, and a suspended job with an invalid spec whose pods must be released.
-fn validate_subject(object: &RLJob) -> Result<Subject, InvalidSpec> {
-    validate(object).map(Subject::Valid).or_else(|invalid| {
-        ReleaseOnly::from_unvalidated(object).map(Subject::ReleaseOnly).ok_or(invalid)
-    })
 }
 
 /// Names are looked up only if children may be created.

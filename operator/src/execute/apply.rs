@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use rljob_crds::names::MANAGED_BY;
 use serde_json::{Value, json};
 
-use super::Secrets;
+use super::actions::Secrets;
 use crate::cache::{Cache, DesiredChild, ObservedChild};
 use crate::children::{Child, ChildName, Kind};
 use crate::desired::{Role, pin};

@@ -1,4 +1,4 @@
-//! Objects and memory → facts.
+//! The observed state: objects, the coordinator's report and the memory of earlier passes → facts.
 
 use std::sync::Arc;
 
@@ -7,15 +7,43 @@ use kube::ResourceExt;
 use rljob_crds::names::{CONDITION_SUSPENDED, ENGINE_PORT};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::status::CoordinatorStatus;
 
-use super::objects::{Objects, url};
-use super::{Observed, Remembered};
+use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
 use crate::cache::Pod;
 use crate::decide::{Facts, Roles, assign_epoch};
 use crate::desired::Role;
-use crate::pods;
+use crate::pods::{self, PodFacts, PodPlan, SeenPod};
 use crate::status;
 use crate::validate::Job;
+
+/// The state of a job at the start of a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    pub facts: Facts,
+    /// The job's own children, except the Secret.
+    pub children: ObservedChildren,
+    /// The StatefulSets among them.
+    pub sets: ObservedSets,
+    pub pods: Vec<PodFacts>,
+    /// Actions that the pods' states require.
+    pub pod_plan: PodPlan,
+    pub coordinator: Option<CoordinatorPod>,
+    /// Start of the longest wait of a scheduled pod for its volumes.
+    pub unmounted_since: Option<Timestamp>,
+    /// Time of this operator's last write of the job's status.
+    pub last_write: Option<Timestamp>,
+}
+
+/// The memory of earlier passes, and the coordinator's last report.
+#[derive(Default)]
+pub(super) struct Remembered {
+    pub(super) report: Option<CoordinatorStatus>,
+    pub(super) was_asked: bool,
+    pub(super) rejection: Option<String>,
+    pub(super) pods: Vec<SeenPod>,
+    pub(super) last_write: Option<Timestamp>,
+}
 
 impl Objects {
     pub(super) fn into_observed(
@@ -28,10 +56,9 @@ impl Objects {
         let Remembered { report, was_asked, rejection, pods: seen_pods, last_write } = remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
+        let has_address = coordinator.as_ref().is_some_and(|pod| pod.url.is_some());
         let reported_epoch = report.as_ref().and_then(|report| report.epoch);
         let epoch = assign_epoch(&recorded.epoch, identity.as_deref(), reported_epoch);
-        let is_suspended = is_suspended(old);
-        let counts = |role| self.counts(role, is_suspended);
         let pods = self.pod_facts();
         let acting = report.as_ref().filter(|report| report.epoch == Some(epoch.number));
         let pod_plan = pods::plan(&pods, acting.map_or(&[], |report| &report.engines), now);
@@ -43,8 +70,7 @@ impl Objects {
             epoch,
             coordinator: report,
             coordinator_identity: identity,
-            coordinator_unasked: !was_asked
-                && coordinator.as_ref().is_some_and(|pod| pod.url.is_some()),
+            coordinator_unasked: !was_asked && has_address,
             directory_in_use: self.directory_in_use(),
             foreign: self.foreign.clone(),
             blocked: self.blocked(),
@@ -53,11 +79,7 @@ impl Objects {
             exits: pods::failures(&pods),
             rejection,
             engines: self.engines(job),
-            roles: Roles {
-                inference: counts(Role::Inference),
-                coordinator: counts(Role::Coordinator),
-                trainer: counts(Role::Trainer),
-            },
+            roles: self.roles(is_suspended(old)),
         };
         Observed {
             facts,
@@ -68,6 +90,15 @@ impl Objects {
             pod_plan,
             coordinator,
             last_write,
+        }
+    }
+
+    fn roles(&self, was_suspended: bool) -> Roles {
+        let counts = |role| self.counts(role, was_suspended);
+        Roles {
+            inference: counts(Role::Inference),
+            coordinator: counts(Role::Coordinator),
+            trainer: counts(Role::Trainer),
         }
     }
 

@@ -11,48 +11,19 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::GetParams;
 use rljob_crds::status::RLJobStatus;
-use rljob_protocol::status::CoordinatorStatus;
 
 use crate::cache::ObservedChild;
 use crate::children::{ChildName, readable};
 use crate::context::Context;
-use crate::decide::Facts;
-use crate::pods::{PodFacts, PodPlan, SeenPod};
 use crate::validate::Job;
 
 mod facts;
 mod objects;
 
+pub use facts::Observed;
+use facts::Remembered;
 use objects::Objects;
 pub use objects::{CoordinatorPod, ObservedChildren};
-
-/// The state of a job at the start of a pass.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Observed {
-    pub facts: Facts,
-    /// The job's own children, except the Secret.
-    pub children: ObservedChildren,
-    /// The StatefulSets among them.
-    pub sets: objects::ObservedSets,
-    pub pods: Vec<PodFacts>,
-    /// Actions that the pods' states require.
-    pub pod_plan: PodPlan,
-    pub coordinator: Option<CoordinatorPod>,
-    /// Start of the longest wait of a scheduled pod for its volumes.
-    pub unmounted_since: Option<Timestamp>,
-    /// Time of this operator's last write of the job's status.
-    pub last_write: Option<Timestamp>,
-}
-
-/// The memory of earlier passes, and the coordinator's last report.
-#[derive(Default)]
-struct Remembered {
-    report: Option<CoordinatorStatus>,
-    was_asked: bool,
-    rejection: Option<String>,
-    pods: Vec<SeenPod>,
-    last_write: Option<Timestamp>,
-}
 
 /// Whether the pass may create children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Tests of sorting and of the derived facts.
 
 use rljob_crds::names::{LABEL_JOB, LABEL_ROLE};
-use rljob_protocol::status::{EngineCondition, EngineState};
+use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 use serde_json::{Value, json};
 
 use super::*;

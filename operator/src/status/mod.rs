@@ -30,21 +30,7 @@ mod text;
 mod throttle;
 
 pub use events::{StatusEvent, events, new_incidents};
-
-/// The status to write in a pass.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StatusUpdate {
-    /// Equal to the old one if nothing is written.
-    pub status: RLJobStatus,
-    /// The time at which a held-back change is due.
-    pub due: Option<Timestamp>,
-}
-
-impl StatusUpdate {
-    fn now(status: RLJobStatus) -> Self {
-        Self { status, due: None }
-    }
-}
+pub use throttle::StatusUpdate;
 
 /// Reads the record of earlier passes.
 pub fn recorded(status: &RLJobStatus) -> Recorded {

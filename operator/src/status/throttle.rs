@@ -13,10 +13,25 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rljob_crds::status::{InferenceStatus, RLJobStatus, RoleStatus};
 
-use super::{StatusUpdate, engines};
+use super::engines;
 
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 const DETAILS_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
+
+/// The status to write in a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusUpdate {
+    /// Equal to the old one if nothing is written.
+    pub status: RLJobStatus,
+    /// The time at which a held-back change is due.
+    pub due: Option<Timestamp>,
+}
+
+impl StatusUpdate {
+    pub(super) fn now(status: RLJobStatus) -> Self {
+        Self { status, due: None }
+    }
+}
 
 /// Returns the new status, or the old one while the changes can wait. Progress alone has no due
 /// time: the coordinator's reports trigger the pass that writes it.

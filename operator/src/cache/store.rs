@@ -1,0 +1,310 @@
+//! The cache: tables of children and pods, and the jobs that a change belongs to.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::api::DynamicObject;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
+use rljob_crds::RLJob;
+use rljob_crds::names::LABEL_JOB;
+use tokio::sync::watch as signal;
+
+use super::child::{ObservedChild, number};
+use super::pod::{self, Pod};
+use super::table::{Name, Table};
+use crate::children::{ChildName, Kind};
+
+#[derive(Debug)]
+pub struct Cache {
+    tables: Mutex<Tables>,
+    listed: signal::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    children: BTreeMap<Kind, Table<ObservedChild>>,
+    pods: Table<Pod>,
+    /// Names of the pods with a job's label, by namespace and job.
+    pods_of: HashMap<Name, BTreeSet<String>>,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        let children = Kind::WATCHED.into_iter().map(|kind| (kind, Table::default())).collect();
+        Self {
+            tables: Mutex::new(Tables { children, ..Tables::default() }),
+            listed: signal::Sender::new(false),
+        }
+    }
+}
+
+impl Cache {
+    /// Waits until every kind has been listed once.
+    pub async fn wait_until_listed(&self) {
+        // The error case needs a dropped sender, and the cache owns the sender.
+        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// A child of this name, with any owner.
+    pub fn child(&self, namespace: &str, (kind, name): &ChildName) -> Option<Arc<ObservedChild>> {
+        self.lock().children.get(kind)?.get(&(namespace.to_owned(), name.clone())).cloned()
+    }
+
+    /// Every pod with the job's label and any owner, by name.
+    pub fn pods(&self, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
+        let tables = self.lock();
+        let names = tables.pods_of.get(&(namespace.to_owned(), job.to_owned()));
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(|pod| tables.pods.get(&(namespace.to_owned(), pod.clone())).cloned())
+            .collect()
+    }
+
+    /// Stores the API server's response to a write of a child.
+    pub fn store_written(&self, kind: Kind, object: &DynamicObject) -> ObservedChild {
+        let child = ObservedChild::new(kind, object);
+        if let Some(table) = self.lock().children.get_mut(&kind) {
+            // The watch may already have stored a newer version.
+            let _ = table.put(
+                name_of(object),
+                number(object.metadata.resource_version.as_deref()),
+                child.clone(),
+            );
+        }
+        child
+    }
+
+    /// Drops a child that was deleted at this version, so that no pass deletes it again before the
+    /// watch reports the deletion. The watch restores a child that finalizers keep.
+    pub fn drop_deleted(&self, kind: Kind, namespace: &str, name: &str, version: &str) {
+        if let Some(table) = self.lock().children.get_mut(&kind) {
+            table.remove(&(namespace.to_owned(), name.to_owned()), number(Some(version)));
+        }
+    }
+
+    /// Applies a watch event of a child. Returns the jobs to reconcile.
+    pub(super) fn handle_child(
+        &self,
+        kind: Kind,
+        event: Event<DynamicObject>,
+    ) -> Vec<ObjectRef<RLJob>> {
+        let mut tables = self.lock();
+        let Some(table) = tables.children.get_mut(&kind) else { return Vec::new() };
+        let version = |object: &DynamicObject| number(object.metadata.resource_version.as_deref());
+        match event {
+            Event::Apply(object) | Event::InitApply(object) => {
+                let _ = table.put(
+                    name_of(&object),
+                    version(&object),
+                    ObservedChild::new(kind, &object),
+                );
+                job_of(&object).into_iter().collect()
+            }
+            Event::Delete(object) => {
+                table.remove(&name_of(&object), version(&object));
+                job_of(&object).into_iter().collect()
+            }
+            Event::Init => {
+                table.begin_list();
+                Vec::new()
+            }
+            Event::InitDone => {
+                let gone = table.end_list();
+                self.signal_listed(&tables);
+                // Owners are not kept: names of children start with the job's name, and passes of
+                // jobs that do not exist are ignored.
+                gone.into_iter()
+                    .flat_map(|((namespace, name), _)| jobs_by_name(&namespace, &name))
+                    .collect()
+            }
+        }
+    }
+
+    /// Applies a watch event of a pod. Returns the jobs to reconcile.
+    pub(super) fn handle_pod(&self, event: Event<Pod>) -> Vec<ObjectRef<RLJob>> {
+        let mut tables = self.lock();
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                let job = job_of(&pod);
+                tables.put_pod(pod);
+                job.into_iter().collect()
+            }
+            Event::Delete(pod) => {
+                tables.remove_pod(&pod);
+                job_of(&pod).into_iter().collect()
+            }
+            Event::Init => {
+                tables.pods.begin_list();
+                Vec::new()
+            }
+            Event::InitDone => {
+                let gone = tables.pods.end_list();
+                for (_, pod) in &gone {
+                    tables.unlink(pod);
+                }
+                self.signal_listed(&tables);
+                gone.iter().filter_map(|(_, pod)| job_of(pod.as_ref())).collect()
+            }
+        }
+    }
+
+    fn signal_listed(&self, tables: &Tables) {
+        let all = tables.pods.listed && tables.children.values().all(|table| table.listed);
+        self.listed.send_if_modified(|listed| all && !std::mem::replace(listed, true));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Entries are replaced whole, so a panic cannot leave one half-written.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    fn put_pod(&mut self, pod: Pod) {
+        let (name, version) = (name_of(&pod), number(pod.metadata.resource_version.as_deref()));
+        let job = pod.labels().get(LABEL_JOB).cloned();
+        let Ok(old) = self.pods.put(name.clone(), version, pod::slim(pod)) else { return };
+        if let Some(old) = old {
+            self.unlink(&old);
+        }
+        if let Some(job) = job {
+            self.pods_of.entry((name.0, job)).or_default().insert(name.1);
+        }
+    }
+
+    fn remove_pod(&mut self, pod: &Pod) {
+        if let Some(old) =
+            self.pods.remove(&name_of(pod), number(pod.metadata.resource_version.as_deref()))
+        {
+            self.unlink(&old);
+        }
+    }
+
+    fn unlink(&mut self, pod: &Pod) {
+        let Some(job) = pod.labels().get(LABEL_JOB) else { return };
+        let (namespace, name) = name_of(pod);
+        let job = (namespace, job.clone());
+        if let Some(names) = self.pods_of.get_mut(&job) {
+            names.remove(&name);
+            if names.is_empty() {
+                self.pods_of.remove(&job);
+            }
+        }
+    }
+}
+
+fn name_of<K: ResourceExt>(object: &K) -> Name {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// The job that owns an object, or that its label names.
+fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
+    let owner = object
+        .owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true) && owner.kind == RLJob::kind(&()));
+    let name = owner.map(|owner| &owner.name).or_else(|| object.labels().get(LABEL_JOB))?;
+    Some(ObjectRef::new(name).within(&object.namespace()?))
+}
+
+/// Every job that could have a child of that name: the name itself, and each prefix that ends
+/// before a hyphen.
+fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
+    let ends = name.match_indices('-').map(|(end, _)| end).chain([name.len()]);
+    ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, job: &str, version: &str) -> Pod {
+        let pod = json!({
+            "metadata": {
+                "name": name,
+                "namespace": "lab",
+                "resourceVersion": version,
+                "labels": {LABEL_JOB: job},
+            },
+            "spec": {"nodeName": "node-1", "containers": [{"name": "c", "image": "i"}]},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn names(cache: &Cache, job: &str) -> Vec<String> {
+        cache.pods("lab", job).iter().map(|pod| pod.name_any()).collect()
+    }
+
+    #[test]
+    fn pods_are_found_by_their_current_label() {
+        let cache = Cache::default();
+        assert_eq!(
+            cache.handle_pod(Event::Apply(pod("p-0", "p", "1"))),
+            [ObjectRef::new("p").within("lab")]
+        );
+        cache.handle_pod(Event::Apply(pod("p-1", "p", "2")));
+        assert_eq!(names(&cache, "p"), ["p-0", "p-1"]);
+        cache.handle_pod(Event::Apply(pod("p-0", "q", "3")));
+        assert_eq!(
+            (names(&cache, "p"), names(&cache, "q")),
+            (vec!["p-1".to_owned()], vec!["p-0".to_owned()])
+        );
+        cache.handle_pod(Event::Delete(pod("p-1", "p", "4")));
+        assert!(names(&cache, "p").is_empty());
+        assert_eq!(cache.pods("lab", "q")[0].spec.node_name.as_deref(), Some("node-1"));
+    }
+
+    #[test]
+    fn a_pod_missing_from_a_list_is_dropped_and_its_job_is_reconciled() {
+        let cache = Cache::default();
+        cache.handle_pod(Event::Apply(pod("p-0", "p", "1")));
+        cache.handle_pod(Event::Init);
+        assert_eq!(cache.handle_pod(Event::InitDone), [ObjectRef::new("p").within("lab")]);
+        assert!(names(&cache, "p").is_empty());
+    }
+
+    #[test]
+    fn passes_wait_until_every_kind_is_listed() {
+        let cache = Cache::default();
+        for kind in Kind::WATCHED {
+            cache.handle_child(kind, Event::Init);
+            cache.handle_child(kind, Event::InitDone);
+        }
+        assert!(!*cache.listed.borrow());
+        cache.handle_pod(Event::Init);
+        cache.handle_pod(Event::InitDone);
+        assert!(*cache.listed.borrow());
+    }
+
+    #[test]
+    fn a_change_reconciles_the_owner_and_a_missing_child_every_possible_owner() {
+        let object = json!({
+            "metadata": {
+                "name": "a-b-run",
+                "namespace": "lab",
+                "resourceVersion": "1",
+                "labels": {LABEL_JOB: "misleading"},
+                "ownerReferences": [{
+                    "apiVersion": "rljob.dev/v1alpha1",
+                    "kind": "RLJob",
+                    "name": "a-b",
+                    "uid": "u",
+                    "controller": true,
+                }],
+            },
+        });
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let job = |name: &str| ObjectRef::<RLJob>::new(name).within("lab");
+        let cache = Cache::default();
+        assert_eq!(cache.handle_child(Kind::ConfigMap, Event::Apply(object)), [job("a-b")]);
+        cache.handle_child(Kind::ConfigMap, Event::Init);
+        assert_eq!(
+            cache.handle_child(Kind::ConfigMap, Event::InitDone),
+            [job("a"), job("a-b"), job("a-b-run")]
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! Metrics of the operator and its jobs, for `/metrics`. Labels are bounded (verbs, steps,
+//! condition types, a limited number of reasons) and never names. Gauges over jobs have the worst
+//! value; `kubectl get rljobs` shows the job.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::runtime::reflector::Store;
+use prometheus::core::Collector;
+use prometheus::proto::{LabelPair, Metric, MetricFamily};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
+};
+use rljob_crds::RLJob;
+use rljob_crds::names::{CONDITION_READY, CONDITION_SUCCEEDED, REASON_RESTARTING, REASON_STARTING};
+use rljob_crds::status::RLJobStatus;
+use rljob_protocol::status::{CoordinatorStatus, Phase};
+
+use crate::desired::Role;
+use crate::status;
+
+/// Buckets of the duration of a pass, in seconds.
+const PASS_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+/// Buckets of the time from a failure to resumed training, in seconds.
+const RECOVERY_BUCKETS: [f64; 11] =
+    [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0];
+/// Limit of distinct reasons; later ones are counted as `Other`.
+const REASONS: usize = 32;
+
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    duration: Histogram,
+    errors: IntCounterVec,
+    status_writes: IntCounter,
+    requests: IntCounterVec,
+    leader: IntGauge,
+    jobs: IntGaugeVec,
+    conditions: IntGaugeVec,
+    runs: RunMetrics,
+}
+
+/// Metrics of runs.
+#[derive(Clone)]
+struct RunMetrics {
+    restarts: IntCounterVec,
+    incidents: IntCounterVec,
+    recovery: Histogram,
+    weight_lag: IntGauge,
+    checkpoint_age: Gauge,
+}
+
+impl RunMetrics {
+    fn new(register: &Register) -> prometheus::Result<Self> {
+        Ok(Self {
+            restarts: register.counters(
+                "rljob_restarts_total",
+                "Restarts of learners by reason. `PodLost`: not counted against the budget.",
+                &["reason"],
+            )?,
+            incidents: register.counters(
+                "rljob_incidents_total",
+                "Incidents of pods by reason and role.",
+                &["reason", "role"],
+            )?,
+            recovery: register.histogram(
+                "rljob_recovery_seconds",
+                "Seconds from a failure of learners to resumed training.",
+                &RECOVERY_BUCKETS,
+            )?,
+            weight_lag: register.gauge(
+                "rljob_weight_version_lag_steps_max",
+                "Largest lag of an engine's weights behind training, in steps.",
+            )?,
+            checkpoint_age: register.add(Gauge::new(
+                "rljob_checkpoint_age_seconds_max",
+                "Largest age of the newest checkpoint of a running job, or of its start.",
+            )?)?,
+        })
+    }
+}
+
+impl Metrics {
+    /// Registers every metric.
+    ///
+    /// # Errors
+    /// A name that is registered twice or is not valid.
+    pub fn new() -> prometheus::Result<Self> {
+        let register = Register(Registry::new());
+        Ok(Self {
+            duration: register.histogram(
+                "rljob_reconcile_duration_seconds",
+                "Duration of a pass in seconds.",
+                &PASS_BUCKETS,
+            )?,
+            errors: register.counters(
+                "rljob_reconcile_errors_total",
+                "Failed passes by failed step.",
+                &["variant"],
+            )?,
+            status_writes: register
+                .add(IntCounter::new("rljob_status_writes_total", "Status writes.")?)?,
+            requests: register.counters(
+                "rljob_api_requests_total",
+                "Requests to the API server by verb, without leader election.",
+                &["verb"],
+            )?,
+            leader: register.gauge("rljob_leader", "1 for the leader, 0 for a standby.")?,
+            jobs: register.gauges(
+                "rljob_jobs",
+                "RLJobs by state (reason of condition Succeeded).",
+                &["state"],
+            )?,
+            conditions: register.gauges(
+                "rljob_job_conditions",
+                "RLJobs by condition type and status.",
+                &["type", "status"],
+            )?,
+            runs: RunMetrics::new(&register)?,
+            registry: register.0,
+        })
+    }
+
+    /// Counter of requests by verb.
+    pub fn requests(&self) -> IntCounterVec {
+        self.requests.clone()
+    }
+
+    /// Records a pass, with the variant of its error if it failed.
+    pub fn reconciled(&self, took: Duration, error: Option<&str>) {
+        self.duration.observe(took.as_secs_f64());
+        if let Some(variant) = error {
+            self.errors.with_label_values(&[variant]).inc();
+        }
+    }
+
+    /// Records a status write, and the restarts, incidents and recovery between both statuses.
+    pub fn status_written(&self, old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) {
+        self.status_writes.inc();
+        let restarts = new.attempt.saturating_sub(old.attempt);
+        let counted = new.restarts.saturating_sub(old.restarts).min(restarts);
+        let reason = new.last_failure.as_ref().map_or("Unknown", |failure| failure.reason.as_str());
+        if counted > 0 {
+            self.runs
+                .restarts
+                .with_label_values(&[self.bounded(reason)])
+                .inc_by(u64::from(counted));
+        }
+        if restarts > counted {
+            self.runs
+                .restarts
+                .with_label_values(&["PodLost"])
+                .inc_by(u64::from(restarts - counted));
+        }
+        for incident in status::new_incidents(old, new) {
+            self.runs.incidents.with_label_values(&[&incident.reason, role(&incident.pod)]).inc();
+        }
+        if let Some(seconds) = recovery(old, new, now) {
+            self.runs.recovery.observe(seconds);
+        }
+    }
+
+    /// The reason, or `Other` for a new one beyond the limit.
+    fn bounded<'a>(&self, reason: &'a str) -> &'a str {
+        let families = self.runs.restarts.collect();
+        let labels = families.iter().flat_map(MetricFamily::get_metric).flat_map(Metric::get_label);
+        let known: Vec<&str> = labels.map(LabelPair::value).collect();
+        if known.contains(&reason) || known.len() < REASONS { reason } else { "Other" }
+    }
+
+    /// Encodes all metrics in the Prometheus text format.
+    ///
+    /// # Errors
+    /// If the encoding fails.
+    pub fn text(
+        &self,
+        is_leader: bool,
+        jobs: Option<&Store<RLJob>>,
+        reports: &[CoordinatorStatus],
+        now: Timestamp,
+    ) -> prometheus::Result<Vec<u8>> {
+        self.leader.set(i64::from(is_leader));
+        let statuses: Vec<RLJobStatus> = jobs
+            .map(Store::state)
+            .unwrap_or_default()
+            .iter()
+            .map(|job| job.status.clone().unwrap_or_default())
+            .collect();
+        self.count_jobs(&statuses);
+        self.runs.checkpoint_age.set(
+            statuses.iter().filter_map(|status| checkpoint_age(status, now)).fold(0.0, f64::max),
+        );
+        self.runs.weight_lag.set(reports.iter().filter_map(weight_lag).max().unwrap_or(0));
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+
+    fn count_jobs(&self, statuses: &[RLJobStatus]) {
+        let (mut states, mut conditions) =
+            (BTreeMap::<String, i64>::new(), BTreeMap::<(String, String), i64>::new());
+        for status in statuses {
+            let state = condition(status, CONDITION_SUCCEEDED)
+                .map_or(REASON_STARTING, |condition| condition.reason.as_str());
+            *states.entry(state.to_owned()).or_default() += 1;
+            for condition in &status.conditions {
+                *conditions
+                    .entry((condition.type_.clone(), condition.status.clone()))
+                    .or_default() += 1;
+            }
+        }
+        self.jobs.reset();
+        for (state, count) in states {
+            self.jobs.with_label_values(&[&state]).set(count);
+        }
+        self.conditions.reset();
+        for ((type_, status), count) in conditions {
+            self.conditions.with_label_values(&[&type_, &status]).set(count);
+        }
+    }
+}
+
+/// Registers metrics.
+struct Register(Registry);
+
+impl Register {
+    fn add<C: Collector + Clone + 'static>(&self, collector: C) -> prometheus::Result<C> {
+        self.0.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
+
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
+        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.add(Histogram::with_opts(options)?)
+    }
+}
+
+fn condition<'a>(status: &'a RLJobStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Role in a pod name `<job>-<role>-<ordinal>`.
+fn role(pod: &str) -> &'static str {
+    pod.rsplit('-').nth(1).and_then(Role::parse).map_or("", Role::as_str)
+}
+
+/// Seconds since the run was last ready, for the change from restarting to ready.
+fn recovery(old: &RLJobStatus, new: &RLJobStatus, now: Timestamp) -> Option<f64> {
+    let before = condition(old, CONDITION_READY)
+        .filter(|ready| ready.status == "False" && ready.reason == REASON_RESTARTING)?;
+    condition(new, CONDITION_READY)
+        .filter(|ready| ready.status == "True" && new.completion_time.is_none())?;
+    Some(now.duration_since(before.last_transition_time.0).as_secs_f64())
+}
+
+/// Age of the newest checkpoint of a running job, or of its start, in seconds.
+fn checkpoint_age(status: &RLJobStatus, now: Timestamp) -> Option<f64> {
+    let since = status
+        .checkpoint
+        .as_ref()
+        .and_then(|checkpoint| checkpoint.time.as_ref())
+        .or(status.active_since.as_ref())?;
+    let trains = status.completion_time.is_none() && status.active_since.is_some();
+    trains.then(|| now.duration_since(since.0).as_secs_f64().max(0.0))
+}
+
+/// Completed steps minus the step of the oldest weights of an engine, for a run that is training.
+fn weight_lag(report: &CoordinatorStatus) -> Option<i64> {
+    let oldest = report
+        .engines
+        .iter()
+        .filter_map(|engine| engine.version)
+        .map(|version| version.step)
+        .min()?;
+    (report.phase == Phase::Running).then(|| i64::from(report.step) - i64::from(oldest))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Tests of counters, label limits and gauges.
+
+use super::*;
+use crate::decide::test_support::{at, report};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rljob_crds::status::{CheckpointStatus, Failure, Incident};
+use rljob_protocol::status::{EngineCondition, EngineState};
+
+fn status(ready: &str, reason: &str, attempt: u32, restarts: u32) -> RLJobStatus {
+    let conditions = [CONDITION_SUCCEEDED, CONDITION_READY].map(|type_| Condition {
+        type_: type_.to_owned(),
+        status: ready.to_owned(),
+        reason: reason.to_owned(),
+        message: String::new(),
+        last_transition_time: Time(at(0)),
+        observed_generation: None,
+    });
+    let last_failure = (restarts > 0)
+        .then(|| Failure { reason: "LearnerKilled".to_owned(), ..Failure::default() });
+    RLJobStatus {
+        conditions: conditions.into(),
+        attempt,
+        restarts,
+        last_failure,
+        ..RLJobStatus::default()
+    }
+}
+
+fn samples(metrics: &Metrics, wanted: &str) -> Vec<String> {
+    let text = String::from_utf8(metrics.text(false, None, &[], at(0)).unwrap()).unwrap();
+    text.lines().filter(|line| line.starts_with(wanted)).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn restarts_are_counted_by_reason_and_recovery_is_measured() {
+    let metrics = Metrics::new().unwrap();
+    let restarting = status("False", REASON_RESTARTING, 2, 1);
+    metrics.status_written(&status("True", "Running", 0, 0), &restarting, at(0));
+    metrics.status_written(&restarting, &status("True", "Running", 2, 1), at(7));
+    assert_eq!(
+        samples(&metrics, "rljob_restarts_total"),
+        [
+            r#"rljob_restarts_total{reason="LearnerKilled"} 1"#,
+            r#"rljob_restarts_total{reason="PodLost"} 1"#
+        ]
+    );
+    assert_eq!(samples(&metrics, "rljob_recovery_seconds_sum"), ["rljob_recovery_seconds_sum 7"]);
+    assert_eq!(
+        samples(&metrics, "rljob_recovery_seconds_count"),
+        ["rljob_recovery_seconds_count 1"]
+    );
+}
+
+#[test]
+fn an_incident_is_counted_once_per_reason() {
+    let metrics = Metrics::new().unwrap();
+    let with = |incidents: &[(&str, &str)]| {
+        let incident = |(reason, pod): &(&str, &str)| Incident {
+            reason: (*reason).to_owned(),
+            pod: (*pod).to_owned(),
+            uid: (*pod).to_owned(),
+            ..Incident::default()
+        };
+        RLJobStatus {
+            incidents: incidents.iter().map(incident).collect(),
+            ..RLJobStatus::default()
+        }
+    };
+    let (first, then) = (
+        with(&[("NodeNotReady", "a-b-trainer-0")]),
+        with(&[("PodLost", "a-b-trainer-0"), ("Evicted", "a-b-inference-12")]),
+    );
+    metrics.status_written(&RLJobStatus::default(), &first, at(0));
+    metrics.status_written(&first, &then, at(1));
+    metrics.status_written(&then, &then, at(2));
+    let expected =
+        ["Evicted\",role=\"inference", "NodeNotReady\",role=\"trainer", "PodLost\",role=\"trainer"];
+    assert_eq!(
+        samples(&metrics, "rljob_incidents_total"),
+        expected.map(|labels| format!("rljob_incidents_total{{reason=\"{labels}\"}} 1"))
+    );
+}
+
+#[test]
+fn the_number_of_reason_labels_is_bounded() {
+    let metrics = Metrics::new().unwrap();
+    for number in 0..100 {
+        let mut new = status("True", "Running", 1, 1);
+        new.last_failure =
+            Some(Failure { reason: format!("Reason{number}"), ..Failure::default() });
+        metrics.status_written(&RLJobStatus::default(), &new, at(0));
+    }
+    let reasons = samples(&metrics, "rljob_restarts_total");
+    assert_eq!(reasons.len(), REASONS + 1, "{reasons:?}");
+    assert!(
+        reasons.contains(&r#"rljob_restarts_total{reason="Other"} 68"#.to_owned()),
+        "{reasons:?}"
+    );
+}
+
+#[test]
+fn weight_lag_and_checkpoint_age_have_the_worst_value() {
+    let version = |text: &str| Some(text.parse().unwrap());
+    let engine = |version| EngineState {
+        name: "e".to_owned(),
+        state: EngineCondition::Ready,
+        version,
+        silent_seconds: None,
+    };
+    let running = CoordinatorStatus {
+        engines: vec![
+            engine(version("step-6.attempt-0")),
+            engine(version("step-4.attempt-0")),
+            engine(None),
+        ],
+        ..report()
+    };
+    assert_eq!(weight_lag(&running), Some(3));
+    assert_eq!(weight_lag(&CoordinatorStatus { phase: Phase::Restarting, ..running }), None);
+    let trains = RLJobStatus { active_since: Some(Time(at(0))), ..RLJobStatus::default() };
+    assert_eq!(checkpoint_age(&trains, at(5)), Some(5.0));
+    let saved = CheckpointStatus { time: Some(Time(at(4))), ..CheckpointStatus::default() };
+    assert_eq!(
+        checkpoint_age(&RLJobStatus { checkpoint: Some(saved), ..trains.clone() }, at(5)),
+        Some(1.0)
+    );
+    assert_eq!(
+        checkpoint_age(&RLJobStatus { completion_time: Some(Time(at(4))), ..trains }, at(5)),
+        None
+    );
+}
