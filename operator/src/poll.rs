@@ -84,11 +84,11 @@ impl Pollers {
     /// Creates an empty set of tasks, and the stream of jobs that they trigger.
     ///
     /// # Errors
-    /// If the HTTP client cannot be made.
+    /// If the HTTP client cannot be created.
     pub fn new() -> reqwest::Result<(Self, mpsc::Receiver<ObjectRef<RLJob>>)> {
         let (trigger, triggers) = mpsc::channel(TRIGGERS);
-        // Pods are reached directly, whatever proxy the environment names. A connection that is
-        // kept holds 20 KiB of buffers: a fifth of all that a running job would take.
+        // No proxy: pods are reached directly. No idle connections: each has 20 KiB of buffers, a
+        // fifth of the memory per running job.
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
             .pool_max_idle_per_host(0)

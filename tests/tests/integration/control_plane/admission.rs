@@ -274,7 +274,7 @@ fn a_job_with_unknown_fields_of_a_newer_crd_is_left_unchanged() {
     let known = namespace_in(&cluster, "known", &json!({}));
     wait_for_pods(&known, 3);
     assert!(
-        operator.output().contains("cannot be read and is left alone"),
+        operator.output().contains("skipping an RLJob that cannot be parsed"),
         "{}",
         operator.output(),
     );
