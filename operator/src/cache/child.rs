@@ -160,7 +160,7 @@ fn shortened(
             );
         }
         Kind::ConfigMap => {
-            shorten(whole.pointer_mut("/data").and_then(|data| data.get_mut(RUN_CONFIG_FILE)))
+            shorten(whole.pointer_mut("/data").and_then(|data| data.get_mut(RUN_CONFIG_FILE)));
         }
         Kind::Secret | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Service => {}
     }

@@ -30,7 +30,7 @@ pub(super) fn merge(old: &[Incident], seen: &[Incident], now: Timestamp) -> Vec<
                     && entry.reason != INCIDENT_POD_LOST
                     && has_cause(&new) =>
             {
-                *entry = new
+                *entry = new;
             }
             Some(_) => {}
         }
