@@ -384,5 +384,5 @@ fn printer_columns_show_progress() {
     let rows: Vec<Vec<&str>> =
         table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][7..], ["ATTEMPT", "ENGINES", "MESSAGE"]);
-    assert_eq!(rows[1][7..], ["4", "2", "steps", "are", "being", "made"]);
+    assert_eq!(rows[1][7..], ["4", "2", "training"]);
 }
