@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use rljob_coordinator::journal::{Journal, Sample, VersionRun};
+use rljob_coordinator::persistence::journal::{Journal, Sample, VersionRun};
 use rljob_protocol::version::Version;
 use rljob_tests::bench::{Aim, in_turn, row};
 use serde_json::json;

@@ -30,9 +30,9 @@ use prometheus::IntCounter;
 use rljob_coordinator::clock::Clock;
 use rljob_coordinator::engines::slots::MAX_REQUESTS;
 use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
-use rljob_coordinator::fence::Fence;
+use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
-use rljob_coordinator::rollout::sampler::{Sampler, Wanted};
+use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
 use rljob_coordinator::tokens::Token;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::version::Version;
@@ -159,7 +159,11 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
     let group = async |position| {
         let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index };
         let wanted: Vec<_> = (0..GROUP)
-            .map(|index| Wanted { key: key(index), temperature: 1.0, max_new_tokens: COMPLETION })
+            .map(|index| SampleRequest {
+                key: key(index),
+                temperature: 1.0,
+                max_new_tokens: COMPLETION,
+            })
             .collect();
         let lease = sampler.lease(weights, &prompt, &wanted).await;
         let tokens = sampler

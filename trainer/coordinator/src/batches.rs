@@ -8,18 +8,18 @@ use rljob_crds::RunConfig;
 use rljob_protocol::batch::BatchError;
 use tokio::sync::Mutex;
 
-use crate::driver::WorkError;
 use crate::input::{Input, InputError};
 use crate::pack::batch::{SampleError, from_prompts, from_samples};
 use crate::pack::{PackError, TrainSample, pack};
-use crate::store::{Store, StoreError};
+use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
+use crate::work_error::WorkError;
 
 /// A batch that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The journal.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Journal(#[from] SharedJournalError),
     /// A sample.
     #[error(transparent)]
     Sample(#[from] SampleError),
@@ -47,7 +47,7 @@ pub enum ServeError {
 
 /// What learners can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum BatchRequest {
     /// The batch of this step.
     Training(u32),
     /// The evaluation data, after so many steps.
@@ -62,7 +62,7 @@ pub struct Batches {
 }
 
 struct Packed {
-    wanted: Wanted,
+    request: BatchRequest,
     ranks: Vec<Bytes>,
 }
 
@@ -76,19 +76,19 @@ impl Batches {
     /// packing.
     pub async fn get(
         &self,
-        config: &RunConfig,
-        store: &Store,
-        wanted: Wanted,
+        config: &Arc<RunConfig>,
+        journal: &SharedJournal,
+        request: BatchRequest,
         rank: u32,
         world: u32,
     ) -> Result<Bytes, ServeError> {
         let mut cached = self.cached.lock().await;
-        let known = cached
-            .as_ref()
-            .is_some_and(|packed| packed.wanted == wanted && packed.ranks.len() == world as usize);
+        let known = cached.as_ref().is_some_and(|packed| {
+            packed.request == request && packed.ranks.len() == world as usize
+        });
         if !known {
             *cached = None;
-            *cached = Some(self.packed(config, store, wanted, world).await?);
+            *cached = Some(self.packed(config, journal, request, world).await?);
         }
         cached
             .as_ref()
@@ -99,21 +99,21 @@ impl Batches {
 
     async fn packed(
         &self,
-        config: &RunConfig,
-        store: &Store,
-        wanted: Wanted,
+        config: &Arc<RunConfig>,
+        journal: &SharedJournal,
+        request: BatchRequest,
         world: u32,
     ) -> Result<Packed, ServeError> {
         let training = &config.spec.training;
         let input = || self.input.get().map(Arc::clone).ok_or(ServeError::NotOpen);
-        let (step, samples, minibatches) = match wanted {
-            Wanted::Validation(step) => (step, validation(input()?).await?, 1),
-            Wanted::Training(step) if config.spec.algorithm.grpo.is_some() => {
-                let samples = store.call(move |journal| journal.samples(step)).await?;
+        let (step, samples, minibatches) = match request {
+            BatchRequest::Validation(step) => (step, validation(input()?).await?, 1),
+            BatchRequest::Training(step) if config.spec.algorithm.grpo.is_some() => {
+                let samples = journal.call(move |journal| journal.samples(step)).await?;
                 (step, from_samples(&samples)?, training.minibatches)
             }
-            Wanted::Training(step) => {
-                (step, supervised(config.clone(), input()?, step).await?, training.minibatches)
+            BatchRequest::Training(step) => {
+                (step, supervised(Arc::clone(config), input()?, step).await?, training.minibatches)
             }
         };
         let max_tokens = training.max_tokens_per_micro_batch;
@@ -123,8 +123,8 @@ impl Batches {
                 ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
             bytes
         });
-        let ranks = packing.await.map_err(StoreError::from)??;
-        Ok(Packed { wanted, ranks })
+        let ranks = packing.await.map_err(SharedJournalError::from)??;
+        Ok(Packed { request, ranks })
     }
 }
 
@@ -142,7 +142,7 @@ async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
 /// Step `step`'s samples for `sft`: positions (s−1)·B .. s·B of the data. A pure function of the
 /// data and the spec.
 pub async fn supervised(
-    config: RunConfig,
+    config: Arc<RunConfig>,
     input: Arc<Input>,
     step: u32,
 ) -> Result<Vec<TrainSample>, WorkError> {

@@ -12,19 +12,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use rljob_crds::RunConfig;
 use rljob_crds::data::EvaluationDataset;
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::version::Version;
 use serde::Serialize;
 
-use crate::coordinator::Coordinator;
+use crate::clock::Clock;
 use crate::data::{Dataset, Prompt};
-use crate::driver::WorkError;
-use crate::engines::Weights;
+use crate::engines::{Fleet, Weights};
 use crate::input::{Input, InputError};
+use crate::recorder::Recorder;
 use crate::rollout::request::{Key, Purpose};
-use crate::rollout::sampler::{Sampler, Wanted};
+use crate::rollout::sampler::{SampleRequest, Sampler};
 use crate::rollout::score::{Verdict, score};
+use crate::run_handle::RunHandle;
+use crate::work_error::WorkError;
 use estimate::{majority_at, pass_at, sizes};
 
 /// Prompts at engines, or waiting for one.
@@ -59,9 +62,21 @@ struct Judged {
     shown: Vec<Shown>,
 }
 
-/// One evaluation.
+/// Handles that evaluations use.
+pub struct Evaluator {
+    pub config: Arc<RunConfig>,
+    pub input: Arc<Input>,
+    pub run: RunHandle,
+    pub fleet: Arc<Fleet>,
+    pub recorder: Recorder,
+    pub clock: Clock,
+    /// Random number of this process; part of request ids.
+    pub incarnation: u64,
+}
+
+/// An evaluation of one version.
 struct Evaluation<'a> {
-    coordinator: &'a Coordinator,
+    config: &'a RunConfig,
     input: &'a Arc<Input>,
     sampler: Sampler<'a>,
     data: &'a Dataset,
@@ -69,46 +84,51 @@ struct Evaluation<'a> {
     version: Version,
 }
 
-/// Evaluates `version` and records the result, in the journal and in the JSONL files.
-pub async fn run(
-    coordinator: &Coordinator,
-    input: &Arc<Input>,
-    version: Version,
-) -> Result<EvaluationMetrics, WorkError> {
-    let (Some(data), Some(spec)) = (&input.evaluation, &coordinator.config.spec.dataset.evaluation)
-    else {
-        return Err(WorkError::NoEvaluationData);
-    };
-    let started = coordinator.clock.now();
-    let evaluation =
-        Evaluation { coordinator, input, sampler: coordinator.sampler(input), data, spec, version };
-    let mut prompts = futures::stream::iter(0..data.len())
-        .map(|row| evaluation.prompt(row))
-        .buffer_unordered(PROMPTS);
-    let mut judged = BTreeMap::new();
-    while let Some(result) = prompts.next().await {
-        let (row, prompt) = result?;
-        judged.insert(row, prompt);
+impl Evaluator {
+    /// Evaluates `version` and records the result in the journal and the JSONL files.
+    pub async fn run(&self, version: Version) -> Result<EvaluationMetrics, WorkError> {
+        let spec = self.config.spec.dataset.evaluation.as_ref();
+        let (Some(data), Some(spec)) = (&self.input.evaluation, spec) else {
+            return Err(WorkError::NoEvaluationData);
+        };
+        let started = self.clock.now();
+        let sampler = Sampler::new(
+            &self.config,
+            &self.input,
+            &self.fleet,
+            self.clock,
+            self.incarnation,
+            self.recorder.metrics.interrupted.clone(),
+        );
+        let (config, input) = (&self.config, &self.input);
+        let evaluation = Evaluation { config, input, sampler, data, spec, version };
+        let mut prompts = futures::stream::iter(0..data.len())
+            .map(|row| evaluation.prompt(row))
+            .buffer_unordered(PROMPTS);
+        let mut judged = BTreeMap::new();
+        while let Some(result) = prompts.next().await {
+            let (row, prompt) = result?;
+            judged.insert(row, prompt);
+        }
+        let seconds = self.clock.now().saturating_sub(started).as_secs_f64();
+        let shown: Vec<_> =
+            judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
+        let judged = judged.into_values().collect::<Vec<_>>();
+        let metrics = summary(version.step, spec.samples, &judged, seconds)
+            .ok_or(WorkError::AllRejected { step: version.step })?;
+        let validation = self.run.read(|run| run.validation(version.step).cloned()).await;
+        let metrics = match &validation {
+            Some(report) => metrics.with_validation(report),
+            None => metrics,
+        };
+        self.recorder.record_evaluation(metrics.clone(), shown).await?;
+        Ok(metrics)
     }
-    let seconds = coordinator.clock.now().saturating_sub(started).as_secs_f64();
-    let shown: Vec<_> =
-        judged.values_mut().flat_map(|judged| std::mem::take(&mut judged.shown)).collect();
-    let metrics =
-        summary(version.step, spec.samples, &judged.into_values().collect::<Vec<_>>(), seconds);
-    let metrics = metrics.ok_or(WorkError::AllRejected { step: version.step })?;
-    let metrics = coordinator
-        .read(|run| {
-            run.validation(version.step)
-                .map_or(metrics.clone(), |report| metrics.with_validation(report))
-        })
-        .await;
-    coordinator.record_evaluation(metrics.clone(), shown).await?;
-    Ok(metrics)
 }
 
 impl Evaluation<'_> {
     async fn prompt(&self, row: u64) -> Result<(u64, Judged), WorkError> {
-        let rollout = &self.coordinator.config.spec.rollout;
+        let rollout = &self.config.spec.rollout;
         let prompt = self.data.prompt(row).map_err(InputError::from)?;
         let max_new_tokens = self.input.room(
             "evaluation",
@@ -118,7 +138,7 @@ impl Evaluation<'_> {
         )?;
         let temperature = self.spec.temperature.unwrap_or(rollout.temperature);
         let samples = self.spec.samples;
-        let wanted = |index| Wanted {
+        let wanted = |index| SampleRequest {
             key: Key {
                 purpose: Purpose::Evaluation,
                 step: self.version.step,
@@ -135,8 +155,10 @@ impl Evaluation<'_> {
             std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
         let mut completions = BTreeMap::new();
         while let Some((at, result)) = finished.next().await {
-            let (_, completion) = result
-                .map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
+            let (_, completion) = result.map_err(|refused| InputError::PromptRejected {
+                row: prompt.row,
+                message: refused.0,
+            })?;
             let tokens = completion.tokens.len();
             match score(self.input, &prompt, completion.tokens).await? {
                 Verdict::Scored(scored) => {

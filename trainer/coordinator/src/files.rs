@@ -15,7 +15,7 @@ use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::{Deserialize, Serialize};
 
 use crate::data::Dataset;
-use crate::journal::{Journal, JournalError, Sample};
+use crate::persistence::journal::{Journal, JournalError, Sample};
 
 /// Rollouts shown of each step: of so many prompts, the first sample.
 const SAMPLES_SHOWN: usize = 4;

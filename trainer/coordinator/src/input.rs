@@ -75,8 +75,8 @@ pub enum InputError {
     #[error("no complete export appeared in {} within {} s: is the job that model.exportOf names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
     NoExport(PathBuf),
     /// Engines refuse a prompt.
-    #[error("several engines refuse the prompt at row {row}: {message}")]
-    Refused {
+    #[error("several engines reject the prompt at row {row}: {message}")]
+    PromptRejected {
         /// The row, from 0.
         row: u64,
         /// The engine's words.

@@ -1,33 +1,45 @@
-//! The coordinator of a run: data, rollouts, rewards, the journal, batches, weight-sync orders and
-//! evaluation. It knows no Kubernetes and no libtorch.
+//! The coordinator of a run: data, rollouts, rewards, journal, batches, weight sync and evaluation.
+//! It must not depend on Kubernetes or libtorch.
+//!
+//! ```text
+//!   process ─▶ server (learner and operator API), scheduler     wiring, tasks
+//!                 │
+//!   core          ▼    pure state machine: which work is due, which instruction follows
+//!   ───────────────────────────────────────────────────────────────────────────────────
+//!   data ─▶ rollout ─▶ reward ─▶ journal ─▶ batches ─▶ learner API
+//!              │ engines            ▲
+//!              │                    │ RunHandle (state), Recorder (metrics, events)
+//!   sync ──────┤ weight sync        │
+//!   evaluation ┘ ───────────────────┘
+//!   ───────────────────────────────────────────────────────────────────────────────────
+//!   persistence   journal, fence, mirror, copies, identity, checkpoints, exports, restore
+//! ```
+//!
+//! Imports point down or to the left. Only `server`, `scheduler` and `process` see the whole
+//! [`coordinator::Coordinator`]; other modules receive the handles that they use.
 
 pub mod batches;
-pub mod checkpoints;
 pub mod clock;
 pub mod coordinator;
-pub mod copies;
 pub mod core;
 pub mod data;
-pub mod driver;
 pub mod engines;
 pub mod evaluation;
-pub mod exports;
-pub mod fence;
 pub mod files;
-pub mod identity;
 pub mod input;
-pub mod journal;
-pub mod mirror;
 pub mod pack;
+pub mod persistence;
 pub mod process;
-pub mod restore;
+pub mod recorder;
 pub mod reward;
 pub mod rollout;
+pub mod run_handle;
+pub mod scheduler;
 pub mod server;
-pub mod store;
 pub mod sync;
 pub mod telemetry;
 pub mod tokens;
+pub mod work_error;
 
 pub use rljob_text as text;
 

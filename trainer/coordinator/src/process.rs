@@ -8,28 +8,33 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rljob_crds::RunConfig;
+use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
 use rljob_storage::{RunStore, StorageError, coordinator_resolver};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::batches::Batches;
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, Parts};
-use crate::core::group::LEARNER_INPUT;
+use crate::coordinator::Coordinator;
+use crate::core::learner_group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
-use crate::fence::Fence;
 use crate::files::Files;
-use crate::identity::{Identity, renew};
-use crate::journal::Journal;
-use crate::mirror::Mirror;
-use crate::restore::RestoreError;
-use crate::server::door::Door;
-use crate::store::Store;
+use crate::persistence::fence::Fence;
+use crate::persistence::identity::{Identity, renew};
+use crate::persistence::journal::Journal;
+use crate::persistence::journal::shared::SharedJournal;
+use crate::persistence::mirror::Mirror;
+use crate::persistence::restore::RestoreError;
+use crate::persistence::{checkpoints, copies, exports, restore};
+use crate::recorder::Recorder;
+use crate::run_handle::RunHandle;
+use crate::server::startup_gate::StartupGate;
 use crate::telemetry::Metrics;
 use crate::tokens::Token;
-use crate::{checkpoints, copies, driver, exports, restore, server, sync};
+use crate::{scheduler, server, sync};
 
 /// How long requests in flight may take once the process is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -63,32 +68,39 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         .with_context(|| format!("failed to listen on {}", options.listen))?;
     listener.set_nonblocking(true)?;
     announce(listener.local_addr()?)?;
-    let (door, shut) = (Door::default(), CancellationToken::new());
+    let (gate, shut) = (StartupGate::default(), CancellationToken::new());
     let waiting =
-        axum::serve(TcpListener::from_std(listener.try_clone()?)?, door.router(operator.clone()))
+        axum::serve(TcpListener::from_std(listener.try_clone()?)?, gate.router(operator.clone()))
             .with_graceful_shutdown(shut.clone().cancelled_owned());
     let waiting = tokio::spawn(waiting.into_future());
     let epoch = tokio::select! {
-        epoch = door.asked() => epoch,
+        epoch = gate.asked() => epoch,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
     let coordinator = Arc::new(open(config, client, options.incarnation, epoch).await?);
-    let files = coordinator.files.clone();
-    coordinator.store.call(move |journal| files.catch_up(journal)).await?;
+    let files = coordinator.recorder.files.clone();
+    coordinator.journal.call(move |journal| files.catch_up(journal)).await?;
     if let Some(address) = options.address {
         let run_store = coordinator.run_store.clone();
         tokio::task::spawn_blocking(move || coordinator_resolver::announce(&run_store, address))
             .await??;
     }
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(driver::tick(Arc::clone(&coordinator)));
-    tasks.spawn(driver::work(Arc::clone(&coordinator)));
-    tasks.spawn(sync::disk::run(Arc::clone(&coordinator), coordinator.stop.clone()));
-    tasks.spawn(copies::run(Arc::clone(&coordinator), coordinator.stop.clone()));
+    tasks.spawn(scheduler::tick(Arc::clone(&coordinator)));
+    tasks.spawn(scheduler::work(Arc::clone(&coordinator)));
+    if coordinator.config.spec.weight_sync.method == WeightSyncMethod::Disk {
+        let weight_sync = Arc::new(coordinator.weight_sync());
+        tasks.spawn(sync::disk::run(weight_sync, coordinator.stop.clone()));
+    }
+    tasks.spawn(copies::run(
+        coordinator.run_store.clone(),
+        coordinator.config.run_directory.clone(),
+        coordinator.stop.clone(),
+    ));
     let monitored = Arc::clone(&coordinator);
     tasks.spawn(async move {
-        monitored.fleet.monitor(monitored.store.fence(), monitored.stop.clone()).await
+        monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await
     });
 
     let stop = coordinator.stop.clone();
@@ -96,14 +108,14 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let served = axum::serve(TcpListener::from_std(listener)?, routes)
         .with_graceful_shutdown(stop.clone().cancelled_owned());
     let mut server = tokio::spawn(served.into_future());
-    door.open(Arc::clone(&coordinator));
+    gate.open(Arc::clone(&coordinator));
     shut.cancel();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut server => return ended?.context("the server ended"),
-        () = coordinator.store.replaced() => anyhow::bail!("another coordinator has taken this run over"),
-        () = coordinator.store.fence().lost() => return Ok(coordinator.store.fence().ask().await?),
+        () = coordinator.journal.replaced() => anyhow::bail!("another coordinator has taken this run over"),
+        () = coordinator.journal.fence().lost() => return Ok(coordinator.journal.fence().ask().await?),
     }
     tracing::info!("ending");
     stop.cancel();
@@ -134,9 +146,9 @@ pub(crate) async fn open(
 ) -> anyhow::Result<Coordinator> {
     let clock = Clock::start();
     let run_store = RunStore::of(&config)?;
-    let store = claim(&config, &run_store, incarnation, epoch).await?;
+    let journal = claim(&config, &run_store, incarnation, epoch).await?;
     let files = Files::open(&config.run_directory)?;
-    let (record, mut facts, newest_metrics, newest_evaluation) = store
+    let (record, mut facts, newest_metrics, newest_evaluation) = journal
         .call(move |journal| {
             let last_step = journal.last_step()?;
             let (fixed_step, _) = journal.newest_batch()?;
@@ -166,9 +178,11 @@ pub(crate) async fn open(
     (facts.checkpoints, facts.exported_step) =
         listed.await?.context("failed to list checkpoints and exports")?;
     let (restore_from, failure) =
-        match restore::choose(&config, &store, !facts.checkpoints.is_empty()).await {
+        match restore::choose(&config, &journal, !facts.checkpoints.is_empty()).await {
             Ok(restore) => (restore, None),
-            Err(error @ RestoreError::None { .. }) => (None, Some(driver::input_failure(&error))),
+            Err(error @ RestoreError::None { .. }) => {
+                (None, Some(scheduler::input_failure(&error)))
+            }
             Err(error) => return Err(error.into()),
         };
     let settings = Settings { restore_from, ..Settings::from_config(&config) };
@@ -180,20 +194,20 @@ pub(crate) async fn open(
     if let Some(failure) = failure {
         run.fail(failure);
     }
-    let metrics = Metrics::new()?;
-    Ok(Coordinator::new(Parts {
-        config,
+    let newest = (newest_metrics, newest_evaluation);
+    let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
+    Ok(Coordinator {
+        config: Arc::new(config),
         run_store,
         incarnation,
         clock,
-        store,
-        fleet: Fleet::new(client, clock),
-        files,
-        run,
-        newest_metrics,
-        newest_evaluation,
-        metrics,
-    }))
+        run: RunHandle::new(run, journal.clone(), clock),
+        journal,
+        fleet: Arc::new(Fleet::new(client, clock)),
+        recorder,
+        batches: Batches::default(),
+        stop: CancellationToken::new(),
+    })
 }
 
 /// The journal of a run whose run store is this coordinator's from now on.
@@ -202,7 +216,7 @@ async fn claim(
     run_store: &RunStore,
     incarnation: u64,
     epoch: u64,
-) -> anyhow::Result<Store> {
+) -> anyhow::Result<SharedJournal> {
     let (config, run_store) = (config.clone(), run_store.clone());
     let claimed = tokio::task::spawn_blocking(move || {
         let (identity, directory) = (Identity::of(&config)?, &config.run_directory);
@@ -211,12 +225,12 @@ async fn claim(
         identity.check(&run_store)?;
         let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
         let store = match &run_store {
-            RunStore::Folder(_) => Store::new(Journal::open(&fence.journal())?, fence),
+            RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),
             RunStore::Bucket(bucket) => {
                 copies::fetch(&run_store, directory)?;
                 let (mirror, journal) =
                     Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
-                Store::mirrored(journal, mirror, fence)
+                SharedJournal::mirrored(journal, mirror, fence)
             }
         };
         identity.claim(&run_store, || Ok(store.call_blocking(renew)?))?;
@@ -228,7 +242,7 @@ async fn claim(
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
     let input = record.last_failure.as_ref().is_some_and(|failure| {
-        [driver::INPUT_REASON, LEARNER_INPUT].contains(&failure.reason.as_str())
+        [scheduler::INPUT_REASON, LEARNER_INPUT].contains(&failure.reason.as_str())
     });
     if record.stage == Stage::Failed && input {
         record.stage = Stage::default();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rljob_coordinator::identity::IdentityError;
+use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, run};
 use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};

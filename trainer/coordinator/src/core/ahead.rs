@@ -19,28 +19,24 @@ use super::{Now, Run};
 /// over with the new ones.
 const EVALUATION_PATIENCE: Now = Now::from_secs(600);
 
-/// What may be sampled now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampling {
-    /// The last step whose batch may be under way.
-    pub through: u32,
-    /// The only weights that will do; none where [`super::admission`] says which do.
-    pub only: Option<Version>,
-}
-
 impl Run {
-    /// What may be sampled now. Ahead, it goes on while the learners are restarted.
-    pub fn sampling(&self) -> Option<Sampling> {
-        if !self.settings.ahead() {
-            let Work::Rollout(version) = self.work() else { return None };
-            return Some(Sampling { through: version.step + 1, only: Some(version) });
+    /// The rollouts due now. Ahead of training, they continue while the learners restart.
+    pub fn sampling_work(&self) -> Work {
+        match self.work() {
+            work @ Work::Rollout(_) => work,
+            _ if self.settings.ahead() && self.sampling_limit() > 0 => Work::RolloutAhead,
+            _ => Work::None,
         }
+    }
+
+    /// The last step whose batch may be sampled ahead of training; 0 if none may.
+    pub fn sampling_limit(&self) -> u32 {
         let through = self.settings.admission.through(self.facts.last_step);
-        let wanted = self.desired.is_some()
+        let due = self.desired.is_some()
             && !self.draining()
             && !self.is_over()
             && self.facts.fixed_step < through;
-        wanted.then_some(Sampling { through, only: None })
+        if due { through } else { 0 }
     }
 
     /// The weights that every engine should hold, if they can be had without the learners.

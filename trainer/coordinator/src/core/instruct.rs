@@ -17,7 +17,7 @@ use rljob_protocol::learner::{Instruction, Transfer};
 use rljob_protocol::version::Version;
 
 use super::work::Work;
-use super::{Now, Publication, Refusal, Route, Run, Stage};
+use super::{Now, Publication, Rejection, Route, Run, Stage};
 
 /// A publication whose senders say nothing for so long is asked for again: the answer that asked
 /// for it was lost.
@@ -46,10 +46,10 @@ impl Run {
         steps: u32,
         engines: &[EngineView],
         now: Now,
-    ) -> Result<Instruction, Refusal> {
+    ) -> Result<Instruction, Rejection> {
         self.fence(attempt)?;
         if steps > self.settings.total_steps {
-            return Err(Refusal::Invalid(format!(
+            return Err(Rejection::Invalid(format!(
                 "{steps} steps done of {}",
                 self.settings.total_steps
             )));
@@ -59,7 +59,7 @@ impl Run {
             _ => return Ok(Instruction::Wait),
         };
         self.position = Some(steps);
-        if self.draining() || self.leaving() {
+        if self.draining() || self.terminating_member() {
             return Ok(if steps == 0 || self.has_checkpoint(steps) {
                 Instruction::Exit
             } else {
@@ -82,7 +82,7 @@ impl Run {
                 self.publish(version, world, engines, now)
             }
             Work::Validate if self.data_open => Instruction::Validate { step: steps },
-            Work::Validate | Work::Prepare { .. } => Instruction::Wait,
+            Work::Validate | Work::RolloutAhead | Work::Prepare { .. } => Instruction::Wait,
             Work::None if steps == self.settings.total_steps => self.finish(steps, now),
             Work::None => Instruction::Train { step: steps + 1 },
         })

@@ -13,15 +13,15 @@
 pub mod admission;
 pub mod ahead;
 pub mod backoff;
-pub mod group;
 pub mod hang;
 pub mod instruct;
-pub mod leave;
+pub mod learner_group;
 pub mod record;
 pub mod reports;
 pub mod settings;
 pub mod status;
 pub mod supervisors;
+pub mod termination;
 #[cfg(test)]
 mod tests;
 pub mod work;
@@ -43,7 +43,7 @@ pub type Now = Duration;
 
 /// A request that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum Rejection {
     /// The sender was replaced: HTTP 409.
     #[error(
         "{what} {sent} is not the current one ({current}): the sender was replaced and must stop"
@@ -109,7 +109,7 @@ pub struct Outline {
     desired: Option<Desired>,
     work: work::Work,
     publication: Option<Publication>,
-    leaving: bool,
+    terminating_member: bool,
 }
 
 /// The run.
@@ -182,17 +182,17 @@ impl Run {
 
     /// Takes the operator's wish. A lower epoch than any seen is refused; so is a lower generation
     /// within an epoch.
-    pub fn desire(&mut self, desired: Desired) -> Result<(), Refusal> {
+    pub fn desire(&mut self, desired: Desired) -> Result<(), Rejection> {
         let epoch = self.record.epoch.unwrap_or(0);
         if desired.epoch < epoch {
-            return Err(Refusal::Fenced { what: "epoch", sent: desired.epoch, current: epoch });
+            return Err(Rejection::Fenced { what: "epoch", sent: desired.epoch, current: epoch });
         }
         if let Some(old) = self
             .desired
             .as_ref()
             .filter(|old| old.epoch == desired.epoch && old.generation > desired.generation)
         {
-            return Err(Refusal::Invalid(format!(
+            return Err(Rejection::Invalid(format!(
                 "generation {} is older than {}, which is applied",
                 desired.generation, old.generation
             )));
@@ -203,18 +203,18 @@ impl Run {
     }
 
     /// Refuses an attempt that is not the current one.
-    pub fn fence(&self, attempt: u32) -> Result<(), Refusal> {
+    pub fn fence(&self, attempt: u32) -> Result<(), Rejection> {
         let current = self.record.attempt;
         if attempt == current
             && matches!(self.record.stage, Stage::Running(_) | Stage::Stopping { .. })
         {
             return Ok(());
         }
-        Err(Refusal::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
+        Err(Rejection::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
     }
 
     /// The process could not listen for so long: nobody was silent meanwhile.
-    pub fn heard_nobody_for(&mut self, time: Now) {
+    pub fn extend_deadlines(&mut self, time: Now) {
         self.supervisors.forgive(time);
         self.since += time;
     }
@@ -259,7 +259,7 @@ impl Run {
             desired: self.desired.clone(),
             work: self.work(),
             publication: self.publication.clone(),
-            leaving: self.leaving(),
+            terminating_member: self.terminating_member(),
         }
     }
 

@@ -21,8 +21,8 @@ pub struct Record {
     /// Counted restarts.
     pub restarts: u32,
     /// Restarts in a row after which no learner got further than before.
-    #[serde(default)]
-    pub restarts_in_vain: u32,
+    #[serde(default, alias = "restartsInVain")]
+    pub restarts_without_progress: u32,
     /// First cause of the newest failure.
     pub last_failure: Option<LearnerFailure>,
     /// Where the group is in its life.
@@ -39,7 +39,7 @@ impl Record {
     pub fn renew(&mut self) {
         self.epoch = None;
         self.restarts = 0;
-        self.restarts_in_vain = 0;
+        self.restarts_without_progress = 0;
         if self.stage == Stage::Failed {
             self.stage = Stage::default();
             self.last_failure = None;

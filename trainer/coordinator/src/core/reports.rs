@@ -7,7 +7,7 @@ use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
 use super::record::Published;
-use super::{Now, Publication, Refusal, Route, Run};
+use super::{Now, Publication, Rejection, Route, Run};
 
 /// What a folder of weights is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +23,14 @@ pub enum Folder {
 impl Run {
     /// A step is done. Repeating a report changes nothing; reported progress never falls, whatever
     /// a replay repeats.
-    pub fn step_done(&mut self, attempt: u32, step: u32) -> Result<(), Refusal> {
+    pub fn step_done(&mut self, attempt: u32, step: u32) -> Result<(), Rejection> {
         self.fence(attempt)?;
         if !self.is_fixed(step) {
-            return Err(Refusal::Invalid(format!("step {step} was never handed out")));
+            return Err(Rejection::Invalid(format!("step {step} was never handed out")));
         }
         if step > self.facts.last_step {
             self.facts.last_step = step;
-            self.record.restarts_in_vain = 0;
+            self.record.restarts_without_progress = 0;
         }
         Ok(())
     }
@@ -41,10 +41,10 @@ impl Run {
         &mut self,
         step: u32,
         report: ValidationReport,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, Rejection> {
         self.fence(report.attempt)?;
         if !self.settings.validation || self.position.is_some_and(|position| position != step) {
-            return Err(Refusal::Invalid(format!(
+            return Err(Rejection::Invalid(format!(
                 "no validation after {step} steps was asked for"
             )));
         }
@@ -58,15 +58,15 @@ impl Run {
         attempt: u32,
         version: Version,
         path: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         self.fence(attempt)?;
         if version.attempt != attempt || path != self.checkpoint_path(version) {
-            return Err(Refusal::Invalid(format!(
+            return Err(Rejection::Invalid(format!(
                 "checkpoint {version} of attempt {attempt} at {} was not asked for",
                 path.display()
             )));
         }
-        self.record.restarts_in_vain = 0;
+        self.record.restarts_without_progress = 0;
         self.facts.checkpoints.insert(version);
         Ok(())
     }
@@ -78,11 +78,11 @@ impl Run {
         version: Version,
         path: &Path,
         now: Now,
-    ) -> Result<Folder, Refusal> {
+    ) -> Result<Folder, Rejection> {
         self.fence(attempt)?;
         if path == self.settings.run_directory.join(EXPORT_DIR) {
             if version.step != self.settings.total_steps {
-                return Err(Refusal::Invalid(format!(
+                return Err(Rejection::Invalid(format!(
                     "an export of {version}, but the run has {} steps",
                     self.settings.total_steps
                 )));
@@ -114,7 +114,7 @@ impl Run {
         version: Version,
         rank: u32,
         now: Now,
-    ) -> Result<Vec<Transfer>, Refusal> {
+    ) -> Result<Vec<Transfer>, Rejection> {
         self.fence(attempt)?;
         match &mut self.publication {
             Some(publication) if publication.version == version => match &mut publication.route {
@@ -132,7 +132,7 @@ impl Run {
                 }
                 Route::Disk(_) => Ok(Vec::new()),
             },
-            _ => Err(Refusal::Invalid(format!("no broadcast of {version} was asked for"))),
+            _ => Err(Rejection::Invalid(format!("no broadcast of {version} was asked for"))),
         }
     }
 

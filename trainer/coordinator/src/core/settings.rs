@@ -39,7 +39,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings of a configured run; what it starts from is chosen by [`crate::restore`].
+    /// The settings of a configured run; what it starts from is chosen by [`crate::persistence::restore`].
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
         let evaluation = spec.dataset.evaluation.as_ref();

@@ -19,7 +19,7 @@ use rljob_protocol::version::Version;
 use super::admission::Admission;
 use super::instruct::EngineView;
 use super::work::Work;
-use super::{Facts, Now, Record, Refusal, Run, Settings};
+use super::{Facts, Now, Record, Rejection, Run, Settings};
 
 pub(super) fn settings() -> Settings {
     Settings {
@@ -186,7 +186,7 @@ fn ranks_follow_the_numbers_in_the_names() {
 fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff()
  {
     let mut run = started();
-    run.record.restarts_in_vain = 1;
+    run.record.restarts_without_progress = 1;
     run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);
@@ -234,7 +234,7 @@ fn a_spent_budget_fails_the_run_with_the_first_cause_and_lets_supervisors_go() {
 #[test]
 fn an_older_attempt_is_fenced() {
     let mut run = started();
-    let fenced = |sent| Refusal::Fenced { what: "attempt", sent, current: 1 };
+    let fenced = |sent| Rejection::Fenced { what: "attempt", sent, current: 1 };
     restart(&mut run, 0);
     assert_eq!(run.instruct(0, 0, &[], at(61)), Err(fenced(0)));
     assert_eq!(run.step_done(0, 1), Err(fenced(0)));
@@ -250,7 +250,7 @@ fn an_older_attempt_is_fenced() {
 fn a_lower_epoch_is_refused_also_by_the_next_process() {
     let mut run = started();
     run.desire(Desired { epoch: 3, ..desired() }).unwrap();
-    let refused = Err(Refusal::Fenced { what: "epoch", sent: 2, current: 3 });
+    let refused = Err(Rejection::Fenced { what: "epoch", sent: 2, current: 3 });
     assert_eq!(run.desire(Desired { epoch: 2, ..desired() }), refused);
     let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
     assert_eq!(next.desire(Desired { epoch: 2, ..desired() }), refused);

@@ -1,43 +1,48 @@
-//! What the driver has to do for the learners where they stand.
+//! Work that the scheduler performs for the run at its current step.
 
 use rljob_protocol::learner::ValidationReport;
 use rljob_protocol::version::Version;
 
 use super::{Run, Stage};
 
-/// The one piece of work that the learners wait for; or, where batches are sampled ahead, that goes
-/// on beside them.
+/// A unit of work. The learners wait for it, except where batches are sampled ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing: they train, wait for the operator, or are not there.
     None,
-    /// The learners themselves measure the loss of the evaluation data; the next batch waits for it
-    /// as for an evaluation.
+    /// The learners measure the loss of the evaluation data before the next batch.
     Validate,
-    /// Evaluate `version`; the next batch waits for it, so that a replay never finds an evaluation
-    /// missing.
+    /// Evaluate `version` before the next batch, so that a replay finds every evaluation recorded.
     Evaluate(Version),
     /// Sample the batch of step `version.step + 1` from engines that hold `version`.
     Rollout(Version),
+    /// Sample batches up to [`Run::sampling_limit`] from engines that hold any admitted version.
+    RolloutAhead,
     /// Make the batch of this step from the data set.
     Prepare {
-        /// The step.
         step: u32,
     },
 }
 
 impl Work {
-    /// The weights that engines must hold for it.
+    /// The weights that engines must hold.
     pub fn version(self) -> Option<Version> {
         match self {
             Self::Evaluate(version) | Self::Rollout(version) => Some(version),
-            Self::None | Self::Validate | Self::Prepare { .. } => None,
+            Self::None | Self::Validate | Self::RolloutAhead | Self::Prepare { .. } => None,
+        }
+    }
+
+    /// The work except rollouts, which run beside it.
+    pub fn without_sampling(self) -> Self {
+        match self {
+            Self::Validate | Self::Rollout(_) | Self::RolloutAhead => Self::None,
+            work => work,
         }
     }
 }
 
 impl Run {
-    /// The work wanted now.
+    /// The work due now.
     pub fn work(&self) -> Work {
         match self.position {
             Some(steps)
@@ -51,8 +56,8 @@ impl Run {
         }
     }
 
-    /// The work wanted of learners that have done `steps`. It starts when they ask, so that a
-    /// replayed step asks for nothing.
+    /// The work due for learners that have done `steps`. It starts with their request, so that a
+    /// replayed step needs none.
     pub(super) fn work_at(&self, steps: u32) -> Work {
         if self.settings.ahead() {
             return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
@@ -74,8 +79,8 @@ impl Run {
         }
     }
 
-    /// Before the first step, every n steps and after the last, once each. One that could not be
-    /// made in time is due until the next.
+    /// Evaluations are due before the first step, every n steps and after the last, once each. A
+    /// late one stays due until the next.
     pub(super) fn evaluation_due(&self, steps: u32) -> bool {
         let Some(every) = self.settings.evaluation_every else { return false };
         let scheduled =
@@ -83,7 +88,7 @@ impl Run {
         !self.record.exported && self.facts.evaluated.range(scheduled..=steps).next().is_none()
     }
 
-    /// The batch of `step` is in the journal for good.
+    /// The batch of `step` is in the journal.
     pub fn batch_fixed(&mut self, step: u32) {
         self.facts.fixed_step = self.facts.fixed_step.max(step);
     }
@@ -93,12 +98,12 @@ impl Run {
         self.facts.fixed_step
     }
 
-    /// The data is open: learners can be given it.
+    /// The data is open and can be served to learners.
     pub fn data_opened(&mut self) {
         self.data_open = true;
     }
 
-    /// What the learners measured after `step` steps, as far as this process knows.
+    /// The loss that the learners reported after `step` steps to this process.
     pub fn validation(&self, step: u32) -> Option<&ValidationReport> {
         self.validation.as_ref().filter(|(measured, _)| *measured == step).map(|(_, report)| report)
     }

@@ -16,7 +16,7 @@ use super::slots::{Leased, Slot, Slots};
 use super::weights::Weights;
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
-use crate::fence::Fence;
+use crate::persistence::fence::Fence;
 
 /// Between two looks at every engine.
 const POLL_EVERY: Duration = Duration::from_secs(1);

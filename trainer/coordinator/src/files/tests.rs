@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{EVALUATIONS_FILE, Files, SAMPLES_FILE};
 use crate::data::Dataset;
-use crate::journal::{FixedBatch, Journal, Sample};
+use crate::persistence::journal::{FixedBatch, Journal, Sample};
 use crate::text::TextTokenizer;
 
 fn lines(run: &Path, name: &str) -> Vec<Value> {

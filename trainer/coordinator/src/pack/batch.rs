@@ -9,7 +9,7 @@
 
 use super::TrainSample;
 use crate::data::Prompt;
-use crate::journal::Sample;
+use crate::persistence::journal::Sample;
 
 /// The finish reason of a completion that is as long as allowed.
 const TRUNCATED: &str = "length";

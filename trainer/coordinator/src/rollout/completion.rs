@@ -7,7 +7,7 @@
 //! ```
 
 use crate::engines::validate::{End, Part};
-use crate::journal::VersionRun;
+use crate::persistence::journal::VersionRun;
 
 /// A completion, whole once it has a finish reason. `C` is its number of tokens.
 #[derive(Clone, Debug, Default, PartialEq)]

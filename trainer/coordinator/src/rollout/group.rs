@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use rljob_crds::RunConfig;
 use rljob_protocol::sglang::SamplingParams;
 use tokio::sync::{mpsc, oneshot};
 
@@ -11,60 +12,58 @@ use super::Queued;
 use super::completion::Completion;
 use super::ledger::Outcome;
 use super::request::{Key, Purpose};
-use super::sampler::{Sampler, Wanted};
+use super::sampler::{SampleRequest, Sampler};
 use super::score::{self, Verdict};
-use crate::coordinator::Coordinator;
+use crate::clock::Clock;
 use crate::data::Prompt;
-use crate::driver::WorkError;
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
-use crate::journal::{Pending, Sample};
+use crate::persistence::journal::{Pending, Sample};
+use crate::recorder::Recorder;
+use crate::work_error::WorkError;
 
-/// Groups with fewer samples have nothing to compare.
+/// Fewest samples of a group with reward variance.
 const COMPARABLE: usize = 2;
 
-/// What all groups share.
+/// Handles that all groups share.
 pub struct Groups<'a> {
-    /// The coordinator.
-    pub coordinator: &'a Coordinator,
-    /// The run's input.
+    pub config: &'a RunConfig,
     pub input: &'a Arc<Input>,
-    /// Where samples come from.
+    pub recorder: &'a Recorder,
+    pub clock: Clock,
     pub sampler: Sampler<'a>,
-    /// Where they go.
+    /// Queue of the journal writer.
     pub sender: mpsc::Sender<Queued>,
 }
 
-/// A group to be made.
+/// A group to sample.
 #[derive(Clone, Debug)]
-pub struct Ticket {
+pub struct GroupRequest {
     /// Loader position of its prompt.
     pub position: u64,
-    /// Weights that it may be begun with.
+    /// Weights that may sample it.
     pub weights: Weights,
-    /// Samples that are there.
+    /// Its samples in the journal.
     pub have: Vec<Pending>,
 }
 
-/// A group that is made and in the journal.
+/// A group whose samples are in the journal.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
+pub struct FinishedGroup {
     /// Loader position of its prompt.
     pub position: u64,
-    /// Samples it has.
+    /// Number of its samples.
     pub samples: usize,
-    /// When its first sample was asked for; none if all were there.
+    /// Time of its first request; `None` if the journal held all samples.
     pub began: Option<Duration>,
-    /// What became of it.
     pub outcome: Outcome,
 }
 
 impl Groups<'_> {
-    /// Makes the samples that a group lacks.
-    pub async fn make(&self, ticket: Ticket) -> Result<Done, WorkError> {
-        let Ticket { position, weights, have } = ticket;
-        let size =
-            self.coordinator.config.spec.algorithm.grpo.as_ref().map_or(0, |grpo| grpo.group_size);
+    /// Samples what a group lacks.
+    pub async fn make(&self, request: GroupRequest) -> Result<FinishedGroup, WorkError> {
+        let GroupRequest { position, weights, have } = request;
+        let size = self.config.spec.algorithm.grpo.as_ref().map_or(0, |grpo| grpo.group_size);
         let missing: Vec<u32> =
             (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
         let mut samples = have;
@@ -74,11 +73,11 @@ impl Groups<'_> {
             samples.extend(made);
             began = Some(at);
         }
-        let droppable = self.coordinator.config.spec.rollout.dynamic_sampling.is_some()
-            && teaches_nothing(&samples);
+        let droppable = self.config.spec.rollout.dynamic_sampling.is_some()
+            && has_zero_reward_variance(&samples);
         let outcome =
             Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
-        Ok(Done { position, samples: samples.len(), began, outcome })
+        Ok(FinishedGroup { position, samples: samples.len(), began, outcome })
     }
 
     async fn sample(
@@ -87,7 +86,7 @@ impl Groups<'_> {
         weights: Weights,
         missing: &[u32],
     ) -> Result<(Vec<Pending>, Duration), WorkError> {
-        let rollout = &self.coordinator.config.spec.rollout;
+        let rollout = &self.config.spec.rollout;
         let prompt = self.input.train.prompt(position).map_err(InputError::from)?;
         let max_new_tokens =
             self.input.room("training", prompt.row, prompt.tokens.len(), rollout.max_new_tokens)?;
@@ -97,7 +96,7 @@ impl Groups<'_> {
         let key = |index| Key { purpose: Purpose::Rollout, step, position, index };
         let wanted: Vec<_> = missing
             .iter()
-            .map(|&index| Wanted {
+            .map(|&index| SampleRequest {
                 key: key(index),
                 temperature: rollout.temperature,
                 max_new_tokens,
@@ -110,18 +109,20 @@ impl Groups<'_> {
             samples = wanted.len(),
             "sampling a group"
         );
-        let began = self.coordinator.clock.now();
+        let began = self.clock.now();
         let mut finished =
             std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
         let (mut made, mut written) = (Vec::new(), Vec::new());
         while let Some((at, result)) = finished.next().await {
-            let (sampling, completion) = result
-                .map_err(|refused| InputError::Refused { row: prompt.row, message: refused.0 })?;
+            let (sampling, completion) = result.map_err(|refused| InputError::PromptRejected {
+                row: prompt.row,
+                message: refused.0,
+            })?;
             let Some(&index) = missing.get(at) else { continue };
             let Some(sample) = self.scored(&prompt, index, &sampling, completion).await? else {
                 continue;
             };
-            self.coordinator.metrics.sampled(sample.completion_tokens.len());
+            self.recorder.metrics.sampled(sample.completion_tokens.len());
             made.push(Pending {
                 position,
                 index,
@@ -138,7 +139,7 @@ impl Groups<'_> {
         Ok((made, began))
     }
 
-    /// The finished sample; none if its verifier failed on it.
+    /// The scored sample; `None` if its verifier failed.
     async fn scored(
         &self,
         prompt: &Prompt,
@@ -151,7 +152,7 @@ impl Groups<'_> {
             Verdict::Rejected(error) => {
                 let cause = crate::error_line(&error);
                 let detail = serde_json::json!({"position": prompt.position, "index": index, "cause": cause});
-                self.coordinator.event("SampleRejected", detail).await;
+                self.recorder.event("SampleRejected", detail).await;
                 return Ok(None);
             }
         };
@@ -173,18 +174,18 @@ impl Groups<'_> {
     }
 }
 
-/// Whether normalised rewards would all be 0: they are equal, or there is nothing to compare.
-fn teaches_nothing(samples: &[Pending]) -> bool {
+/// Whether all normalized rewards would be 0.
+fn has_zero_reward_variance(samples: &[Pending]) -> bool {
     let equal = samples.windows(2).all(|pair| pair[0].reward.total_cmp(&pair[1].reward).is_eq());
     samples.len() < COMPARABLE || equal
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Pending, teaches_nothing};
+    use super::{Pending, has_zero_reward_variance};
 
     #[test]
-    fn a_group_teaches_if_two_of_its_rewards_differ() {
+    fn a_group_has_reward_variance_if_two_rewards_differ() {
         let group = |rewards: &[f64]| {
             rewards
                 .iter()
@@ -194,7 +195,7 @@ mod tests {
         };
         let cases: [&[f64]; 5] = [&[], &[1.0], &[1.0, 1.0], &[0.0, 0.0, 0.0], &[0.0, 0.0, 1.0]];
         assert_eq!(
-            cases.map(|rewards| teaches_nothing(&group(rewards))),
+            cases.map(|rewards| has_zero_reward_variance(&group(rewards))),
             [true, true, true, true, false]
         );
     }

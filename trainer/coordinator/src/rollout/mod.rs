@@ -18,26 +18,28 @@ pub mod ledger;
 pub mod request;
 pub mod sampler;
 pub mod score;
-pub mod staleness;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use rljob_crds::RunConfig;
 use rljob_protocol::version::Version;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::coordinator::Coordinator;
+use crate::clock::Clock;
 use crate::core::Run;
 use crate::core::admission::Admission;
-use crate::driver::WorkError;
-use crate::engines::Weights;
+use crate::engines::{Fleet, Weights};
 use crate::input::Input;
-use crate::journal::{FixedBatch, Pending, Sample};
-use group::{Done, Groups, Ticket};
+use crate::persistence::journal::shared::SharedJournal;
+use crate::persistence::journal::{FixedBatch, Pending, Sample};
+use crate::recorder::Recorder;
+use crate::run_handle::RunHandle;
+use crate::work_error::WorkError;
+use group::{FinishedGroup, GroupRequest, Groups};
 use ledger::{Batch, Ledger, Next};
 use sampler::Sampler;
 
@@ -51,26 +53,51 @@ const WRITE: usize = 512;
 /// A sample, and who waits until it is on the disk.
 type Queued = (Sample, oneshot::Sender<()>);
 
-/// Makes and fixes batches for as long as it is not cancelled; with `only`, the one that these
-/// weights are for.
-pub async fn run(
-    coordinator: &Coordinator,
-    input: &Arc<Input>,
-    only: Option<Version>,
-) -> Result<(), WorkError> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    let groups = Groups { coordinator, input, sampler: coordinator.sampler(input), sender };
-    let mut schedule = Schedule::resume(coordinator, input, only).await?;
-    tokio::select! {
-        result = schedule.run(&groups) => result,
-        result = write(coordinator, receiver) => result.and(Err(WorkError::Interrupted)),
+/// Handles that rollouts use.
+pub struct Rollouts {
+    pub config: Arc<RunConfig>,
+    pub input: Arc<Input>,
+    pub run: RunHandle,
+    pub journal: SharedJournal,
+    pub fleet: Arc<Fleet>,
+    pub recorder: Recorder,
+    pub clock: Clock,
+    /// Random number of this process; part of request ids.
+    pub incarnation: u64,
+}
+
+impl Rollouts {
+    /// Samples and fixes batches until cancelled; with `only`, the batch sampled from that version.
+    pub async fn run(&self, only: Option<Version>) -> Result<(), WorkError> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let interrupted = self.recorder.metrics.interrupted.clone();
+        let sampler = Sampler::new(
+            &self.config,
+            &self.input,
+            &self.fleet,
+            self.clock,
+            self.incarnation,
+            interrupted,
+        );
+        let groups = Groups {
+            config: &self.config,
+            input: &self.input,
+            recorder: &self.recorder,
+            clock: self.clock,
+            sampler,
+            sender,
+        };
+        let mut schedule = Schedule::resume(self, only).await?;
+        tokio::select! {
+            result = schedule.run(&groups) => result,
+            result = write(&self.journal, receiver) => result.and(Err(WorkError::Interrupted)),
+        }
     }
 }
 
-/// What is under way.
+/// Groups in progress and finished groups that are in no batch yet.
 struct Schedule<'a> {
-    coordinator: &'a Coordinator,
-    input: &'a Arc<Input>,
+    rollouts: &'a Rollouts,
     only: Option<Version>,
     rule: Admission,
     ledger: Ledger,
@@ -85,20 +112,16 @@ struct Schedule<'a> {
 
 impl<'a> Schedule<'a> {
     /// Goes on where the journal ends.
-    async fn resume(
-        coordinator: &'a Coordinator,
-        input: &'a Arc<Input>,
-        only: Option<Version>,
-    ) -> Result<Self, WorkError> {
-        let ((fixed_step, next_position), samples) = coordinator
-            .store
+    async fn resume(rollouts: &'a Rollouts, only: Option<Version>) -> Result<Self, WorkError> {
+        let ((fixed_step, next_position), samples) = rollouts
+            .journal
             .call(|journal| Ok((journal.newest_batch()?, journal.pending()?)))
             .await?;
         // A batch that was fixed just before something failed is not made again.
-        coordinator.change(|run, _| run.batch_fixed(fixed_step)).await?;
-        let rule = Admission::of(&coordinator.config.spec);
+        rollouts.run.change(|run, _| run.batch_fixed(fixed_step)).await?;
+        let rule = Admission::of(&rollouts.config.spec);
         // A run that started from another one's checkpoint has used up that one's positions.
-        let started_from = coordinator.read(Run::fixed_step).await;
+        let started_from = rollouts.run.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
         let next_position = if beyond {
             u64::from(started_from) * u64::from(rule.batch_size)
@@ -109,7 +132,7 @@ impl<'a> Schedule<'a> {
         for sample in samples {
             pending.entry(sample.position).or_default().push(sample);
         }
-        let attempts = coordinator
+        let attempts = rollouts
             .config
             .spec
             .rollout
@@ -117,35 +140,26 @@ impl<'a> Schedule<'a> {
             .as_ref()
             .map_or(1, |dynamic| dynamic.max_attempts);
         let ledger = Ledger::new(rule, attempts, fixed_step.max(started_from), next_position);
-        Ok(Self {
-            coordinator,
-            input,
-            only,
-            rule,
-            ledger,
-            pending,
-            finished: BTreeMap::new(),
-            stale: 0,
-        })
+        Ok(Self { rollouts, only, rule, ledger, pending, finished: BTreeMap::new(), stale: 0 })
     }
 
     async fn run(&mut self, groups: &Groups<'_>) -> Result<(), WorkError> {
-        let mut changes = self.coordinator.changes();
-        let mut under_way = FuturesUnordered::new();
+        let mut changes = self.rollouts.run.changes();
+        let mut in_progress = FuturesUnordered::new();
         loop {
             changes.borrow_and_update();
             let through = self.through().await;
-            while under_way.len() < GROUPS
+            while in_progress.len() < GROUPS
                 && let Some((position, step)) = self.ledger.admit(through)
             {
                 let have = self.pending.remove(&position).unwrap_or_default();
-                under_way.push(groups.make(self.ticket(position, step, have)));
+                in_progress.push(groups.make(self.request(position, step, have)));
             }
             if self.only.is_some_and(|version| self.ledger.step() > version.step + 1) {
                 return Ok(());
             }
             tokio::select! {
-                Some(done) = under_way.next() => self.finish(done?),
+                Some(done) = in_progress.next() => self.finish(done?),
                 // The sender lives as long as the coordinator.
                 _ = changes.changed() => {}
             }
@@ -154,7 +168,7 @@ impl<'a> Schedule<'a> {
                     Next::Batch(batch) => self.fix(batch).await?,
                     Next::Again { position, step } => {
                         let have = self.discard_stale(position, step).await?;
-                        under_way.push(groups.make(self.ticket(position, step, have)));
+                        in_progress.push(groups.make(self.request(position, step, have)));
                     }
                 }
             }
@@ -165,18 +179,16 @@ impl<'a> Schedule<'a> {
     async fn through(&self) -> u32 {
         match self.only {
             Some(version) => version.step + 1,
-            None => {
-                self.coordinator.read(Run::sampling).await.map_or(0, |sampling| sampling.through)
-            }
+            None => self.rollouts.run.read(Run::sampling_limit).await,
         }
     }
 
-    fn ticket(&self, position: u64, step: u32, have: Vec<Pending>) -> Ticket {
+    fn request(&self, position: u64, step: u32, have: Vec<Pending>) -> GroupRequest {
         let weights = self.only.map_or(Weights::Since(self.rule.oldest(step)), Weights::Exactly);
-        Ticket { position, weights, have }
+        GroupRequest { position, weights, have }
     }
 
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: FinishedGroup) {
         let began = self.finished.get(&done.position).and_then(|(_, began)| *began).or(done.began);
         self.finished.insert(done.position, (done.samples, began));
         self.ledger.finish(done.position, done.outcome);
@@ -186,8 +198,8 @@ impl<'a> Schedule<'a> {
     async fn discard_stale(&mut self, position: u64, step: u32) -> Result<Vec<Pending>, WorkError> {
         let rule = self.rule;
         let (stale, have) = self
-            .coordinator
-            .store
+            .rollouts
+            .journal
             .call(move |journal| {
                 let group =
                     journal.pending()?.into_iter().filter(|sample| sample.position == position);
@@ -198,7 +210,7 @@ impl<'a> Schedule<'a> {
             })
             .await?;
         self.stale += stale;
-        self.coordinator.metrics.stale_samples.inc_by(stale.into());
+        self.rollouts.recorder.metrics.stale_samples.inc_by(stale.into());
         tracing::info!(position, step, samples = stale, "samples are too old and made again");
         Ok(have)
     }
@@ -219,7 +231,8 @@ impl<'a> Schedule<'a> {
                 dropped,
                 "too many groups with equal rewards: the batch has some of them, since rollout.dynamicSampling.maxAttempts is reached"
             );
-            self.coordinator
+            self.rollouts
+                .recorder
                 .event(
                     "DynamicSamplingCapped",
                     serde_json::json!({"step": step, "dropped": dropped}),
@@ -233,52 +246,33 @@ impl<'a> Schedule<'a> {
             dropped_groups: dropped,
             stale_samples: std::mem::take(&mut self.stale),
         };
-        let (files, input) = (self.coordinator.files.clone(), Arc::clone(self.input));
-        let written = self.coordinator.store.call(move |journal| {
+        let (files, input) =
+            (self.rollouts.recorder.files.clone(), Arc::clone(&self.rollouts.input));
+        let written = self.rollouts.journal.call(move |journal| {
             journal.fix_batch(&fixed)?;
             files.append_samples(journal, &input.train)
         });
         written.await?;
-        self.coordinator.metrics.dropped_groups.inc_by(dropped.into());
+        self.rollouts.recorder.metrics.dropped_groups.inc_by(dropped.into());
         let began = finished.values().filter_map(|(_, began)| *began).min();
-        self.coordinator.rollouts_done(
-            step,
-            began.map(|began| self.coordinator.clock.now().saturating_sub(began).as_secs_f64()),
-        );
-        Ok(self.coordinator.change(|run, _| run.batch_fixed(step)).await?)
+        self.rollouts.recorder.rollouts_done(step, began);
+        Ok(self.rollouts.run.change(|run, _| run.batch_fixed(step)).await?)
     }
 }
 
 /// Writes what the queue holds, many samples a transaction, until the senders are gone.
 async fn write(
-    coordinator: &Coordinator,
+    journal: &SharedJournal,
     mut receiver: mpsc::Receiver<Queued>,
 ) -> Result<(), WorkError> {
     let mut queued = Vec::with_capacity(WRITE);
     while receiver.recv_many(&mut queued, WRITE).await > 0 {
         let (samples, written): (Vec<_>, Vec<_>) = queued.drain(..).unzip();
-        coordinator.store.call(move |journal| journal.put_samples(&samples)).await?;
+        journal.call(move |journal| journal.put_samples(&samples)).await?;
         for waiting in written {
             // Whoever does not wait any more was cancelled.
             let _ = waiting.send(());
         }
     }
     Ok(())
-}
-
-impl Coordinator {
-    /// A sampler of this run.
-    pub fn sampler<'a>(&'a self, input: &'a Input) -> Sampler<'a> {
-        let training = &self.config.spec.training;
-        Sampler {
-            fleet: &self.fleet,
-            run_seed: training.seed,
-            vocabulary: input.vocabulary,
-            stop_token_ids: input.tokenizer.stop_token_ids(),
-            deterministic: training.deterministic,
-            clock: self.clock,
-            nonce: AtomicU64::new(self.incarnation),
-            interrupted: self.metrics.interrupted.clone(),
-        }
-    }
 }

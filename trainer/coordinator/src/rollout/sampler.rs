@@ -15,6 +15,7 @@ use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use hyper::StatusCode;
 use prometheus::IntCounter;
+use rljob_crds::RunConfig;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,7 @@ use crate::clock::Clock;
 use crate::engines::stream::Events;
 use crate::engines::validate::{self, End, Part};
 use crate::engines::{EngineError, Fleet, Lease, Weights};
+use crate::input::Input;
 
 /// So many refusals of one request, and it is the request that is wrong.
 const REFUSALS: u32 = 3;
@@ -32,9 +34,9 @@ const RETRY: Duration = Duration::from_millis(100);
 /// An answer's bytes besides its tokens, and for each token at most: id, log-probability and text.
 const ANSWER_BYTES: (usize, usize) = (1 << 20, 1 << 10);
 
-/// What is wanted of one sample.
+/// A request for one sample.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct SampleRequest {
     /// Which one.
     pub key: Key,
     /// 0 is greedy.
@@ -93,8 +95,35 @@ impl Target {
 }
 
 impl<'s> Sampler<'s> {
+    /// A sampler with the settings of a run.
+    pub fn new(
+        config: &RunConfig,
+        input: &'s Input,
+        fleet: &'s Fleet,
+        clock: Clock,
+        incarnation: u64,
+        interrupted: IntCounter,
+    ) -> Self {
+        let training = &config.spec.training;
+        Self {
+            fleet,
+            run_seed: training.seed,
+            vocabulary: input.vocabulary,
+            stop_token_ids: input.tokenizer.stop_token_ids(),
+            deterministic: training.deterministic,
+            clock,
+            nonce: AtomicU64::new(incarnation),
+            interrupted,
+        }
+    }
+
     /// Reserves an engine with such weights for a whole group.
-    pub async fn lease(&self, weights: Weights, prompt: &[i64], wanted: &[Wanted]) -> Lease<'s> {
+    pub async fn lease(
+        &self,
+        weights: Weights,
+        prompt: &[i64],
+        wanted: &[SampleRequest],
+    ) -> Lease<'s> {
         let tokens = wanted.iter().map(|wanted| cost(prompt, wanted)).sum();
         self.fleet.lease(weights, wanted.len() as u32, tokens).await
     }
@@ -106,7 +135,7 @@ impl<'s> Sampler<'s> {
         lease: Lease<'s>,
         weights: Weights,
         prompt: &'g [i64],
-        wanted: &'g [Wanted],
+        wanted: &'g [SampleRequest],
     ) -> impl Stream<Item = (usize, Result<Sampled, RefusedEverywhere>)> + 'g
     where
         's: 'g,
@@ -131,7 +160,7 @@ impl<'s> Sampler<'s> {
         first: &Target,
         weights: Weights,
         prompt: &[i64],
-        wanted: &Wanted,
+        wanted: &SampleRequest,
     ) -> Result<Sampled, RefusedEverywhere> {
         let mut refusals = 0;
         let mut completion = Completion::default();
@@ -158,7 +187,7 @@ impl<'s> Sampler<'s> {
         ))
     }
 
-    fn sampling(&self, wanted: &Wanted) -> request::Sampling<'_> {
+    fn sampling(&self, wanted: &SampleRequest) -> request::Sampling<'_> {
         request::Sampling {
             run_seed: self.run_seed,
             stop_token_ids: self.stop_token_ids,
@@ -167,7 +196,12 @@ impl<'s> Sampler<'s> {
     }
 
     /// The request for what is missing of a completion.
-    fn request(&self, prompt: &[i64], wanted: &Wanted, kept: &Completion) -> GenerateRequest {
+    fn request(
+        &self,
+        prompt: &[i64],
+        wanted: &SampleRequest,
+        kept: &Completion,
+    ) -> GenerateRequest {
         let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
         request::generate(
             wanted.key,
@@ -186,7 +220,7 @@ impl<'s> Sampler<'s> {
         target: &Target,
         weights: Weights,
         prompt: &[i64],
-        wanted: &Wanted,
+        wanted: &SampleRequest,
         completion: &mut Completion,
     ) -> Result<(), EngineError> {
         let request = self.request(prompt, wanted, completion);
@@ -247,6 +281,6 @@ fn judge(
     cause
 }
 
-fn cost(prompt: &[i64], wanted: &Wanted) -> u64 {
+fn cost(prompt: &[i64], wanted: &SampleRequest) -> u64 {
     prompt.len() as u64 + u64::from(wanted.max_new_tokens)
 }

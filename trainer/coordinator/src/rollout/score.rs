@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::data::Prompt;
-use crate::driver::WorkError;
 use crate::input::{Input, InputError};
 use crate::reward::{Question, Reward, RewardError};
+use crate::work_error::WorkError;
 
 /// A completion as text, with its reward.
 #[derive(Clone, Debug, PartialEq)]

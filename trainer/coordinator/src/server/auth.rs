@@ -5,7 +5,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::error::Refused;
+use super::error::ApiError;
 use crate::tokens::Token;
 
 /// Lets a request pass that carries the token.
@@ -13,7 +13,7 @@ pub async fn bearer(
     State(token): State<Token>,
     request: Request,
     next: Next,
-) -> Result<Response, Refused> {
+) -> Result<Response, ApiError> {
     let presented = request
         .headers()
         .get(AUTHORIZATION)
@@ -21,6 +21,6 @@ pub async fn bearer(
         .and_then(|value| value.strip_prefix("Bearer "));
     match presented {
         Some(presented) if token.matches(presented) => Ok(next.run(request).await),
-        _ => Err(Refused::Unauthorized),
+        _ => Err(ApiError::Unauthorized),
     }
 }

@@ -7,19 +7,19 @@ use axum::response::{IntoResponse, Response};
 use rljob_storage::StorageError;
 
 use crate::batches::ServeError;
-use crate::core::Refusal;
-use crate::fence::FenceError;
-use crate::store::StoreError;
+use crate::core::Rejection;
+use crate::persistence::fence::FenceError;
+use crate::persistence::journal::shared::SharedJournalError;
 
 /// A request that gets no answer but a reason.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum ApiError {
     /// The token is missing or wrong.
     #[error("the bearer token is missing or wrong")]
     Unauthorized,
     /// The run says no.
     #[error(transparent)]
-    Run(#[from] Refusal),
+    Run(#[from] Rejection),
     /// The operator has not named an epoch yet.
     #[error("the run is not open yet: the operator has not said under which epoch")]
     Closed,
@@ -28,7 +28,7 @@ pub enum Refused {
     Fenced(#[from] FenceError),
     /// The journal failed: asking again may help.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Journal(#[from] SharedJournalError),
     /// The run's run store cannot be looked at: asking again may help.
     #[error(transparent)]
     RunStore(#[from] StorageError),
@@ -40,18 +40,18 @@ pub enum Refused {
     Metrics(#[from] prometheus::Error),
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Run(Refusal::Fenced { .. } | Refusal::Replaced(_)) => StatusCode::CONFLICT,
-            Self::Run(Refusal::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => {
+            Self::Run(Rejection::Fenced { .. } | Rejection::Replaced(_)) => StatusCode::CONFLICT,
+            Self::Run(Rejection::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => {
                 StatusCode::BAD_REQUEST
             }
             Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Store(_) | Self::RunStore(_) | Self::Batch(_) | Self::Metrics(_) => {
+            Self::Journal(_) | Self::RunStore(_) | Self::Batch(_) | Self::Metrics(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
         };

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use rljob_protocol::supervisor::EPOCH_HEADER;
 
-use super::error::Refused;
+use super::error::ApiError;
 use crate::coordinator::Coordinator;
 
 /// Gives an answer only if this coordinator may still act: it may have been stopped while the
@@ -18,8 +18,8 @@ pub async fn fenced(
     State(coordinator): State<Arc<Coordinator>>,
     request: Request,
     next: Next,
-) -> Result<Response, Refused> {
-    let fence = coordinator.store.fence();
+) -> Result<Response, ApiError> {
+    let fence = coordinator.journal.fence();
     let mut response = next.run(request).await;
     fence.check_now_and_then().await?;
     response.headers_mut().insert(EPOCH_HEADER, HeaderValue::from(fence.epoch()));

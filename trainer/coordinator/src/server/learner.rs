@@ -15,15 +15,15 @@ use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::supervisor::{Order, SupervisorReport};
 use serde::Deserialize;
 
-use super::error::Refused;
-use crate::batches::Wanted;
+use super::error::ApiError;
+use crate::batches::BatchRequest;
 use crate::coordinator::Coordinator;
-use crate::core::Refusal;
+use crate::core::Rejection;
 use crate::core::reports::Folder;
-use crate::journal::Checkpoint;
-use crate::store::StoreError;
+use crate::persistence::journal::Checkpoint;
+use crate::persistence::journal::shared::SharedJournalError;
+use crate::persistence::{checkpoints, exports};
 use crate::sync::{distributed, folders};
-use crate::{checkpoints, exports};
 
 /// How long an instruction is held while there is nothing to do.
 const HOLD: Duration = Duration::from_secs(20);
@@ -35,8 +35,8 @@ pub async fn supervisor(
     State(coordinator): State<Arc<Coordinator>>,
     Path(name): Path<String>,
     Json(report): Json<SupervisorReport>,
-) -> Result<Json<Order>, Refused> {
-    Ok(Json(coordinator.change(|run, now| run.supervisor(&name, report, now)).await??))
+) -> Result<Json<Order>, ApiError> {
+    Ok(Json(coordinator.run.change(|run, now| run.supervisor(&name, report, now)).await??))
 }
 
 /// Who asks for an instruction, and where it stands.
@@ -51,15 +51,17 @@ pub struct Position {
 pub async fn instructions(
     State(coordinator): State<Arc<Coordinator>>,
     Query(position): Query<Position>,
-) -> Result<Json<Instruction>, Refused> {
+) -> Result<Json<Instruction>, ApiError> {
     let asked = coordinator.clock.now();
-    let (mut run_changes, mut fleet_changes) = (coordinator.changes(), coordinator.fleet.changes());
-    coordinator.steps_begin();
+    let (mut run_changes, mut fleet_changes) =
+        (coordinator.run.changes(), coordinator.fleet.changes());
+    coordinator.recorder.steps_begin();
     loop {
         run_changes.borrow_and_update();
         fleet_changes.borrow_and_update();
         let engines = coordinator.fleet.views();
         let instruction = coordinator
+            .run
             .change(|run, now| run.instruct(position.attempt, position.step, &engines, now))
             .await??;
         let over = coordinator.clock.now().saturating_sub(asked) >= HOLD
@@ -82,9 +84,9 @@ pub async fn instructions(
 pub async fn attempt(
     State(coordinator): State<Arc<Coordinator>>,
     Path(attempt): Path<u32>,
-) -> Result<StatusCode, Refused> {
-    coordinator.store.fence().ask().await?;
-    coordinator.read(|run| run.fence(attempt)).await?;
+) -> Result<StatusCode, ApiError> {
+    coordinator.journal.fence().ask().await?;
+    coordinator.run.read(|run| run.fence(attempt)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -102,15 +104,21 @@ pub async fn batch(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Query(part): Query<Part>,
-) -> Result<Bytes, Refused> {
+) -> Result<Bytes, ApiError> {
     let fixed =
-        coordinator.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
+        coordinator.run.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
     if !fixed {
-        return Err(Refusal::Invalid(format!("the batch of step {step} is not fixed yet")).into());
+        return Err(Rejection::Invalid(format!("the batch of step {step} is not fixed yet")).into());
     }
     Ok(coordinator
         .batches
-        .get(&coordinator.config, &coordinator.store, Wanted::Training(step), part.rank, part.world)
+        .get(
+            &coordinator.config,
+            &coordinator.journal,
+            BatchRequest::Training(step),
+            part.rank,
+            part.world,
+        )
         .await?)
 }
 
@@ -119,14 +127,14 @@ pub async fn validation_data(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Query(part): Query<Part>,
-) -> Result<Bytes, Refused> {
-    coordinator.read(|run| run.fence(part.attempt)).await?;
+) -> Result<Bytes, ApiError> {
+    coordinator.run.read(|run| run.fence(part.attempt)).await?;
     Ok(coordinator
         .batches
         .get(
             &coordinator.config,
-            &coordinator.store,
-            Wanted::Validation(step),
+            &coordinator.journal,
+            BatchRequest::Validation(step),
             part.rank,
             part.world,
         )
@@ -138,14 +146,14 @@ pub async fn validation(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Json(report): Json<ValidationReport>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ApiError> {
     let measured = report.clone();
-    if coordinator.change(|run, _| run.validation_done(step, measured)).await?? {
+    if coordinator.run.change(|run, _| run.validation_done(step, measured)).await?? {
         let metrics =
             EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }
                 .with_validation(&report);
-        coordinator.record_evaluation(metrics, Vec::new()).await?;
-        coordinator.change(|run, _| run.evaluated(step)).await?;
+        coordinator.recorder.record_evaluation(metrics, Vec::<()>::new()).await?;
+        coordinator.run.change(|run, _| run.evaluated(step)).await?;
     }
     tracing::info!(step, loss = report.loss, seconds = report.seconds, "validated");
     Ok(StatusCode::NO_CONTENT)
@@ -156,17 +164,17 @@ pub async fn step(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Json(report): Json<StepReport>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ApiError> {
     if report.metrics.step != step {
-        return Err(Refusal::Invalid(format!(
+        return Err(Rejection::Invalid(format!(
             "the report of step {} was sent as step {step}",
             report.metrics.step
         ))
         .into());
     }
-    coordinator.read(|run| run.fence(report.attempt)).await?;
-    coordinator.record_step(report.metrics).await?;
-    coordinator.change(|run, _| run.step_done(report.attempt, step)).await??;
+    coordinator.run.read(|run| run.fence(report.attempt)).await?;
+    coordinator.recorder.record_step(report.metrics).await?;
+    coordinator.run.change(|run, _| run.step_done(report.attempt, step)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -175,23 +183,23 @@ pub async fn checkpoint(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Json(report): Json<CheckpointReport>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ApiError> {
     let CheckpointReport { attempt, version, path } = report;
     let run_store = coordinator.run_store.clone();
     let complete =
         tokio::task::spawn_blocking(move || checkpoints::is_complete(&run_store, version))
             .await
-            .map_err(StoreError::from)?;
+            .map_err(SharedJournalError::from)?;
     if version.step != step || !complete? {
-        return Err(Refusal::Invalid(format!(
+        return Err(Rejection::Invalid(format!(
             "no complete checkpoint of step {step} is at {}",
             path.display()
         ))
         .into());
     }
-    coordinator.change(|run, _| run.checkpoint_done(attempt, version, &path)).await??;
+    coordinator.run.change(|run, _| run.checkpoint_done(attempt, version, &path)).await??;
     coordinator
-        .store
+        .journal
         .call(move |journal| journal.put_checkpoint(&Checkpoint { version, path }))
         .await?;
     tracing::info!(%version, "a checkpoint is complete");
@@ -201,8 +209,9 @@ pub async fn checkpoint(
 
 /// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What
 /// fails is logged and tried at the next checkpoint.
-async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
+async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), ApiError> {
     let known = coordinator
+        .run
         .read(|run| Some((run.desired()?.checkpoint.keep_last, run.checkpoints().clone())))
         .await;
     let (Some((keep_last, usable)), run_store) = (known, coordinator.run_store.clone()) else {
@@ -223,7 +232,7 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
     let oldest = kept.first().map_or(0, |version| version.step);
     let in_run = kept.clone();
     coordinator
-        .store
+        .journal
         .call(move |journal| {
             let gone = journal
                 .checkpoints()?
@@ -236,20 +245,21 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), Refused> {
             journal.prune_through(oldest)
         })
         .await?;
-    if let Err(error) = coordinator.store.tidy().await {
+    if let Err(error) = coordinator.journal.tidy().await {
         tracing::warn!(error = %crate::error_line(&error), "failed to remove old samples from the bucket");
     }
-    Ok(coordinator.change(|run, _| run.set_checkpoints(in_run)).await?)
+    Ok(coordinator.run.change(|run, _| run.set_checkpoints(in_run)).await?)
 }
 
 /// `POST /v1/weights`
 pub async fn weights(
     State(coordinator): State<Arc<Coordinator>>,
     Json(ready): Json<WeightsReady>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ApiError> {
     match ready {
         WeightsReady::Disk { attempt, version, path } => {
             let folder = coordinator
+                .run
                 .change(|run, now| run.folder_ready(attempt, version, &path, now))
                 .await??;
             tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
@@ -268,11 +278,17 @@ pub async fn weights(
             tensors,
         } => {
             let transfers = coordinator
+                .run
                 .change(|run, now| run.sender_ready(attempt, version, rank, now))
                 .await??;
             let sender =
                 distributed::Sender { version, address: store_address, port: store_port, tensors };
-            distributed::start(&coordinator, &Arc::new(sender), transfers);
+            distributed::start(
+                &Arc::new(coordinator.weight_sync()),
+                &coordinator.stop,
+                &Arc::new(sender),
+                transfers,
+            );
         }
     }
     Ok(StatusCode::NO_CONTENT)
@@ -287,7 +303,7 @@ async fn prune_folders(coordinator: &Coordinator) {
 
 async fn prune_exports(coordinator: &Coordinator) {
     let Some(keep_last) =
-        coordinator.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await
+        coordinator.run.read(|run| run.desired().map(|desired| desired.checkpoint.keep_last)).await
     else {
         return;
     };

@@ -8,11 +8,11 @@
 //! ```
 
 mod auth;
-pub mod door;
 mod error;
 mod fenced;
 mod learner;
 mod operator;
+pub mod startup_gate;
 #[cfg(test)]
 mod tests;
 

@@ -8,19 +8,21 @@ use axum::http::StatusCode;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::CoordinatorStatus;
 
-use super::error::Refused;
+use super::error::ApiError;
 use crate::coordinator::Coordinator;
-use crate::store::StoreError;
+use crate::persistence::journal::shared::SharedJournalError;
 
 /// `PUT /v1/desired`
 pub async fn desired(
     State(coordinator): State<Arc<Coordinator>>,
     Json(desired): Json<Desired>,
-) -> Result<Json<CoordinatorStatus>, Refused> {
+) -> Result<Json<CoordinatorStatus>, ApiError> {
     let (engines, epoch, fence) =
-        (desired.engines.clone(), desired.epoch, coordinator.store.fence().clone());
-    tokio::task::spawn_blocking(move || fence.raise(epoch)).await.map_err(StoreError::from)??;
-    coordinator.change(|run, _| run.desire(desired)).await??;
+        (desired.engines.clone(), desired.epoch, coordinator.journal.fence().clone());
+    tokio::task::spawn_blocking(move || fence.raise(epoch))
+        .await
+        .map_err(SharedJournalError::from)??;
+    coordinator.run.change(|run, _| run.desire(desired)).await??;
     coordinator.fleet.set(&engines);
     Ok(Json(coordinator.status().await))
 }
@@ -36,6 +38,6 @@ pub async fn health() -> StatusCode {
 }
 
 /// `GET /metrics`
-pub async fn metrics(State(coordinator): State<Arc<Coordinator>>) -> Result<String, Refused> {
-    Ok(coordinator.metrics.render(&coordinator.status().await)?)
+pub async fn metrics(State(coordinator): State<Arc<Coordinator>>) -> Result<String, ApiError> {
+    Ok(coordinator.recorder.metrics.render(&coordinator.status().await)?)
 }

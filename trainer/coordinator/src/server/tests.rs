@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
-use crate::journal::{FixedBatch, Sample, VersionRun};
+use crate::persistence::journal::{FixedBatch, Sample, VersionRun};
 use crate::process;
 use crate::tokens::Token;
 
@@ -131,7 +131,7 @@ impl Server {
         };
         let samples = vec![sample(0), sample(1)];
         self.coordinator
-            .store
+            .journal
             .call(move |journal| {
                 journal.put_samples(&samples)?;
                 journal.fix_batch(&FixedBatch {
@@ -143,7 +143,7 @@ impl Server {
             })
             .await
             .unwrap();
-        self.coordinator.change(|run, _| run.batch_fixed(1)).await.unwrap();
+        self.coordinator.run.change(|run, _| run.batch_fixed(1)).await.unwrap();
     }
 }
 
@@ -254,7 +254,7 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
     let server = server.await;
     server.desire(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
-    server.coordinator.change(|run, _| run.data_opened()).await.unwrap();
+    server.coordinator.run.change(|run, _| run.data_opened()).await.unwrap();
     let (_, body) = server.get("/v1/instructions?attempt=0&step=0").await;
     assert_eq!(
         serde_json::from_slice::<Instruction>(&body).unwrap(),
@@ -280,7 +280,7 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
             .unwrap();
     assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), expected);
     assert_eq!(
-        server.coordinator.store.call(|journal| journal.evaluated_steps()).await.unwrap(),
+        server.coordinator.journal.call(|journal| journal.evaluated_steps()).await.unwrap(),
         [0].into()
     );
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use rljob_protocol::learner::{TensorInfo, Transfer};
 use rljob_protocol::sglang::{InitWeightsUpdateGroup, UpdateWeightsFromDistributed};
 use rljob_protocol::version::Version;
+use tokio_util::sync::CancellationToken;
 
-use super::{begin, book, verify_and_continue};
-use crate::coordinator::Coordinator;
+use super::{WeightSync, begin, book, verify_and_continue};
 use crate::engines::{EngineError, may_control};
 
 /// The transport of a learner on CPUs.
@@ -31,39 +31,43 @@ pub struct Sender {
 }
 
 /// Starts a sender's transfers; each books its own end.
-pub fn start(coordinator: &Arc<Coordinator>, sender: &Arc<Sender>, transfers: Vec<Transfer>) {
+pub fn start(
+    sync: &Arc<WeightSync>,
+    stop: &CancellationToken,
+    sender: &Arc<Sender>,
+    transfers: Vec<Transfer>,
+) {
     for transfer in transfers {
-        let (coordinator, sender) = (Arc::clone(coordinator), Arc::clone(sender));
+        let (sync, sender, stop) = (Arc::clone(sync), Arc::clone(sender), stop.clone());
         tokio::spawn(async move {
-            let stop = coordinator.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = receive(&coordinator, &sender, &transfer) => {}
+                () = receive(&sync, &sender, &transfer) => {}
             }
         });
     }
 }
 
-async fn receive(coordinator: &Coordinator, sender: &Sender, transfer: &Transfer) {
-    if let Some(target) = begin(coordinator, &transfer.engine, sender.version) {
-        let result = target.or_lost(update(coordinator, &target.url, sender, transfer)).await;
-        book(coordinator, &transfer.engine, sender.version, result).await;
+async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
+    if let Some(target) = begin(sync, &transfer.engine, sender.version) {
+        let result = target.or_lost(update(sync, &target.url, sender, transfer)).await;
+        book(sync, &transfer.engine, sender.version, result).await;
     }
-    if let Err(error) = coordinator.change(|run, _| run.transfer_over(transfer)).await {
+    if let Err(error) = sync.run.change(|run, _| run.transfer_over(transfer)).await {
         tracing::error!(error = %crate::error_line(&error), "failed to book the end of a transfer");
     }
 }
 
 async fn update(
-    coordinator: &Coordinator,
+    sync: &WeightSync,
     url: &str,
     sender: &Sender,
     transfer: &Transfer,
 ) -> Result<(), EngineError> {
-    let client = &coordinator.fleet.client;
-    may_control(coordinator.store.fence()).await?;
+    let client = &sync.fleet.client;
+    may_control(&sync.fence).await?;
     client.pause(url).await?;
-    may_control(coordinator.store.fence()).await?;
+    may_control(&sync.fence).await?;
     let group = InitWeightsUpdateGroup {
         master_address: sender.address.clone(),
         master_port: sender.port,
@@ -73,7 +77,7 @@ async fn update(
         backend: BACKEND.to_owned(),
     };
     client.init_group(url, &group).await?;
-    may_control(coordinator.store.fence()).await?;
+    may_control(&sync.fence).await?;
     let body = UpdateWeightsFromDistributed {
         names: sender.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
         dtypes: sender.tensors.iter().map(|tensor| tensor.dtype.clone()).collect(),
@@ -84,5 +88,5 @@ async fn update(
     };
     client.update_from_distributed(url, &body).await?;
     client.destroy_group(url, &transfer.group).await?;
-    verify_and_continue(coordinator, url, sender.version).await
+    verify_and_continue(sync, url, sender.version).await
 }

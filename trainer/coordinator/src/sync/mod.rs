@@ -9,13 +9,27 @@ pub mod disk;
 pub mod distributed;
 pub mod folders;
 
+use std::sync::Arc;
+
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
-use crate::coordinator::Coordinator;
-use crate::engines::{EngineError, may_control};
+use crate::clock::Clock;
+use crate::engines::{EngineError, Fleet, may_control};
+use crate::persistence::fence::Fence;
+use crate::recorder::Recorder;
+use crate::run_handle::RunHandle;
 
-/// A step of the sequence that failed.
+/// Handles that weight updates use.
+pub struct WeightSync {
+    pub run: RunHandle,
+    pub fleet: Arc<Fleet>,
+    pub fence: Fence,
+    pub recorder: Recorder,
+    pub clock: Clock,
+}
+
+/// A failed weight update.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to update {engine} to {version}")]
 pub struct SyncError {
@@ -45,9 +59,9 @@ impl Target {
 }
 
 /// Takes an engine out of routing for an update; answers where it is, if it is still there.
-fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<Target> {
+fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
     tracing::debug!(engine, %version, "updating an engine's weights");
-    coordinator.fleet.update(engine, |slot| {
+    sync.fleet.update(engine, |slot| {
         slot.update_begins();
         Target { url: slot.url.clone(), lost: slot.lost.clone() }
     })
@@ -55,30 +69,25 @@ fn begin(coordinator: &Coordinator, engine: &str, version: Version) -> Option<Ta
 
 /// Checks that the engine says it holds `version`, and lets it go on.
 async fn verify_and_continue(
-    coordinator: &Coordinator,
+    sync: &WeightSync,
     url: &str,
     version: Version,
 ) -> Result<(), EngineError> {
-    let client = &coordinator.fleet.client;
+    let client = &sync.fleet.client;
     let found = client.model_info(url).await?.weight_version;
     if found != version.to_string() {
         return Err(EngineError::OtherWeights { found, expected: version.to_string() });
     }
-    may_control(coordinator.store.fence()).await?;
+    may_control(&sync.fence).await?;
     client.resume(url).await
 }
 
 /// Books the end of an update.
-async fn book(
-    coordinator: &Coordinator,
-    engine: &str,
-    version: Version,
-    result: Result<(), EngineError>,
-) {
-    let now = coordinator.clock.now();
+async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<(), EngineError>) {
+    let now = sync.clock.now();
     let held = result.is_ok().then_some(version);
     let hangs = result.as_ref().is_err_and(EngineError::hangs);
-    coordinator.fleet.update(engine, |slot| {
+    sync.fleet.update(engine, |slot| {
         slot.update_ends(held, now);
         if hangs {
             slot.hangs(now);
@@ -87,12 +96,14 @@ async fn book(
     match result {
         Ok(()) => {
             tracing::info!(engine, %version, "updated an engine's weights");
-            coordinator.weights_arrived(version).await;
+            if let Some(issued) = sync.run.read(|run| run.publication_issued(version)).await {
+                sync.recorder.weights_arrived(version, issued);
+            }
         }
         Err(source) => {
             let error = SyncError { engine: engine.to_owned(), version, source };
             tracing::warn!(error = %crate::error_line(&error), "an engine stays out of routing");
-            coordinator.event("EngineUpdateFailed", serde_json::json!({"engine": engine, "version": version, "error": crate::error_line(&error)})).await;
+            sync.recorder.event("EngineUpdateFailed", serde_json::json!({"engine": engine, "version": version, "error": crate::error_line(&error)})).await;
         }
     }
 }

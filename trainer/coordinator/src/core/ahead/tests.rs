@@ -9,7 +9,6 @@ use rljob_protocol::desired::{CheckpointPolicy, Desired};
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::version::Version;
 
-use super::Sampling;
 use crate::core::admission::Admission;
 use crate::core::instruct::EngineView;
 use crate::core::tests::{
@@ -54,7 +53,7 @@ fn published_on_the_way(run: &mut Run, steps: u32, now: Now) -> (Vec<Version>, I
 #[test]
 fn sampling_runs_ahead_of_training_and_publication_waits_for_no_rollout() {
     let mut run = ahead(1, 1, Facts { evaluated: BTreeSet::from([0, 3]), ..Facts::default() });
-    assert_eq!(run.sampling(), Some(Sampling { through: 2, only: None }));
+    assert_eq!((run.sampling_work(), run.sampling_limit()), (Work::RolloutAhead, 2));
     assert_eq!(
         published_on_the_way(&mut run, 0, at(2)),
         (vec![version(0, 0)], Instruction::Wait),
@@ -63,9 +62,9 @@ fn sampling_runs_ahead_of_training_and_publication_waits_for_no_rollout() {
     run.batch_fixed(1);
     assert_eq!(published_on_the_way(&mut run, 0, at(2)), (vec![], Instruction::Train { step: 1 }));
     run.batch_fixed(2);
-    assert_eq!(run.sampling(), None, "everything admitted is there");
+    assert_eq!(run.sampling_work(), Work::None, "everything admitted is there");
     run.step_done(0, 1).unwrap();
-    assert_eq!(run.sampling(), Some(Sampling { through: 3, only: None }));
+    assert_eq!((run.sampling_work(), run.sampling_limit()), (Work::RolloutAhead, 3));
     assert_eq!(
         published_on_the_way(&mut run, 1, at(2)),
         (vec![version(1, 0)], Instruction::Train { step: 2 })
@@ -103,7 +102,7 @@ fn rollouts_go_on_while_learners_are_restarted_and_a_replay_publishes_at_its_end
         Facts { last_step: 2, fixed_step: 2, evaluated: BTreeSet::from([0]), ..Facts::default() };
     let mut run = ahead(1, 1, facts);
     restart(&mut run, 0);
-    assert_eq!(run.sampling(), Some(Sampling { through: 4, only: None }));
+    assert_eq!((run.sampling_work(), run.sampling_limit()), (Work::RolloutAhead, 4));
     run.tick(at(70));
     for (name, instance) in [("t-0", "a"), ("t-1", "b")] {
         tell(&mut run, name, running(instance, 1), at(70));
@@ -154,7 +153,7 @@ fn a_run_that_samples_ahead_evaluates_its_last_weights_before_it_ends() {
         exported_step: 0,
     };
     let mut run = ahead(1, 1, facts);
-    assert_eq!(run.sampling(), None);
+    assert_eq!(run.sampling_work(), Work::None);
     assert_eq!(published_on_the_way(&mut run, 4, at(2)), (vec![version(4, 0)], Instruction::Wait));
     assert_eq!(run.work(), Work::Evaluate(version(4, 0)));
     run.evaluated(4);

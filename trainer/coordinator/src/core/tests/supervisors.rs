@@ -4,12 +4,12 @@ use rljob_protocol::status::Phase;
 use rljob_protocol::supervisor::Order;
 
 use super::{at, desired, exited, group, report, running, settings, started, tell};
-use crate::core::{Facts, Record, Refusal, Run};
+use crate::core::{Facts, Record, Rejection, Run};
 
 #[test]
 fn nobody_is_lost_for_a_silence_in_which_the_coordinator_could_not_listen() {
     let mut run = started();
-    run.heard_nobody_for(at(100));
+    run.extend_deadlines(at(100));
     tell(&mut run, "t-0", running("a", 0), at(105));
     assert_eq!(tell(&mut run, "t-1", running("b", 0), at(106)), group(0, 1, None));
     tell(&mut run, "t-0", running("a", 0), at(117));
@@ -34,7 +34,7 @@ fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
 fn a_supervisor_that_started_before_another_of_its_name_is_refused_while_that_is_heard() {
     let mut run = started();
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
-    let refused = Err(Refusal::Replaced("t-0".to_owned()));
+    let refused = Err(Rejection::Replaced("t-0".to_owned()));
     assert_eq!(run.supervisor("t-0", running("a", 0), at(2)), refused);
     tell(&mut run, "t-1", exited("b", 0, 137), at(2));
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
@@ -63,7 +63,7 @@ fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_
         next.desire(desired()).unwrap();
         next
     };
-    let refused = Err(Refusal::Replaced("t-0".to_owned()));
+    let refused = Err(Rejection::Replaced("t-0".to_owned()));
     let mut old_first = next();
     assert_eq!(
         old_first.supervisor("t-0", running("a", 0), at(1)),

@@ -4,7 +4,7 @@ use rljob_protocol::learner::{Instruction, ValidationReport};
 
 use super::{ask, at, settings, started_with, version};
 use crate::core::work::Work;
-use crate::core::{Facts, Refusal, Run, Settings};
+use crate::core::{Facts, Rejection, Run, Settings};
 
 const REPORT: ValidationReport =
     ValidationReport { attempt: 0, loss: 2.5, tokens: 40, sequences: 10, seconds: 1.0 };
@@ -30,11 +30,11 @@ fn validation_comes_before_the_first_batch_and_every_n_steps_and_waits_for_the_d
     assert_eq!(ask(&mut run, 0, 0), Instruction::Validate { step: 0 });
     assert_eq!(
         run.validation_done(1, REPORT),
-        Err(Refusal::Invalid("no validation after 1 steps was asked for".to_owned()))
+        Err(Rejection::Invalid("no validation after 1 steps was asked for".to_owned()))
     );
     assert_eq!(
         run.validation_done(0, ValidationReport { attempt: 1, ..REPORT }),
-        Err(Refusal::Fenced { what: "attempt", sent: 1, current: 0 })
+        Err(Rejection::Fenced { what: "attempt", sent: 1, current: 0 })
     );
     assert_eq!(run.validation_done(0, REPORT), Ok(true), "there is nothing else to the evaluation");
     assert_eq!(

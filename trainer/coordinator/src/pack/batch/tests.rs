@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{SampleError, from_prompts, from_samples};
 use crate::data::Prompt;
-use crate::journal::Sample;
 use crate::pack::TrainSample;
+use crate::persistence::journal::Sample;
 
 fn sample(position: u64, index: u32) -> Sample {
     Sample {

@@ -60,7 +60,7 @@ fn sampling_ahead_fills_every_admitted_step() {
 }
 
 #[test]
-fn a_group_that_teaches_nothing_is_replaced_by_the_next_position() {
+fn a_group_that_has_zero_reward_variance_is_replaced_by_the_next_position() {
     let mut ledger = Ledger::new(RULE, 2, 0, 0);
     admitted(&mut ledger, 1);
     ledger.finish(1, EQUAL);

@@ -5,15 +5,12 @@
 //! from the journal, when a coordinator starts on another machine.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
 use rljob_storage::{Bucket, RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
-
-use crate::coordinator::Coordinator;
 
 const FILES: [&str; 4] = [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE];
 /// Between two looks.
@@ -41,8 +38,8 @@ pub fn fetch(run_store: &RunStore, run_directory: &Path) -> Result<(), StorageEr
 }
 
 /// Copies what has grown until `stop`, and everything then.
-pub async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
-    let RunStore::Bucket(bucket) = coordinator.run_store.clone() else { return };
+pub async fn run(run_store: RunStore, run_directory: PathBuf, stop: CancellationToken) {
+    let RunStore::Bucket(bucket) = run_store else { return };
     let mut copied = BTreeMap::new();
     let mut last = false;
     while !last {
@@ -50,8 +47,7 @@ pub async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
             () = stop.cancelled() => last = true,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let (bucket, directory, before) =
-            (bucket.clone(), coordinator.config.run_directory.clone(), copied.clone());
+        let (bucket, directory, before) = (bucket.clone(), run_directory.clone(), copied.clone());
         if let Ok(now) =
             tokio::task::spawn_blocking(move || copy(&bucket, &directory, before, last)).await
         {

@@ -26,6 +26,7 @@ mod parts;
 mod progress;
 mod records;
 mod samples;
+pub mod shared;
 
 use rusqlite::Connection;
 

@@ -12,7 +12,7 @@ use rljob_protocol::desired::Desired;
 use rljob_protocol::status::CoordinatorStatus;
 use tokio::sync::watch;
 
-use super::error::Refused;
+use super::error::ApiError;
 use super::{MAX_BODY, auth, operator};
 use crate::coordinator::Coordinator;
 use crate::tokens::Token;
@@ -22,18 +22,18 @@ const HOLD: Duration = Duration::from_secs(4);
 
 /// The two sides of the wait.
 #[derive(Clone)]
-pub struct Door {
+pub struct StartupGate {
     asked: watch::Sender<Option<u64>>,
     opened: watch::Sender<Option<Arc<Coordinator>>>,
 }
 
-impl Default for Door {
+impl Default for StartupGate {
     fn default() -> Self {
         Self { asked: watch::channel(None).0, opened: watch::channel(None).0 }
     }
 }
 
-impl Door {
+impl StartupGate {
     /// The routes until the run is open: `GET /healthz`, `PUT /v1/desired`.
     pub fn router(&self, operator: Token) -> Router {
         let desired =
@@ -41,7 +41,7 @@ impl Door {
         let routes =
             Router::new().route("/healthz", get(operator::health)).route("/v1/desired", desired);
         routes
-            .fallback(async || Refused::Closed)
+            .fallback(async || ApiError::Closed)
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(self.clone())
     }
@@ -60,12 +60,12 @@ impl Door {
 }
 
 async fn desired(
-    State(door): State<Door>,
+    State(gate): State<StartupGate>,
     Json(desired): Json<Desired>,
-) -> Result<Json<CoordinatorStatus>, Refused> {
-    let mut opened = door.opened.subscribe();
-    door.asked.send_replace(Some(desired.epoch));
+) -> Result<Json<CoordinatorStatus>, ApiError> {
+    let mut opened = gate.opened.subscribe();
+    gate.asked.send_replace(Some(desired.epoch));
     let waited = tokio::time::timeout(HOLD, opened.wait_for(Option::is_some)).await;
     let coordinator = waited.ok().and_then(Result::ok).and_then(|opened| opened.clone());
-    operator::desired(State(coordinator.ok_or(Refused::Closed)?), Json(desired)).await
+    operator::desired(State(coordinator.ok_or(ApiError::Closed)?), Json(desired)).await
 }

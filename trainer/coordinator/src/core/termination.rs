@@ -7,12 +7,12 @@ use super::{Run, Stage};
 
 impl Run {
     /// Whether a pod of the group that runs is told to end.
-    pub(super) fn leaving(&self) -> bool {
-        matches!(&self.record.stage, Stage::Running(layout) if !self.record.exported && self.any_leaves(layout))
+    pub(super) fn terminating_member(&self) -> bool {
+        matches!(&self.record.stage, Stage::Running(layout) if !self.record.exported && self.any_terminating(layout))
     }
 
     /// Whether a pod of this group is told to end.
-    pub(super) fn any_leaves(&self, layout: &Layout) -> bool {
+    pub(super) fn any_terminating(&self, layout: &Layout) -> bool {
         let report = |name: &str| self.supervisors.get(name).filter(|report| report.terminating);
         layout.members.iter().any(|member| {
             report(&member.name).is_some_and(|report| report.instance == member.instance)

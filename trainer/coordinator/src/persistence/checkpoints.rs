@@ -36,7 +36,7 @@ pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, Stora
 
 /// A complete checkpoint that is not what its manifest says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RejectedCheckpoint {
     /// Which.
     pub version: Version,
     /// What is wrong with it.
@@ -49,7 +49,7 @@ pub struct Found {
     /// Complete, and the newest of them is what its manifest says.
     pub usable: BTreeSet<Version>,
     /// Newer ones that are not, and were not refused before.
-    pub refused: Vec<Refused>,
+    pub rejected: Vec<RejectedCheckpoint>,
 }
 
 /// Verifies checkpoints, each once as long as it keeps its manifest: reading one of a large model
@@ -63,9 +63,9 @@ impl Verifier {
     ///
     /// # Errors
     /// They cannot be listed, or the server of a bucket is away: then nothing is known of them, and
-    /// nothing is refused.
+    /// nothing is rejected.
     pub fn usable(&mut self, run_store: &RunStore) -> Result<Found, StorageError> {
-        let mut found = Found { usable: complete(run_store)?, refused: Vec::new() };
+        let mut found = Found { usable: complete(run_store)?, rejected: Vec::new() };
         while let Some(&version) = found.usable.last() {
             let manifest = read_manifest(run_store, version)?;
             let known =
@@ -79,7 +79,7 @@ impl Verifier {
                     None => Some(format!("{MANIFEST} is not understood")),
                 };
                 let good = detail.is_none();
-                found.refused.extend(detail.map(|detail| Refused { version, detail }));
+                found.rejected.extend(detail.map(|detail| RejectedCheckpoint { version, detail }));
                 self.0.insert(version, (manifest, good));
                 if good {
                     break;
@@ -139,7 +139,7 @@ fn verify_file(
 }
 
 /// Removes what the policy does not keep: of the complete ones that are `usable` all but the newest
-/// `keep_last`; of the others, torn or refused, those of attempts before `attempt`, which nobody
+/// `keep_last`; of the others, torn or rejected, those of attempts before `attempt`, which nobody
 /// writes any more. Answers the kept ones. Blocks.
 pub fn prune(
     run_store: &RunStore,
@@ -188,7 +188,7 @@ mod tests {
     use rljob_tests::S3;
 
     use super::*;
-    use crate::mirror::tests::bucket;
+    use crate::persistence::mirror::tests::bucket;
 
     fn run_store(run: &tempfile::TempDir) -> RunStore {
         RunStore::Folder(run.path().to_owned())
@@ -227,7 +227,7 @@ mod tests {
         let mut verifier = Verifier::default();
         assert_eq!(
             verifier.usable(&run_store(&run)).ok(),
-            Some(Found { usable: [2, 4, 6, 8].map(version).into(), refused: vec![] })
+            Some(Found { usable: [2, 4, 6, 8].map(version).into(), rejected: vec![] })
         );
 
         std::fs::write(altered.join("rank-0.safetensors"), b"y").unwrap();
@@ -237,12 +237,12 @@ mod tests {
         let found = verifier.usable(&run_store(&run)).unwrap();
         assert_eq!(found.usable, [version(2)].into());
         let details: Vec<(u32, String)> = found
-            .refused
+            .rejected
             .into_iter()
-            .map(|refused| {
+            .map(|rejected| {
                 (
-                    refused.version.step,
-                    refused.detail.replace(&run.path().display().to_string(), ""),
+                    rejected.version.step,
+                    rejected.detail.replace(&run.path().display().to_string(), ""),
                 )
             })
             .collect();
@@ -258,7 +258,7 @@ mod tests {
         );
         assert_eq!(
             verifier.usable(&run_store(&run)).ok(),
-            Some(Found { usable: [version(2)].into(), refused: vec![] }),
+            Some(Found { usable: [version(2)].into(), rejected: vec![] }),
             "what was refused is not read again"
         );
     }
@@ -286,7 +286,7 @@ mod tests {
         let found = verifier.usable(&run_store).unwrap();
         let place = |step| format!("`{}`", run_store.place(&object(step, "rank-0.safetensors")));
         let details: Vec<String> =
-            found.refused.iter().map(|refused| refused.detail.clone()).collect();
+            found.rejected.iter().map(|rejected| rejected.detail.clone()).collect();
         assert_eq!(
             details[..2],
             [format!("{} is missing", place(8)), format!("{} has 0 bytes, expected 1", place(6))]
@@ -295,7 +295,7 @@ mod tests {
             details[2].starts_with(&format!("{} was altered: its SHA-256 is ", place(4))),
             "{details:?}"
         );
-        assert_eq!((found.usable.len(), found.refused.len()), (1, 3));
+        assert_eq!((found.usable.len(), found.rejected.len()), (1, 3));
 
         assert_eq!(
             prune(&run_store, &found.usable, 2, 1).unwrap(),

@@ -9,8 +9,8 @@ use rljob_protocol::supervisor::Restore;
 use rljob_storage::{RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoints;
-use crate::store::{Store, StoreError};
+use crate::persistence::checkpoints;
+use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 
 /// The choice in the journal.
 const KEY: &str = "restoreFrom";
@@ -33,7 +33,7 @@ pub enum RestoreError {
     Storage(#[from] StorageError),
     /// The journal.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] SharedJournalError),
     /// The choice in the journal.
     #[error("failed to understand what the journal says of checkpoint.restoreFrom")]
     Journal(#[from] serde_json::Error),
@@ -54,7 +54,7 @@ struct Choice {
 /// See [`RestoreError`].
 pub async fn choose(
     config: &RunConfig,
-    store: &Store,
+    store: &SharedJournal,
     has_own: bool,
 ) -> Result<Option<Restore>, RestoreError> {
     let Some(from) = config.spec.checkpoint.restore_from.clone() else { return Ok(None) };
@@ -88,7 +88,7 @@ async fn newest(config: &RunConfig, job: &str) -> Result<Restore, RestoreError> 
     let run_store = RunStore::at(&place, config.bucket.as_ref())?;
     let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&run_store))
         .await
-        .map_err(StoreError::from)??;
+        .map_err(SharedJournalError::from)??;
     let none = || RestoreError::None { job: job.to_owned(), place: place.display().to_string() };
     let version = *listed.last().ok_or_else(none)?;
     Ok(Restore { version, path: place.join(checkpoints::folder(version)) })

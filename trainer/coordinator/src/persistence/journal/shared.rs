@@ -1,44 +1,41 @@
-//! The journal for asynchronous callers: one at a time, on threads that may block. What a replaced
-//! coordinator asks of it is not answered.
+//! Shared journal for asynchronous callers: serializes calls on blocking threads, saves them to the
+//! bucket's copy and rejects those of a superseded coordinator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::fence::{Fence, FenceError};
-use crate::journal::{Journal, JournalError};
-use crate::mirror::{Mirror, MirrorError};
+use super::{Journal, JournalError};
+use crate::persistence::fence::{Fence, FenceError};
+use crate::persistence::mirror::{Mirror, MirrorError};
 
-/// A journal call that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The journal said no.
+pub enum SharedJournalError {
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal's copy in the bucket could not be written.
     #[error(transparent)]
     Mirror(#[from] MirrorError),
-    /// Another coordinator was started in this one's place; or it cannot be told.
+    /// This coordinator was superseded, or the fence cannot be read.
     #[error(transparent)]
     Fenced(#[from] FenceError),
-    /// The thread ended before its call did: the process is shutting down.
-    #[error("the journal call was given up")]
-    GivenUp(#[from] tokio::task::JoinError),
+    /// The process is shutting down.
+    #[error("the journal call was cancelled")]
+    Cancelled(#[from] tokio::task::JoinError),
 }
 
-/// A shared journal. Clones are the same one.
+/// A shared journal. Clones refer to the same journal.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct SharedJournal {
     journal: Arc<Mutex<Journal>>,
     mirror: Option<Arc<Mirror>>,
     fence: Fence,
 }
 
-impl Store {
+impl SharedJournal {
     /// Shares the journal of a claimed run directory.
     pub fn new(journal: Journal, fence: Fence) -> Self {
         Self { journal: Arc::new(Mutex::new(journal)), mirror: None, fence }
     }
 
-    /// Shares a journal that is kept in a bucket.
+    /// Shares a journal with a copy in a bucket.
     pub fn mirrored(journal: Journal, mirror: Mirror, fence: Fence) -> Self {
         Self { mirror: Some(Arc::new(mirror)), ..Self::new(journal, fence) }
     }
@@ -51,35 +48,34 @@ impl Store {
         }
     }
 
-    /// Removes what the journal's copy has no use for any more.
-    pub async fn tidy(&self) -> Result<(), StoreError> {
+    /// Removes objects of the bucket that the journal no longer needs.
+    pub async fn tidy(&self) -> Result<(), SharedJournalError> {
         let (journal, Some(mirror)) = (Arc::clone(&self.journal), self.mirror.clone()) else {
             return Ok(());
         };
         Ok(tokio::task::spawn_blocking(move || mirror.tidy(&journal)).await??)
     }
 
-    /// The claim.
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
 
-    /// Makes one call. What it wrote is on the disk, or in the bucket but for samples of no batch,
-    /// when this returns, and this coordinator was not replaced before it was.
-    pub async fn call<T, F>(&self, call: F) -> Result<T, StoreError>
+    /// Runs one call. When this returns, its writes are on disk (in a bucket: except samples of no
+    /// batch), and this coordinator was not superseded before they were.
+    pub async fn call<T, F>(&self, call: F) -> Result<T, SharedJournalError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Journal) -> Result<T, JournalError> + Send + 'static,
     {
-        let store = self.clone();
-        tokio::task::spawn_blocking(move || store.call_blocking(call)).await?
+        let journal = self.clone();
+        tokio::task::spawn_blocking(move || journal.call_blocking(call)).await?
     }
 
-    /// [`Self::call`] from where it may block.
+    /// [`Self::call`] for blocking threads.
     pub fn call_blocking<T>(
         &self,
         call: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, SharedJournalError> {
         let (result, changed) = {
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
             let result = call(&mut journal)?;

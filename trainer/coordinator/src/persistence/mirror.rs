@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::journal::{Journal, JournalError};
+use crate::persistence::journal::{Journal, JournalError};
 
 /// Folder of the log.
 const LOG: &str = "journal/log";

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::core::{Record, record};
-use crate::journal::{Journal, JournalError};
+use crate::persistence::journal::{Journal, JournalError};
 
 const FILE: &str = "identity.json";
 
@@ -148,7 +148,7 @@ mod tests {
     use super::{Identity, renew};
     use crate::core::record::KEY;
     use crate::core::{Record, Stage};
-    use crate::journal::Journal;
+    use crate::persistence::journal::Journal;
 
     fn identity(uid: &str) -> Identity {
         Identity {

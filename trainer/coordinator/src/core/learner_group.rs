@@ -21,7 +21,7 @@ use rljob_protocol::version::Version;
 
 use super::record::{Layout, Member};
 use super::supervisors::{self, Standing};
-use super::{Now, Refusal, Run, Stage, backoff};
+use super::{Now, Rejection, Run, Stage, backoff};
 
 /// Reason of a failure of the learners that no restart mends: their model or checkpoint.
 pub const LEARNER_INPUT: &str = "LearnerInput";
@@ -33,7 +33,7 @@ impl Run {
         name: &str,
         report: SupervisorReport,
         now: Now,
-    ) -> Result<Order, Refusal> {
+    ) -> Result<Order, Rejection> {
         let failure =
             failure_of(name, &report).filter(|_| report.attempt == Some(self.record.attempt));
         let known = match &self.record.stage {
@@ -43,7 +43,7 @@ impl Run {
             _ => None,
         };
         if !self.supervisors.report(name, report, known, self.since, now) {
-            return Err(Refusal::Replaced(name.to_owned()));
+            return Err(Rejection::Replaced(name.to_owned()));
         }
         if let Some(failure) = failure {
             self.learner_failed(name, failure);
@@ -59,7 +59,9 @@ impl Run {
             Stage::Forming { .. } => self.form(now),
             Stage::Running(layout) => self.watch(layout, now),
             Stage::Stopping { layout, lost, .. } => self.settle(&layout, lost, now),
-            Stage::Drained if !self.draining() && self.desired.is_some() => self.begin_anew(false),
+            Stage::Drained if !self.draining() && self.desired.is_some() => {
+                self.start_new_attempt(false)
+            }
             Stage::Drained | Stage::Finished | Stage::Failed => {}
         }
     }
@@ -201,14 +203,14 @@ impl Run {
         } else if exited && self.draining() {
             self.record.stage = Stage::Drained;
         } else if exited {
-            self.begin_anew(false);
+            self.start_new_attempt(false);
         }
     }
 
     fn settle(&mut self, layout: &Layout, lost_before: bool, now: Now) {
         let standings = self.standings(layout, now);
         let lost_now =
-            lost_before || standings.contains(&Standing::Lost) || self.any_leaves(layout);
+            lost_before || standings.contains(&Standing::Lost) || self.any_terminating(layout);
         if let Stage::Stopping { lost, .. } = &mut self.record.stage {
             *lost = lost_now;
         }
@@ -238,12 +240,12 @@ impl Run {
             }
             self.record.restarts += u32::from(counted);
             let draw = backoff::draw(self.incarnation, self.record.attempt);
-            self.backoff_until = self
-                .restart_policy()
-                .map(|policy| now + backoff::wait(policy, self.record.restarts_in_vain, draw));
-            self.record.restarts_in_vain += 1;
+            self.backoff_until = self.restart_policy().map(|policy| {
+                now + backoff::wait(policy, self.record.restarts_without_progress, draw)
+            });
+            self.record.restarts_without_progress += 1;
         }
-        self.begin_anew(true);
+        self.start_new_attempt(true);
     }
 
     /// What the first rule that matches says, named in the failure's message; without one, input
@@ -266,7 +268,7 @@ impl Run {
         self.desired.as_ref().map(|desired| &desired.restart)
     }
 
-    fn begin_anew(&mut self, restarting: bool) {
+    fn start_new_attempt(&mut self, restarting: bool) {
         self.record.attempt += 1;
         self.verified = self.facts.checkpoints.is_empty();
         self.record.stage =

@@ -15,7 +15,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Journal, Mirror, MirrorError, WHOLE_EVERY};
-use crate::journal::{FixedBatch, Sample, VersionRun};
+use crate::persistence::journal::{FixedBatch, Sample, VersionRun};
 
 const LOG: &str = "lab/job/journal/log/";
 const SAMPLES: &str = "lab/job/journal/samples/";

@@ -22,7 +22,7 @@ use rljob_crds::names::JOURNAL_FILE;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::journal::{JournalError, copy};
+use crate::persistence::journal::{JournalError, copy};
 
 const FILE: &str = "fence.json";
 /// An answer that commits nothing may rest on a check that is so old.
@@ -277,8 +277,8 @@ fn forget(directory: &Path, journal: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::{Fence, FenceError};
-    use crate::journal::Journal;
-    use crate::store::{Store, StoreError};
+    use crate::persistence::journal::Journal;
+    use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
     use serde_json::json;
 
     fn replaced(result: Result<(), FenceError>) -> String {
@@ -290,8 +290,9 @@ mod tests {
     async fn what_a_replaced_coordinator_writes_changes_nothing_and_what_it_answered_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let claim = |epoch| Fence::claim(directory.path(), "u", epoch, epoch + 100).unwrap();
-        let open =
-            |fence: &Fence| Store::new(Journal::open(&fence.journal()).unwrap(), fence.clone());
+        let open = |fence: &Fence| {
+            SharedJournal::new(Journal::open(&fence.journal()).unwrap(), fence.clone())
+        };
         let old = claim(1);
         let old_journal = open(&old);
         old_journal.call(|journal| journal.put_state("told", &json!(1))).await.unwrap();
@@ -301,7 +302,10 @@ mod tests {
         let refused =
             old_journal.call(|journal| journal.put_state("told", &json!(2))).await.unwrap_err();
         assert!(
-            matches!(refused, StoreError::Fenced(FenceError::Replaced { own: 1, epoch: 2, .. })),
+            matches!(
+                refused,
+                SharedJournalError::Fenced(FenceError::Replaced { own: 1, epoch: 2, .. })
+            ),
             "{refused:?}"
         );
         old.lost().await;

@@ -1,0 +1,17 @@
+//! Durable state of a run: the journal and its copy in a bucket, fencing, checkpoints and exports.
+//!
+//! ```text
+//!  SharedJournal ─▶ journal (SQLite) ─▶ mirror (bucket)
+//!        └────────▶ fence: rejects calls of a superseded coordinator
+//!  identity    owner of the run store        copies       JSONL files in the bucket
+//!  restore     checkpoint of another run     checkpoints, exports    verification, retention
+//! ```
+
+pub mod checkpoints;
+pub mod copies;
+pub mod exports;
+pub mod fence;
+pub mod identity;
+pub mod journal;
+pub mod mirror;
+pub mod restore;

@@ -1,0 +1,181 @@
+//! Records of steps and evaluations: completes the learners' metrics, then writes them to the
+//! journal, the JSONL files and Prometheus.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::version::Version;
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::core::Now;
+use crate::files::Files;
+use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
+use crate::persistence::journal::{Event, Sample};
+use crate::telemetry::Metrics;
+
+/// Steps whose rollout times are kept; above the largest `rollout.maxStaleness`.
+const STEPS_KEPT: u32 = 100;
+
+/// The recorder of a run. Clones share their state.
+#[derive(Clone)]
+pub struct Recorder {
+    /// Prometheus metrics.
+    pub metrics: Metrics,
+    /// JSONL files.
+    pub files: Files,
+    journal: SharedJournal,
+    clock: Clock,
+    newest: Arc<Mutex<Newest>>,
+}
+
+/// The newest metrics, and the timings that the coordinator adds to those of the learners.
+#[derive(Debug, Default)]
+struct Newest {
+    metrics: Option<StepMetrics>,
+    evaluation: Option<EvaluationMetrics>,
+    /// End of the previous step.
+    step_ended: Option<Now>,
+    /// Seconds of rollouts by step.
+    rollout_seconds: BTreeMap<u32, f64>,
+    /// Seconds of the weight sync before a step's rollouts, by step.
+    sync_seconds: BTreeMap<u32, f64>,
+}
+
+impl Recorder {
+    /// A recorder that continues after `newest`, the last metrics in the journal.
+    pub fn new(
+        journal: SharedJournal,
+        files: Files,
+        metrics: Metrics,
+        clock: Clock,
+        newest: (Option<StepMetrics>, Option<EvaluationMetrics>),
+    ) -> Self {
+        let (step, evaluation) = newest;
+        let newest = Newest { metrics: step, evaluation, ..Newest::default() };
+        Self { metrics, files, journal, clock, newest: Arc::new(Mutex::new(newest)) }
+    }
+
+    /// Metrics of the newest step and of the newest evaluation.
+    pub fn newest_metrics(&self) -> (Option<StepMetrics>, Option<EvaluationMetrics>) {
+        let newest = self.newest();
+        (newest.metrics.clone(), newest.evaluation.clone())
+    }
+
+    /// Adds to the audit trail. A failure is only logged.
+    pub async fn event(&self, kind: &str, detail: serde_json::Value) {
+        let event = Event { at: Timestamp::now(), kind: kind.to_owned(), detail };
+        if let Err(error) = self.journal.call(move |journal| journal.put_event(&event)).await {
+            tracing::warn!(error = %crate::error_line(&error), "failed to record an event");
+        }
+    }
+
+    /// An engine holds `version`, whose publication was issued at `issued`. The first engine ends
+    /// the sync time of the step.
+    pub fn weights_arrived(&self, version: Version, issued: Now) {
+        let seconds = self.clock.now().saturating_sub(issued).as_secs_f64();
+        let mut newest = self.newest();
+        newest.sync_seconds.entry(version.step + 1).or_insert(seconds);
+        newest.sync_seconds.retain(|step, _| *step > version.step);
+    }
+
+    /// The rollouts of `step` that began at `began` are done.
+    pub fn rollouts_done(&self, step: u32, began: Option<Now>) {
+        let mut newest = self.newest();
+        newest.rollout_seconds.retain(|other, _| other.abs_diff(step) < STEPS_KEPT);
+        if let Some(began) = began {
+            let seconds = self.clock.now().saturating_sub(began).as_secs_f64();
+            newest.rollout_seconds.insert(step, seconds);
+        }
+    }
+
+    /// Starts the clock of the first step.
+    pub fn steps_begin(&self) {
+        self.newest().step_ended.get_or_insert(self.clock.now());
+    }
+
+    /// Completes the learners' metrics of a step, records them once and appends them to
+    /// `metrics.jsonl`.
+    pub async fn record_step(&self, mut metrics: StepMetrics) -> Result<(), SharedJournalError> {
+        let step = metrics.step;
+        // A replayed step with pruned samples is not recorded: its first report is kept.
+        let samples =
+            self.journal.call(move |journal| journal.samples(step)).await.unwrap_or_default();
+        let (dropped_groups, stale_samples) =
+            self.journal.call(move |journal| journal.left_out(step)).await?;
+        metrics.staleness = staleness_histogram(step, &samples);
+        (metrics.dropped_groups, metrics.stale_samples) = (dropped_groups, stale_samples);
+        metrics.reward = mean(&samples, |sample| sample.reward);
+        metrics.completion_tokens = mean(&samples, |sample| sample.completion_tokens.len() as f64);
+        self.add_timings(&mut metrics);
+        let (files, recorded) = (self.files.clone(), metrics.clone());
+        let new = self.journal.call(move |journal| {
+            let new = journal.report_step(&recorded)?;
+            if new {
+                files.append_metrics(&recorded);
+            }
+            Ok(new)
+        });
+        if new.await? {
+            self.newest().metrics = Some(metrics);
+        }
+        Ok(())
+    }
+
+    fn add_timings(&self, metrics: &mut StepMetrics) {
+        let now = self.clock.now();
+        let mut newest = self.newest();
+        metrics.rollout_seconds = newest.rollout_seconds.remove(&metrics.step);
+        metrics.sync_seconds = newest.sync_seconds.remove(&metrics.step);
+        let seconds = newest
+            .step_ended
+            .map_or(metrics.train_seconds, |ended| now.saturating_sub(ended).as_secs_f64());
+        metrics.tokens_per_second =
+            if seconds > 0.0 { metrics.tokens as f64 / seconds } else { 0.0 };
+        newest.step_ended = Some(now);
+        self.metrics.step_done(metrics, seconds);
+    }
+
+    /// Records an evaluation once and appends it to `evaluations.jsonl`, and `samples` to
+    /// `evaluation-samples.jsonl`.
+    pub async fn record_evaluation<T: Serialize + Send + 'static>(
+        &self,
+        metrics: EvaluationMetrics,
+        samples: Vec<T>,
+    ) -> Result<(), SharedJournalError> {
+        let (files, recorded) = (self.files.clone(), metrics.clone());
+        let done = self.journal.call(move |journal| {
+            // Samples are written first: the journal does not hold them, and a crash before the
+            // journal write repeats the evaluation.
+            files.append_evaluation_samples(recorded.step, &samples);
+            if journal.put_evaluation(&recorded)? {
+                files.append_evaluation(&recorded);
+            }
+            Ok(())
+        });
+        done.await?;
+        self.newest().evaluation = Some(metrics);
+        Ok(())
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `None` without samples.
+fn mean(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> Option<f64> {
+    (!samples.is_empty()).then(|| samples.iter().map(value).sum::<f64>() / samples.len() as f64)
+}
+
+/// Number of samples by staleness: steps done by the learners since the oldest weights that sampled
+/// any of the sample's tokens.
+fn staleness_histogram(step: u32, samples: &[Sample]) -> BTreeMap<u32, u32> {
+    let mut histogram = BTreeMap::new();
+    for oldest in samples.iter().filter_map(Sample::oldest) {
+        *histogram.entry(step.saturating_sub(1).saturating_sub(oldest)).or_default() += 1;
+    }
+    histogram
+}

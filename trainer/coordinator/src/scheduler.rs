@@ -1,0 +1,255 @@
+//! Scheduler: advances the state machine with time and runs the work that it asks for.
+//!
+//! ```text
+//!  tick   every 250 ms: verified checkpoints ─▶ run.tick(now)
+//!  work   input ─▶ on every change of the run: blocking work (evaluation, supervised batch)
+//!                                              sampling (rollouts), beside it
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rljob_protocol::status::LearnerFailure;
+use rljob_protocol::version::Version;
+use rljob_storage::StorageError;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::coordinator::Coordinator;
+use crate::core::Run;
+use crate::core::work::Work;
+use crate::data::Dataset;
+use crate::input::{self, Input};
+use crate::persistence::checkpoints::Verifier;
+use crate::persistence::journal::FixedBatch;
+use crate::work_error::WorkError;
+
+/// Interval between two ticks of the run.
+const TICK: Duration = Duration::from_millis(250);
+/// Delay before failed work is retried.
+const RETRY: Duration = Duration::from_secs(1);
+/// Failure reason of unusable input.
+pub const INPUT_REASON: &str = "CoordinatorInput";
+
+/// Advances the run with time until the process stops.
+pub async fn tick(coordinator: Arc<Coordinator>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut verifier = Verifier::default();
+    loop {
+        tokio::select! {
+            () = coordinator.stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let forming = coordinator.run.read(Run::awaits_verification).await;
+        // A group restores from checkpoints found in the run store, not from reported ones.
+        let complete =
+            if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
+        let changed = coordinator.run.change(|run, now| {
+            if let Some(complete) = complete {
+                run.checkpoints_verified(complete);
+            }
+            run.tick(now);
+        });
+        if let Err(error) = changed.await {
+            tracing::error!(
+                error = %crate::error_line(&error),
+                "failed to record the run's state; retrying"
+            );
+        }
+    }
+}
+
+/// Checkpoints that a group may restore. Rejected ones are logged and journaled.
+async fn usable_checkpoints(
+    coordinator: &Coordinator,
+    verifier: &mut Verifier,
+) -> Option<BTreeSet<Version>> {
+    let (run_store, mut taken) = (coordinator.run_store.clone(), std::mem::take(verifier));
+    let verified = tokio::task::spawn_blocking(move || {
+        let found = taken.usable(&run_store);
+        (taken, found)
+    });
+    let (returned, found) = verified.await.ok()?;
+    *verifier = returned;
+    let warn = |error: &StorageError| {
+        tracing::warn!(
+            error = %crate::error_line(error),
+            "failed to verify checkpoints; retrying"
+        );
+    };
+    let found = found.inspect_err(warn).ok()?;
+    for rejected in found.rejected {
+        let used = found.usable.last().map_or_else(
+            || "the run starts from its beginning".to_owned(),
+            |version| format!("{version} is used"),
+        );
+        tracing::warn!("rejected checkpoint {}: {}; {used}", rejected.version, rejected.detail);
+        let detail = serde_json::json!({"version": rejected.version, "detail": rejected.detail});
+        coordinator.recorder.event("CheckpointRefused", detail).await;
+    }
+    Some(found.usable)
+}
+
+/// Opens the input, then runs the requested work until the process stops.
+pub async fn work(coordinator: Arc<Coordinator>) {
+    let input = tokio::select! {
+        () = coordinator.stop.cancelled() => return,
+        input = open(&coordinator) => input,
+    };
+    let input = match input {
+        Ok(input) => Arc::new(input),
+        Err(error) => return fail(&coordinator, &error).await,
+    };
+    input_opened(&coordinator, &input).await;
+    let mut changes = coordinator.run.changes();
+    let (mut blocking, mut sampling) = (WorkSlot::default(), WorkSlot::default());
+    loop {
+        let wanted = coordinator.run.read(|run| (run.work(), run.sampling_work())).await;
+        blocking.switch(&coordinator, &input, wanted.0.without_sampling()).await;
+        sampling.switch(&coordinator, &input, wanted.1).await;
+        tokio::select! {
+            () = coordinator.stop.cancelled() => break,
+            _ = changes.changed() => {}
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+    blocking.cancel().await;
+    sampling.cancel().await;
+}
+
+async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
+    input::wait_for_model(&coordinator.config).await?;
+    let config = Arc::clone(&coordinator.config);
+    Ok(tokio::task::spawn_blocking(move || Input::open(&config))
+        .await
+        .map_err(|_| WorkError::Interrupted)??)
+}
+
+/// Records the opened input and makes it available to the learners.
+async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
+    let rows = |data: &Dataset| serde_json::json!({"rows": data.len(), "dropped": data.dropped()});
+    let detail = serde_json::json!({
+        "train": rows(&input.train),
+        "evaluation": input.evaluation.as_ref().map(rows),
+    });
+    coordinator.recorder.event("DataOpened", detail).await;
+    coordinator.batches.set_input(Arc::clone(input));
+    let (files, data) = (coordinator.recorder.files.clone(), Arc::clone(input));
+    let appended =
+        coordinator.journal.call(move |journal| files.append_samples(journal, &data.train));
+    if let Err(error) = appended.await {
+        tracing::warn!(error = %crate::error_line(&error), "failed to append to samples.jsonl");
+    }
+    if let Err(error) = coordinator.run.change(|run, _| run.data_opened()).await {
+        tracing::error!(error = %crate::error_line(&error), "failed to record the run's state");
+    }
+}
+
+/// Work in progress, at most one at a time.
+#[derive(Default)]
+struct WorkSlot {
+    current: Option<(Work, CancellationToken, JoinHandle<()>)>,
+}
+
+impl WorkSlot {
+    /// Cancels work that is no longer wanted and starts `wanted`.
+    async fn switch(&mut self, coordinator: &Arc<Coordinator>, input: &Arc<Input>, wanted: Work) {
+        if self
+            .current
+            .as_ref()
+            .is_some_and(|(work, _, handle)| *work == wanted && !handle.is_finished())
+        {
+            return;
+        }
+        self.cancel().await;
+        if wanted == Work::None {
+            return;
+        }
+        let stop = coordinator.stop.child_token();
+        let (coordinator, input, stopped) =
+            (Arc::clone(coordinator), Arc::clone(input), stop.clone());
+        let handle = tokio::spawn(async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = perform(&coordinator, &input, wanted) => {}
+            }
+        });
+        self.current = Some((wanted, stop, handle));
+    }
+
+    async fn cancel(&mut self) {
+        if let Some((_, stop, handle)) = self.current.take() {
+            stop.cancel();
+            // The task ends at its next await point. The runtime logs panics.
+            let _ = handle.await;
+        }
+    }
+}
+
+async fn perform(coordinator: &Coordinator, input: &Arc<Input>, work: Work) {
+    let result = match work {
+        Work::None | Work::Validate => Ok(()),
+        Work::Evaluate(version) => evaluate(coordinator, input, version).await,
+        Work::Rollout(version) => coordinator.rollouts(input).run(Some(version)).await,
+        Work::RolloutAhead => coordinator.rollouts(input).run(None).await,
+        Work::Prepare { step } => prepare(coordinator, input, step).await,
+    };
+    match result {
+        Ok(()) => {}
+        Err(error) if error.is_fatal() => fail(coordinator, &error).await,
+        Err(error) => {
+            tracing::error!(error = %crate::error_line(&error), ?work, "work failed; retrying");
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+async fn evaluate(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    version: Version,
+) -> Result<(), WorkError> {
+    let metrics = coordinator.evaluator(input).run(version).await?;
+    tracing::info!(
+        step = metrics.step,
+        sampled = metrics.sampled,
+        greedy = metrics.greedy,
+        seconds = metrics.seconds,
+        "evaluated"
+    );
+    Ok(coordinator.run.change(|run, _| run.evaluated(version.step)).await?)
+}
+
+/// Fixes a supervised batch, which is a pure function of the data. Packing it here reports invalid
+/// data before a learner requests the batch.
+async fn prepare(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    step: u32,
+) -> Result<(), WorkError> {
+    let config = Arc::clone(&coordinator.config);
+    crate::batches::supervised(config, Arc::clone(input), step).await?;
+    let batch = FixedBatch { step, ..FixedBatch::default() };
+    coordinator.journal.call(move |journal| journal.fix_batch(&batch)).await?;
+    Ok(coordinator.run.change(|run, _| run.batch_fixed(step)).await?)
+}
+
+/// The failure of a run with unusable input.
+pub fn input_failure(error: &(dyn std::error::Error + 'static)) -> LearnerFailure {
+    let message = crate::error_line(error);
+    tracing::error!(reason = INPUT_REASON, "{message}");
+    LearnerFailure { reason: INPUT_REASON.to_owned(), message, supervisor: None, exit_code: None }
+}
+
+async fn fail(coordinator: &Coordinator, error: &WorkError) {
+    let failure = input_failure(error);
+    while let Err(error) = coordinator.run.change(|run, _| run.fail(failure.clone())).await {
+        tracing::error!(
+            error = %crate::error_line(&error),
+            "failed to record the failure; retrying"
+        );
+        tokio::time::sleep(RETRY).await;
+    }
+}
