@@ -198,10 +198,10 @@ fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
     let log = fs::read_to_string(run.join("logs/coordinator.log")).unwrap();
     let said = log
         .lines()
-        .find(|line| line.contains("refused checkpoint"))
+        .find(|line| line.contains("rejected checkpoint"))
         .unwrap_or_else(|| panic!("the log does not mention the checkpoint:\n{log}"));
     let start = format!(
-        "refused checkpoint step-{newest}.attempt-0: `{}` was altered: its SHA-256 is ",
+        "rejected checkpoint step-{newest}.attempt-0: `{}` was altered: its SHA-256 is ",
         shard.display()
     );
     assert!(

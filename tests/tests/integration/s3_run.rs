@@ -174,10 +174,10 @@ fn a_corrupted_checkpoint_in_the_bucket_is_rejected_and_the_previous_one_is_used
     let log = log(&run, "two", "coordinator");
     let said = log
         .lines()
-        .find(|line| line.contains("refused checkpoint"))
+        .find(|line| line.contains("rejected checkpoint"))
         .unwrap_or_else(|| panic!("the log does not mention the checkpoint:\n{log}"));
     let start = format!(
-        "refused checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: \
+        "rejected checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: \
             its SHA-256 is "
     );
     assert!(said.contains(&start) && said.ends_with("; step-5.attempt-0 is used"), "{said}");

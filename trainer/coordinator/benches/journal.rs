@@ -103,7 +103,8 @@ fn main() {
         || disk_rate(folder.path(), &calls),
     );
     let figures = format!(
-        "{journal:.0} durable samples/s of {TOKENS} tokens; this disk takes their bytes at {disk:.0} samples/s"
+        "{journal:.0} durable samples/s of {TOKENS} tokens; this disk takes their bytes at \
+            {disk:.0} samples/s"
     );
     row("journal-samples", &figures, journal / AIM.min(disk), Aim::AtLeast(1.0));
 }

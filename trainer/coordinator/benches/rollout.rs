@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  this process: Sampler, Fleet, EngineClient ──▶ ┐
-//!                                                 ├─ `rollout serve`: an engine that answers at once, in a process of its own
+//!                                                 ├─ `rollout serve`: an engine that answers at once, in a separate process
 //!  rollout_peer.py: aiohttp ────────────────────▶ ┘
 //! ```
 //! A core's second is a second of processor time of the client's process, so that the server and

@@ -1,5 +1,5 @@
-//! The batch of the current step, or the validation data, packed for the ranks, as bytes. Kept
-//! until another one is asked for.
+//! Batch server: packs the current training batch or the validation data for the ranks and caches
+//! it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,6 @@ use crate::work_error::WorkError;
 /// A batch that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The journal.
     #[error(transparent)]
     Journal(#[from] SharedJournalError),
     /// A sample.
@@ -38,7 +37,6 @@ pub enum ServeError {
     /// No such rank.
     #[error("rank {rank} of {world}")]
     Rank {
-        /// The rank.
         rank: u32,
         /// Ranks in all.
         world: u32,

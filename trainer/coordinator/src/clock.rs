@@ -1,4 +1,4 @@
-//! The one place where the coordinator reads a clock: seconds since it started, never set back.
+//! Monotonic clock of the process: the only clock that the coordinator reads.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Accuracy on held-out prompts: for each, a greedy completion and some at a temperature, all with
-//! the same weights.
+//! Evaluation: accuracy on held-out prompts, with one greedy completion and several sampled ones
+//! per prompt, all from the same weights.
 //!
 //! ```text
 //!  prompt ─▶ samples 0 … n − 1, greedy ─▶ rewards ─┬─ means
@@ -30,7 +30,7 @@ use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
 use estimate::{majority_at, pass_at, sizes};
 
-/// Prompts at engines, or waiting for one.
+/// Most prompts in progress.
 const PROMPTS: usize = 1024;
 /// Prompts whose completions are kept to read.
 const SHOWN: u64 = 16;
@@ -50,7 +50,7 @@ pub struct Shown {
     tokens: usize,
 }
 
-/// What became of one prompt.
+/// Results of one prompt.
 #[derive(Debug, Default)]
 struct Judged {
     /// Rewards of the samples, in order of index.
@@ -165,7 +165,8 @@ impl Evaluation<'_> {
                     drop(completions.insert(at as u32, (scored.reward.value, scored.text, tokens)))
                 }
                 Verdict::Rejected(error) => {
-                    tracing::warn!(row, error = %crate::error_line(&error), "a completion is left out of the evaluation")
+                    tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
+                        left out of the evaluation")
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! The files that people read: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`,
-//! `evaluation-samples.jsonl`. Whole lines, once per step, also over restarts.
+//! JSONL files: `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `evaluation-samples.jsonl`.
+//! Whole lines, once per step, also across restarts.
 //!
-//! A failure to write them is logged and stops nothing: the journal holds the same. They are
-//! written in the journal's calls, which nobody's cancellation interrupts; what a crash between
-//! journal and file leaves out is written at the next start.
+//! A write failure is only logged, since the journal has the same data. The files are written
+//! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
+//! journal and file are written at the next start.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -1,5 +1,5 @@
-//! What a run reads before it starts: tokenizer, data, verifier and the model's limits. Anything
-//! wrong here ends the run; no restart would mend it.
+//! Input of a run: tokenizer, data, verifier and model limits, read and validated at start. Invalid
+//! input fails the run without a restart.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,14 +33,10 @@ pub enum InputError {
     Data(#[from] DataError),
     /// `config.json`.
     #[error("failed to read `max_position_embeddings` and `vocab_size` from {}", path.display())]
-    ModelConfig {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    ModelConfig { path: PathBuf, source: std::io::Error },
     /// The tokenizer is another model's.
-    #[error("the tokenizer in {} has token ids up to {largest}, and config.json there gives the model a vocab_size of {vocabulary}: one of the two is another model's", path.display())]
+    #[error("the tokenizer in {} has token ids up to {largest}, and config.json there gives the \
+        model a vocab_size of {vocabulary}: one of the two is another model's", path.display())]
     Vocabularies {
         /// The model folder.
         path: PathBuf,
@@ -51,16 +47,14 @@ pub enum InputError {
     },
     /// A prompt, or a prompt with its completion, does not fit.
     #[error(
-        "row {row} of the {dataset} data has {tokens} tokens; the model's context (max_position_embeddings) is {context}: remove the row or shorten it"
+        "row {row} of the {dataset} data has {tokens} tokens; the model's context \
+            (max_position_embeddings) is {context}: remove the row or shorten it"
     )]
     TooLong {
         /// `training` or `evaluation`.
         dataset: &'static str,
-        /// The row, from 0.
         row: u64,
-        /// Its tokens.
         tokens: usize,
-        /// The context.
         context: u32,
     },
     /// A prompt without tokens.
@@ -68,16 +62,15 @@ pub enum InputError {
     EmptyPrompt {
         /// `training` or `evaluation`.
         dataset: &'static str,
-        /// The row, from 0.
         row: u64,
     },
     /// The other job did not export in time.
-    #[error("no complete export appeared in {} within {} s: is the job that model.exportOf names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
+    #[error("no complete export appeared in {} within {} s: is the job that model.exportOf \
+        names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
     NoExport(PathBuf),
     /// Engines refuse a prompt.
     #[error("several engines reject the prompt at row {row}: {message}")]
     PromptRejected {
-        /// The row, from 0.
         row: u64,
         /// The engine's words.
         message: String,
@@ -190,7 +183,7 @@ fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
     read().map_err(|source| InputError::ModelConfig { path: path.clone(), source })
 }
 
-/// Waits until another job's export is complete; a model folder of its own is not waited for.
+/// Waits for the export of another job, if the model is one.
 pub async fn wait_for_model(config: &RunConfig) -> Result<(), InputError> {
     if config.spec.model.export_of.is_none() {
         return Ok(());
@@ -203,7 +196,8 @@ pub async fn wait_for_model(config: &RunConfig) -> Result<(), InputError> {
             return Err(InputError::NoExport(config.model_directory.clone()));
         }
         if looks % EXPORT_LOG_EVERY == 0 {
-            tracing::info!(folder = %config.model_directory.display(), "waiting for another job's export");
+            tracing::info!(folder = %config.model_directory.display(), "waiting for another \
+                job's export");
         }
         looks += 1;
         tokio::time::sleep(EXPORT_POLL).await;

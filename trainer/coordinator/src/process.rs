@@ -1,4 +1,4 @@
-//! The process: opens everything, serves, and ends in order.
+//! Coordinator process: startup, tasks and graceful shutdown.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -36,21 +36,21 @@ use crate::telemetry::Metrics;
 use crate::tokens::Token;
 use crate::{scheduler, server, sync};
 
-/// How long requests in flight may take once the process is told to end.
+/// Grace period of requests in flight at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What the process is told when it starts.
+/// Command-line options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The run configuration, `run.json`.
     pub config: PathBuf,
     /// Folder of tokens.
     pub tokens: PathBuf,
-    /// Where to listen; port 0 takes any free one.
+    /// Listen address; port 0 selects a free port.
     pub listen: SocketAddr,
     /// Where supervisors and learners reach it; where none is given, they go by its name.
     pub address: Option<IpAddr>,
-    /// Drawn anew by each process.
+    /// Random number of this process.
     pub incarnation: u64,
 }
 

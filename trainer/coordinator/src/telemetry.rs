@@ -1,4 +1,4 @@
-//! What Prometheus scrapes. Labels are bounded: there are none.
+//! Prometheus metrics, without labels.
 
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
@@ -58,11 +58,11 @@ impl Metrics {
             )?,
             interrupted: IntCounter::new(
                 "rljob_interruptions_total",
-                "Times that a sample was interrupted and went on, or was tried again.",
+                "Interruptions of samples, which were continued or retried.",
             )?,
             dropped_groups: IntCounter::new(
                 "rljob_dropped_groups_total",
-                "Groups left out of batches because their rewards teach nothing.",
+                "Groups left out of batches because their rewards have zero variance.",
             )?,
             stale_samples: IntCounter::new(
                 "rljob_stale_samples_total",

@@ -1,5 +1,4 @@
-//! Bearer tokens: one file each, read anew now and then, because they may be rotated. Their text is
-//! never logged.
+//! Bearer tokens, one file each, reread periodically for rotation and never logged.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +14,7 @@ const REREAD: Duration = Duration::from_secs(10);
 pub enum TokenError {
     /// It cannot be read.
     #[error("failed to read the token `{}`", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// Nothing is in it.
     #[error("the token `{}` is empty", .0.display())]
     Empty(PathBuf),
@@ -41,14 +35,15 @@ impl Token {
         Ok(Self { path: Arc::new(path), read: Arc::new(Mutex::new((Instant::now(), text))) })
     }
 
-    /// The token's text. A file that cannot be read again leaves the text as it was.
+    /// The token's text. If the file cannot be reread, the previous text is kept.
     pub fn text(&self) -> String {
         let mut guard = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if guard.0.elapsed() > REREAD {
             guard.0 = Instant::now();
             match read(&self.path) {
                 Ok(text) => guard.1 = text,
-                Err(error) => tracing::warn!(%error, "a token is used as it was read before"),
+                Err(error) => tracing::warn!(%error, "failed to reread a token; using the \
+                    previous one"),
             }
         }
         guard.1.clone()

@@ -19,7 +19,8 @@ pub enum WorkError {
     #[error(transparent)]
     Verifier(#[from] RewardError),
     #[error(
-        "the verifier failed on every completion of step {step}: the coordinator's log has the causes"
+        "the verifier failed on every completion of step {step}: the coordinator's log has the \
+            causes"
     )]
     AllRejected { step: u32 },
     #[error(transparent)]

@@ -113,7 +113,7 @@ fn alter_while_suspended(bucket_run: &BucketRun) {
     flip_bit(&entry);
     bucket_run.wait_for_log(
         "coordinator",
-        &format!("refused checkpoint {}", folder.file_name().unwrap().display()),
+        &format!("rejected checkpoint {}", folder.file_name().unwrap().display()),
     );
 }
 
@@ -172,7 +172,7 @@ fn a_run_in_a_bucket_survives_the_loss_of_disks_and_a_server_outage() {
         "no learner and no pod was started again: {status}"
     );
     bucket_run.run.lose_pod("coordinator");
-    bucket_run.wait_for_log("coordinator", "the journal was made anew from the bucket");
+    bucket_run.wait_for_log("coordinator", "rebuilt the journal from the bucket");
     bucket_run.run.lose_pod("trainer");
     bucket_run.wait_for_progress();
     alter_while_suspended(&bucket_run);

@@ -17,7 +17,6 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The run configuration.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin.
@@ -26,8 +25,8 @@ struct Arguments {
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Address at which supervisors and learners reach it, for them to be found in the run's run store.
-    /// Default: they go by its name.
+    /// IP address announced in the run store for supervisors and learners. Default: the service
+    /// name is used.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     /// End when the process with this id, which started this one, ends.

@@ -1,10 +1,11 @@
-//! Sampling ahead of training (`rollout.maxStaleness` above 0): what the learners are told then,
-//! what engines hold, and what is sampled meanwhile.
+//! Sampling ahead of training (`rollout.maxStaleness` above 0): instructions, published weights and
+//! the rollouts admitted meanwhile.
 //!
 //! ```text
-//!  learners   train 1 ─ publish 1 ─ train 2 ─ publish 2 ─ …      wait only for the next batch, and for an evaluation that would lose its weights
-//!  engines    0 ────────────┴─ 1 ─────────────┴─ 2 ─ …           interrupted for each publication; samples keep their tokens
-//!  rollouts   batches 1 … 1 + maxStaleness, then one more for each step done
+//!  learners   train 1 ─ publish 1 ─ train 2 ─ publish 2 ─ …   wait for the next batch, and for
+//!                                                             evaluations of the current weights
+//!  engines    0 ────────────┴─ 1 ─────────────┴─ 2 ─ …        pause; samples keep their tokens
+//!  rollouts   batches 1 … 1 + maxStaleness, then one more for each completed step
 //! ```
 
 use rljob_crds::job::WeightSyncMethod;
@@ -113,7 +114,7 @@ impl Run {
     }
 
     /// Whether engines lack the weights of this incarnation that were due last: those of `steps`
-    /// themselves at the end, and if they are to be evaluated.
+    /// themselves at the end, and if an evaluation of them is due.
     fn lacking(&self, steps: u32, evaluate: bool, engines: &[EngineView]) -> bool {
         let exactly = evaluate || steps == self.settings.total_steps;
         let due = if exactly {

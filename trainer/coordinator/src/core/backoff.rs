@@ -1,5 +1,5 @@
-//! How long a restart waits: not at all after one that led to something, then longer each time, and
-//! never in step with other jobs. Pure: the draw is a parameter.
+//! Restart backoff with jitter: no delay after a restart that made progress, then exponential.
+//! Pure: the random draw is a parameter.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -14,10 +14,10 @@ pub fn draw(incarnation: u64, attempt: u32) -> f64 {
     random.random()
 }
 
-/// The wait before a restart that follows `in_vain` others which led to nothing: between half and
-/// all of what the policy says.
-pub fn wait(policy: &RestartPolicy, in_vain: u32, draw: f64) -> Now {
-    let Some(doublings) = in_vain.checked_sub(1) else { return Now::ZERO };
+/// Delay before a restart that follows `fruitless` restarts without progress: between half of the
+/// policy's delay and all of it.
+pub fn wait(policy: &RestartPolicy, fruitless: u32, draw: f64) -> Now {
+    let Some(doublings) = fruitless.checked_sub(1) else { return Now::ZERO };
     let doubled = u64::from(policy.backoff_initial_seconds) << doublings.min(31);
     let longest = doubled.min(policy.backoff_max_seconds.into()) as f64;
     Now::from_secs_f64(longest * (0.5 + 0.5 * draw))
@@ -29,11 +29,10 @@ mod tests {
     use super::{draw, wait};
 
     #[test]
-    fn the_first_restart_does_not_wait_and_later_ones_twice_as_long_each_up_to_the_longest_or_half_of_that()
-     {
+    fn the_first_restart_is_immediate_and_later_delays_double_up_to_the_maximum() {
         let policy = desired().restart;
         let seconds = |draw: f64| {
-            [0, 1, 2, 3, 7, 8, 40].map(|in_vain| wait(&policy, in_vain, draw).as_secs())
+            [0, 1, 2, 3, 7, 8, 40].map(|fruitless| wait(&policy, fruitless, draw).as_secs())
         };
         assert_eq!(seconds(0.0), [0, 2, 4, 8, 128, 150, 150]);
         assert_eq!(seconds(1.0), [0, 4, 8, 16, 256, 300, 300]);

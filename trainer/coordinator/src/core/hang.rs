@@ -1,8 +1,7 @@
-//! Learners that live but do not work: stopped, deadlocked, or stuck in a file system that does not
-//! answer. Found by what their supervisors hear of them.
+//! Hang detection: stopped, deadlocked or stuck learners, found from their supervisors' reports.
 //!
-//! A stopped process sends no beat. One that is stuck beats on; since ranks wait for each other in
-//! every step, it is told by nobody getting any further.
+//! A stopped process sends no heartbeat. A stuck process still sends heartbeats; since ranks wait
+//! for each other in every step, it is detected when no rank progresses.
 
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::{LearnerState, Pulse};
@@ -26,7 +25,8 @@ impl Run {
             return Some(failure(
                 name,
                 format!(
-                    "a learner of {name} gave no sign of life for {seconds} s: it is stopped, or its machine is"
+                    "a learner of {name} gave no sign of life for {seconds} s: it is stopped, \
+                        or its machine is"
                 ),
             ));
         }
@@ -41,7 +41,8 @@ impl Run {
         Some(failure(
             name,
             format!(
-                "no learner got any further for {timeout} s, one of {name} longest ({seconds} s): a collective or a file system does not end"
+                "no learner got any further for {timeout} s, one of {name} longest ({seconds} \
+                    s): a collective or a file system does not end"
             ),
         ))
     }
@@ -89,19 +90,22 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_is_told_by_beats_or_by_nobody_getting_any_further() {
+    fn a_hang_is_detected_by_missing_heartbeats_or_missing_progress() {
         let alone = |name: &str, seconds: u32| {
             Some(format!(
-                "a learner of {name} gave no sign of life for {seconds} s: it is stopped, or its machine is"
+                "a learner of {name} gave no sign of life for {seconds} s: it is stopped, or \
+                    its machine is"
             ))
         };
-        let longest = "no learner got any further for 600 s, one of t-1 longest (700 s): a collective or a file system does not end".to_owned();
+        let longest = "no learner got any further for 600 s, one of t-1 longest (700 s): a \
+            collective or a file system does not end"
+            .to_owned();
         for (case, first, second, expected) in [
             ("both work", (Some(0), 3), (Some(1), 5), None),
             ("one is being loaded, and its libraries take long", (None, 200), (Some(0), 2), None),
             ("one is stopped", (Some(11), 11), (Some(0), 11), alone("t-0", 11)),
             ("one waits for the other, which works", (Some(0), 700), (Some(0), 600), None),
-            ("nobody works", (Some(0), 690), (Some(0), 700), Some(longest)),
+            ("no rank progresses", (Some(0), 690), (Some(0), 700), Some(longest)),
         ] {
             let mut run = started();
             tell(&mut run, "t-0", pulse("a", first.0, first.1), at(2));

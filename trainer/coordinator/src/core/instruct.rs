@@ -1,12 +1,11 @@
-//! What the learners are to do next: a pure function of where they stand, so that a lost answer is
-//! made good by the next question.
+//! Instructions to learners: a pure function of their position, so that a lost response is
+//! corrected by the next request.
 //!
-//! At `s` steps done, the first line that applies: drain, or a trainer pod that is told to end
-//! (checkpoint, exit) · checkpoint due · export due · validation due (measure the loss) ·
-//! evaluation or rollouts need weights that engines lack (publish) · they are under way (wait) ·
-//! batch `s + 1` is fixed (train) · last step done (export, exit). Where batches are sampled ahead,
-//! neither publication nor training waits for an evaluation or for rollouts but for those of batch
-//! `s + 1` itself ([`super::ahead`]).
+//! After `s` steps, the first line that applies: drain, or a terminating trainer pod (checkpoint,
+//! exit) · checkpoint due · export due · validation due (measure the loss) · evaluation or rollouts
+//! need weights that engines lack (publish) · they are in progress (wait) · batch `s + 1` is fixed
+//! (train) · last step done (export, exit). With sampling ahead, publication and training wait only
+//! for the rollouts of batch `s + 1` ([`super::ahead`]).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,8 +18,8 @@ use rljob_protocol::version::Version;
 use super::work::Work;
 use super::{Now, Publication, Rejection, Route, Run, Stage};
 
-/// A publication whose senders say nothing for so long is asked for again: the answer that asked
-/// for it was lost.
+/// Silence of the senders after which a publication is instructed again: the response that
+/// instructed it was lost.
 const PUBLICATION_PATIENCE: Now = Now::from_secs(30);
 /// The same for a checkpoint that the end of the run or a drain waits for.
 const CHECKPOINT_PATIENCE: Now = Now::from_secs(600);
@@ -28,7 +27,6 @@ const CHECKPOINT_PATIENCE: Now = Now::from_secs(600);
 /// An engine as far as instructions depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineView {
-    /// Its name.
     pub name: String,
     /// Its place among all engines of the desired state.
     pub index: u32,

@@ -1,16 +1,17 @@
-//! Life of the learner group: forming, running, stopping, the verdict on why it stopped, and the
-//! order that each supervisor gets.
+//! Learner-group lifecycle: forming, running, stopping, the verdict on failures, and the orders to
+//! supervisors.
 //!
 //! ```text
-//!  Forming ──enough supervisors──▶ Running ──a learner failed, a supervisor lost──▶ Stopping ──all gone──▶ verdict
-//!     ▲                              │ all exited with 0                                                    │
-//!     └──── attempt + 1, backoff ────┼──────────────────────────────────────────────────────────────────────┤
-//!                                    └──▶ Finished / Drained                               Failed / Drained ◀┘
+//!  Forming ──enough supervisors──▶ Running ──failed learner, lost supervisor──▶ Stopping
+//!     ▲                              │                                             │ all stopped
+//!     ├── attempt + 1, no backoff ───┤ all exited with 0                           ▼
+//!     │                              └──▶ Finished / Drained                    verdict
+//!     └── attempt + 1, backoff ────────────────────────────────────────────────────┤
+//!                                                               Failed / Drained ◀─┘
 //! ```
 //!
-//! The verdict waits until everybody is gone, because a learner that lost its peer reports earlier
-//! than the silence of the lost pod is noticed; if a supervisor turns out to be lost, the exits
-//! around it are not counted.
+//! The verdict waits until all members stopped: a learner that lost its peer reports earlier than
+//! the silence of the lost pod is detected. Exits around a lost supervisor are not counted.
 
 use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
@@ -194,7 +195,7 @@ impl Run {
         if exited && self.record.exported {
             self.record.stage = Stage::Finished;
         } else if self.record.exported {
-            // The model is out: whoever is lost now takes nothing along.
+            // The model is exported: a lost supervisor has no effect.
         } else if !lost && let Some(failure) = self.hung(&layout) {
             self.record.stage =
                 Stage::Stopping { layout, failure: Some(failure), lost: false, fatal: false };

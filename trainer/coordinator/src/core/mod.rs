@@ -1,14 +1,13 @@
-//! The run as a state machine: who runs, what is next, what failed. Pure: no IO, no clock, no
-//! randomness; time and names come in as parameters.
+//! State machine of the run: groups, instructions, failures. Pure: no IO, clock or randomness; time
+//! and names are parameters.
 //!
 //! ```text
-//!   desired ──▶┌───────────────────────────────┐──▶ orders to supervisors      (group)
-//!   reports ──▶│ Run = Settings + Record + facts│──▶ instructions to learners   (instruct)
-//!   time    ──▶└───────────────────────────────┘──▶ work for the driver, status (work, status)
+//!   desired ──▶┌────────────────────────────────┐──▶ orders to supervisors        learner_group
+//!   reports ──▶│ Run = Settings + Record + Facts│──▶ instructions to learners     instruct
+//!   time    ──▶└────────────────────────────────┘──▶ work, status                 work, status
 //! ```
 //!
-//! `Record` is the part that outlives the process; the caller writes it to the journal before it
-//! answers anybody.
+//! `Record` is the durable part. The caller journals it before it answers a request.
 
 pub mod admission;
 pub mod ahead;
@@ -41,7 +40,7 @@ use supervisors::Supervisors;
 /// Time since the coordinator process started. Monotonic.
 pub type Now = Duration;
 
-/// A request that is refused.
+/// A rejected request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The sender was replaced: HTTP 409.
@@ -140,8 +139,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run as the journal left it. `incarnation` is drawn anew by every coordinator process:
-    /// names of folders and groups carry it, so that none is used twice.
+    /// A run restored from the journal. `incarnation` is a random number of the coordinator
+    /// process, part of folder and group names, so that no name is used twice.
     pub fn new(
         settings: Settings,
         record: Record,
@@ -170,18 +169,18 @@ impl Run {
         }
     }
 
-    /// The part that must be durable before anything that follows from it is told to anybody.
+    /// The part that must be durable before a result is returned.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// What the operator wants, once it said so.
+    /// The operator's desired state, once received.
     pub fn desired(&self) -> Option<&Desired> {
         self.desired.as_ref()
     }
 
-    /// Takes the operator's wish. A lower epoch than any seen is refused; so is a lower generation
-    /// within an epoch.
+    /// Takes the desired state. A lower epoch than any seen is rejected, and so is a lower
+    /// generation within an epoch.
     pub fn desire(&mut self, desired: Desired) -> Result<(), Rejection> {
         let epoch = self.record.epoch.unwrap_or(0);
         if desired.epoch < epoch {
@@ -202,7 +201,7 @@ impl Run {
         Ok(())
     }
 
-    /// Refuses an attempt that is not the current one.
+    /// Rejects an attempt other than the current one.
     pub fn fence(&self, attempt: u32) -> Result<(), Rejection> {
         let current = self.record.attempt;
         if attempt == current
@@ -213,9 +212,9 @@ impl Run {
         Err(Rejection::Fenced { what: "attempt", sent: attempt.into(), current: current.into() })
     }
 
-    /// The process could not listen for so long: nobody was silent meanwhile.
+    /// Extends deadlines by a time in which the coordinator processed no requests.
     pub fn extend_deadlines(&mut self, time: Now) {
-        self.supervisors.forgive(time);
+        self.supervisors.extend_deadlines(time);
         self.since += time;
     }
 
@@ -236,7 +235,7 @@ impl Run {
         self.verified = true;
     }
 
-    /// Whether a group is to be formed and it is not known which checkpoints it may start from.
+    /// Whether a group forms whose checkpoints are not verified yet.
     pub fn awaits_verification(&self) -> bool {
         matches!(self.record.stage, Stage::Forming { .. }) && !self.verified
     }
@@ -246,12 +245,12 @@ impl Run {
         &self.facts.checkpoints
     }
 
-    /// Whether no process will run any more under this coordinator.
+    /// Whether the run has ended or is drained.
     pub fn is_over(&self) -> bool {
         matches!(self.record.stage, Stage::Drained | Stage::Finished | Stage::Failed)
     }
 
-    /// What others may depend on; a change of it is worth telling.
+    /// The parts of the run that waiters observe.
     pub fn outline(&self) -> Outline {
         Outline {
             record: self.record.clone(),

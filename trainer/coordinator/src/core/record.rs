@@ -1,4 +1,4 @@
-//! What must survive the coordinator process, as one JSON document in the journal.
+//! Durable part of the run: one JSON document in the journal.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct Record {
     pub restarts_without_progress: u32,
     /// First cause of the newest failure.
     pub last_failure: Option<LearnerFailure>,
-    /// Where the group is in its life.
+    /// Stage of the learner group.
     pub stage: Stage,
     /// The newest weights that left the learners.
     pub published: Option<Published>,
@@ -34,8 +34,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// The run's job was made anew: its epochs and restarts are counted from the start, and a run
-    /// that had failed is tried again. A finished one stays finished.
+    /// Resets epochs and restarts for a recreated job. A failed run is retried; a finished one
+    /// stays finished.
     pub fn renew(&mut self) {
         self.epoch = None;
         self.restarts = 0;
@@ -48,7 +48,7 @@ impl Record {
     }
 }
 
-/// Life of the learner group.
+/// Stages of the learner group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Stage {
@@ -74,7 +74,7 @@ pub enum Stage {
     Drained,
     /// The model is exported and the learners are gone.
     Finished,
-    /// Failed for good.
+    /// Failed permanently.
     Failed,
 }
 
@@ -118,7 +118,6 @@ pub struct Layout {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Member {
-    /// Its name.
     pub name: String,
     /// The supervisor process; another one has no learners.
     pub instance: String,
@@ -133,7 +132,6 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Published {
-    /// Their version.
     pub version: Version,
     /// The complete folder; none if they were broadcast.
     pub folder: Option<PathBuf>,

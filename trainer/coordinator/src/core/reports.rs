@@ -1,4 +1,4 @@
-//! What learners report: steps, checkpoints, weights that are ready.
+//! Learners' reports: steps, checkpoints, published weights.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use rljob_protocol::version::Version;
 use super::record::Published;
 use super::{Now, Publication, Rejection, Route, Run};
 
-/// What a folder of weights is for.
+/// Purpose of a weights folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folder {
     /// For the engines.
     Published,
     /// The exported model.
     Exported,
-    /// Of a publication that was given up; nobody reads it.
+    /// An abandoned publication.
     Superseded,
 }
 

@@ -1,4 +1,4 @@
-//! What the state machine needs of the run configuration.
+//! Fixed settings of the state machine, derived from the run configuration.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub struct Settings {
     pub method: WeightSyncMethod,
     /// Ranks of one engine.
     pub engine_ranks: u32,
-    /// Where a run without a checkpoint of its own starts.
+    /// Initial checkpoint of a run without checkpoints.
     pub restore_from: Option<Restore>,
     /// Where checkpoints, exports and published weights go: the run directory, or
     /// `s3://bucket/prefix`.
@@ -39,7 +39,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings of a configured run; what it starts from is chosen by [`crate::persistence::restore`].
+    /// The settings of a configured run; the caller sets `restore_from`.
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
         let evaluation = spec.dataset.evaluation.as_ref();

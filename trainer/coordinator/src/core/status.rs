@@ -1,4 +1,4 @@
-//! The run as the operator sees it.
+//! Status of the run for the operator.
 
 use rljob_protocol::status::{
     CoordinatorStatus, EngineState, EvaluationMetrics, Phase, StepMetrics, SupervisorState,

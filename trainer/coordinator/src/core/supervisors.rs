@@ -1,4 +1,4 @@
-//! The supervisors that report, and what their newest report says.
+//! Registry of supervisors and their newest reports.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
 use super::Now;
 use super::record::Member;
 
-/// A supervisor that is silent for longer is lost.
+/// Silence after which a supervisor counts as lost.
 pub const SILENCE: Now = Now::from_secs(10);
 /// How long members of a running group may take to find a coordinator that has just started.
 pub const GRACE: Now = Now::from_secs(60);
@@ -42,10 +42,10 @@ pub enum Standing {
 }
 
 impl Supervisors {
-    /// Takes a report; `known` is the process that has this name in the group, `since` when the
-    /// coordinator started. False if the name is another process's: of two, it is that of the later
-    /// one for as long as that is heard. So an old process that comes back never takes the place of
-    /// its successor, whoever of them a new coordinator hears first.
+    /// Takes a report. `known` is the group member of this name, `since` the coordinator's start.
+    /// Returns false if the name belongs to another process: of two processes, the one started
+    /// later owns the name while it reports. A returning old process therefore never replaces its
+    /// successor, in whichever order a new coordinator receives their reports.
     pub fn report(
         &mut self,
         name: &str,
@@ -67,13 +67,13 @@ impl Supervisors {
         is_its_name
     }
 
-    /// Forgets who has been silent for long.
+    /// Removes supervisors that stopped reporting.
     pub fn forget(&mut self, now: Now) {
         self.seen.retain(|_, seen| now.saturating_sub(seen.at) < FORGET);
     }
 
-    /// Takes a time in which nobody could be heard from everybody's silence.
-    pub fn forgive(&mut self, time: Now) {
+    /// Extends all deadlines by a time in which the coordinator processed no reports.
+    pub fn extend_deadlines(&mut self, time: Now) {
         self.seen.values_mut().for_each(|seen| seen.at += time);
     }
 

@@ -1,17 +1,17 @@
-//! A trainer pod that is told to end (SIGTERM: a drain of its node, an eviction): the group writes
-//! a checkpoint at the end of its step, if that comes in time, and ends. What happens to it
-//! meanwhile is not counted, and the next group is formed of others.
+//! Termination of trainer pods (SIGTERM by a node drain or an eviction): the group writes a
+//! checkpoint after its step, if time permits, and exits. Failures meanwhile are not counted as
+//! restarts, and the next group excludes terminating pods.
 
 use super::record::Layout;
 use super::{Run, Stage};
 
 impl Run {
-    /// Whether a pod of the group that runs is told to end.
+    /// Whether the running group has a terminating pod.
     pub(super) fn terminating_member(&self) -> bool {
         matches!(&self.record.stage, Stage::Running(layout) if !self.record.exported && self.any_terminating(layout))
     }
 
-    /// Whether a pod of this group is told to end.
+    /// Whether this group has a terminating pod.
     pub(super) fn any_terminating(&self, layout: &Layout) -> bool {
         let report = |name: &str| self.supervisors.get(name).filter(|report| report.terminating);
         layout.members.iter().any(|member| {
@@ -31,16 +31,15 @@ mod tests {
         SupervisorReport { terminating: true, ..report }
     }
 
-    fn told_to_end() -> Run {
+    fn terminating_run() -> Run {
         let mut run = started_with(settings(), Facts { fixed_step: 3, ..Facts::default() });
         tell(&mut run, "t-1", terminating(running("b", 0)), at(2));
         run
     }
 
     #[test]
-    fn the_group_of_a_pod_that_is_told_to_end_writes_a_checkpoint_and_ends_uncounted_and_the_next_one_is_formed_of_others()
-     {
-        let mut run = told_to_end();
+    fn a_group_with_a_terminating_pod_writes_a_checkpoint_and_its_exit_is_not_counted() {
+        let mut run = terminating_run();
         let path = run.checkpoint_path(version(1, 0));
         assert_eq!(
             ask(&mut run, 0, 1),
@@ -53,7 +52,7 @@ mod tests {
         assert_eq!(
             tell(&mut run, "t-0", exited("a", 0, 0), at(3)),
             Order::Stop,
-            "the pod that is told to end is not asked again"
+            "the terminating pod is excluded"
         );
         assert_eq!(
             (run.record().attempt, run.record().restarts, run.record().stage.name()),
@@ -65,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_does_not_reach_the_end_of_its_step_is_not_counted_either() {
-        let mut run = told_to_end();
+    fn an_unfinished_step_of_a_terminating_group_is_not_counted() {
+        let mut run = terminating_run();
         tell(&mut run, "t-0", exited("a", 0, 1), at(3));
         tell(&mut run, "t-1", terminating(exited("b", 0, 137)), at(3));
         assert_eq!(

@@ -69,7 +69,7 @@ pub(super) fn version(step: u32, attempt: u32) -> Version {
     Version { step, attempt }
 }
 
-/// Of a process of its own; `a2` started after `a`.
+/// A report of process `instance`; `a2` started after `a`.
 pub(super) fn report(
     instance: &str,
     attempt: Option<u32>,
@@ -113,7 +113,7 @@ fn group(attempt: u32, first_rank: u32, restore: Option<Version>) -> Order {
     })
 }
 
-/// A report of a supervisor that nobody came after; the order that it gets.
+/// Sends a report of a current supervisor and returns its order.
 pub(super) fn tell(run: &mut Run, name: &str, report: SupervisorReport, now: Now) -> Order {
     run.supervisor(name, report, now).unwrap()
 }
@@ -139,7 +139,7 @@ pub(super) fn engine(version: Option<Version>) -> EngineView {
     EngineView { name: "e-0".to_owned(), index: 0, usable: true, version }
 }
 
-/// Answers of a run that is asked again and again at the same place.
+/// The instruction at `steps`.
 pub(super) fn ask(run: &mut Run, attempt: u32, steps: u32) -> Instruction {
     run.instruct(attempt, steps, &[engine(None)], at(2)).unwrap()
 }
@@ -183,15 +183,14 @@ fn ranks_follow_the_numbers_in_the_names() {
 }
 
 #[test]
-fn a_failed_learner_is_counted_and_the_group_starts_again_from_the_newest_checkpoint_after_the_backoff()
- {
+fn a_learner_failure_restarts_the_group_from_the_newest_checkpoint_after_backoff() {
     let mut run = started();
     run.record.restarts_without_progress = 1;
     run.set_checkpoints(BTreeSet::from([version(2, 0), version(3, 0)]));
     assert_eq!(tell(&mut run, "t-0", exited("a", 0, 137), at(3)), Order::Stop);
     assert_eq!(run.phase(), Phase::Restarting);
     assert_eq!(tell(&mut run, "t-1", running("b", 0), at(3)), Order::Stop);
-    assert_eq!(run.record().restarts, 0, "the verdict waits until nobody runs");
+    assert_eq!(run.record().restarts, 0, "the verdict waits until all learners stopped");
     assert_eq!(tell(&mut run, "t-1", exited("b", 0, 1), at(4)), Order::Stop);
     let expected = LearnerFailure {
         reason: "LearnerKilled".to_owned(),
@@ -257,7 +256,7 @@ fn a_lower_epoch_is_refused_also_by_the_next_process() {
 }
 
 #[test]
-fn a_drain_writes_a_checkpoint_lets_the_learners_go_and_frees_nobody() {
+fn a_drain_writes_a_checkpoint_stops_the_learners_and_counts_no_restart() {
     let mut run = started_with(settings(), Facts { fixed_step: 1, ..Facts::default() });
     run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
     let path = PathBuf::from("/run/checkpoints/step-1.attempt-0");
@@ -277,7 +276,7 @@ fn a_drain_writes_a_checkpoint_lets_the_learners_go_and_frees_nobody() {
 }
 
 #[test]
-fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
+fn a_drained_run_continues_with_a_new_attempt_from_its_checkpoint() {
     let mut run = started();
     run.desire(Desired { mode: Mode::Drain, ..desired() }).unwrap();
     assert_eq!(ask(&mut run, 0, 0), Instruction::Exit, "nothing is done yet");
@@ -302,7 +301,7 @@ fn a_drained_run_goes_on_under_a_new_attempt_from_its_checkpoint() {
 }
 
 #[test]
-fn a_restarted_coordinator_lets_the_learners_go_on_under_the_same_attempt() {
+fn a_restarted_coordinator_keeps_the_running_attempt() {
     let run = started();
     let mut next = Run::new(
         settings(),

@@ -1,4 +1,4 @@
-//! What k samples of a prompt are worth. Pure.
+//! Estimators over k samples of a prompt: pass@k and maj@k. Pure.
 
 use std::collections::BTreeMap;
 

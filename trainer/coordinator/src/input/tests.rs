@@ -66,7 +66,8 @@ impl Run {
 fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
     assert_eq!(Run::new(VOCABULARY, 100).refusal(), "taken");
     assert_eq!(Run::new(VOCABULARY + 100, 100).refusal(), "taken");
-    let expected = "the tokenizer in FOLDER has token ids up to 1023, and config.json there gives the model a vocab_size of 1023: one of the two is another model's";
+    let expected = "the tokenizer in FOLDER has token ids up to 1023, and config.json there \
+        gives the model a vocab_size of 1023: one of the two is another model's";
     assert_eq!(Run::new(VOCABULARY - 1, 100).refusal(), expected);
 }
 
@@ -74,7 +75,8 @@ fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
 fn a_prompt_longer_than_the_context_is_named_with_its_line() {
     let refusal = Run::new(VOCABULARY, 4).refusal();
     assert!(refusal.starts_with("FOLDER/data.jsonl line 1 gives "), "{refusal}");
-    let end = "the model's context (max_position_embeddings) is 4: set dataset's maxPromptTokens, or shorten the row";
+    let end = "the model's context (max_position_embeddings) is 4: set dataset's \
+        maxPromptTokens, or shorten the row";
     assert!(refusal.ends_with(end), "{refusal}");
 }
 
@@ -82,7 +84,8 @@ fn a_prompt_longer_than_the_context_is_named_with_its_line() {
 fn a_template_of_another_model_is_refused() {
     let run = Run::new(VOCABULARY, 100);
     run.write("chat_template.jinja", "<|start_header_id|>user{{ messages[0].content }}");
-    let expected = "the chat template of FOLDER prints <|start_header_id|>, which is no token of tokenizer.json there: is the template another model's?";
+    let expected = "the chat template of FOLDER prints <|start_header_id|>, which is no token \
+        of tokenizer.json there: is the template another model's?";
     assert_eq!(run.refusal(), expected);
 }
 
@@ -90,7 +93,8 @@ fn a_template_of_another_model_is_refused() {
 fn an_answer_that_no_completion_could_equal_is_named_with_its_line() {
     let run = Run::new(VOCABULARY, 100);
     run.write("data.jsonl", "{\"question\": \"Which?\", \"answer\": \"the blue one\"}\n");
-    let expected = "the answer in FOLDER/data.jsonl line 1 cannot be used: the answer `the blue one` is no number, tuple, interval or set, which reward.math compares with";
+    let expected = "the answer in FOLDER/data.jsonl line 1 cannot be used: the answer `the blue \
+        one` is no number, tuple, interval or set, which reward.math compares with";
     assert_eq!(run.refusal(), expected);
 }
 
@@ -98,7 +102,8 @@ fn an_answer_that_no_completion_could_equal_is_named_with_its_line() {
 fn a_model_folder_without_its_files_is_named() {
     let run = Run::new(VOCABULARY, 100);
     fs::remove_file(run.folder.path().join("config.json")).unwrap();
-    let expected = "failed to read `max_position_embeddings` and `vocab_size` from FOLDER/config.json: No such file or directory (os error 2)";
+    let expected = "failed to read `max_position_embeddings` and `vocab_size` from \
+        FOLDER/config.json: No such file or directory (os error 2)";
     assert_eq!(run.refusal(), expected);
     fs::remove_file(run.folder.path().join("tokenizer.json")).unwrap();
     assert_eq!(

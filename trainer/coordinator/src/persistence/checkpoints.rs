@@ -1,7 +1,8 @@
-//! Checkpoints in the run's run store, a folder or a bucket: complete is what has a manifest, which is
-//! written last and removed first. Usable is what the manifest is true of: a group starts from
-//! nothing else, so that a checkpoint that was torn or altered costs the steps since the one
-//! before, and not the run.
+//! Checkpoints in the run store: listing, verification and retention.
+//!
+//! A checkpoint is complete if it has a manifest, which is written last and removed first. It is
+//! usable if its files match the manifest. A group restores usable checkpoints only, so that a torn
+//! or altered one costs the steps since the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 /// Complete checkpoints of a run. Blocks shortly.
 ///
 /// # Errors
-/// They cannot be listed: nobody is to take an unreadable run store for an empty one.
+/// Listing failed; an unreadable run store is not treated as empty.
 pub fn complete(run_store: &RunStore) -> Result<BTreeSet<Version>, StorageError> {
     Ok(folders(run_store)?
         .into_iter()
@@ -138,9 +139,8 @@ fn verify_file(
         .then(|| format!("was altered: its SHA-256 is {sha256}, expected {}", entry.sha256)))
 }
 
-/// Removes what the policy does not keep: of the complete ones that are `usable` all but the newest
-/// `keep_last`; of the others, torn or rejected, those of attempts before `attempt`, which nobody
-/// writes any more. Answers the kept ones. Blocks.
+/// Removes all but the newest `keep_last` of the `usable` checkpoints, and torn or rejected ones of
+/// attempts before `attempt`, which have no writer. Returns the kept ones. Blocks.
 pub fn prune(
     run_store: &RunStore,
     usable: &BTreeSet<Version>,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_altered_checkpoint_is_refused_once_and_the_one_before_is_used() {
+    fn a_torn_or_altered_checkpoint_is_rejected_once_and_the_previous_one_is_used() {
         let run = tempfile::tempdir().unwrap();
         let [_, altered, torn, garbled] = [2, 4, 6, 8].map(|step| whole(run.path(), step));
         let version = |step| Version { step, attempt: 0 };
@@ -247,7 +247,9 @@ mod tests {
             })
             .collect();
         let file = |step| format!("`/checkpoints/step-{step}.attempt-0/rank-0.safetensors`");
-        let sha256 = "its SHA-256 is a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa, expected 2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
+        let sha256 = "its SHA-256 is \
+            a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa, expected \
+            2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
         assert_eq!(
             details,
             [
@@ -259,12 +261,12 @@ mod tests {
         assert_eq!(
             verifier.usable(&run_store(&run)).ok(),
             Some(Found { usable: [version(2)].into(), rejected: vec![] }),
-            "what was refused is not read again"
+            "a rejected checkpoint is not read again"
         );
     }
 
     #[test]
-    fn in_a_bucket_it_is_the_same_and_a_server_that_is_away_has_nothing_refused() {
+    fn bucket_checkpoints_are_verified_and_an_unavailable_server_rejects_none() {
         let (mut s3, run) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
         let bucket = bucket(&s3, run.path());
         let object =
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(
             prune(&run_store, &found.usable, 2, 1).unwrap(),
             found.usable,
-            "what was refused takes nobody's place"
+            "rejected checkpoints do not count for retention"
         );
         assert_eq!(
             s3.keys("lab/job/checkpoints/"),

@@ -1,8 +1,8 @@
-//! The JSONL files that people read, in the bucket: copied whole while the run goes on, since no
-//! store appends, and at its end.
+//! JSONL files in the bucket: uploaded whole during the run and at its end, since object stores do
+//! not append.
 //!
-//! Nothing depends on them. What the newest copy lacks of metrics and evaluations is written again
-//! from the journal, when a coordinator starts on another machine.
+//! The copies are informational. When a coordinator starts on another machine, it rewrites missing
+//! metrics and evaluations from the journal.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,8 @@ fn copy(
         match bucket.upload(&path, name) {
             Ok(()) => _ = copied.insert(name, size),
             Err(error) => {
-                tracing::warn!(error = %crate::error_line(&error), "failed to copy a file to the bucket")
+                tracing::warn!(error = %crate::error_line(&error), "failed to copy a file to \
+                    the bucket")
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Exports made while training goes on, in the run's run store: `exports/step-N` is complete when its
-//! marker is in it, which is written last and removed first.
+//! Exports during training: `exports/step-N` in the run store is complete if it has its marker,
+//! which is written last and removed first.
 
 use std::collections::BTreeSet;
 

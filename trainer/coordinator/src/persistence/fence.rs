@@ -1,17 +1,20 @@
-//! Whose turn it is in a run directory. `fence.json` names the coordinator that may act and the
-//! journal that is in force; whoever finds another name there was replaced, tells nobody anything
-//! any more, and ends.
+//! Run-directory fencing: rejects calls of superseded coordinators.
+//!
+//! `fence.json` names the coordinator that may act and its journal file. A coordinator that finds
+//! another name there was superseded: it rejects all requests and exits.
 //!
 //! ```text
-//!  claim(epoch): fence.json {uid, epoch, from: old journal} ─▶ a copy of the old journal ─▶ fence.json {uid, epoch, journal: the copy}
-//!  every call of the journal: commit ─▶ check ─▶ only now the caller hears of it
+//!  claim(epoch)   fence.json {uid, epoch, from: old journal}
+//!                   ─▶ copy of the old journal
+//!                   ─▶ fence.json {uid, epoch, journal: the copy}
+//!  journal call   commit ─▶ check ─▶ result
 //! ```
 //!
-//! A replaced coordinator may still have its journal open, and locks of a process that is cut off
-//! from its volume say nothing. So a successor never writes into the same file: it names itself
-//! first, then works on a copy. What the old one commits after that, it tells nobody, since it
-//! checks before it answers; what it answered before is in the copy. Files are named by process, so
-//! that what the old one does to the names that it knows hits nobody else.
+//! A superseded coordinator may still have its journal open, and locks of a process that lost its
+//! volume prove nothing. A successor therefore writes its own name first and then works on a copy
+//! of the journal. Later commits of the old coordinator have no effect, because it checks the fence
+//! before it answers; everything that it answered before is in the copy. Files are named by
+//! process, so that the old coordinator only writes or removes its own.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -47,7 +50,8 @@ struct Holder {
 pub enum FenceError {
     /// Another one may.
     #[error(
-        "this coordinator (epoch {own}) was replaced by that of epoch {epoch} of the job with uid {uid}"
+        "this coordinator (epoch {own}) was replaced by that of epoch {epoch} of the job with \
+            uid {uid}"
     )]
     Replaced {
         /// Its own number.
@@ -64,7 +68,6 @@ pub enum FenceError {
         action: &'static str,
         /// To which file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
     /// The journal of the coordinator before cannot be taken over.
@@ -157,16 +160,13 @@ impl Fence {
         self.holder().epoch
     }
 
-    /// Completes when this coordinator has found itself replaced.
+    /// Completes when this coordinator is found to be superseded.
     pub async fn lost(&self) {
         self.0.lost.cancelled().await;
     }
 
-    /// Whether this coordinator may still act: to be asked after what must be durable is, and
-    /// before anybody hears of it. Blocks.
-    ///
-    /// # Errors
-    /// [`FenceError`]; nothing may be told then.
+    /// Checks that this coordinator may still act. Callers check after a durable write and before
+    /// they return its result. Blocks.
     pub fn check(&self) -> Result<(), FenceError> {
         let held = self.holder().clone();
         match read(&self.0.directory)? {
@@ -204,7 +204,7 @@ impl Fence {
         })
     }
 
-    /// The operator gave this coordinator a higher number: its status was lost, and it counts anew.
+    /// Raises the epoch, after the operator lost its status and assigned a new one.
     /// Blocks.
     ///
     /// # Errors
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_epoch_holds_and_a_job_made_anew_counts_from_the_start() {
+    fn the_highest_epoch_wins_and_a_recreated_job_starts_at_any_epoch() {
         let directory = tempfile::tempdir().unwrap();
         let claim =
             |uid: &str, epoch, incarnation| Fence::claim(directory.path(), uid, epoch, incarnation);
@@ -335,19 +335,19 @@ mod tests {
         assert_eq!(
             claim("u1", 4, 3).unwrap().journal(),
             first.journal(),
-            "a restarted process goes on"
+            "a restarted process continues"
         );
         first.raise(6).unwrap();
         assert_eq!(
             (first.epoch(), replaced(claim("u1", 5, 4).map(drop)).contains("epoch 6")),
             (6, true)
         );
-        let anew = claim("u2", 1, 5).unwrap();
+        let recreated = claim("u2", 1, 5).unwrap();
         assert_eq!(
             replaced(first.check()),
             "this coordinator (epoch 6) was replaced by that of epoch 1 of the job with uid u2"
         );
-        anew.check().unwrap();
+        recreated.check().unwrap();
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Whose run directory (or prefix of a bucket) this is: written at the first start, compared at
-//! every later one, so that two jobs never share a journal.
+//! Run-store identity: written at the first start and compared at every later one, so that two jobs
+//! never share a journal.
 //!
-//! A run is the same one if namespace, name, model and kind of algorithm are; the rest of a spec
-//! may be edited between two starts. Under a new UID it is the same run of a job that was made
-//! anew: it goes on, with a restart budget and fencing numbers of its own.
+//! Namespace, name, model and kind of algorithm identify a run; the rest of the spec may change
+//! between two starts. Under a new UID (the job was deleted and recreated) the run continues with a
+//! fresh restart budget and fresh fencing numbers.
 
 use rljob_crds::RunConfig;
 use rljob_storage::{RunStore, StorageError};
@@ -15,16 +15,14 @@ use crate::persistence::journal::{Journal, JournalError};
 
 const FILE: &str = "identity.json";
 
-/// Whose a run directory is.
+/// The owner of a run store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Identity {
     /// Namespace of the RLJob.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its UID when the directory was made. The same job made anew has another one and goes on
-    /// here.
+    /// UID of the RLJob. A recreated job has another one and continues the run.
     pub uid: String,
     /// SHA-256 of what may not change: the model and the kind of algorithm, as hexadecimal.
     pub spec_hash: String,
@@ -36,7 +34,8 @@ pub enum IdentityError {
     /// It belongs to another job.
     #[error(
         "the run directory {directory} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
-        held.namespace, held.name, held.uid, if *same_name { "another model or kind of algorithm" } else { "its own run" }
+        held.namespace, held.name, held.uid, if *same_name { "another model or kind of \
+            algorithm" } else { "its own run" }
     )]
     Another {
         /// The directory.
@@ -71,14 +70,13 @@ impl Identity {
         })
     }
 
-    /// Checks that a run's run store is nobody's or the same run's. Blocks.
+    /// Checks that a run store is unclaimed or belongs to this run. Blocks.
     pub fn check(&self, run_store: &RunStore) -> Result<(), IdentityError> {
         self.held(run_store).map(drop)
     }
 
-    /// Makes a run store, whose journal is claimed, this run's. If it is that of the same run of a job
-    /// that was made anew, counting starts again: `renew` makes its journal that of the new one.
-    /// Blocks.
+    /// Claims the run store for this run; its journal must be claimed already. For a recreated job,
+    /// `renew` resets the counters in the journal. Blocks.
     pub fn claim(
         &self,
         run_store: &RunStore,
@@ -89,15 +87,15 @@ impl Identity {
             return Ok(());
         }
         if let Some(held) = held {
-            // In this order: a crash between the two renews once more, which changes nothing.
+            // Renewal is idempotent and comes first, so that a crash in between repeats it.
             renew()?;
             tracing::info!(
                 before = held.uid,
                 now = self.uid,
-                "the job was made anew; its run goes on"
+                "the job was recreated; its run continues"
             );
         } else if let RunStore::Bucket(bucket) = run_store {
-            // Of two jobs that find nothing one claims it, and the other sees whose it is.
+            // Of two jobs that find no identity, one creates it and the other is rejected.
             bucket.put_new(FILE, &self.json(run_store)?)?;
             return Ok(self.check(run_store)?);
         }
@@ -129,7 +127,7 @@ fn failed(
     move |source| StorageError::Io { action, place, source }
 }
 
-/// Makes the journal that of a job made anew.
+/// Resets the counters of the journal for a recreated job.
 pub fn renew(journal: &mut Journal) -> Result<(), JournalError> {
     let Some(json) = journal.get_state(record::KEY)? else { return Ok(()) };
     let malformed = |error: serde_json::Error| JournalError::Malformed {
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_job_made_anew_goes_on_with_a_budget_and_an_epoch_of_its_own() {
+    fn a_recreated_job_continues_with_fresh_counters() {
         let directory = tempfile::tempdir().unwrap();
         let run_store = RunStore::Folder(directory.path().to_owned());
         let mut journal = Journal::open(&directory.path().join("journal")).unwrap();

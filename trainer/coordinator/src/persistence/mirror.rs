@@ -1,16 +1,15 @@
-//! The journal in the run's bucket: what a coordinator must not lose when its pod comes back on
-//! another machine.
+//! Journal mirror: a log in the run's bucket, from which the journal is restored on another
+//! machine.
 //!
 //! ```text
-//!  call ─▶ local journal ─▶ journal/samples/STEP.…  the samples of a batch that was fixed
-//!                        └▶ journal/log/NUMBER      the rows that changed; every 64th has all rows, and those before it are removed
-//!                                └─▶ the caller is told
+//!  call ─▶ local journal ─▶ journal/samples/STEP.…  samples of a fixed batch
+//!                        └▶ journal/log/NUMBER      changed rows; every 64th entry has all rows
+//!                                └─▶ result           and replaces the entries before it
 //! ```
 //!
-//! The log is the truth: at its start a coordinator makes its local journal anew from it. An entry
-//! is written only if no entry of its number is there, so that of two coordinators of a run one is
-//! told that it was replaced, before it tells anybody anything. Samples of no batch are not kept:
-//! they are made again.
+//! The log is authoritative: a starting coordinator rebuilds its local journal from it. An entry is
+//! only created if its number is free, so that one of two coordinators of a run fails before it
+//! returns a result. Samples of no batch are not mirrored; they are sampled again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +62,6 @@ pub enum MirrorError {
         action: &'static str,
         /// To which file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
 }
@@ -102,8 +100,8 @@ struct Entry {
 }
 
 impl Mirror {
-    /// Makes the local journal `path` in the run directory anew from the bucket. Blocks; a wait for
-    /// the bucket has its own deadline.
+    /// Rebuilds the local journal `path` from the bucket. Blocks, at most for the bucket's
+    /// deadline.
     pub fn restore(
         bucket: Bucket,
         run_directory: &Path,
@@ -113,7 +111,8 @@ impl Mirror {
         let conditional = bucket.refuses_to_replace(PROBE)?;
         if !conditional {
             tracing::warn!(
-                "the bucket's store writes objects that must not be there: nothing but the operator keeps two coordinators of this run apart"
+                "the bucket's store writes objects that must not be there: nothing but the \
+                    operator keeps two coordinators of this run apart"
             );
         }
         for suffix in ["", "-wal", "-shm"] {
@@ -142,7 +141,7 @@ impl Mirror {
     /// Writes to the bucket whatever changed in the journal. When this returns, all that was in the
     /// journal when it was called is there. Blocks.
     pub fn save(&self, journal: &Mutex<Journal>) -> Result<(), MirrorError> {
-        // Whoever waits here finds that its rows went with those of the one before.
+        // A caller that waits here finds its rows saved by the previous one.
         let mut log = self.log();
         loop {
             if log.waiting.is_none() {
@@ -224,7 +223,8 @@ impl Mirror {
                 .list(LOG)
                 .and_then(|names| self.bucket.remove(&before(names.into_keys(), number)))
         {
-            tracing::warn!(error = %crate::error_line(&error), "failed to remove old entries of the journal; tried again after {WHOLE_EVERY} more");
+            tracing::warn!(error = %crate::error_line(&error), "failed to remove old entries of \
+                the journal; tried again after {WHOLE_EVERY} more");
         }
         Ok(())
     }
@@ -244,10 +244,7 @@ impl Mirror {
                 .ok_or_else(|| torn("was altered"))?;
             self.apply(journal, &bytes)?;
         }
-        tracing::info!(
-            entries = last % WHOLE_EVERY + 1,
-            "the journal was made anew from the bucket"
-        );
+        tracing::info!(entries = last % WHOLE_EVERY + 1, "rebuilt the journal from the bucket");
         Ok(last + 1)
     }
 

@@ -1,6 +1,6 @@
-//! What a run starts from that has no checkpoint of its own: the checkpoint that its spec names, or
-//! the newest one of a job that it names. That is chosen once and written to the journal: the other
-//! job may go on, and a run that starts again is to start from the same weights.
+//! Initial checkpoint of a run without checkpoints: the one that its spec names, or the newest one
+//! of another job. The choice is journaled, so that a restarted run starts from the same weights
+//! while the other job continues.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ const KEY: &str = "restoreFrom";
 pub enum RestoreError {
     /// The job that is named has made none.
     #[error(
-        "checkpoint.restoreFrom: the job `{job}` has no complete checkpoint in {place}: let it make one first"
+        "checkpoint.restoreFrom: the job `{job}` has no complete checkpoint in {place}: let it \
+            make one first"
     )]
     None {
-        /// The job.
         job: String,
         /// Its run's run store.
         place: String,
@@ -31,7 +31,6 @@ pub enum RestoreError {
     /// The other job's run store.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The journal.
     #[error(transparent)]
     Store(#[from] SharedJournalError),
     /// The choice in the journal.
@@ -47,11 +46,8 @@ struct Choice {
     restore: Restore,
 }
 
-/// What the run starts from, if its spec says; `has_own`: it has a checkpoint of its own, which
-/// comes before.
-///
-/// # Errors
-/// See [`RestoreError`].
+/// The initial checkpoint that the spec names. With `has_own`, the run has its own checkpoint,
+/// which takes precedence, and no new choice is made.
 pub async fn choose(
     config: &RunConfig,
     store: &SharedJournal,
@@ -71,13 +67,14 @@ pub async fn choose(
         return Ok(before.map(|choice| choice.restore));
     }
     let choice = Choice { restore: newest(config, &from).await?, job: from };
-    tracing::info!(job = choice.job, version = %choice.restore.version, "the run starts from another job's checkpoint");
+    tracing::info!(job = choice.job, version = %choice.restore.version, "the run starts from \
+        another job's checkpoint");
     let json = serde_json::to_value(&choice)?;
     store.call(move |journal| journal.put_state(KEY, &json)).await?;
     Ok(Some(choice.restore))
 }
 
-/// The checkpoint in a folder `…/step-N.attempt-K`; a job's name is none.
+/// The checkpoint of a path `…/step-N.attempt-K`; `None` for a job name.
 fn at(path: &str) -> Option<Restore> {
     let path = Path::new(path);
     Some(Restore { version: path.file_name()?.to_str()?.parse().ok()?, path: path.to_owned() })
@@ -99,7 +96,7 @@ mod tests {
     use super::at;
 
     #[test]
-    fn a_checkpoint_is_told_from_a_job_by_its_name() {
+    fn a_checkpoint_path_is_distinguished_from_a_job_name() {
         let restore = at("s3://bucket/lab/a/checkpoints/step-2.attempt-1/").unwrap();
         assert_eq!((restore.version.step, restore.version.attempt), (2, 1));
         assert_eq!(at("step-2"), None);

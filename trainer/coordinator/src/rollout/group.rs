@@ -1,4 +1,4 @@
-//! One group: the samples of one prompt, from the lease of an engine to the journal.
+//! Sampling of one prompt group, from the lease of an engine to the journal.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,38 +1,37 @@
-//! Which loader positions are under way, and which of them make up the next batch. Pure.
+//! Ledger of loader positions: groups in progress, accepted, dropped. Pure.
 //!
 //! ```text
 //!  first          scanned                          first + groups.len()
-//!    │ accepted, dropped │ under way, or finished too early │ admitted next
+//!    │ accepted, dropped │ in progress, or finished early │ admitted next
 //!    └── of step `step` ─┘
 //! ```
 //!
-//! Groups are judged in loader order whatever order they finish in, so that a batch is a function
-//! of the data and the completions alone: the first B groups that are not dropped. A step drops at
-//! most `drops` groups; from there on it keeps every one. A slot of a group that will be dropped
-//! for certain is given to the next position at once; where only the groups before it decide, that
-//! waits for them, so that never more groups are accepted or under way than admitted.
+//! Groups are judged in loader order, so that a batch is a function of the data and the
+//! completions: the first B groups that are not dropped. A step drops at most `drops` groups and
+//! keeps all later ones. The slot of a group that will certainly be dropped is given to the next
+//! position at once; if that depends on earlier groups, the slot waits for them, so that accepted
+//! groups and groups in progress never exceed the admitted number.
 
 use std::collections::VecDeque;
 
 use crate::core::admission::Admission;
 
-/// What became of a group.
+/// Result of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether it teaches nothing: equal rewards, or fewer than two samples.
+    /// Whether its rewards have zero variance.
     pub droppable: bool,
     /// Steps of the oldest weights that any of its tokens was sampled with; none without samples.
     pub oldest: Option<u32>,
 }
 
-/// What follows from the groups that are finished.
+/// Next action of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A batch is complete.
     Batch(Batch),
-    /// The group at this position is too old for its step: samples of it are to be made again.
+    /// The group at this position is too old for its step and is sampled again.
     Again {
-        /// The position.
         position: u64,
         /// The step it is for.
         step: u32,
@@ -42,7 +41,6 @@ pub enum Next {
 /// The groups of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The step.
     pub step: u32,
     /// Positions of its groups, in order.
     pub positions: Vec<u64>,
@@ -81,8 +79,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger that goes on after `fixed_step` at `next_position`. `attempts`: prompts sampled for
-    /// a step are at most so many times the batch.
+    /// A ledger that continues after `fixed_step` at `next_position`. `attempts`: prompts sampled
+    /// for a step are at most so many times the batch.
     pub fn new(rule: Admission, attempts: u32, fixed_step: u32, next_position: u64) -> Self {
         Self {
             rule,

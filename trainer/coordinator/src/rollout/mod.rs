@@ -1,16 +1,16 @@
-//! Rollouts: prompts → completions → rewards → journal; a step's batch is fixed when all of its
-//! groups are there.
+//! Rollouts: prompts → completions → rewards → journal. A step's batch is fixed when all of its
+//! groups are complete.
 //!
 //! ```text
-//!  admission ─▶ ledger ─ next position ─▶ group: lease, sample, score ─▶ queue ─▶ journal, many at a time
-//!                 ▲                                │                                  │
-//!                 └───────── outcome ──────────────┴──────── on the disk ◀────────────┘
+//!  admission ─▶ ledger ─ next position ─▶ group: lease, sample, score ─▶ queue ─▶ journal
+//!                 ▲                                │                                │
+//!                 └───────── outcome ──────────────┴─────────── written ◀───────────┘
 //!                 └─ batch complete ─▶ fix_batch
 //! ```
 //!
-//! A sample that its verifier fails on is left out of its group, never scored 0. Samples that the
-//! journal has already are not made again. The order in which they finish leaves no trace:
-//! [`ledger`] judges groups in loader order.
+//! A sample whose verifier fails is left out of its group, never scored 0. Samples in the journal
+//! are not sampled again. The order of completion does not affect batches: [`ledger`] judges groups
+//! in loader order.
 
 pub mod completion;
 pub mod group;
@@ -111,7 +111,7 @@ struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// Goes on where the journal ends.
+    /// Resumes after the newest batch in the journal.
     async fn resume(rollouts: &'a Rollouts, only: Option<Version>) -> Result<Self, WorkError> {
         let ((fixed_step, next_position), samples) = rollouts
             .journal
@@ -229,7 +229,8 @@ impl<'a> Schedule<'a> {
             tracing::warn!(
                 step,
                 dropped,
-                "too many groups with equal rewards: the batch has some of them, since rollout.dynamicSampling.maxAttempts is reached"
+                "too many groups with equal rewards: the batch has some of them, since \
+                    rollout.dynamicSampling.maxAttempts is reached"
             );
             self.rollouts
                 .recorder
@@ -270,7 +271,7 @@ async fn write(
         let (samples, written): (Vec<_>, Vec<_>) = queued.drain(..).unzip();
         journal.call(move |journal| journal.put_samples(&samples)).await?;
         for waiting in written {
-            // Whoever does not wait any more was cancelled.
+            // A closed receiver was cancelled.
             let _ = waiting.send(());
         }
     }

@@ -1,5 +1,5 @@
-//! What an engine is asked for one sample: a pure function of what is sampled, so that a retry asks
-//! for the same thing anywhere.
+//! Generation requests: a pure function of the sample key, so that a retry on any engine requests
+//! the same sample.
 
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use sha2::{Digest, Sha256};
@@ -21,7 +21,6 @@ pub enum Purpose {
 pub struct Key {
     /// What it is for.
     pub purpose: Purpose,
-    /// The step.
     pub step: u32,
     /// Loader position (or row of the evaluation data).
     pub position: u64,
@@ -30,8 +29,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// The seed of a sample that has `kept` tokens already: what follows an interruption is drawn
-    /// anew, since engines count draws from the request's start.
+    /// The seed of a sample that has `kept` tokens. A continued sample gets a different seed, since
+    /// engines count draws from the start of the request.
     pub fn seed(self, run_seed: u64, kept: u32) -> u64 {
         let mut digest = Sha256::new();
         digest.update(run_seed.to_le_bytes());
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_sample_goes_on_behind_its_tokens_with_fewer_to_come_and_draws_of_its_own() {
+    fn an_interrupted_sample_continues_after_its_tokens_with_a_different_seed() {
         let sampling = Sampling { run_seed: 1, stop_token_ids: &[2], temperature: 0.7 };
         let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10);
         let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10);

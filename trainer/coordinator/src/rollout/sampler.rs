@@ -1,10 +1,10 @@
-//! Groups of samples from the fleet: each group on one engine for the sake of its prefix cache; a
-//! sample that is interrupted goes on at another, until it is whole.
+//! Sampler: groups of samples from the engines. A group uses one engine for its prefix cache; an
+//! interrupted sample continues on another engine until it is complete.
 //!
 //! ```text
 //!  lease ─▶ stream ─┬─ stop, length ─▶ Completion
-//!    ▲              └─ paused, lost, garbage ─▶ keep the checked tokens (a deterministic run: none) ─┐
-//!    └──────────────────────── prompt + kept tokens, fewer new ones ◀───────────────────────────────┘
+//!    ▲              └─ paused, lost, invalid ─▶ keep verified tokens (deterministic run: none) ─┐
+//!    └─────────────────────── prompt + kept tokens, fewer new ones ◀───────────────────────────┘
 //! ```
 
 use std::sync::Arc;
@@ -37,7 +37,6 @@ const ANSWER_BYTES: (usize, usize) = (1 << 20, 1 << 10);
 /// A request for one sample.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
-    /// Which one.
     pub key: Key,
     /// 0 is greedy.
     pub temperature: f64,
@@ -47,7 +46,6 @@ pub struct SampleRequest {
 
 /// Samples of a run.
 pub struct Sampler<'a> {
-    /// The engines.
     pub fleet: &'a Fleet,
     /// `training.seed`.
     pub run_seed: u64,
@@ -117,7 +115,7 @@ impl<'s> Sampler<'s> {
         }
     }
 
-    /// Reserves an engine with such weights for a whole group.
+    /// Reserves an engine with such weights for a full group.
     pub async fn lease(
         &self,
         weights: Weights,
@@ -213,8 +211,8 @@ impl<'s> Sampler<'s> {
         )
     }
 
-    /// Asks one engine to go on with a completion, and appends what it made. An error if the
-    /// completion is not whole afterwards.
+    /// Continues a completion on one engine and appends its tokens. Fails if the completion is
+    /// still incomplete.
     async fn attempt(
         &self,
         target: &Target,

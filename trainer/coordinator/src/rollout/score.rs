@@ -1,5 +1,5 @@
-//! Completion tokens to text to reward. A verifier that fails rejects the sample; only one that is
-//! broken for good ends the work.
+//! Scoring: completion tokens → text → reward. A verifier failure rejects the sample; an unusable
+//! verifier fails the work.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::work_error::WorkError;
 pub struct Scored {
     /// The text, special tokens skipped.
     pub text: String,
-    /// Its reward.
     pub reward: Reward,
 }
 

@@ -1,4 +1,4 @@
-//! Bearer tokens at the door.
+//! Bearer-token authentication.
 
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -8,7 +8,7 @@ use axum::response::Response;
 use super::error::ApiError;
 use crate::tokens::Token;
 
-/// Lets a request pass that carries the token.
+/// Requires the bearer token.
 pub async fn bearer(
     State(token): State<Token>,
     request: Request,

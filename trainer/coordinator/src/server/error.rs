@@ -1,4 +1,4 @@
-//! Errors as HTTP: a status and one line of JSON.
+//! API errors: an HTTP status and a JSON message.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -11,7 +11,7 @@ use crate::core::Rejection;
 use crate::persistence::fence::FenceError;
 use crate::persistence::journal::shared::SharedJournalError;
 
-/// A request that gets no answer but a reason.
+/// A failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The token is missing or wrong.
@@ -20,10 +20,10 @@ pub enum ApiError {
     /// The run says no.
     #[error(transparent)]
     Run(#[from] Rejection),
-    /// The operator has not named an epoch yet.
-    #[error("the run is not open yet: the operator has not said under which epoch")]
+    /// The operator has not assigned an epoch.
+    #[error("the run is not open yet: the operator has not assigned an epoch")]
     Closed,
-    /// Another coordinator was started in this one's place, and is to be asked.
+    /// Another coordinator superseded this one.
     #[error(transparent)]
     Fenced(#[from] FenceError),
     /// The journal failed: asking again may help.

@@ -1,5 +1,4 @@
-//! Every answer names the epoch that it is given under, and none is given by a coordinator that was
-//! replaced: it would be one from the past.
+//! Epoch header of responses; rejects requests to a superseded coordinator.
 
 use std::sync::Arc;
 
@@ -12,8 +11,8 @@ use rljob_protocol::supervisor::EPOCH_HEADER;
 use super::error::ApiError;
 use crate::coordinator::Coordinator;
 
-/// Gives an answer only if this coordinator may still act: it may have been stopped while the
-/// request was held.
+/// Adds the epoch to a response, or rejects the request if this coordinator was superseded while it
+/// was held.
 pub async fn fenced(
     State(coordinator): State<Arc<Coordinator>>,
     request: Request,

@@ -1,5 +1,4 @@
-//! The trainer pods' side: orders for supervisors; instructions and batches for learners, and their
-//! reports.
+//! Learner API: orders for supervisors; instructions, batches and reports of learners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +26,7 @@ use crate::sync::{distributed, folders};
 
 /// How long an instruction is held while there is nothing to do.
 const HOLD: Duration = Duration::from_secs(20);
-/// Time alone can change the answer: it is worked out anew so often.
+/// Interval at which a held instruction is recomputed, since it may depend on time alone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// `POST /v1/supervisors/{name}`
@@ -79,8 +78,8 @@ pub async fn instructions(
     }
 }
 
-/// `GET /v1/attempts/{attempt}`: whether this attempt is the current one. Asked before what cannot
-/// be taken back.
+/// `GET /v1/attempts/{attempt}`: whether this attempt is current. Learners check before
+/// irreversible writes.
 pub async fn attempt(
     State(coordinator): State<Arc<Coordinator>>,
     Path(attempt): Path<u32>,
@@ -246,7 +245,8 @@ async fn prune(coordinator: &Coordinator, attempt: u32) -> Result<(), ApiError> 
         })
         .await?;
     if let Err(error) = coordinator.journal.tidy().await {
-        tracing::warn!(error = %crate::error_line(&error), "failed to remove old samples from the bucket");
+        tracing::warn!(error = %crate::error_line(&error), "failed to remove old samples from \
+            the bucket");
     }
     Ok(coordinator.run.change(|run, _| run.set_checkpoints(in_run)).await?)
 }

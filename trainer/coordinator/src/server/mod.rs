@@ -1,10 +1,12 @@
-//! The coordinator's HTTP interface.
+//! HTTP API of the coordinator.
 //!
 //! ```text
 //!  operator token   PUT /v1/desired · GET /v1/status
-//!  learner token    POST /v1/supervisors/NAME · GET /v1/instructions, /v1/attempts/ATTEMPT · GET /v1/batches/STEP, /v1/validations/STEP
-//!                  POST /v1/steps/STEP, /v1/validations/STEP, /v1/checkpoints/STEP, /v1/weights
-//!  open             GET /healthz · GET /metrics
+//!  learner token    POST /v1/supervisors/NAME
+//!                   GET /v1/instructions · /v1/attempts/ATTEMPT · /v1/batches/STEP
+//!                   GET, POST /v1/validations/STEP
+//!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights
+//!  no token         GET /healthz · GET /metrics
 //! ```
 
 mod auth;

@@ -1,4 +1,4 @@
-//! The operator's side: what is wanted, what is.
+//! Operator API: desired state, status, health and metrics.
 
 use std::sync::Arc;
 

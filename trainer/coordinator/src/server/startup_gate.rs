@@ -1,6 +1,5 @@
-//! What a coordinator serves before it knows its epoch: it is alive, and it waits to be told.
-//! Nothing of the run directory is touched until then, since a coordinator that nobody speaks to
-//! any more must leave it alone.
+//! Startup gate: serves health and waits for the operator to assign an epoch. It must not touch the
+//! run directory, since the operator may have replaced this coordinator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +16,10 @@ use super::{MAX_BODY, auth, operator};
 use crate::coordinator::Coordinator;
 use crate::tokens::Token;
 
-/// How long who speaks first is kept waiting while the run is opened.
+/// How long the first request is held while the run opens.
 const HOLD: Duration = Duration::from_secs(4);
 
-/// The two sides of the wait.
+/// Hands the assigned epoch to the process, and the open run to held requests.
 #[derive(Clone)]
 pub struct StartupGate {
     asked: watch::Sender<Option<u64>>,
@@ -46,10 +45,10 @@ impl StartupGate {
             .with_state(self.clone())
     }
 
-    /// The epoch that the operator named first.
+    /// Waits for the first epoch that the operator assigns.
     pub async fn asked(&self) -> u64 {
         let mut asked = self.asked.subscribe();
-        // The sender is here, so that the wait ends with a value or not at all.
+        // `self` holds the sender, so the channel cannot close.
         asked.wait_for(Option::is_some).await.ok().and_then(|epoch| *epoch).unwrap_or_default()
     }
 

@@ -1,7 +1,6 @@
-//! Weight sync through the run directory: whenever rollouts or an evaluation need a published
-//! version, every engine that lacks it reads the folder; where batches are sampled ahead, as soon
-//! as it is there. Engines that come late or come back are served in the same way, without the
-//! learners.
+//! Weight sync through the run directory: each engine that lacks a required version reads its
+//! folder. Engines that join later or recover are updated without the learners. With sampling
+//! ahead, updates start when the folder is complete.
 
 use std::path::Path;
 use std::sync::Arc;

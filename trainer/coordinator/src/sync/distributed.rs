@@ -1,8 +1,8 @@
 //! Weight sync by broadcast: a sender has staged its copy and hosts a store; each of its engines
-//! joins a group of its own and receives.
+//! joins a separate process group and receives.
 //!
-//! The calls for all of a sender's engines are under way together, since the sender goes from group
-//! to group and must find each engine there.
+//! The calls for all engines of a sender run concurrently, since the sender serves group after
+//! group and must find each engine there.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
         book(sync, &transfer.engine, sender.version, result).await;
     }
     if let Err(error) = sync.run.change(|run, _| run.transfer_over(transfer)).await {
-        tracing::error!(error = %crate::error_line(&error), "failed to book the end of a transfer");
+        tracing::error!(error = %crate::error_line(&error), "failed to record the end of a transfer");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Published folders: the newest two are kept, so that an engine in the middle of reading one is
-//! not cut off by the next.
+//! Retention of published weights: the newest two folders are kept for engines that are still
+//! reading the older one.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -1,9 +1,9 @@
-//! Weights into engines: pause (abort) → update → verify → continue, each engine by itself, every
-//! call with a deadline.
+//! Weight sync of engines: pause (abort) → update → verify → continue, independently per engine,
+//! with a deadline per call.
 //!
-//! An engine whose update fails stays out of routing, whatever it says it holds, until a later
-//! update succeeds: from the newest folder, or by the next broadcast, which the learners are asked
-//! for when it can be reached again. One that lets a deadline pass hangs, whatever else it answers.
+//! An engine whose update fails is not routed to, whatever version it reports, until a later update
+//! succeeds: from the newest folder, or by the next broadcast, which the learners are instructed to
+//! send when the engine is reachable. An engine that misses a deadline is treated as hung.
 
 pub mod disk;
 pub mod distributed;
@@ -38,15 +38,14 @@ pub struct SyncError {
     source: EngineError,
 }
 
-/// An engine that is being updated.
+/// An engine during an update.
 struct Target {
     url: String,
     lost: CancellationToken,
 }
 
 impl Target {
-    /// Gives an update up when the engine does not answer any more: one that hangs would keep its
-    /// place until the call's own deadline.
+    /// Aborts an update when the engine stops answering, before the call's deadline.
     async fn or_lost(
         &self,
         update: impl Future<Output = Result<(), EngineError>>,
@@ -58,7 +57,7 @@ impl Target {
     }
 }
 
-/// Takes an engine out of routing for an update; answers where it is, if it is still there.
+/// Takes an engine out of routing for an update. Returns `None` if it is gone.
 fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
     tracing::debug!(engine, %version, "updating an engine's weights");
     sync.fleet.update(engine, |slot| {
@@ -67,7 +66,7 @@ fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
     })
 }
 
-/// Checks that the engine says it holds `version`, and lets it go on.
+/// Checks that the engine reports `version` and resumes it.
 async fn verify_and_continue(
     sync: &WeightSync,
     url: &str,
@@ -82,7 +81,7 @@ async fn verify_and_continue(
     client.resume(url).await
 }
 
-/// Books the end of an update.
+/// Records the result of an update.
 async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<(), EngineError>) {
     let now = sync.clock.now();
     let held = result.is_ok().then_some(version);
@@ -102,7 +101,8 @@ async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<
         }
         Err(source) => {
             let error = SyncError { engine: engine.to_owned(), version, source };
-            tracing::warn!(error = %crate::error_line(&error), "an engine stays out of routing");
+            tracing::warn!(error = %crate::error_line(&error), "weight update failed; the \
+                engine is not routed to");
             sync.recorder.event("EngineUpdateFailed", serde_json::json!({"engine": engine, "version": version, "error": crate::error_line(&error)})).await;
         }
     }

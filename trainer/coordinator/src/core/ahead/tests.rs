@@ -97,7 +97,7 @@ fn weights_are_published_every_n_steps() {
 }
 
 #[test]
-fn rollouts_go_on_while_learners_are_restarted_and_a_replay_publishes_at_its_end_only() {
+fn rollouts_continue_during_a_restart_and_a_replay_publishes_only_at_its_end() {
     let facts =
         Facts { last_step: 2, fixed_step: 2, evaluated: BTreeSet::from([0]), ..Facts::default() };
     let mut run = ahead(1, 1, facts);
@@ -117,7 +117,7 @@ fn rollouts_go_on_while_learners_are_restarted_and_a_replay_publishes_at_its_end
 }
 
 #[test]
-fn an_evaluation_keeps_its_weights_while_training_goes_on_and_starts_over_when_it_takes_too_long() {
+fn an_evaluation_keeps_its_weights_during_training_and_restarts_after_its_deadline() {
     let mut run = ahead(1, 1, Facts::default());
     run.batch_fixed(1);
     assert_eq!(
@@ -161,7 +161,7 @@ fn a_run_that_samples_ahead_evaluates_its_last_weights_before_it_ends() {
 }
 
 #[test]
-fn an_engine_that_comes_back_while_learners_wait_is_served_by_a_broadcast_of_its_own() {
+fn an_engine_that_recovers_while_learners_wait_gets_a_separate_broadcast() {
     let facts = Facts {
         evaluated: BTreeSet::from([0, 3]),
         fixed_step: 1,

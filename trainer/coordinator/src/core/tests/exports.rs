@@ -1,4 +1,4 @@
-//! When an export is made while training goes on.
+//! Export schedule during training.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ fn an_export_is_due_every_n_steps_before_the_last_and_a_replay_makes_only_those_
     let long = || Settings { total_steps: 8, ..settings() };
     let facts = Facts { fixed_step: 8, ..Facts::default() };
     let mut run = started_with(long(), facts.clone());
-    assert_eq!(exports_ordered(&mut run, 0..=2, true), [] as [u32; 0], "nobody asked for them");
+    assert_eq!(exports_ordered(&mut run, 0..=2, true), [] as [u32; 0], "none are configured");
     run.desire(exporting(Some(3))).unwrap();
     assert_eq!(exports_ordered(&mut run, 3..=5, true), [3]);
     assert_eq!(exports_ordered(&mut run, 6..=7, false), [6], "training does not wait for it");

@@ -1,5 +1,4 @@
-//! What the learners are told and when: publication, rollouts, training, checkpoints, evaluation,
-//! export.
+//! Instructions: publication, rollouts, training, checkpoints, evaluation, export.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -35,7 +34,7 @@ fn publication_comes_before_rollouts_and_training_after_them() {
 }
 
 #[test]
-fn a_publication_whose_order_was_lost_is_asked_for_again_under_another_name() {
+fn a_lost_publication_is_instructed_again_under_another_name() {
     let mut run = started();
     ask(&mut run, 0, 0);
     let again = run.instruct(0, 0, &[], at(40)).unwrap();

@@ -7,7 +7,7 @@ use super::{at, desired, exited, group, report, running, settings, started, tell
 use crate::core::{Facts, Record, Rejection, Run};
 
 #[test]
-fn nobody_is_lost_for_a_silence_in_which_the_coordinator_could_not_listen() {
+fn supervisors_survive_a_time_in_which_the_coordinator_processed_no_reports() {
     let mut run = started();
     run.extend_deadlines(at(100));
     tell(&mut run, "t-0", running("a", 0), at(105));
@@ -31,7 +31,7 @@ fn a_lost_supervisor_is_not_counted_even_if_its_peers_fail_first() {
 }
 
 #[test]
-fn a_supervisor_that_started_before_another_of_its_name_is_refused_while_that_is_heard() {
+fn an_older_supervisor_of_the_same_name_is_rejected_while_the_newer_reports() {
     let mut run = started();
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     let refused = Err(Rejection::Replaced("t-0".to_owned()));
@@ -47,13 +47,12 @@ fn a_supervisor_that_started_before_another_of_its_name_is_refused_while_that_is
     assert_eq!(
         run.supervisor("t-0", running("a", 0), at(13)),
         Ok(Order::Stop),
-        "the later one is not heard of any more"
+        "the newer one stopped reporting"
     );
 }
 
 #[test]
-fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_new_coordinator_hears_first()
- {
+fn a_returning_old_supervisor_never_replaces_its_successor() {
     let mut run = started();
     tell(&mut run, "t-0", report("a2", None, vec![]), at(2));
     tell(&mut run, "t-1", exited("b", 0, 137), at(2));
@@ -72,7 +71,7 @@ fn an_old_supervisor_that_comes_back_takes_no_name_from_its_successor_whoever_a_
     );
     assert!(
         matches!(tell(&mut old_first, "t-0", running("a2", 1), at(1)), Order::Run(_)),
-        "whose learners go on"
+        "its learners continue"
     );
     let mut newer = next();
     tell(&mut newer, "t-0", report("a3", None, vec![]), at(0));

@@ -28,7 +28,8 @@ impl Journal {
                 .map_err(failed())?;
             samples += statement.execute(params![step, position]).map_err(failed())?;
         }
-        let sql = "INSERT INTO batches (step, samples, next_position, dropped_groups, stale_samples) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let sql = "INSERT INTO batches (step, samples, next_position, dropped_groups, \
+            stale_samples) VALUES (?1, ?2, ?3, ?4, ?5)";
         let values =
             params![step, samples, batch.next_position, batch.dropped_groups, batch.stale_samples];
         transaction.execute(sql, values).map_err(failed())?;
@@ -59,7 +60,8 @@ impl Journal {
     /// needs, if it is the oldest one's step. Returns how many.
     pub fn prune_through(&mut self, step: u32) -> Result<usize, JournalError> {
         self.drop_sample_objects(step)?;
-        let sql = "DELETE FROM samples WHERE position < (SELECT max(next_position) FROM batches WHERE step <= ?1)";
+        let sql = "DELETE FROM samples WHERE position < (SELECT max(next_position) FROM batches \
+            WHERE step <= ?1)";
         self.connection.execute(sql, [step]).map_err(JournalError::sqlite("prune samples"))
     }
 

@@ -6,45 +6,29 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another coordinator has the file open.
-    #[error("the journal {} is held by another process: a run directory has one coordinator at a time", path.display())]
-    Held {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Somebody writes into it without end.
+    #[error("the journal {} is held by another process: a run directory has one coordinator at \
+        a time", path.display())]
+    Held { path: PathBuf },
+    /// Another process keeps writing to it.
     #[error("the journal {} is being written by another process, which does not stop", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// It cannot be copied.
     #[error("failed to copy the journal {}", path.display())]
-    Copy {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Copy { path: PathBuf, source: std::io::Error },
     /// The file cannot be opened.
     #[error("failed to open the journal {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: rusqlite::Error,
-    },
+    Open { path: PathBuf, source: rusqlite::Error },
     /// The file is a database of something else.
     #[error("{} is a database, but not a journal of rljob (application id {application_id})", path.display())]
     NotAJournal {
-        /// The file.
         path: PathBuf,
         /// What it says it is.
         application_id: i32,
     },
     /// The file is of another release.
-    #[error("the journal {} has schema version {found}, this release reads {expected}: go on with the release that wrote it", path.display())]
+    #[error("the journal {} has schema version {found}, this release reads {expected}: use the \
+        release that wrote it", path.display())]
     SchemaVersion {
-        /// The file.
         path: PathBuf,
         /// Its version.
         found: i32,
@@ -53,7 +37,8 @@ pub enum JournalError {
     },
     /// The batch that the position was for is fixed and this sample is not in it.
     #[error(
-        "positions below {next_position} are used up: sample {index} of position {position} comes too late"
+        "positions below {next_position} are used up: sample {index} of position {position} \
+            comes too late"
     )]
     Fixed {
         /// The first position that is not.
@@ -66,17 +51,16 @@ pub enum JournalError {
     /// Batches are fixed in order, without gaps.
     #[error("the batch of step {step} cannot be fixed: the newest fixed one is of step {last}")]
     OutOfOrder {
-        /// The step.
         step: u32,
         /// The newest fixed step.
         last: u32,
     },
     /// A fixed batch is not whole any more.
     #[error(
-        "the journal holds {found} of the {expected} samples of step {step}: they were pruned, since a newer checkpoint was kept"
+        "the journal holds {found} of the {expected} samples of step {step}: they were pruned, \
+            since a newer checkpoint was kept"
     )]
     Pruned {
-        /// The step.
         step: u32,
         /// Samples there.
         found: u64,
@@ -88,7 +72,6 @@ pub enum JournalError {
     Malformed {
         /// Table and column.
         what: &'static str,
-        /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// SQLite failed.
@@ -96,7 +79,6 @@ pub enum JournalError {
     Sqlite {
         /// What was being done.
         action: &'static str,
-        /// Why.
         source: rusqlite::Error,
     },
 }

@@ -34,7 +34,8 @@ impl Journal {
             };
             let trigger = |event: &str, row: &str| {
                 format!(
-                    "CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN INSERT INTO changed_{table} VALUES ({}); END;",
+                    "CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN \
+                        INSERT INTO changed_{table} VALUES ({}); END;",
                     values(row)
                 )
             };
@@ -42,7 +43,8 @@ impl Journal {
                 .map(|(event, row)| trigger(event, row))
                 .concat();
             format!(
-                "CREATE TEMP TABLE changed_{table} AS SELECT {keys} FROM main.{table} WHERE 0; {triggers}"
+                "CREATE TEMP TABLE changed_{table} AS SELECT {keys} FROM main.{table} WHERE 0; \
+                    {triggers}"
             )
         };
         let sql = format!("PRAGMA temp_store = MEMORY; {}", FOLLOWED.map(follow).concat());
@@ -64,7 +66,8 @@ impl Journal {
     /// Steps whose batch was fixed since the last part and has samples.
     pub fn new_batches(&self) -> Result<Vec<u32>, JournalError> {
         let failed = || JournalError::sqlite("look for new batches");
-        let sql = "SELECT step FROM batches WHERE step IN (SELECT step FROM temp.changed_batches) AND samples > 0 ORDER BY step";
+        let sql = "SELECT step FROM batches WHERE step IN (SELECT step FROM \
+            temp.changed_batches) AND samples > 0 ORDER BY step";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
         statement
             .query_map([], |row| row.get(0))
@@ -86,7 +89,8 @@ impl Journal {
                 }
             };
             let gone = format!(
-                "SELECT {keys} FROM temp.changed_{table} WHERE ({keys}) NOT IN (SELECT {keys} FROM main.{table})"
+                "SELECT {keys} FROM temp.changed_{table} WHERE ({keys}) NOT IN (SELECT {keys} \
+                    FROM main.{table})"
             );
             let gone = if whole {
                 String::new()
@@ -94,7 +98,8 @@ impl Journal {
                 format!("CREATE TABLE part.gone_{table} AS {gone};")
             };
             format!(
-                "CREATE TABLE part.{table} AS SELECT * FROM main.{table} {rows}; {gone} DELETE FROM temp.changed_{table};"
+                "CREATE TABLE part.{table} AS SELECT * FROM main.{table} {rows}; {gone} DELETE \
+                    FROM temp.changed_{table};"
             )
         };
         self.write(path, &FOLLOWED.map(rows).concat())
@@ -114,25 +119,51 @@ impl Journal {
     pub fn read_part(&mut self, path: &Path) -> Result<(), JournalError> {
         self.attached(path, |journal| {
             let failed = || JournalError::sqlite("read a part");
-            let pragma = |name| journal.connection.pragma_query_value(Some("part"), name, |row| row.get::<_, i32>(0)).map_err(failed());
+            let pragma = |name| {
+                journal
+                    .connection
+                    .pragma_query_value(Some("part"), name, |row| row.get::<_, i32>(0))
+                    .map_err(failed())
+            };
             let (application_id, version) = (pragma("application_id")?, pragma("user_version")?);
             if application_id != APPLICATION_ID {
                 return Err(JournalError::NotAJournal { path: path.to_owned(), application_id });
             }
             if version != SCHEMA_VERSION {
-                return Err(JournalError::SchemaVersion { path: path.to_owned(), found: version, expected: SCHEMA_VERSION });
+                return Err(JournalError::SchemaVersion {
+                    path: path.to_owned(),
+                    found: version,
+                    expected: SCHEMA_VERSION,
+                });
             }
             let transaction = journal.connection.transaction().map_err(failed())?;
             let has = |table: &str| {
-                transaction.query_row("SELECT count(*) FROM part.sqlite_schema WHERE name = ?1", [table], |row| row.get::<_, u32>(0)).map_err(failed())
+                transaction
+                    .query_row(
+                        "SELECT count(*) FROM part.sqlite_schema WHERE name = ?1",
+                        [table],
+                        |row| row.get::<_, u32>(0),
+                    )
+                    .map_err(failed())
             };
             for (table, keys) in FOLLOWED.into_iter().chain([("samples", "")]) {
                 if has(&format!("gone_{table}"))? > 0 {
-                    let sql = format!("DELETE FROM main.{table} WHERE ({keys}) IN (SELECT {keys} FROM part.gone_{table})");
+                    let sql = format!(
+                        "DELETE FROM main.{table} WHERE ({keys}) IN (SELECT \
+                        {keys} FROM part.gone_{table})"
+                    );
                     transaction.execute(&sql, []).map_err(failed())?;
                 }
                 if has(table)? > 0 {
-                    transaction.execute(&format!("INSERT OR REPLACE INTO main.{table} SELECT * FROM part.{table}"), []).map_err(failed())?;
+                    transaction
+                        .execute(
+                            &format!(
+                                "INSERT OR REPLACE INTO main.{table} SELECT * \
+                        FROM part.{table}"
+                            ),
+                            [],
+                        )
+                        .map_err(failed())?;
                 }
             }
             transaction.commit().map_err(failed())
@@ -142,7 +173,8 @@ impl Journal {
     /// Where the samples of fixed steps are kept elsewhere: what was put for each step.
     pub fn sample_objects(&self) -> Result<Vec<(u32, serde_json::Value)>, JournalError> {
         let failed = || JournalError::sqlite("read where samples are");
-        let sql = "SELECT CAST(substr(key, 1 + length(?1)) AS INTEGER), value FROM state WHERE key LIKE ?1 || '%' ORDER BY 1";
+        let sql = "SELECT CAST(substr(key, 1 + length(?1)) AS INTEGER), value FROM state WHERE \
+            key LIKE ?1 || '%' ORDER BY 1";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
         let rows: Vec<(u32, String)> = statement
             .query_map([SAMPLES_KEY], |row| row.try_into())
@@ -170,7 +202,8 @@ impl Journal {
 
     /// Forgets where samples of steps up to `step` are.
     pub(super) fn drop_sample_objects(&mut self, step: u32) -> Result<(), JournalError> {
-        let sql = "DELETE FROM state WHERE key LIKE ?1 || '%' AND CAST(substr(key, 1 + length(?1)) AS INTEGER) <= ?2";
+        let sql = "DELETE FROM state WHERE key LIKE ?1 || '%' AND CAST(substr(key, 1 + \
+            length(?1)) AS INTEGER) <= ?2";
         self.connection
             .execute(sql, params![SAMPLES_KEY, step])
             .map_err(JournalError::sqlite("forget where samples are"))?;
@@ -185,7 +218,7 @@ impl Journal {
             _ => {}
         }
         self.attached(path, |journal| {
-            // Who needs the file reads it while it is in memory; nobody needs it after a crash.
+            // The file is read at once and not used after a crash, so it is not synced.
             let pragmas = format!(
                 "PRAGMA part.page_size = 1024; PRAGMA part.journal_mode = OFF; PRAGMA part.synchronous = OFF;
                 PRAGMA part.application_id = {APPLICATION_ID}; PRAGMA part.user_version = {SCHEMA_VERSION};"
@@ -250,8 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_put_together_from_a_whole_part_the_changes_after_it_and_the_samples_of_its_batches()
-     {
+    fn a_journal_is_rebuilt_from_a_full_part_later_changes_and_samples() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let mut journal = Journal::open(&path("one")).unwrap();

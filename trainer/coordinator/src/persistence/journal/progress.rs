@@ -76,7 +76,8 @@ impl Journal {
 
     /// Records a complete checkpoint; again for the same version replaces its folder.
     pub fn put_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), JournalError> {
-        let sql = "INSERT INTO checkpoints (step, attempt, path) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET path = excluded.path";
+        let sql = "INSERT INTO checkpoints (step, attempt, path) VALUES (?1, ?2, ?3) ON \
+            CONFLICT DO UPDATE SET path = excluded.path";
         let Some(path) = checkpoint.path.to_str() else {
             return Err(JournalError::Malformed {
                 what: "checkpoints.path",
@@ -124,7 +125,8 @@ impl Journal {
     /// The newest `limit` events, oldest first.
     pub fn events(&self, limit: u32) -> Result<Vec<Event>, JournalError> {
         let failed = || JournalError::sqlite("read events");
-        let sql = "SELECT at, kind, detail FROM (SELECT * FROM events ORDER BY id DESC LIMIT ?1) ORDER BY id";
+        let sql = "SELECT at, kind, detail FROM (SELECT * FROM events ORDER BY id DESC LIMIT \
+            ?1) ORDER BY id";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
         let mut rows = statement.query([limit]).map_err(failed())?;
         let mut events = Vec::new();
@@ -143,7 +145,8 @@ impl Journal {
 
     /// Sets a single value.
     pub fn put_state(&mut self, key: &str, value: &serde_json::Value) -> Result<(), JournalError> {
-        let sql = "INSERT INTO state (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value";
+        let sql = "INSERT INTO state (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET \
+            value = excluded.value";
         self.connection
             .execute(sql, params![key, value.to_string()])
             .map_err(JournalError::sqlite("record state"))?;

@@ -61,7 +61,6 @@ pub struct Pending {
 /// A step's batch: the samples of some positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FixedBatch {
-    /// The step.
     pub step: u32,
     /// Loader positions of its groups; none for an algorithm that samples nothing.
     pub positions: Vec<u64>,

@@ -16,7 +16,7 @@ const SELECT: &str =
     FROM samples WHERE step = ?1 ORDER BY position, sample_index";
 
 impl Journal {
-    /// Adds samples, all or none; one whose (position, index) is there already is left as it is.
+    /// Adds samples, all or none; one whose (position, index) exists is unchanged.
     /// Returns how many are new.
     ///
     /// Fails with [`JournalError::Fixed`] if a new one's position is used up.
@@ -65,7 +65,8 @@ impl Journal {
     pub fn pending(&self) -> Result<Vec<Pending>, JournalError> {
         let failed = || JournalError::sqlite("read samples");
         let (_, next_position) = self.newest_batch()?;
-        let sql = "SELECT position, sample_index, reward, versions FROM samples WHERE position >= ?1 ORDER BY position, sample_index";
+        let sql = "SELECT position, sample_index, reward, versions FROM samples WHERE position \
+            >= ?1 ORDER BY position, sample_index";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
         let mut rows = statement.query([next_position]).map_err(failed())?;
         let mut pending = Vec::new();
@@ -80,7 +81,7 @@ impl Journal {
         Ok(pending)
     }
 
-    /// Forgets a sample at a position that is not used up: it is to be made again.
+    /// Removes a sample of no batch, so that it is sampled again.
     pub fn discard(&mut self, position: u64, index: u32) -> Result<(), JournalError> {
         let sql = "DELETE FROM samples WHERE position = ?1 AND sample_index = ?2 AND step IS NULL";
         self.connection

@@ -72,7 +72,7 @@ fn a_batch_s_samples_come_in_canonical_order_whatever_the_order_they_came_in() {
 }
 
 #[test]
-fn a_sample_that_is_there_stays_as_it_is() {
+fn an_existing_sample_is_unchanged() {
     let place = Place::new();
     let mut journal = place.open();
     journal.put_samples(&[sample(0, 0)]).unwrap();
@@ -175,7 +175,8 @@ fn pruning_removes_fixed_steps_and_a_pruned_batch_is_not_taken_for_an_empty_one(
     let error = journal.samples(1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the journal holds 0 of the 2 samples of step 1: they were pruned, since a newer checkpoint was kept"
+        "the journal holds 0 of the 2 samples of step 1: they were pruned, since a newer \
+            checkpoint was kept"
     );
     assert_eq!(
         journal.prune_through(9).unwrap(),
@@ -287,7 +288,8 @@ fn a_journal_has_one_user_at_a_time() {
     assert_eq!(
         error.to_string(),
         format!(
-            "the journal {} is held by another process: a run directory has one coordinator at a time",
+            "the journal {} is held by another process: a run directory has one coordinator at \
+                a time",
             place.path().display()
         )
     );
@@ -357,7 +359,8 @@ fn people_can_read_the_tables() {
     journal.put_samples(&[sample(0, 0)]).unwrap();
     drop(journal);
     let connection = Connection::open(place.path()).unwrap();
-    let sql = "SELECT completion_text, versions, json_extract(sampling, '$.temperature'), hex(completion_tokens), hex(sampler_logprobs) FROM samples";
+    let sql = "SELECT completion_text, versions, json_extract(sampling, '$.temperature'), \
+        hex(completion_tokens), hex(sampler_logprobs) FROM samples";
     let row: (String, String, f64, String, String) =
         connection.query_row(sql, [], |row| row.try_into()).unwrap();
     let tokens = "FFFFFFFF00000000".to_owned() + "0300000000000000" + "0200000000000000";

@@ -1,5 +1,4 @@
-//! A journal on a real S3 server: what comes back on another machine, who is told that it was
-//! replaced, and what is refused.
+//! Journal mirror on a real S3 server: restore, superseded coordinators, rejected entries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -129,7 +128,7 @@ fn what_was_saved_comes_back_on_another_machine_and_samples_go_with_the_checkpoi
 }
 
 #[test]
-fn a_coordinator_that_was_replaced_is_told_and_changes_nothing() {
+fn a_superseded_coordinator_fails_and_changes_nothing() {
     let s3 = S3::start().unwrap();
     let old = Machine::new(&s3, 1).unwrap();
     old.state(1).unwrap();
@@ -137,7 +136,8 @@ fn a_coordinator_that_was_replaced_is_told_and_changes_nothing() {
     new.state(2).unwrap();
     let refused = old.state(3).unwrap_err().to_string();
     let expected = format!(
-        "another coordinator of this run has written `s3://{BUCKET}/{LOG}{:020}`: this one was replaced and must stop",
+        "another coordinator of this run has written `s3://{BUCKET}/{LOG}{:020}`: this one was \
+            replaced and must stop",
         1
     );
     assert_eq!((refused, old.mirror.replaced.is_cancelled()), (expected, true));
@@ -151,7 +151,7 @@ fn a_coordinator_that_was_replaced_is_told_and_changes_nothing() {
 }
 
 #[test]
-fn the_log_begins_anew_every_so_many_entries_and_a_missing_or_altered_one_is_refused() {
+fn the_log_is_compacted_and_missing_or_altered_entries_are_rejected() {
     let s3 = S3::start().unwrap();
     let first = Machine::new(&s3, 1).unwrap();
     (0..WHOLE_EVERY + 3).for_each(|value| first.state(value).unwrap());
@@ -178,7 +178,7 @@ fn the_log_begins_anew_every_so_many_entries_and_a_missing_or_altered_one_is_ref
 
 /// What a call wrote while the server was away goes with the next one.
 #[test]
-fn while_the_server_is_away_nothing_is_told_and_afterwards_everything_is_there() {
+fn calls_wait_for_an_unavailable_server_and_are_saved_afterwards() {
     let mut s3 = S3::start().unwrap();
     let first = Machine::new(&s3, 1).unwrap();
     first.state(1).unwrap();

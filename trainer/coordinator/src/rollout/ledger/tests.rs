@@ -167,7 +167,8 @@ proptest! {
         for batch in &simulation.batches {
             for position in &batch.positions {
                 let staleness = batch.step - 1 - simulation.admitted_at[position];
-                prop_assert!(staleness <= rule.max_staleness, "position {position} of step {} is {staleness} steps old", batch.step);
+                prop_assert!(staleness <= rule.max_staleness, "position {position} of step {} \
+                    is {staleness} steps old", batch.step);
             }
         }
     }
