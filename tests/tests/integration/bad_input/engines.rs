@@ -28,7 +28,7 @@ fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_s
     let sample = |cause: &str| (" a sample is interrupted engine=", format!(" error={cause}"));
     let update = |cause: &str| {
         (
-            " weight update failed; the engine is not routed to error=failed to update inference-",
+            " failed to update weights; the engine stays out of routing error=failed to update inference-",
             format!(": the engine answered /update_weights_from_disk with {cause}"),
         )
     };

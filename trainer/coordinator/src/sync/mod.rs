@@ -101,8 +101,9 @@ async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<
         }
         Err(source) => {
             let error = SyncError { engine: engine.to_owned(), version, source };
-            tracing::warn!(error = %crate::error_line(&error), "weight update failed; the \
-                engine is not routed to");
+            tracing::warn!(
+                error = %crate::error_line(&error),
+                "failed to update weights; the engine stays out of routing");
             sync.recorder.event("EngineUpdateFailed", serde_json::json!({"engine": engine, "version": version, "error": crate::error_line(&error)})).await;
         }
     }
