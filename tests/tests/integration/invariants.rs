@@ -9,6 +9,9 @@ use std::process::Command;
 use rljob_tests::files::workspace;
 use rljob_tests::process::run;
 
+mod imports;
+mod language;
+
 /// Names of all crates that a member depends on, and its own name; without build and test
 /// dependencies.
 fn crates_of(member: &str) -> BTreeSet<String> {
