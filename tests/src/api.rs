@@ -31,7 +31,7 @@ impl Api {
         let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
         let read = |value: &Value| {
             fs::read(value.as_str().unwrap_or_default())
-                .with_context(|| format!("cannot read {value}"))
+                .with_context(|| format!("failed to read {value}"))
         };
         let authority = Certificate::from_pem(&read(&cluster["certificate-authority"])?)?;
         let identity = Identity::from_pem(
@@ -87,16 +87,16 @@ impl Api {
             if let Some(body) = body {
                 request = request.body(body.to_string());
             }
-            let answer = request.send().await.with_context(|| line.clone())?;
-            anyhow::Ok((answer.status(), answer.bytes().await?))
+            let response = request.send().await.with_context(|| line.clone())?;
+            anyhow::Ok((response.status(), response.bytes().await?))
         })?;
-        let answer: Value = serde_json::from_slice(&bytes)
+        let response: Value = serde_json::from_slice(&bytes)
             .with_context(|| format!("{line}: {code} {}", String::from_utf8_lossy(&bytes)))?;
         if !code.is_success() {
-            bail!("{line}: {code}: {}", answer["message"].as_str().unwrap_or_default());
+            bail!("{line}: {code}: {}", response["message"].as_str().unwrap_or_default());
         }
-        ensure!(answer.is_object(), "{line}: the response is not an object: {answer}");
-        Ok(answer)
+        ensure!(response.is_object(), "{line}: the response is not an object: {response}");
+        Ok(response)
     }
 
     pub(crate) fn http(&self) -> &Client {

@@ -36,7 +36,8 @@ pub(crate) fn arguments(state: &Path, user: &str) -> Result<[String; 2]> {
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
         "rules": rules,
     });
-    fs::write(state.join(POLICY), policy.to_string()).context("cannot write the audit policy")?;
+    fs::write(state.join(POLICY), policy.to_string())
+        .context("failed to write the audit policy")?;
     Ok([
         format!("--audit-policy-file={}", state.join(POLICY).display()),
         format!("--audit-log-path={}", state.join(LOG).display()),

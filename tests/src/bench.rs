@@ -90,7 +90,7 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {command:?}"))?;
+            .with_context(|| format!("failed to start {command:?}"))?;
         let answers =
             BufReader::new(child.stdout.take().context("the peer has no standard output")?);
         Ok(Self { child, answers })

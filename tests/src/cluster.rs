@@ -156,7 +156,7 @@ impl Cluster {
     pub fn shared_folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.sandbox.state.join("shared").join(name);
         fs::create_dir_all(&folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+            .with_context(|| format!("failed to create {}", folder.display()))?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
         Ok(folder)
     }

@@ -12,7 +12,7 @@ pub fn workspace() -> PathBuf {
 
 /// A binary of the workspace, from the profile of the running test.
 pub fn binary(name: &str) -> Result<PathBuf> {
-    let own = env::current_exe().context("cannot find the running program")?;
+    let own = env::current_exe().context("failed to find the running program")?;
     // target/PROFILE/deps/integration-HASH, or target/PROFILE/rljob-test-cluster
     let found =
         own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());

@@ -27,7 +27,7 @@ pub struct Image {
 pub fn pause(folder: &Path) -> Result<Image> {
     let root = folder.join("pause");
     fs::create_dir_all(&root)?;
-    fs::copy(files::kubernetes("pause")?, root.join("pause")).context("cannot copy pause")?;
+    fs::copy(files::kubernetes("pause")?, root.join("pause")).context("failed to copy pause")?;
     build(
         "rljob.local/pause:test",
         &root,
@@ -95,7 +95,7 @@ fn store_json(blobs: &Path, document: &Value, media_type: &str) -> Result<Value>
 fn store(blobs: &Path, path: &Path, media_type: &str) -> Result<Value> {
     let mut hash = Sha256::new();
     let size = io::copy(&mut File::open(path)?, &mut hash)
-        .with_context(|| format!("cannot read {}", path.display()))?;
+        .with_context(|| format!("failed to read {}", path.display()))?;
     let digest = format!("{:x}", hash.finalize());
     fs::rename(path, blobs.join(&digest))?;
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size}))

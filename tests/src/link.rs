@@ -1,4 +1,4 @@
-//! Fault-injecting TCP link to a local server: 503 responses, truncated requests and responses,
+//! Fault-injecting TCP link to a local server: 503 responses, truncated request_limit and responses,
 //! slow responses.
 //!
 //! It treats the first bytes of a connection as a request and closes every connection after its
@@ -117,19 +117,19 @@ fn serve(mut near: TcpStream, shared: &Shared) {
     }
     let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.target)) else { return };
     let (Ok(near_again), Ok(far_again)) = (near.try_clone(), far.try_clone()) else { return };
-    let requests = if let Some(Fault::CutRequest(bytes)) = fault { Some(bytes) } else { None };
-    let sending = std::thread::spawn(move || pass(near_again, far_again, requests, None));
-    let (answers, piece) = match fault {
+    let request_limit = if let Some(Fault::CutRequest(bytes)) = fault { Some(bytes) } else { None };
+    let sending = std::thread::spawn(move || forward(near_again, far_again, request_limit, None));
+    let (response_limit, piece) = match fault {
         Some(Fault::CutAnswer(bytes)) => (Some(bytes), None),
         Some(Fault::Dribble(piece)) => (None, Some(piece)),
         _ => (None, None),
     };
-    pass(far, near, answers, piece);
+    forward(far, near, response_limit, piece);
     let _ = sending.join();
 }
 
 /// Forwards at most `limit` bytes in chunks of `piece` bytes, then closes both ends.
-fn pass(mut from: TcpStream, mut to: TcpStream, limit: Option<usize>, piece: Option<usize>) {
+fn forward(mut from: TcpStream, mut to: TcpStream, limit: Option<usize>, piece: Option<usize>) {
     let mut left = limit.unwrap_or(usize::MAX);
     let mut buffer = vec![0; piece.unwrap_or(1 << 16)];
     while left > 0 {

@@ -40,7 +40,7 @@ impl Node {
         let folder = sandbox.state.join(&name);
         for part in ["cni", "pods", "plugins"] {
             fs::create_dir_all(folder.join(part))
-                .with_context(|| format!("cannot create the folders of {name}"))?;
+                .with_context(|| format!("failed to create the folders of {name}"))?;
         }
         let address = format!("10.100.0.{number}");
         sandbox.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
@@ -108,7 +108,7 @@ fn create_cgroups(path: &str) -> Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
         return fs::create_dir_all(root.join(path))
-            .with_context(|| format!("cannot create cgroup {path}"));
+            .with_context(|| format!("failed to create cgroup {path}"));
     }
     for controller in
         fs::read_dir(root).context("no cgroups are mounted at /sys/fs/cgroup")?.flatten()
@@ -121,13 +121,13 @@ fn create_cgroups(path: &str) -> Result<()> {
             let parent = cgroup.clone();
             cgroup.push(part);
             fs::create_dir_all(&cgroup)
-                .with_context(|| format!("cannot create cgroup {}", cgroup.display()))?;
+                .with_context(|| format!("failed to create cgroup {}", cgroup.display()))?;
             // A new cpuset of cgroup v1 is empty, and processes cannot join an empty cpuset.
             for file in
                 ["cpuset.cpus", "cpuset.mems"].iter().filter(|file| parent.join(file).exists())
             {
                 fs::copy(parent.join(file), cgroup.join(file))
-                    .with_context(|| format!("cannot set {file} of {}", cgroup.display()))?;
+                    .with_context(|| format!("failed to set {file} of {}", cgroup.display()))?;
             }
         }
     }

@@ -29,7 +29,7 @@ impl Authority {
     /// Creates an authority and a key that signs service account tokens.
     pub fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+            .with_context(|| format!("failed to create {}", folder.display()))?;
         // openssl's default configuration marks every certificate as a CA.
         fs::write(folder.join("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
         let authority = Self { folder: folder.to_path_buf() };

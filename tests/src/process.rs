@@ -23,12 +23,12 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {line}"))?;
+        .with_context(|| format!("failed to start {line}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that exits without reading its input reports the reason in its output.
         let _ = stdin.write_all(input.as_bytes());
     }
-    let output = child.wait_with_output().with_context(|| format!("cannot wait for {line}"))?;
+    let output = child.wait_with_output().with_context(|| format!("failed to wait for {line}"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         bail!("{line}: {}\n{}{}", output.status, String::from_utf8_lossy(&output.stderr), stdout);

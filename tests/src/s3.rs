@@ -40,7 +40,7 @@ pub struct S3 {
 impl S3 {
     /// Starts the server with an empty bucket.
     pub fn start() -> Result<Self> {
-        let folder = tempfile::tempdir().context("cannot make a folder for the bucket")?;
+        let folder = tempfile::tempdir().context("failed to create a folder for the bucket")?;
         fs::create_dir_all(folder.path().join("data").join(BUCKET))?;
         fs::create_dir_all(folder.path().join("attributes"))?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
@@ -79,7 +79,7 @@ impl S3 {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        self.server = Some(command.spawn().context("cannot start the S3 server")?);
+        self.server = Some(command.spawn().context("failed to start the S3 server")?);
         let port = self.port;
         wait_until("the S3 server to listen", LIMIT, || {
             Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())

@@ -50,7 +50,7 @@ impl Sandbox {
         let state = std::env::temp_dir().join(&name);
         let _ = fs::remove_dir_all(&state);
         fs::create_dir_all(state.join("logs"))
-            .with_context(|| format!("cannot create {}", state.display()))?;
+            .with_context(|| format!("failed to create {}", state.display()))?;
         if std::env::var_os("RLJOB_TEST_KEEP").is_some() {
             File::create(state.join("keep"))?;
         }
@@ -58,7 +58,7 @@ impl Sandbox {
         let mut command = Command::new(files::workspace().join("tests/kube/sandbox.sh"));
         command.arg(&state).arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut keeper =
-            command.process_group(0).spawn().context("cannot start tests/kube/sandbox.sh")?;
+            command.process_group(0).spawn().context("failed to start tests/kube/sandbox.sh")?;
         let mut line = String::new();
         BufReader::new(keeper.stdout.take().context("no pipe to the sandbox")?)
             .read_line(&mut line)?;
@@ -96,7 +96,7 @@ impl Sandbox {
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0);
-        command.spawn().with_context(|| format!("cannot start {name}"))
+        command.spawn().with_context(|| format!("failed to start {name}"))
     }
 
     /// Sends SIGKILL to the oldest process whose command line matches an extended regular
@@ -197,7 +197,7 @@ impl Program {
     /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let process = Pid::from_raw(self.process()?.cast_signed()).context("no process")?;
-        kill_process(process, signal).context("cannot signal the program")
+        kill_process(process, signal).context("failed to signal the program")
     }
 
     /// Output so far.

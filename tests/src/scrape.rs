@@ -11,8 +11,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All samples by name with labels, for example `rljob_jobs{state="Running"}`.
 pub fn metrics(address: SocketAddr) -> Result<BTreeMap<String, f64>> {
-    let answer = get(address, "/metrics")?;
-    let samples = answer
+    let response = get(address, "/metrics")?;
+    let samples = response
         .lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.rsplit_once(' '));
@@ -26,10 +26,10 @@ pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     // HTTP/1.0: the response ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
     let (head, body) =
-        answer.split_once("\r\n\r\n").context("the response has no end of headers")?;
+        response.split_once("\r\n\r\n").context("the response has no end of headers")?;
     ensure!(
         head.split(' ').nth(1) == Some("200"),
         "GET {path} of {address}: {}",

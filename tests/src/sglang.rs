@@ -42,9 +42,9 @@ pub fn environment() -> Option<PathBuf> {
 /// Builds the image in the folder `output`.
 pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     let python = environment.join("venv/bin/python");
-    let asked =
+    let script =
         "import sysconfig; print(sysconfig.get_path('stdlib'), sysconfig.get_path('purelib'))";
-    let paths = run(Command::new(&python).args(["-c", asked]))?;
+    let paths = run(Command::new(&python).args(["-c", script]))?;
     let (standard, packages) = paths
         .trim()
         .split_once(' ')
@@ -55,7 +55,7 @@ pub fn image(environment: &Path, output: &Path) -> Result<Image> {
     fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/:/sbin/nologin\n")?;
     for (name, program) in [("python3", python.as_path()), ("lscpu", Path::new(LSCPU))] {
         fs::copy(program, root.path().join("usr/local/bin").join(name))
-            .with_context(|| format!("cannot copy {}", program.display()))?;
+            .with_context(|| format!("failed to copy {}", program.display()))?;
     }
     let standard = Path::new(standard);
     compile(&python, &copy_standard_library(standard, root.path())?)?;
@@ -101,7 +101,7 @@ fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
         .arg(&archive)
         .arg("--directory")
         .arg(&target))?;
-    fs::remove_file(archive).context("cannot remove an archive")?;
+    fs::remove_file(archive).context("failed to remove an archive")?;
     Ok(target)
 }
 
@@ -121,7 +121,7 @@ fn extensions(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Libraries outside the environment that the loader finds for `paths`. Missing ones belong to
 /// GPUs.
 fn loaded_by(paths: &[PathBuf], environment: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").args(paths).output().context("cannot start ldd")?;
+    let output = Command::new("ldd").args(paths).output().context("failed to start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     // A line that ends with a colon names the file that the following lines describe.
     let found = text

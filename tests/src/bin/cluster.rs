@@ -19,5 +19,5 @@ fn main() -> Result<()> {
         cluster.import(&rootfs::image(&reference, folder.path())?)?;
     }
     eprintln!("export KUBECONFIG={}", cluster.kubeconfig().display());
-    std::io::stdin().read_to_end(&mut Vec::new()).map(drop).context("cannot read standard input")
+    std::io::stdin().read_to_end(&mut Vec::new()).map(drop).context("failed to read standard input")
 }

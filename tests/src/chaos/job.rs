@@ -195,5 +195,5 @@ fn remove(testbed: &Testbed, namespace: &str, monitor: &mut Monitor) -> Result<(
         )
     });
     kubectl.run(&["delete", "namespace", namespace, "--wait=false"])?;
-    fs::remove_dir_all(testbed.runs().join(namespace)).context("cannot remove a run directory")
+    fs::remove_dir_all(testbed.runs().join(namespace)).context("failed to remove a run directory")
 }

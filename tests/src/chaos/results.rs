@@ -55,12 +55,12 @@ impl RunResults {
             run(Command::new("python3").args(["-c", SAMPLES]).arg(directory.join(JOURNAL_FILE)))?;
         let (mut samples, mut wrong_versions) = (BTreeMap::<u64, Vec<String>>::new(), Vec::new());
         for row in text.lines() {
-            let mut targets = row.splitn(3, '|');
-            let mut target = || targets.next().unwrap_or_default();
+            let mut columns = row.splitn(3, '|');
+            let mut column = || columns.next().unwrap_or_default();
             let (step, versions, sample) = (
-                target().parse().with_context(|| format!("{row:?} is not a sample"))?,
-                target(),
-                target(),
+                column().parse().with_context(|| format!("{row:?} is not a sample"))?,
+                column(),
+                column(),
             );
             // Without staleness, step s is sampled with the weights after step s - 1.
             let wanted = format!("step-{}.", step - 1);
@@ -140,7 +140,7 @@ impl RunResults {
 
 fn lines(file: &Path) -> Result<Vec<Value>> {
     let text =
-        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
     let line = |line: &str| {
         let mut value: Value = serde_json::from_str(line)?;
         if let Some(fields) = value.as_object_mut() {

@@ -4,7 +4,6 @@ use std::fmt;
 
 use axum::http::{Method, Uri};
 
-/// What is done.
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
@@ -49,13 +48,13 @@ impl Call {
             _ => ("", rest),
         };
         let part = |index: usize| rest.get(index).copied().unwrap_or_default().to_owned();
-        let asks = |pairs: &[&str]| {
+        let has_parameter = |pairs: &[&str]| {
             uri.query().is_some_and(|query| query.split('&').any(|pair| pairs.contains(&pair)))
         };
-        let watches = asks(&["watch=true", "watch=1", "watch"]);
+        let watches = has_parameter(&["watch=true", "watch=1", "watch"]);
         let verb = match *method {
             // A dry run changes nothing.
-            _ if asks(&["dryRun=All"]) => Verb::Read,
+            _ if has_parameter(&["dryRun=All"]) => Verb::Read,
             Method::POST => Verb::Create,
             Method::PUT => Verb::Update,
             Method::PATCH => Verb::Patch,

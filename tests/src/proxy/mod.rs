@@ -93,7 +93,7 @@ impl Proxy {
             reads: watch::Sender::new(Reads::default()),
             state: watch::Sender::new(ProxyState::Serving),
         });
-        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let router = Router::new().fallback(handle).with_state(shared.clone());
         let server = runtime().spawn(async move {
             axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await
         });
@@ -153,7 +153,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let call = Call::parse(request.method(), request.uri());
     if *shared.state.borrow() != ProxyState::Serving {
         // The test kills the client, which ends this request.
@@ -167,17 +167,17 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         shared.state.send_replace(ProxyState::Halting);
     }
     // A separate task forwards and records the request even if the client disconnects.
-    let passed = tokio::spawn({
+    let forwarded = tokio::spawn({
         let (shared, call) = (shared.clone(), call.clone());
         async move {
-            let answer = forward(&shared, &call, request).await;
+            let response = forward(&shared, &call, request).await;
             if effect == Some(Effect::Halt) {
                 shared.state.send_replace(ProxyState::Halted);
             }
-            answer
+            response
         }
     });
-    let answer = passed
+    let response = forwarded
         .await
         .map_err(anyhow::Error::from)
         .flatten()
@@ -188,14 +188,14 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             Err::<Bytes, _>(std::io::Error::other("the response is lost"))
         }))
         .into_response(),
-        _ => answer,
+        _ => response,
     }
 }
 
 async fn forward(shared: &Shared, call: &Call, request: Request) -> Result<Response> {
     let past = shared.reads.borrow().past.clone();
     if let Some(version) = past.filter(|_| stale_reads::applies_to(call, request.uri())) {
-        return stale_reads::answer(&shared.api, call, request.uri(), request.headers(), &version)
+        return stale_reads::respond(&shared.api, call, request.uri(), request.headers(), &version)
             .await;
     }
     if call.verb == Verb::Watch {

@@ -25,7 +25,7 @@ pub(super) fn applies_to(call: &Call, uri: &Uri) -> bool {
         && !PRESENT.contains(&call.resource.as_str())
 }
 
-pub(super) async fn answer(
+pub(super) async fn respond(
     api: &Api,
     call: &Call,
     uri: &Uri,
@@ -39,7 +39,7 @@ pub(super) async fn answer(
             format!("&fieldSelector=metadata.name={name}"),
         ),
     };
-    let own = |pair: &&str| {
+    let is_kept = |pair: &&str| {
         !["resourceVersion", "limit", "continue", "timeoutSeconds"]
             .iter()
             .any(|name| pair.starts_with(name))
@@ -49,7 +49,7 @@ pub(super) async fn answer(
         .unwrap_or_default()
         .split('&')
         .filter(|pair| !pair.is_empty())
-        .filter(own)
+        .filter(is_kept)
         .collect();
     let url = format!(
         "{}{collection}?{}{one}&resourceVersion={version}&resourceVersionMatch=Exact",

@@ -101,10 +101,10 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         let folder = folder_with(replaced(from, to));
         for command in [&["run", "--file", "job.yaml"], &["validate", "--file", "job.yaml"]] {
             let output = output(folder.path(), "rljob", command);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
-                said.lines().any(|line| line.starts_with(&format!("error: job.yaml: {message}"))),
-                "{to}: {said}"
+                stderr.lines().any(|line| line.starts_with(&format!("error: job.yaml: {message}"))),
+                "{to}: {stderr}"
             );
             assert_eq!(output.status.code(), Some(1));
         }
@@ -196,12 +196,12 @@ fn coordinator(folder: &TempDir, directory: &Path, port: u16) -> (Option<i32>, S
         "rljob-coordinator",
         &["--config", "run.json", "--tokens", "tokens", "--listen", &listen],
     );
-    let said = String::from_utf8_lossy(&output.stderr)
+    let stderr = String::from_utf8_lossy(&output.stderr)
         .lines()
         .last()
         .unwrap_or_default()
         .replace(&folder.path().display().to_string(), "DIR");
-    (output.status.code(), said)
+    (output.status.code(), stderr)
 }
 
 #[test]
@@ -209,9 +209,9 @@ fn a_port_in_use_is_reported() {
     let folder = folder_with(|text| text);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let (code, said) = coordinator(&folder, &folder.path().join("run"), port);
+    let (code, stderr) = coordinator(&folder, &folder.path().join("run"), port);
     assert_eq!(
-        (code, said),
+        (code, stderr),
         (
             Some(1),
             format!(

@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
             Ok(steps_done(&self.directory) >= steps)
         })
         .unwrap();
-        self.say(&format!("step {steps}"));
+        self.log(&format!("step {steps}"));
     }
 
     fn wait_for_condition(&self, condition: &str) {
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
             .unwrap_or_else(|error| {
                 panic!("{error:#}\n{}", report(&cluster().kubectl().in_namespace("rljob-system")));
             });
-        self.say(&condition);
+        self.log(&condition);
     }
 
     fn wait_for_progress(&self) {
@@ -167,24 +167,24 @@ impl<'a> Run<'a> {
 
     /// Waits for an incident of a pod whose name starts with `pod` and returns it.
     fn wait_for_incident(&self, reason: &str, pod: &str) -> Value {
-        let is_it = |incident: &Value| {
+        let matches = |incident: &Value| {
             incident["reason"] == reason
                 && incident["pod"].as_str().is_some_and(|name| name.starts_with(pod))
         };
         let mut found = None;
-        let told = || {
+        let reported = || {
             found = self.status()["incidents"]
                 .as_array()
-                .and_then(|incidents| incidents.iter().find(|incident| is_it(incident)).cloned());
+                .and_then(|incidents| incidents.iter().find(|incident| matches(incident)).cloned());
             Ok(found.is_some())
         };
-        wait_until(&format!("{reason} of {pod}"), self.limit, told).unwrap();
-        self.say(&format!("{reason} of {pod}"));
+        wait_until(&format!("{reason} of {pod}"), self.limit, reported).unwrap();
+        self.log(&format!("{reason} of {pod}"));
         found.unwrap()
     }
 
     /// Prints a timestamped event.
-    fn say(&self, event: &str) {
+    fn log(&self, event: &str) {
         eprintln!("{}: {event} after {:.0} s", self.job, self.start.elapsed().as_secs_f64());
     }
 
@@ -204,11 +204,11 @@ impl<'a> Run<'a> {
         let pod = format!("pod/{}-{role}-0", self.job);
         let before = kubectl.run(&["get", &pod, "--output=jsonpath={.metadata.uid}"]).unwrap();
         kubectl.run(&["delete", &pod, "--grace-period=0", "--force", "--wait=false"]).unwrap();
-        self.wait_for_successor(&pod, &before);
+        self.wait_for_replacement(&pod, &before);
     }
 
     /// Waits until the pod with this name has a UID other than `before`.
-    fn wait_for_successor(&self, pod: &str, before: &str) {
+    fn wait_for_replacement(&self, pod: &str, before: &str) {
         let uid = || {
             self.namespace.kubectl.run(&[
                 "get",
@@ -217,11 +217,11 @@ impl<'a> Run<'a> {
                 "--output=jsonpath={.metadata.uid}",
             ])
         };
-        wait_until(&format!("the successor of {pod}"), LIMIT, || {
+        wait_until(&format!("the replacement of {pod}"), LIMIT, || {
             uid().map(|after| !after.is_empty() && after != before)
         })
         .unwrap();
-        self.say(&format!("{pod} is gone and has a successor"));
+        self.log(&format!("{pod} was replaced"));
     }
 
     fn status(&self) -> Value {
@@ -268,9 +268,9 @@ fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
     used_both_nodes(&namespace);
     export_loads(&run);
-    run.say("the export serves requests");
+    run.log("the export serves requests");
     deletion_leaves_nothing(&run);
-    run.say("all objects are deleted");
+    run.log("all objects are deleted");
     recreated_job_is_still_succeeded(&run);
 }
 
@@ -392,7 +392,7 @@ fn deletion_leaves_nothing(run: &Run) {
     let kinds =
         "statefulsets,pods,services,configmaps,secrets,networkpolicies,poddisruptionbudgets";
     let left = || kubectl.run(&["get", kinds, "--selector=rljob.dev/job=e2e", "--output=name"]);
-    wait_until("the job's objects to go", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
+    wait_until("the job's objects to be deleted", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
 }
 
 /// The run directory still exists.

@@ -184,7 +184,7 @@ fn random_kills_do_not_change_the_result() {
 
 #[test]
 fn sigterm_of_any_process_does_not_change_the_result() {
-    let mut run = practise("told-to-end", &[], &[]).with(Signal::TERM);
+    let mut run = practise("terminated", &[], &[]).with(Signal::TERM);
     // The engine is last: without it the run continues and may finish before the next kill.
     for victim in [Victim::Learner(1), Victim::Coordinator, Victim::Supervisor, Victim::Engine] {
         run.kill_after_log_lines(victim, 10);
@@ -194,8 +194,8 @@ fn sigterm_of_any_process_does_not_change_the_result() {
 
 #[test]
 fn a_terminating_trainer_checkpoints_its_last_step_and_counts_no_restart() {
-    let mut run =
-        practise("leaves", &["practise:spec.checkpoint.everySteps=1000"], &[]).with(Signal::TERM);
+    let mut run = practise("terminating", &["practise:spec.checkpoint.everySteps=1000"], &[])
+        .with(Signal::TERM);
     run.wait_for_steps(3);
     run.kill_after_log_lines(Victim::Supervisor, 1);
     let directory = run.local.runs.join("default/practise");
@@ -209,7 +209,7 @@ fn a_terminating_trainer_checkpoints_its_last_step_and_counts_no_restart() {
 #[test]
 fn a_terminated_run_prints_the_resume_command_and_does_not_change_the_result() {
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
-    let start = || practise("told-to-end-whole", &[], &[]);
+    let start = || practise("terminated-whole", &[], &[]);
     for lines in [1, random.random_range(5..200)] {
         let mut run = start();
         run.wait_for_log_lines(lines);

@@ -41,10 +41,10 @@ impl Folder {
 
     fn run(&self, more: &[&str]) -> (Option<i32>, String) {
         let output = output(self.path(), "rljob", &[&["run", "--file", "job.yaml"], more].concat());
-        let said = String::from_utf8(output.stderr)
+        let stderr = String::from_utf8(output.stderr)
             .unwrap()
             .replace(&self.path().display().to_string(), "DIR");
-        (output.status.code(), said)
+        (output.status.code(), stderr)
     }
 
     fn log(&self, process: &str) -> PathBuf {
@@ -69,11 +69,11 @@ fn invalid_data_fails_the_run_with_its_line_until_it_is_fixed() {
     ];
     for (data, message) in cases {
         fs::write(folder.path().join("train.jsonl"), &data).unwrap();
-        let (code, said) = folder.run(&[]);
+        let (code, stderr) = folder.run(&[]);
         let start = format!("error: sums failed: CoordinatorInput after 0 restarts: {message}");
         assert!(
-            said.lines().last().is_some_and(|line| line.starts_with(&start)),
-            "{start}\n{said}"
+            stderr.lines().last().is_some_and(|line| line.starts_with(&start)),
+            "{start}\n{stderr}"
         );
         assert_eq!(code, Some(1));
     }
@@ -85,11 +85,11 @@ fn invalid_data_fails_the_run_with_its_line_until_it_is_fixed() {
 fn a_tokenizer_of_another_model_fails_the_run() {
     let folder = Folder::new();
     folder.edit("model/config.json", |config| config["vocab_size"] = json!(8));
-    let (code, said) = folder.run(&[]);
+    let (code, stderr) = folder.run(&[]);
     let message = "error: sums failed: CoordinatorInput after 0 restarts: the tokenizer in \
         DIR/model has token ids up to 14, and config.json there gives the model a vocab_size of 8: \
         one of the two is another model's";
-    assert!(said.lines().last().is_some_and(|line| line.starts_with(message)), "{said}");
+    assert!(stderr.lines().last().is_some_and(|line| line.starts_with(message)), "{stderr}");
     assert_eq!(code, Some(1));
 }
 
@@ -97,11 +97,11 @@ fn a_tokenizer_of_another_model_fails_the_run() {
 fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
     let folder = Folder::new();
     let ends_with = |more: &[&str], message: &str| {
-        let (code, said) = folder.run(more);
+        let (code, stderr) = folder.run(more);
         let start = "error: sums failed: LearnerInput in trainer-0 with exit code 65 after 0 \
             restarts: a learner of trainer-0 exited with code 65: ";
-        let last = said.lines().last().unwrap_or_default();
-        assert!(last.starts_with(start) && last.contains(message), "{message}\n{said}");
+        let last = stderr.lines().last().unwrap_or_default();
+        assert!(last.starts_with(start) && last.contains(message), "{message}\n{stderr}");
         assert_eq!(code, Some(1));
         let log = fs::read_to_string(folder.log("trainer-0")).unwrap();
         assert_eq!(log.matches("starting learners").count(), 1, "{log}");

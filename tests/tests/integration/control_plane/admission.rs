@@ -250,7 +250,7 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_fixed() {
     );
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }

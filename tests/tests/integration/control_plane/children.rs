@@ -93,7 +93,7 @@ fn children_equal_the_output_of_render_and_are_owned_by_the_job() {
     }
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }
@@ -150,7 +150,7 @@ fn pods_of_a_run_in_a_bucket_share_no_volume_and_mount_keys_only_where_needed() 
     assert_eq!(config["bucket"], expected);
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }
@@ -162,7 +162,7 @@ fn a_deleted_job_leaves_nothing_behind() {
     wait_for_pods(&namespace, 3);
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
     let left = || namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]);
-    wait_until("the job's objects to go", LIMIT, || Ok(left()?.is_empty())).unwrap();
+    wait_until("the job's objects to be deleted", LIMIT, || Ok(left()?.is_empty())).unwrap();
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn job_in_state(state: &str) -> Fixture {
     if state == "removed" {
         fixture.patch(&json!({"ttlSecondsAfterFinished": 0}));
         let configs = || Ok(fixture.list("api/v1", "configmaps").is_empty());
-        wait_until("the children to go", LIMIT, configs).unwrap();
+        wait_until("the children to be deleted", LIMIT, configs).unwrap();
     }
     fixture
 }
@@ -171,7 +171,7 @@ fn modified_children_are_corrected_and_deleted_ones_recreated() {
     wait_for_pods(&namespace, 3);
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }

@@ -49,7 +49,7 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
     wait_for_pods(&namespace, 4);
     assert!(
         !first.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         first.output()
     );
 }

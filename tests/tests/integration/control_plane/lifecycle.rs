@@ -149,7 +149,7 @@ fn the_status_is_written_before_pods_are_deleted() {
                 }],
             },
         });
-        let answer = namespace.kubectl.run(&[
+        let result = namespace.kubectl.run(&[
             "patch",
             "rljob/sample",
             "--subresource=status",
@@ -158,7 +158,7 @@ fn the_status_is_written_before_pods_are_deleted() {
             "--patch",
             &record.to_string(),
         ]);
-        Ok(answer.is_err_and(|error| format!("{error:#}").contains("this status is rejected")))
+        Ok(result.is_err_and(|error| format!("{error:#}").contains("this status is rejected")))
     })
     .unwrap();
 

@@ -31,7 +31,7 @@ fn a_job_past_its_deadline_fails_and_its_children_are_deleted_after_the_ttl() {
 
     patch(&namespace, &json!({"ttlSecondsAfterFinished": 0}));
     let left = || namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]);
-    wait_until("the children to go", LIMIT, || Ok(left()?.is_empty())).unwrap();
+    wait_until("the children to be deleted", LIMIT, || Ok(left()?.is_empty())).unwrap();
     assert_eq!(
         field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")),
         "DeadlineExceeded",
@@ -39,7 +39,7 @@ fn a_job_past_its_deadline_fails_and_its_children_are_deleted_after_the_ttl() {
     );
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }

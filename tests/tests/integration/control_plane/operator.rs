@@ -234,7 +234,7 @@ pub(super) fn install(kubectl: &Kubectl) -> anyhow::Result<()> {
             .is_ok()
     };
     // One permission of the ClusterRole and one of the Role, which become effective independently.
-    wait_until("the operator's rights to hold", LIMIT, || {
+    wait_until("the operator's permissions to be effective", LIMIT, || {
         Ok(can("list", "rljobs.rljob.dev") && can("create", "leases.coordination.k8s.io"))
     })
 }

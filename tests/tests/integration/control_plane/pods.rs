@@ -114,7 +114,7 @@ fn a_pod_on_an_unreachable_node_is_recorded_force_deleted_and_replaced() {
     assert_eq!([counted("NodeNotReady"), counted("PodLost")], [1, 1]);
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }

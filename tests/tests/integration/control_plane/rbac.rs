@@ -40,15 +40,15 @@ impl Permission {
     }
 
     /// Whether this permission allowed a request.
-    fn allowed(&self, asked: &AuditedRequest) -> bool {
-        let same = (&self.group, &self.resource) == (&asked.group, &asked.resource);
+    fn allows(&self, request: &AuditedRequest) -> bool {
+        let same = (&self.group, &self.resource) == (&request.group, &request.resource);
         // An apply that creates the object is authorized for both verbs.
-        let verb = self.verb == asked.verb
-            || (self.verb == "create" && asked.verb == "patch" && asked.code == 201);
-        let named = self.names.is_empty() || self.names.contains(&asked.name);
+        let verb = self.verb == request.verb
+            || (self.verb == "create" && request.verb == "patch" && request.code == 201);
+        let named = self.names.is_empty() || self.names.contains(&request.name);
         same && verb
             && named
-            && asked.reason.contains(&format!("of {} \"rljob-operator\"", self.role))
+            && request.reason.contains(&format!("of {} \"rljob-operator\"", self.role))
     }
 }
 
@@ -68,19 +68,19 @@ fn granted(cluster: &Cluster, role: &'static str) -> Vec<Permission> {
         .in_namespace("rljob-system")
         .get(&[&format!("{role}/rljob-operator")])
         .unwrap();
-    let mut rights = Vec::new();
+    let mut permissions = Vec::new();
     for rule in object["rules"].as_array().unwrap() {
         for group in texts(&rule["apiGroups"]) {
             for resource in texts(&rule["resources"]) {
-                let right = |verb: &String| Permission {
+                let permission = |verb: &String| Permission {
                     names: texts(&rule["resourceNames"]),
                     ..Permission::new(role, &group, &resource, verb)
                 };
-                rights.extend(texts(&rule["verbs"]).iter().map(right));
+                permissions.extend(texts(&rule["verbs"]).iter().map(permission));
             }
         }
     }
-    rights
+    permissions
 }
 
 /// Sets the status of an engine whose container restarted after its gate was opened; the operator
@@ -112,7 +112,7 @@ fn restart_engine(namespace: &Namespace) {
 }
 
 /// Deletes a pod that no kubelet terminates; the operator force-deletes it.
-fn lose(namespace: &Namespace, pod: &str) {
+fn lose_pod(namespace: &Namespace, pod: &str) {
     bind(namespace, pod);
     let uid = || field(namespace, &format!("pod/{pod}"), ".metadata.uid");
     let before = uid();
@@ -125,10 +125,10 @@ fn lose(namespace: &Namespace, pod: &str) {
 }
 
 /// Runs the lifecycle from the start of a job to the deletion of its children.
-fn live(namespace: &Namespace) {
+fn run_lifecycle(namespace: &Namespace) {
     wait_for_pods(namespace, 3);
     restart_engine(namespace);
-    lose(namespace, "sample-trainer-0");
+    lose_pod(namespace, "sample-trainer-0");
     // The second suspension creates a separate event.
     for _ in 0..2 {
         patch(namespace, &json!({"suspend": true}));
@@ -138,21 +138,22 @@ fn live(namespace: &Namespace) {
     }
     patch(namespace, &json!({"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0}));
     wait_for_condition(namespace, "Stalled");
-    wait_until("the children to go", LIMIT, || {
+    wait_until("the children to be deleted", LIMIT, || {
         Ok(namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"])?.is_empty())
     })
     .unwrap();
     namespace.kubectl.run(&["delete", "rljob/sample"]).unwrap();
 }
 
-fn can(cluster: &Cluster, right: &Permission) -> bool {
-    let (resource, subresource) = right.resource.split_once('/').unwrap_or((&right.resource, ""));
+fn can(cluster: &Cluster, permission: &Permission) -> bool {
+    let (resource, subresource) =
+        permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
     let mut kubectl = Command::new(kubernetes("kubectl").unwrap());
     kubectl.arg("--kubeconfig").arg(cluster.kubeconfig()).args([
         "auth",
         "can-i",
-        &right.verb,
-        format!("{resource}.{}", right.group).trim_end_matches('.'),
+        &permission.verb,
+        format!("{resource}.{}", permission.group).trim_end_matches('.'),
         "--as",
         ACCOUNT,
     ]);
@@ -162,14 +163,15 @@ fn can(cluster: &Cluster, right: &Permission) -> bool {
 }
 
 /// Removes one permission, starts a job, and returns the message of its condition `Stalled`.
-fn without(cluster: &Cluster, right: &Permission) -> String {
+fn without(cluster: &Cluster, permission: &Permission) -> String {
     let kubectl = cluster.kubectl();
     let role = kubectl.get(&["clusterrole/rljob-operator"]).unwrap();
     let mut rules = role["rules"].clone();
     for rule in rules.as_array_mut().unwrap() {
-        if rule["apiGroups"] == json!([right.group]) && rule["resources"] == json!([right.resource])
+        if rule["apiGroups"] == json!([permission.group])
+            && rule["resources"] == json!([permission.resource])
         {
-            rule["verbs"].as_array_mut().unwrap().retain(|verb| *verb != right.verb);
+            rule["verbs"].as_array_mut().unwrap().retain(|verb| *verb != permission.verb);
         }
     }
     let replace = |rules: &Value| {
@@ -185,13 +187,13 @@ fn without(cluster: &Cluster, right: &Permission) -> String {
     };
     rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
     replace(&rules);
-    wait_until("the right to be gone", LIMIT, || Ok(!can(cluster, right))).unwrap();
+    wait_until("the permission to be gone", LIMIT, || Ok(!can(cluster, permission))).unwrap();
     let namespace = namespace_in(cluster, "without", &json!({}));
     wait_for_condition(&namespace, "Stalled");
     let message =
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
     replace(&role["rules"]);
-    wait_until("the right to be back", LIMIT, || Ok(can(cluster, right))).unwrap();
+    wait_until("the permission to be back", LIMIT, || Ok(can(cluster, permission))).unwrap();
     message
 }
 
@@ -223,40 +225,46 @@ fn permissions_are_necessary_and_sufficient() {
     wait_for_owners(&cluster);
     let operator = Operator::start_in(&cluster, "rljob:a", &["--leader-elect"]);
     let namespace = namespace_in(&cluster, "rights", &json!({"spec": {"drainTimeoutSeconds": 1}}));
-    live(&namespace);
+    run_lifecycle(&namespace);
 
-    let asked = cluster.audited_requests().unwrap();
+    let requests = cluster.audited_requests().unwrap();
     let granted: Vec<Permission> =
         ["ClusterRole", "Role"].into_iter().flat_map(|role| granted(&cluster, role)).collect();
-    let unauthorized: BTreeSet<&AuditedRequest> =
-        asked.iter().filter(|asked| !granted.iter().any(|right| right.allowed(asked))).collect();
+    let unauthorized: BTreeSet<&AuditedRequest> = requests
+        .iter()
+        .filter(|request| !granted.iter().any(|permission| permission.allows(request)))
+        .collect();
     assert_eq!(unauthorized, BTreeSet::new(), "requests without a matching permission");
-    let mut unused: Vec<&Permission> =
-        granted.iter().filter(|right| !asked.iter().any(|asked| right.allowed(asked))).collect();
+    let mut unused: Vec<&Permission> = granted
+        .iter()
+        .filter(|permission| !requests.iter().any(|request| permission.allows(request)))
+        .collect();
     // No request uses the finalizers permission directly; the admission plugin checks it for owner
     // references.
     let finalizers = Permission::new("ClusterRole", "rljob.dev", "rljobs/finalizers", "update");
-    unused.retain(|right| **right != finalizers);
+    unused.retain(|permission| **permission != finalizers);
     assert_eq!(unused, Vec::<&Permission>::new(), "unused permissions");
-    let places: BTreeSet<&str> = asked
+    let namespaces: BTreeSet<&str> = requests
         .iter()
-        .filter(|asked| !matches!(asked.verb.as_str(), "list" | "watch"))
-        .map(|asked| asked.namespace.as_str())
+        .filter(|request| !matches!(request.verb.as_str(), "list" | "watch"))
+        .map(|request| request.namespace.as_str())
         .collect();
     assert_eq!(
-        places,
+        namespaces,
         [namespace.name.as_str(), "rljob-system"].into(),
         "requests outside the namespaces of the operator and its jobs"
     );
 
-    let creates = |right: &&Permission| {
-        right.role == "ClusterRole" && right.verb == "create" && right.group != "events.k8s.io"
+    let creates = |permission: &&Permission| {
+        permission.role == "ClusterRole"
+            && permission.verb == "create"
+            && permission.group != "events.k8s.io"
     };
-    for right in granted.iter().filter(creates) {
-        let message = without(&cluster, right);
+    for permission in granted.iter().filter(creates) {
+        let message = without(&cluster, permission);
         assert!(
-            message.contains(&format!("cannot create resource \"{}\"", right.resource)),
-            "without {right:?}: {message}"
+            message.contains(&format!("cannot create resource \"{}\"", permission.resource)),
+            "without {permission:?}: {message}"
         );
     }
     let message = without(&cluster, &finalizers);

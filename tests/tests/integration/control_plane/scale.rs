@@ -50,7 +50,7 @@ fn kubectl_scale_and_autoscalers_set_the_number_of_engines() {
     assert_eq!(field(&namespace, "rljob/sample", ".spec.inference.replicas"), "2");
     assert!(
         !operator.output().contains("forbidden"),
-        "the service account lacks a right:\n{}",
+        "the service account lacks a permission:\n{}",
         operator.output()
     );
 }

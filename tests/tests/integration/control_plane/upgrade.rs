@@ -201,7 +201,7 @@ fn an_upgrade_keeps_pods_and_templates_until_the_next_resume() {
         }
         assert!(
             !fixture.output().contains("forbidden"),
-            "the service account lacks a right:\n{}",
+            "the service account lacks a permission:\n{}",
             fixture.output()
         );
     });

@@ -47,7 +47,7 @@ impl BucketRun<'_> {
             Ok(self.newest() > before)
         })
         .unwrap();
-        self.run.say(&format!("the checkpoint of step {}", self.newest()));
+        self.run.log(&format!("the checkpoint of step {}", self.newest()));
     }
 
     /// Waits until a pod's log contains `text`.
@@ -55,7 +55,7 @@ impl BucketRun<'_> {
         let pod = format!("{}-{role}-0", self.run.job);
         let says = || Ok(self.run.namespace.kubectl.run(&["logs", &pod])?.contains(words));
         wait_until(&format!("`{words}` in the log of {pod}"), LIMIT, says).unwrap();
-        self.run.say(&format!("{pod}: {words}"));
+        self.run.log(&format!("{pod}: {words}"));
     }
 
     fn patch(&self, spec: &Value) {

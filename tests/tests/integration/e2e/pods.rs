@@ -21,7 +21,7 @@ impl Run<'_> {
     fn wait_for_failure(&self, reason: &str) -> Value {
         let failure = || self.status()["lastFailure"].take();
         wait_until(reason, LIMIT, || Ok(failure()["reason"] == reason)).unwrap();
-        self.say(reason);
+        self.log(reason);
         failure()
     }
 
@@ -117,7 +117,7 @@ fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
     let bucket_run = if lost == "node-1" { "node-2" } else { "node-1" };
     let gone = pods_on(&namespace, &lost);
     let stopped = cluster.stop_node(&lost).unwrap();
-    run.say(&format!("{lost} is gone, with {gone:?}"));
+    run.log(&format!("{lost} is gone, with {gone:?}"));
     for pod in gone {
         run.wait_for_incident("PodLost", &pod);
     }
@@ -141,7 +141,7 @@ fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
             "--timeout=240s",
         ])
         .unwrap();
-    run.say(&format!("{bucket_run} is drained"));
+    run.log(&format!("{bucket_run} is drained"));
     run.wait_for_all_ready();
     run.wait_for_progress();
     cluster.kubectl().run(&["uncordon", bucket_run]).unwrap();
@@ -155,7 +155,7 @@ fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
         .kubectl
         .run(&["wait", "--for=delete", "pods", "--selector=rljob.dev/job=stays", "--timeout=300s"])
         .unwrap();
-    run.say("the job was deleted while it ran, and no pod is left");
+    run.log("the job was deleted while it ran, and no pod is left");
 }
 
 /// Kills a learner and stops another: the rule of pods.yaml applies, so that neither is counted.
@@ -192,13 +192,13 @@ fn learners_wait_for_each_other(run: &Run<'_>) {
     // One of the addresses is the pod's own.
     let partitions =
         addresses.map(|address| Partition::between(pid, address.parse().unwrap()).unwrap());
-    let told = || {
+    let reported = || {
         run.status()["lastFailure"]["message"]
             .as_str()
             .is_some_and(|message| message.contains("no learner got any further for 10 s"))
     };
-    wait_until("learners that wait for each other", LIMIT, || Ok(told())).unwrap();
-    run.say("learners that wait for each other");
+    wait_until("learners that wait for each other", LIMIT, || Ok(reported())).unwrap();
+    run.log("learners that wait for each other");
     drop(partitions);
     hang_timeout(1800);
     run.wait_for_progress();
@@ -243,7 +243,7 @@ fn scale_up_and_down(run: &Run<'_>) {
     kubectl
         .run(&["wait", "--for=condition=Ready", "pod/stays-inference-2", "--timeout=120s"])
         .unwrap();
-    run.say("a third engine has joined");
+    run.log("a third engine has joined");
     kubectl.run(&["scale", "rljob/stays", "--replicas=2"]).unwrap();
     kubectl.run(&["wait", "--for=delete", "pod/stays-inference-2", "--timeout=120s"]).unwrap();
     run.wait_for_progress();

@@ -85,13 +85,13 @@ fn succeeds(run: &Run<'_>) {
         run.wait_for_steps(steps_done(&run.directory) + 20);
     }
     cluster().kill_oldest("sglang[.]launch_server").unwrap();
-    run.say("a server is killed");
+    run.log("a server is killed");
     run.wait_for_condition("Succeeded");
     let status = run.status();
     assert_eq!(status["restarts"], 0, "no learner has failed: {status}");
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<_>>(), "every step is recorded once");
     let mismatch = mismatches(run);
-    run.say(&format!("mismatch of each step {mismatch:?}"));
+    run.log(&format!("mismatch of each step {mismatch:?}"));
     assert!(
         mismatch.iter().all(|mismatch| *mismatch < MISMATCH),
         "SGLang sampled from other weights than the learner's: {mismatch:?}"
@@ -126,7 +126,7 @@ fn wait_for_servers(run: &Run<'_>) {
         !servers.is_empty() && servers.iter().all(|started| started == "true")
     };
     wait_until("SGLang to serve in all pods", START, || Ok(all(servers(run)))).unwrap();
-    run.say("all servers serve");
+    run.log("all servers serve");
 }
 
 /// Stops the scheduler of the oldest server, which still responds but neither generates nor updates
@@ -139,11 +139,11 @@ fn continues_without_a_scheduler(run: &Run<'_>) {
         .filter(|process| process.command_line.contains("sglang::scheduler"));
     let oldest = schedulers.min_by_key(|process| process.started).unwrap().pid;
     kill_process(oldest, Signal::STOP).unwrap();
-    run.say("a scheduler is stopped");
+    run.log("a scheduler is stopped");
     run.wait_for_progress();
     let hung = run.wait_for_incident("EngineHung", &format!("{}-inference-", run.job));
     let text = |field: &str| hung[field].as_str().unwrap();
-    run.wait_for_successor(&format!("pod/{}", text("pod")), text("uid"));
+    run.wait_for_replacement(&format!("pod/{}", text("pod")), text("uid"));
     wait_for_servers(run);
     run.wait_for_progress();
     delete(run);

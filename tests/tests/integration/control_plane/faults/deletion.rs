@@ -35,16 +35,16 @@ fn a_job_can_be_deleted_in_every_state_with_every_policy() {
     run_parallel(cases, |(state, policy)| {
         let fixture = in_state(state);
         fixture.api.delete(&fixture.job_path(), &json!({"propagationPolicy": policy})).unwrap();
-        let gone = || {
+        let deleted = || {
             Ok(fixture
                 .api
                 .get(&fixture.job_path())
                 .is_err_and(|error| format!("{error:#}").contains("404")))
         };
-        wait_until("the job to go", LIMIT, gone)
+        wait_until("the job to be deleted", LIMIT, deleted)
             .unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}"));
         if policy != "Orphan" {
-            wait_until("the children to go", LIMIT, || Ok(fixture.children().is_empty()))
+            wait_until("the children to be deleted", LIMIT, || Ok(fixture.children().is_empty()))
                 .unwrap_or_else(|error| {
                     panic!("{state}, {policy}: {error:#}\n{:?}", fixture.children())
                 });
@@ -58,7 +58,7 @@ fn a_job_can_be_deleted_in_every_state_with_every_policy() {
                 .filter(|child| child["metadata"]["ownerReferences"][0]["kind"] == "RLJob")
                 .collect::<Vec<_>>()
         };
-        wait_until("what was made late to go", LIMIT, || Ok(owned().is_empty()))
+        wait_until("children created late to be deleted", LIMIT, || Ok(owned().is_empty()))
             .unwrap_or_else(|error| panic!("{state}, {policy}: {error:#}\n{:?}", owned()));
         fixture.wait_until_idle();
     });

@@ -76,20 +76,20 @@ fn reference() -> Vec<Reference> {
             changes,
         });
     }
-    eprintln!("an undisturbed life writes\n{}", format_writes(&fixture.writes()));
+    eprintln!("writes without faults\n{}", format_writes(&fixture.writes()));
     references
 }
 
 /// Runs the lifecycle up to a part and kills the operator after the part's k-th write.
-fn killed_after(struck: usize, k: usize, reference: &Reference) {
+fn killed_after(part: usize, k: usize, reference: &Reference) {
     let mut fixture = Fixture::new("killed", &json!({}));
-    for part in &Part::ALL[..struck] {
-        part.begin(&mut fixture);
+    for earlier in &Part::ALL[..part] {
+        earlier.begin(&mut fixture);
         // A throttled status write belongs to the previous part.
-        part.await_end(&fixture);
+        earlier.await_end(&fixture);
     }
     fixture.proxy.inject(faults::nth(k, fixture.own_writes(), Effect::Halt));
-    Part::ALL[struck].begin(&mut fixture);
+    Part::ALL[part].begin(&mut fixture);
     // Short-lived statuses may not be written, so that the k-th write may not happen.
     let halted_or_done = || {
         Ok(fixture.proxy.has_halted()
@@ -102,12 +102,12 @@ fn killed_after(struck: usize, k: usize, reference: &Reference) {
     fixture.start_operator();
     fixture.wait_for_end_state(
         &reference.state,
-        &format!("{:?}, after a crash after write {k}", Part::ALL[struck]),
+        &format!("{:?}, after a crash after write {k}", Part::ALL[part]),
     );
     let writes = fixture.wait_until_idle();
     let context = format!(
         "{:?}, after a crash after write {k}:\n{}",
-        Part::ALL[struck],
+        Part::ALL[part],
         format_writes(&writes),
     );
     assert_eq!(
