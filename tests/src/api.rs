@@ -116,7 +116,8 @@ impl Api {
 
 /// Runtime of requests and of the servers that tests run.
 ///
-/// # Panics Panics if no thread can be started.
+/// # Panics
+/// Panics if no thread can be started.
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     #[expect(clippy::expect_used, reason = "no test can run without threads")]

@@ -98,7 +98,7 @@ impl Schedule {
                     let (random, injections) =
                         (ChaCha8Rng::from_rng(&mut draw.random), &injections);
                     scope.spawn(move || {
-                        inject(testbed, cause, current_phase(testbed), start, random, injections)
+                        inject(testbed, cause, current_phase(testbed), start, random, injections);
                     });
                 }
                 monitor.until(testbed, draw.max_wait, |_| (draw.trigger.is_current)(testbed));
@@ -114,7 +114,7 @@ impl Schedule {
                         start,
                         draw.random,
                         injections,
-                    )
+                    );
                 });
             }
         });

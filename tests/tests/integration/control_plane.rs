@@ -163,6 +163,7 @@ fn as_floats(value: Value) -> Value {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn invalid_jobs_are_rejected_with_the_reason() {
     let namespace = Namespace::create(cluster(), "refused").unwrap();
     let evaluation = |mut fields: Value| {

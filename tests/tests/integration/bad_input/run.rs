@@ -129,7 +129,7 @@ fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
     folder.edit("model/config.json", |config| config["num_hidden_layers"] = json!(3));
     ends_with(&pretrained, "the weights in DIR/model do not fit config.json: ");
     folder.edit("model/config.json", |config| {
-        (config["num_hidden_layers"], config["intermediate_size"]) = (json!(2), json!(256))
+        (config["num_hidden_layers"], config["intermediate_size"]) = (json!(2), json!(256));
     });
     ends_with(&pretrained, "the weights in DIR/model do not fit config.json: ");
 }

@@ -134,7 +134,7 @@ fn every_field_is_mutable_or_rejected_as_documented() {
         }
     };
     let set_status = |status: Value| {
-        api.patch(&format!("{path}/status"), &json!({ "status": status })).map(drop).unwrap()
+        api.patch(&format!("{path}/status"), &json!({ "status": status })).map(drop).unwrap();
     };
     check("not started", &|_, change| change.get("managedBy").is_none());
     set_status(json!({"startTime": "2026-01-01T00:00:00Z"}));
@@ -155,7 +155,7 @@ fn every_field_is_mutable_or_rejected_as_documented() {
 fn older_crd() -> Value {
     let mut crd = crd();
     let remove = |crd: &mut Value, part: &str, field: &str| {
-        crd.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(field).map(drop).unwrap()
+        crd.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(field).map(drop).unwrap();
     };
     remove(&mut crd, VERSION, "x-kubernetes-validations");
     remove(&mut crd, SPEC, "x-kubernetes-validations");
@@ -177,6 +177,7 @@ fn uids(namespace: &Namespace) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one lifecycle")]
 fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_fixed() {
     let cluster = Cluster::start(0).unwrap();
     let kubectl = cluster.kubectl();

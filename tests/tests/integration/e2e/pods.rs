@@ -82,6 +82,7 @@ fn pods_on(namespace: &Namespace, node: &str) -> Vec<String> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one lifecycle")]
 fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
     let _alone = NODES.write().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();

@@ -82,7 +82,7 @@ fn take_statements(code: &mut String, keyword: &str) -> Vec<String> {
     let mut taken = Vec::new();
     let mut from = 0;
     while let Some(start) = code[from..].find(keyword).map(|index| from + index) {
-        let begins = code[..start].chars().next_back().is_none_or(|c| c.is_whitespace());
+        let begins = code[..start].chars().next_back().is_none_or(char::is_whitespace);
         let Some(end) = code[start..].find(';').filter(|_| begins) else {
             from = start + keyword.len();
             continue;
