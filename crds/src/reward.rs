@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// then its sample is rejected: it is never scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.math), has(self.exactMatch), has(self.http), has(self.command)].filter(x, x).size() == 1").message("set exactly one of math, exactMatch, http and command"))]
+#[x_kube(validation = Rule::new("[has(self.math), has(self.exactMatch), has(self.regex), has(self.http), has(self.command)].filter(x, x).size() == 1").message("set exactly one of math, exactMatch, regex, http and command"))]
 pub struct RewardSpec {
     /// 1 if the completion's final answer equals the reference answer by value (`0.5` is
     /// `\frac{1}{2}`, `\{2, 1\}` is `1, 2`), else 0.
@@ -16,6 +16,9 @@ pub struct RewardSpec {
     /// 1 if the completion equals the answer, leading and trailing white space aside, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_match: Option<ExactMatchReward>,
+    /// 1 if the completion matches a regular expression, else 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regex: Option<RegexReward>,
     /// A server of the user's own: it gets one POST a completion and answers the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
@@ -68,9 +71,20 @@ pub enum AnswerPlace {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExactMatchReward {}
 
+/// Settings of the `regex` reward.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RegexReward {
+    /// Regular expression in the syntax of Rust's `regex` crate. A match anywhere in the completion
+    /// counts; `^` and `$` anchor it.
+    #[schemars(length(min = 1, max = 4096))]
+    pub pattern: String,
+}
+
 /// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text,
-/// "answer": text or null}`; the answer is `{"reward": number}`, perhaps with `"components": {name:
-/// number}`.
+/// "answer": text or null}`; the answer is `{"reward": number}`, optionally with
+/// `"components": {name: number}`, and with `"answer": text`, the final answer of the completion,
+/// from which evaluations compute maj@k.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpReward {
@@ -93,8 +107,8 @@ pub struct HttpReward {
 
 /// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text,
 /// "completion": text, "answer": text or null}` on standard input; the answer is a line `{"id": the
-/// same, "reward": number}` on standard output, perhaps with `"components": {name: number}`.
-/// Nothing else may stand there; standard error goes to the coordinator's log.
+/// same, "reward": number}` on standard output, optionally with `"components": {name: number}` and
+/// `"answer": text`, as for `http`. Nothing else may stand there; standard error goes to the coordinator's log.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandReward {

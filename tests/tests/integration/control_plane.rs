@@ -191,7 +191,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (json!({"spec": {"reward": null}}), "algorithm.grpo needs a reward"),
         (
             json!({"spec": {"reward": {"math": {}}}}),
-            "set exactly one of math, exactMatch, http and command",
+            "set exactly one of math, exactMatch, regex, http and command",
         ),
         (
             json!({"spec": {"inference": {"replicas": 0}}}),

@@ -25,7 +25,7 @@ use crate::input::{Input, InputError};
 use crate::recorder::Recorder;
 use crate::rollout::request::{Key, Purpose};
 use crate::rollout::sampler::{SampleRequest, Sampler};
-use crate::rollout::score::{Verdict, score};
+use crate::rollout::score::{Scored, Verdict, score};
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
 use estimate::{majority_at, pass_at, sizes};
@@ -162,7 +162,7 @@ impl Evaluation<'_> {
             let tokens = completion.tokens.len();
             match score(self.input, &prompt, completion.tokens).await? {
                 Verdict::Scored(scored) => {
-                    drop(completions.insert(at as u32, (scored.reward.value, scored.text, tokens)))
+                    drop(completions.insert(at as u32, (scored, tokens)))
                 }
                 Verdict::Rejected(error) => {
                     tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
@@ -173,21 +173,26 @@ impl Evaluation<'_> {
         Ok((row, self.judge(row, &prompt, completions)))
     }
 
-    /// `completions`: reward, text and number of tokens by index; the greedy one is last.
+    /// `completions`: text with reward, and number of tokens, by index; the greedy one is last.
     fn judge(
         &self,
         row: u64,
         prompt: &Prompt,
-        completions: BTreeMap<u32, (f64, String, usize)>,
+        completions: BTreeMap<u32, (Scored, usize)>,
     ) -> Judged {
         let samples = self.spec.samples;
         let sampled: Vec<f64> =
-            completions.range(..samples).map(|(_, (reward, ..))| *reward).collect();
+            completions.range(..samples).map(|(_, (scored, _))| scored.reward.value).collect();
         let correct: Vec<bool> =
             sampled.iter().map(|reward| *reward >= self.spec.correct_reward).collect();
         let texts: Vec<&str> =
-            completions.range(..samples).map(|(_, (_, text, _))| text.as_str()).collect();
-        let answers = self.input.verifier.as_ref().and_then(|verifier| verifier.answers(&texts));
+            completions.range(..samples).map(|(_, (scored, _))| scored.text.as_str()).collect();
+        let reported: Vec<Option<&str>> = completions
+            .range(..samples)
+            .map(|(_, (scored, _))| scored.reward.answer.as_deref())
+            .collect();
+        let rewards = self.input.rewards.as_ref();
+        let answers = rewards.and_then(|rewards| rewards.answer_classes(&texts, &reported));
         let votes = |answers: Vec<Option<usize>>| {
             answers
                 .into_iter()
@@ -201,16 +206,16 @@ impl Evaluation<'_> {
         let pass =
             by_size().filter_map(|k| Some((k, pass_at(sampled.len() as u32, right, k)?))).collect();
         let majority = by_size().filter_map(|k| Some((k, majority_at(&votes, k)?))).collect();
-        let greedy = completions.get(&samples).map(|(reward, ..)| *reward);
-        let show = |(index, (reward, completion, tokens)): (u32, (f64, String, usize))| Shown {
+        let greedy = completions.get(&samples).map(|(scored, _)| scored.reward.value);
+        let show = |(index, (scored, tokens)): (u32, (Scored, usize))| Shown {
             step: self.version.step,
             row,
             index,
             greedy: index == samples,
             prompt: prompt.text.clone(),
             answer: prompt.answer.clone(),
-            completion,
-            reward,
+            completion: scored.text,
+            reward: scored.reward.value,
             tokens,
         };
         let shown =

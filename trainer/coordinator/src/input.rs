@@ -10,7 +10,7 @@ use rljob_crds::names::EXPORT_COMPLETE_FILE;
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
-use crate::reward::{RewardError, Verifier};
+use crate::reward::{RewardError, Rewards, kind};
 use crate::text::{TextError, TextTokenizer};
 
 /// How long another job's export is waited for.
@@ -86,7 +86,7 @@ pub struct Input {
     /// Evaluation data.
     pub evaluation: Option<Dataset>,
     /// The reward; none for `sft` without a reward.
-    pub verifier: Option<Verifier>,
+    pub rewards: Option<Rewards>,
     /// Token ids are below this.
     pub vocabulary: i64,
     /// Longest sequence in tokens.
@@ -123,7 +123,11 @@ impl Input {
         if chat {
             tokenizer.check_chat_template()?;
         }
-        let verifier = spec.reward.as_ref().map(Verifier::new).transpose()?;
+        let rewards = spec
+            .reward
+            .as_ref()
+            .map(|reward| Rewards::new([(kind(reward), 1.0, reward)]))
+            .transpose()?;
         let train = Dataset::open_train(&spec.dataset.train, &tokenizer, spec.training.seed)?;
         let evaluation = spec
             .dataset
@@ -134,9 +138,9 @@ impl Input {
         for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
         }
-        if let Some(verifier) = &verifier {
+        if let Some(rewards) = &rewards {
             if spec.algorithm.grpo.is_some() {
-                train.check_answers(verifier)?;
+                train.check_answers(rewards)?;
             }
             let scored = spec
                 .dataset
@@ -146,13 +150,13 @@ impl Input {
             evaluation
                 .as_ref()
                 .filter(|_| scored)
-                .map_or(Ok(()), |evaluation| evaluation.check_answers(verifier))?;
+                .map_or(Ok(()), |evaluation| evaluation.check_answers(rewards))?;
         }
         Ok(Self {
             tokenizer,
             train,
             evaluation,
-            verifier,
+            rewards,
             vocabulary: model.vocab_size,
             context: model.max_position_embeddings,
         })

@@ -1,7 +1,6 @@
-//! A chat template rendered as transformers does (`apply_chat_template` with
-//! `add_generation_prompt`): Jinja with Python's string methods, `trim_blocks`, `lstrip_blocks`,
-//! `break` and `continue`, the tag `generation`, and the functions `raise_exception` and
-//! `strftime_now`.
+//! Chat template rendering, compatible with `apply_chat_template(add_generation_prompt=True)` of
+//! transformers: Jinja with Python's string methods, `trim_blocks`, `lstrip_blocks`, `break`,
+//! `continue`, the `generation` tag, `raise_exception` and `strftime_now`.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +12,21 @@ use minijinja::{
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::folder::{SPECIAL_TOKENS, SpecialTokens};
+use crate::folder::{SPECIAL_TOKENS, SpecialTokens};
 
-/// The day that `strftime_now` tells. A real clock would give one position other tokens after a
-/// restart; this is the day that Llama's templates use where they have no clock.
+/// Date of `strftime_now`. A real clock would change the tokens of a prompt after a restart;
+/// Llama's templates use this date as the default.
 const TODAY: Date = jiff::civil::date(2024, 7, 26);
 
 const NAME: &str = "chat_template";
 
-/// A compiled template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: SpecialTokens,
 }
 
 impl ChatTemplate {
-    /// Compiles a template's source; the tokens are its variables.
+    /// Compiles a template; the special tokens become variables.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -39,12 +37,12 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
-        environment.add_template_owned(NAME, without_generation_tags(source))?;
+        environment.add_template_owned(NAME, replace_generation_tags(source))?;
         Ok(Self { environment, special_tokens })
     }
 
-    /// The text of a conversation, with the assistant's turn opened. `variables` come beside the
-    /// standard ones and do not replace them.
+    /// Renders a conversation and the start of the assistant's turn. `variables` do not override
+    /// the standard variables.
     pub fn render(
         &self,
         messages: &[impl Serialize],
@@ -53,8 +51,8 @@ impl ChatTemplate {
         render(&self.environment, messages, &self.special_tokens, variables)
     }
 
-    /// Special tokens that the template prints and the tokenizer does not have: transformers leaves
-    /// them out in silence.
+    /// Special tokens that the template prints but that are not set; transformers omits them
+    /// silently.
     pub fn missing_tokens(&self) -> Result<Vec<&'static str>, Error> {
         let used = self.environment.get_template(NAME)?.undeclared_variables(false);
         let missing: Vec<_> = SPECIAL_TOKENS
@@ -68,9 +66,9 @@ impl ChatTemplate {
         if render(&strict, &probe, &self.special_tokens, &none).is_ok() {
             return Ok(Vec::new());
         }
-        let stand_ins = missing.iter().map(|name| (*name, String::new()));
+        let placeholders = missing.iter().map(|name| (*name, String::new()));
         let complete: SpecialTokens =
-            self.special_tokens.clone().into_iter().chain(stand_ins).collect();
+            self.special_tokens.clone().into_iter().chain(placeholders).collect();
         Ok(if render(&strict, &probe, &complete, &none).is_ok() { missing } else { Vec::new() })
     }
 }
@@ -81,15 +79,20 @@ fn render(
     tokens: &SpecialTokens,
     variables: &BTreeMap<String, impl Serialize>,
 ) -> Result<String, Error> {
-    let conversation = context! { messages => Value::from_serialize(messages), tools => (), documents => (), add_generation_prompt => true };
+    let conversation = context! {
+        messages => Value::from_serialize(messages),
+        tools => (),
+        documents => (),
+        add_generation_prompt => true,
+    };
     let variables =
         merge_maps([Value::from_serialize(variables), Value::from_serialize(tokens), conversation]);
     environment.get_template(NAME)?.render(variables)
 }
 
-/// The source with `{% generation %}` … `{% endgeneration %}`, which mark the assistant's tokens
-/// for others, as a block that is always rendered. The tags' white space control stays.
-fn without_generation_tags(source: &str) -> String {
+/// Replaces `{% generation %}` … `{% endgeneration %}`, which mark assistant tokens for loss masks,
+/// by `{% if true %}` … `{% endif %}`. Keeps the white space control of the tags.
+fn replace_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
@@ -109,7 +112,7 @@ fn without_generation_tags(source: &str) -> String {
     result + rest
 }
 
-/// `True`, `False` and `None` have capitals where a template prints them.
+/// Prints `True`, `False` and `None` as Python does.
 fn print_as_python(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
     match bool::try_from(value.clone()) {
         Ok(value) => out.write_str(if value { "True" } else { "False" }).map_err(Error::from),
@@ -122,7 +125,7 @@ fn print_as_python(out: &mut Output, state: &State, value: &Value) -> Result<(),
 fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(
         ErrorKind::InvalidOperation,
-        format!("the template refuses this conversation: {message}"),
+        format!("the template rejects this conversation: {message}"),
     ))
 }
 
@@ -133,8 +136,8 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, TODAY.at(0, 0, 0, 0)).map_err(failed)
 }
 
-/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, which transformers puts in the place
-/// of Jinja's HTML-safe filter.
+/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, which transformers uses instead of
+/// Jinja's HTML-safe filter.
 #[expect(clippy::needless_pass_by_value, reason = "the template engine passes arguments by value")]
 fn tojson(value: Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
@@ -156,7 +159,7 @@ fn to_json(value: &Value, formatter: impl Formatter) -> Result<String, Error> {
         .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
-/// Separators `, ` and `: `, as Python's without indent.
+/// Separators `, ` and `: `, the default of Python's `json.dumps`.
 struct PythonFormatter;
 
 impl Formatter for PythonFormatter {

@@ -1,5 +1,4 @@
-//! What a model folder says beside `tokenizer.json`: special tokens, chat template, stop tokens.
-//! Reading only.
+//! Model folder files besides `tokenizer.json`: special tokens, chat template and stop tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,22 +6,21 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::TextError;
+use crate::error::TextError;
 
-/// Names of the tokens that a template may use.
+/// Names of special tokens that templates may use.
 pub const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Tokens by name.
 pub type SpecialTokens = BTreeMap<&'static str, String>;
 
-/// What is used of `tokenizer_config.json` and `chat_template.jinja`. All may be missing; other
-/// fields are transformers' business.
+/// Used fields of `tokenizer_config.json` and `chat_template.jinja`. Both files and all fields are
+/// optional.
 #[derive(Default)]
 pub struct TokenizerConfig {
-    /// `bos_token`, `eos_token` and the others of [`SPECIAL_TOKENS`] that are set, for templates.
+    /// The tokens of [`SPECIAL_TOKENS`] that are set.
     pub special_tokens: SpecialTokens,
-    /// Source of the chat template; the file of its own wins, as in transformers.
+    /// Source of the chat template; `chat_template.jinja` takes precedence, as in transformers.
     pub chat_template: Option<String>,
 }
 
@@ -38,7 +36,7 @@ struct RawTokenizerConfig {
     chat_template: Option<RawTemplate>,
 }
 
-/// A special token is its text, or an object with its text and matching rules.
+/// A special token: its text, or an object with its text and matching rules.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum SpecialToken {
@@ -54,7 +52,7 @@ impl From<SpecialToken> for String {
     }
 }
 
-/// A chat template is its source, or a list of named ones of which `default` is used.
+/// A chat template: its source, or a list of named templates of which `default` is used.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawTemplate {
@@ -80,7 +78,7 @@ impl RawTemplate {
 }
 
 impl TokenizerConfig {
-    /// Reads both files of a model folder.
+    /// Reads both files.
     pub fn read(folder: &Path) -> Result<Self, TextError> {
         let raw: RawTokenizerConfig =
             read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
@@ -116,7 +114,7 @@ enum OneOrMany {
     Many(Vec<i64>),
 }
 
-/// `eos_token_id` of `generation_config.json`, else of `config.json`; empty if neither has it.
+/// `eos_token_id` of `generation_config.json`, else of `config.json`; empty if both lack it.
 pub fn stop_token_ids(folder: &Path) -> Result<Vec<i64>, TextError> {
     for name in ["generation_config.json", "config.json"] {
         let tokens: StopTokens = read_json(&folder.join(name))?.unwrap_or_default();
@@ -129,7 +127,6 @@ pub fn stop_token_ids(folder: &Path) -> Result<Vec<i64>, TextError> {
     Ok(Vec::new())
 }
 
-/// A file's text.
 pub fn read(path: &Path) -> Result<String, TextError> {
     std::fs::read_to_string(path)
         .map_err(|source| TextError::Read { path: path.to_owned(), source })

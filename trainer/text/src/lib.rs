@@ -1,5 +1,4 @@
-//! Text to tokens and back, as the model's own Hugging Face folder says: its tokenizer, its chat
-//! template, its end-of-sequence tokens.
+//! Tokenizers and chat templates of Hugging Face model folders.
 //!
 //! ```text
 //!  tokenizer.json ──────────────────────────────▶ encode, decode
@@ -7,11 +6,12 @@
 //!  generation_config.json | config.json ────────▶ stop tokens
 //! ```
 //!
-//! The coordinator makes prompts with it, the embedded engine serves text with it. It must not
-//! depend on the day, the machine or anything outside the folder: a prompt is the same tokens in
+//! The coordinator tokenizes prompts with it, the embedded engine serves text with it. Must not
+//! depend on the date, the machine or anything outside the folder: a prompt has the same tokens in
 //! every attempt.
 
 mod chat_template;
+mod error;
 mod folder;
 
 use std::collections::BTreeMap;
@@ -22,9 +22,11 @@ use rljob_crds::data::PromptFormat;
 use serde::Serialize;
 use tokenizers::Tokenizer;
 
+pub use error::TextError;
+
 use chat_template::ChatTemplate;
 
-/// A tokenizer with its chat template. Clones share one.
+/// A tokenizer with its chat template. Cheap to clone.
 #[derive(Clone)]
 pub struct TextTokenizer {
     inner: Arc<Inner>,
@@ -36,84 +38,6 @@ struct Inner {
     template: Option<ChatTemplate>,
     stop_token_ids: Vec<i64>,
     eos_token_id: Option<i64>,
-}
-
-/// A model folder whose tokenizer cannot be used, or text that it cannot take.
-#[derive(Debug, thiserror::Error)]
-pub enum TextError {
-    /// A file of the folder cannot be read.
-    #[error("failed to read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file of the folder is not the JSON it should be.
-    #[error("failed to parse {}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// `tokenizer.json` is not one that the library understands.
-    #[error("failed to load the tokenizer {}: {message}", path.display())]
-    Tokenizer {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        message: String,
-    },
-    /// The chat template is not valid Jinja, or refused the message.
-    #[error("failed to apply the chat template of {}", folder.display())]
-    Template {
-        /// The model folder.
-        folder: PathBuf,
-        /// Why.
-        source: minijinja::Error,
-    },
-    /// Prompts of format `Chat` need a template.
-    #[error("{} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); set the dataset's format to Text", folder.display())]
-    NoChatTemplate {
-        /// The model folder.
-        folder: PathBuf,
-    },
-    /// The template prints a special token that is not set.
-    #[error("the chat template of {} prints {name}, which tokenizer_config.json there does not set", folder.display())]
-    TokenNotSet {
-        /// The model folder.
-        folder: PathBuf,
-        /// `bos_token` or another.
-        name: &'static str,
-    },
-    /// The template prints a special token that the tokenizer does not know.
-    #[error("the chat template of {} prints {token}, which is no token of tokenizer.json there: is the template another model's?", folder.display())]
-    NotInVocabulary {
-        /// The model folder.
-        folder: PathBuf,
-        /// The token.
-        token: String,
-    },
-    /// The tokenizer failed on a text.
-    #[error("failed to encode a text of {bytes} bytes: {message}")]
-    Encode {
-        /// Its length.
-        bytes: usize,
-        /// Why.
-        message: String,
-    },
-    /// The tokenizer failed on token ids.
-    #[error("failed to decode {tokens} tokens: {message}")]
-    Decode {
-        /// How many.
-        tokens: usize,
-        /// Why.
-        message: String,
-    },
-    /// Token ids are not negative and below 2³².
-    #[error("{0} is not a token id")]
-    NotATokenId(i64),
 }
 
 impl std::fmt::Debug for TextTokenizer {
@@ -133,18 +57,20 @@ impl TextTokenizer {
             message: error.to_string(),
         };
         let mut tokenizer = text.parse::<Tokenizer>().map_err(failed)?;
-        // The file may ask for truncation and padding, which are a caller's choice and would cut
-        // prompts in silence.
+        // Truncation set in the file would shorten prompts without an error.
         tokenizer.with_truncation(None).map_err(failed)?;
         tokenizer.with_padding(None);
 
         let config = folder::TokenizerConfig::read(model_dir)?;
         let stop_token_ids = folder::stop_token_ids(model_dir)?;
         let token_id = |token: &String| tokenizer.token_to_id(token).map(i64::from);
-        let own_eos = config.special_tokens.get("eos_token").and_then(token_id);
-        let stop_token_ids =
-            if stop_token_ids.is_empty() { own_eos.into_iter().collect() } else { stop_token_ids };
-        let eos_token_id = own_eos
+        let tokenizer_eos = config.special_tokens.get("eos_token").and_then(token_id);
+        let stop_token_ids = if stop_token_ids.is_empty() {
+            tokenizer_eos.into_iter().collect()
+        } else {
+            stop_token_ids
+        };
+        let eos_token_id = tokenizer_eos
             .filter(|id| stop_token_ids.contains(id))
             .or_else(|| stop_token_ids.first().copied());
         let template = match config.chat_template {
@@ -165,8 +91,8 @@ impl TextTokenizer {
         })
     }
 
-    /// Tokens of a prompt: `Chat` makes `text` the user's turn and opens the assistant's; `Text`
-    /// takes it as it is, without special tokens.
+    /// Tokenizes a prompt. `Chat` renders `text` as the user's turn followed by the start of the
+    /// assistant's turn; `Text` adds no special tokens.
     pub fn encode_prompt(&self, text: &str, format: PromptFormat) -> Result<Vec<i64>, TextError> {
         match format {
             PromptFormat::Text => self.encode(text),
@@ -174,15 +100,14 @@ impl TextTokenizer {
         }
     }
 
-    /// The chat template's text for one user's turn, up to where the assistant's answer begins.
+    /// Renders one user turn and the start of the assistant's turn.
     pub fn render_chat(&self, user: &str) -> Result<String, TextError> {
         let message = BTreeMap::from([("role", "user"), ("content", user)]);
         self.render_messages(&[message], &BTreeMap::<String, String>::new())
     }
 
-    /// The chat template's text for a conversation, up to where the assistant's answer begins. A
-    /// message is a map with `role` and `content`; `variables` are the template's own, such as
-    /// `enable_thinking`.
+    /// Renders a conversation and the start of the assistant's turn. A message is a map with `role`
+    /// and `content`; `variables` are template variables such as `enable_thinking`.
     pub fn render_messages(
         &self,
         messages: &[impl Serialize],
@@ -197,9 +122,9 @@ impl TextTokenizer {
         template.render(messages, variables).map_err(|source| template_error(folder, source))
     }
 
-    /// Checks that the tokenizer has what the chat template needs: the special tokens that it
-    /// prints, by name (`bos_token`) or written out (`<|im_start|>`). Without them prompts would be
-    /// silently others than the model was trained on.
+    /// Checks that the tokenizer has the special tokens that the chat template prints, by name
+    /// (`bos_token`) or as text (`<|im_start|>`). Without them prompts would silently differ from
+    /// the model's training format.
     pub fn check_chat_template(&self) -> Result<(), TextError> {
         let folder = &self.inner.folder;
         let template = self
@@ -214,20 +139,19 @@ impl TextTokenizer {
         }
         let text = self.render_chat("x")?;
         let unknown =
-            written_tokens(&text).find(|token| self.inner.tokenizer.token_to_id(token).is_none());
+            literal_tokens(&text).find(|token| self.inner.tokenizer.token_to_id(token).is_none());
         unknown.map_or(Ok(()), |token| {
             Err(TextError::NotInVocabulary { folder: folder.clone(), token: token.to_owned() })
         })
     }
 
-    /// Tokens of a text; none are added in front or behind. Special tokens written out in it are
-    /// recognised.
+    /// Tokenizes a text without adding special tokens. Special tokens in the text are recognized.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>, TextError> {
         self.encode_as(text, false)
     }
 
-    /// Tokens of a text with those that the tokenizer's own template adds in front and behind, as
-    /// transformers encodes a text by default.
+    /// Tokenizes a text with the special tokens that the tokenizer adds, the default of
+    /// transformers.
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<i64>, TextError> {
         self.encode_as(text, true)
     }
@@ -242,12 +166,12 @@ impl TextTokenizer {
         Ok(encoding.get_ids().iter().map(|&id| i64::from(id)).collect())
     }
 
-    /// Text of tokens, special ones skipped.
+    /// Decodes tokens without special tokens.
     pub fn decode(&self, ids: &[i64]) -> Result<String, TextError> {
         self.decode_as(ids, true)
     }
 
-    /// Text of tokens, with or without special ones.
+    /// Decodes tokens with or without special tokens.
     pub fn decode_as(&self, ids: &[i64], skip_special_tokens: bool) -> Result<String, TextError> {
         let ids: Vec<u32> = ids
             .iter()
@@ -261,26 +185,26 @@ impl TextTokenizer {
     }
 
     /// Tokens that end a completion: `eos_token_id` of `generation_config.json`, else of
-    /// `config.json`, else the tokenizer's own.
+    /// `config.json`, else of the tokenizer.
     pub fn stop_token_ids(&self) -> &[i64] {
         &self.inner.stop_token_ids
     }
 
-    /// The token that ends a text to learn: the tokenizer's own end-of-sequence token if it is one
-    /// of [`Self::stop_token_ids`], else the first of these.
+    /// The token that ends a demonstration: the tokenizer's end-of-sequence token if it is one of
+    /// [`Self::stop_token_ids`], else the first of these.
     pub fn eos_token_id(&self) -> Option<i64> {
         self.inner.eos_token_id
     }
 
-    /// The largest token id, added tokens included; none of an empty vocabulary. The model's
+    /// The largest token id, added tokens included; `None` for an empty vocabulary. The model's
     /// vocabulary may be larger (padding), never smaller.
     pub fn largest_token_id(&self) -> Option<i64> {
         self.inner.tokenizer.get_vocab(true).into_values().max().map(i64::from)
     }
 }
 
-/// What looks like a special token in a text: `<|…|>` without white space.
-fn written_tokens(text: &str) -> impl Iterator<Item = &str> {
+/// Substrings with the form of a special token: `<|…|>` without white space.
+fn literal_tokens(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("<|").filter_map(|(start, _)| {
         let length = text[start + 2..].find("|>")? + 4;
         let token = &text[start..start + length];

@@ -1,4 +1,4 @@
-//! Expected texts and ids are what transformers 5.6 gives for the same folder
+//! Tests of tokenizers and chat templates. Expected texts and ids are from transformers 5.6
 //! (`apply_chat_template(…, add_generation_prompt=True)`).
 
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rljob_crds::data::PromptFormat;
 
-use super::chat_template::ChatTemplate;
-use super::folder::SpecialTokens;
-use super::{TextError, TextTokenizer};
+use crate::chat_template::ChatTemplate;
+use crate::folder::SpecialTokens;
+use crate::{TextError, TextTokenizer};
 
 const QUESTION: &str = "What is 12 + 30?\nAnswer with a number — bitte. <|im_end|>";
 /// Tokens of [`QUESTION`].
@@ -26,7 +26,7 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-chat")
 }
 
-/// A copy of the fixture, with files written over or, for `None`, removed.
+/// Copies the fixture, with files replaced or, for `None`, removed.
 fn changed(files: &[(&str, Option<&str>)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture()).unwrap() {
@@ -51,7 +51,7 @@ fn render(template: &ChatTemplate, user: &str) -> Result<String, minijinja::Erro
 }
 
 #[test]
-fn a_prompt_of_format_chat_has_the_tokens_that_transformers_gives() {
+fn chat_prompts_have_the_tokens_of_transformers() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     let expected =
         [vec![1, 87, 409, 201], QUESTION_IDS.to_vec(), vec![2, 201, 1, 458, 357, 289, 86, 201]]
@@ -64,7 +64,7 @@ fn a_prompt_of_format_chat_has_the_tokens_that_transformers_gives() {
 }
 
 #[test]
-fn a_prompt_of_format_text_gets_nothing_added() {
+fn text_prompts_have_no_added_tokens() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
     assert_eq!(tokenizer.encode("").unwrap(), Vec::<i64>::new());
@@ -75,20 +75,26 @@ fn a_prompt_of_format_text_gets_nothing_added() {
 }
 
 #[test]
-fn the_template_of_smollm2_gives_the_text_that_transformers_gives() {
-    let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant \
-        named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + \
-        '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+fn the_template_of_smollm2_renders_as_in_transformers() {
+    let source = concat!(
+        "{% for message in messages %}",
+        "{% if loop.first and messages[0]['role'] != 'system' %}",
+        "{{ '<|im_start|>system\nYou are a helpful AI assistant ",
+        "named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}",
+        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}",
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    );
     let template = ChatTemplate::new(source, SpecialTokens::new()).unwrap();
     assert_eq!(
         render(&template, "Hi").unwrap(),
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
+        "<|im_start|>system\nYou are a helpful AI assistant \
+         named SmolLM, trained by Hugging Face<|im_end|>\n\
          <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     );
 }
 
 #[test]
-fn python_methods_white_space_control_and_json_work_as_in_transformers() {
+fn python_methods_white_space_control_and_json_render_as_in_transformers() {
     let source = include_str!("../tests/fixtures/every-construct.jinja");
     let template = ChatTemplate::new(
         source,
@@ -97,20 +103,21 @@ fn python_methods_white_space_control_and_json_work_as_in_transformers() {
     .unwrap();
     assert_eq!(
         render(&template, "  <b>Hi</b> \"there\" – a|b  ").unwrap(),
-        "<|im_start|>[no documents]\n  [0] <b>Hi</b> \"there\" – a|b|b|True\n{\"a\": [1, 2.5, null, true], \"b\": \"  <b>Hi</b> \\\"there\\\" – a|b  \"}\n    \
+        "<|im_start|>[no documents]\n  [0] <b>Hi</b> \"there\" – a|b|b|True\n\
+         {\"a\": [1, 2.5, null, true], \"b\": \"  <b>Hi</b> \\\"there\\\" – a|b  \"}\n    \
          {\n  \"x\": [\n    1,\n    \"é\"\n  ]\n}\n(<)(b)(>)\n1 1 1 USER<|im_end|>assistant\n"
     );
 }
 
 #[test]
-fn the_day_that_a_template_asks_for_is_always_the_same() {
+fn strftime_now_has_a_fixed_date() {
     let template =
         ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", SpecialTokens::new()).unwrap();
     assert_eq!(render(&template, "Hi").unwrap(), "26 Jul 2024");
 }
 
 #[test]
-fn a_template_that_refuses_the_conversation_is_an_error_with_its_words() {
+fn raise_exception_is_an_error_with_its_message() {
     let folder = changed(&[("chat_template.jinja", Some("{{ raise_exception('system first') }}"))]);
     let error = TextTokenizer::open(folder.path())
         .unwrap()
@@ -123,13 +130,16 @@ fn a_template_that_refuses_the_conversation_is_an_error_with_its_words() {
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert_eq!(
         cause,
-        "invalid operation: the template refuses this conversation: system first (in chat_template:1)"
+        "invalid operation: the template rejects this conversation: system first \
+         (in chat_template:1)"
     );
 }
 
 #[test]
-fn a_template_in_the_tokenizer_config_is_used_where_there_is_no_file() {
-    let config = r#"{"eos_token": {"content": "<|im_end|>"}, "chat_template": [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ eos_token }}!"}]}"#;
+fn without_a_template_file_the_tokenizer_config_has_the_template() {
+    let config = r#"{"eos_token": {"content": "<|im_end|>"}, "chat_template": [
+        {"name": "tools", "template": "no"}, {"name": "default", "template": "{{ eos_token }}!"}
+    ]}"#;
     let folder = changed(&[("chat_template.jinja", None), ("tokenizer_config.json", Some(config))]);
     assert_eq!(
         TextTokenizer::open(folder.path()).unwrap().render_chat("Hi").unwrap(),
@@ -138,17 +148,18 @@ fn a_template_in_the_tokenizer_config_is_used_where_there_is_no_file() {
 }
 
 #[test]
-fn without_a_template_text_works_and_chat_says_what_to_do() {
+fn without_a_template_text_works_and_chat_is_an_error_with_a_fix() {
     let folder = changed(&[("chat_template.jinja", None)]);
     let tokenizer = TextTokenizer::open(folder.path()).unwrap();
     assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
     let error = tokenizer.encode_prompt(QUESTION, PromptFormat::Chat).unwrap_err();
-    let expected = "has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); set the dataset's format to Text";
+    let expected = "has no chat template (chat_template.jinja, or chat_template in \
+                    tokenizer_config.json): set the dataset's format to Text";
     assert_eq!(error.to_string(), format!("{} {expected}", folder.path().display()));
 }
 
 #[test]
-fn stop_tokens_come_from_the_generation_config_then_the_config_then_the_tokenizer() {
+fn stop_tokens_come_from_generation_config_then_config_then_tokenizer() {
     let stops = |files: &[(&str, Option<&str>)]| {
         let folder = changed(files);
         let tokenizer = TextTokenizer::open(folder.path()).unwrap();
@@ -177,7 +188,7 @@ fn stop_tokens_come_from_the_generation_config_then_the_config_then_the_tokenize
 }
 
 #[test]
-fn truncation_that_the_tokenizer_file_asks_for_does_not_cut_prompts() {
+fn truncation_in_the_tokenizer_file_is_ignored() {
     let file = fs::read_to_string(fixture().join("tokenizer.json")).unwrap();
     let truncating =
         r#""truncation":{"direction":"Right","max_length":4,"strategy":"LongestFirst","stride":0}"#;
@@ -187,8 +198,8 @@ fn truncation_that_the_tokenizer_file_asks_for_does_not_cut_prompts() {
 }
 
 #[test]
-fn a_tokenizer_that_lacks_what_its_template_prints_is_refused() {
-    let refusal = |template: &str, config: &str| {
+fn templates_that_print_missing_tokens_are_errors() {
+    let check = |template: &str, config: &str| {
         let folder = changed(&[
             ("chat_template.jinja", Some(template)),
             ("tokenizer_config.json", Some(config)),
@@ -198,26 +209,27 @@ fn a_tokenizer_that_lacks_what_its_template_prints_is_refused() {
             error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
         })
     };
-    let named = "the chat template of FOLDER prints bos_token, which tokenizer_config.json there does not set".to_owned();
-    assert_eq!(refusal("{{ bos_token }}{{ messages[0].content }}", "{}"), Err(named.clone()));
-    assert_eq!(refusal("{{ bos_token + 'x' }}", "{}"), Err(named));
-    assert_eq!(refusal("{{ bos_token }}", r#"{"bos_token": "<|im_start|>"}"#), Ok(()));
+    let unset = "the chat template of FOLDER prints bos_token, \
+                 which its tokenizer_config.json does not set"
+        .to_owned();
+    assert_eq!(check("{{ bos_token }}{{ messages[0].content }}", "{}"), Err(unset.clone()));
+    assert_eq!(check("{{ bos_token + 'x' }}", "{}"), Err(unset));
+    assert_eq!(check("{{ bos_token }}", r#"{"bos_token": "<|im_start|>"}"#), Ok(()));
     assert_eq!(
-        refusal(
-            "{% if bos_token is defined %}{{ bos_token }}{% endif %}{% if pad_token %}{{ pad_token }}{% endif %}",
+        check(
+            "{% if bos_token is defined %}{{ bos_token }}{% endif %}\
+             {% if pad_token %}{{ pad_token }}{% endif %}",
             "{}"
         ),
         Ok(())
     );
-    let written = "the chat template of FOLDER prints <|start_header_id|>, which is no token of tokenizer.json there: is the template another model's?";
+    let unknown = "the chat template of FOLDER prints <|start_header_id|>, \
+                   which its tokenizer.json does not contain: is the template from another model?";
     assert_eq!(
-        refusal("<|im_start|>a<|start_header_id|>user<|end_header_id|>", "{}"),
-        Err(written.to_owned())
+        check("<|im_start|>a<|start_header_id|>user<|end_header_id|>", "{}"),
+        Err(unknown.to_owned())
     );
-    assert_eq!(
-        refusal("<|im_start|>{{ messages[0].content }}<| not one |><|im_end|>", "{}"),
-        Ok(())
-    );
+    assert_eq!(check("<|im_start|>{{ messages[0].content }}<| not one |><|im_end|>", "{}"), Ok(()));
     assert_eq!(
         TextTokenizer::open(&fixture())
             .unwrap()
@@ -228,14 +240,15 @@ fn a_tokenizer_that_lacks_what_its_template_prints_is_refused() {
 }
 
 #[test]
-fn what_is_no_token_id_is_not_decoded() {
+fn decoding_an_invalid_token_id_is_an_error() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
     assert!(matches!(tokenizer.decode(&[5, -1]), Err(TextError::NotATokenId(-1))));
 }
 
 #[test]
-fn a_conversation_has_many_turns_and_the_template_sees_the_callers_variables() {
-    let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}{{ thinking }}";
+fn templates_see_all_turns_and_the_variables_of_the_caller() {
+    let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
+                  {{ bos_token }}{{ thinking }}";
     let template = ChatTemplate::new(source, tokens(&[("bos_token", "<s>")])).unwrap();
     let turn = |role, content| BTreeMap::from([("role", role), ("content", content)]);
     let variables =

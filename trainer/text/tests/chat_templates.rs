@@ -1,12 +1,11 @@
-//! Chat templates of every style against transformers: committed texts always, and transformers
-//! itself where there is a Python with it.
+//! Compares chat templates of all common styles with transformers: with committed texts, and with
+//! transformers itself if a Python with it is installed.
 //!
-//! The templates are made for these tests and use what those of the well-known models use:
-//! namespaces, loops backwards and with conditions, macros, white space control, `tojson`,
-//! `strftime_now`, `raise_exception`, `generation`, string methods and filters. `golden.py` writes
-//! `fixtures/golden.json`.
+//! The templates cover the features that templates of well-known models use: namespaces, reverse
+//! and conditional loops, macros, white space control, `tojson`, `strftime_now`, `raise_exception`,
+//! `generation`, string methods and filters. `golden.py` writes `fixtures/golden.json`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and says what it skipped")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +15,13 @@ use std::process::Command;
 use rljob_text::TextTokenizer;
 use serde_json::Value;
 
-/// By template and conversation; none where the template refuses the conversation.
+/// By template and conversation; `None` if the template rejects the conversation.
 type Texts = BTreeMap<String, BTreeMap<String, Option<String>>>;
 
-const CONFIG: &str = r#"{"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"}"#;
+const CONFIG: &str = r#"{
+    "bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"},
+    "pad_token": "<|endoftext|>"
+}"#;
 
 fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
@@ -30,7 +32,7 @@ fn golden() -> Texts {
         .unwrap()
 }
 
-/// A model folder with the tokenizer of the fixture and this template.
+/// Opens a model folder with the tokenizer of the fixture and this template.
 fn tokenizer(template: &str) -> TextTokenizer {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(
@@ -75,7 +77,7 @@ fn rendered() -> Texts {
 }
 
 #[test]
-fn every_template_gives_the_texts_that_transformers_gave() {
+fn every_template_renders_the_committed_texts() {
     let (rendered, golden) = (rendered(), golden());
     assert!(golden.len() >= 7 && golden.values().all(|texts| texts.len() >= 10));
     for (template, texts) in &golden {
@@ -84,7 +86,7 @@ fn every_template_gives_the_texts_that_transformers_gave() {
 }
 
 #[test]
-fn the_committed_texts_are_what_transformers_gives_today() {
+fn the_committed_texts_match_the_installed_transformers() {
     let cached = || Some(std::env::home_dir()?.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));
     let Some(python) = std::env::var_os("RLJOB_PYTHON")
         .map(PathBuf::from)

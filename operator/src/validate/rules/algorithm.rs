@@ -78,6 +78,7 @@ fn check_reward(reward: &RewardSpec, problems: &mut Vec<Problem>) {
     let kinds = [
         ("math", reward.math.is_some()),
         ("exactMatch", reward.exact_match.is_some()),
+        ("regex", reward.regex.is_some()),
         ("http", reward.http.is_some()),
         ("command", reward.command.is_some()),
     ];

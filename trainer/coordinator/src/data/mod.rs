@@ -1,18 +1,18 @@
-//! The prompts of a run: which row of the data stands at which position, and as which tokens.
+//! Data loading: renders and shuffles the rows of a dataset and serves prompts by loader position.
 //!
 //! ```text
-//!  file or folder ── folder, read ─▶ fields ── rows ─▶ rendered rows (text in memory), those that are too long left out ─┐
-//!  (seed, epoch) ── order ─▶ permutation ─────────────────────────────────────────────────────────────────────────────────┴─▶ prompt(position)
+//!  file or folder ─ files, reader ─▶ fields ─ rows ─▶ rendered rows that fit ─┐
+//!  (seed, epoch) ─ row_order ─▶ permutation ──────────────────────────────────┴─▶ prompt(position)
 //! ```
 //!
-//! A position's prompt is a pure function of (data, spec, seed, position): nothing here remembers
-//! what was asked before, so a position is all that a restarted run needs. It must not know steps
-//! or groups.
+//! `prompt` is a pure function of (data, spec, seed, position), so a restarted run needs only the
+//! position. Must not depend on steps or prompt groups.
 
 mod error;
-mod folder;
-mod order;
-mod read;
+mod files;
+mod location;
+mod reader;
+mod row_order;
 mod rows;
 
 use std::path::PathBuf;
@@ -20,51 +20,50 @@ use std::path::PathBuf;
 use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
 
 pub use error::DataError;
-pub use read::Place;
+pub use location::RowLocation;
 
-use folder::{Files, Wanted};
-use order::Order;
-use read::Reader;
+use files::{FileSelector, SplitFiles};
+use reader::{Fields, RowReader};
+use row_order::RowOrder;
 use rows::{Row, Templates};
 
-use crate::reward::Verifier;
+use crate::reward::Rewards;
 use crate::text::TextTokenizer;
 
-/// Rows whose tokens are counted together.
+/// Rows tokenized per parallel batch.
 const BATCH: usize = 16384;
 
-/// One prompt.
+/// A prompt with its tokens and its reference answer or completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
-    /// The loader position it was asked for, from 0; grows over epochs.
+    /// Loader position, from 0; continues across epochs.
     pub position: u64,
-    /// Row of the data, from 0, over all files, blank lines aside.
+    /// Row number over all files, from 0; blank lines are not counted.
     pub row: u64,
-    /// The rendered prompt, before any chat template.
+    /// Rendered prompt without the chat template.
     pub text: String,
-    /// Its tokens, chat template included.
+    /// Token ids, chat template included.
     pub tokens: Vec<i64>,
-    /// The reference answer; none if the dataset names no answer field.
+    /// Reference answer; `None` if the dataset has no answer field.
     pub answer: Option<String>,
-    /// The text to learn as tokens, the end-of-sequence token last; none if the dataset has no
-    /// `completion`.
+    /// Target tokens with the end-of-sequence token; `None` if the dataset has no `completion`.
     pub completion_tokens: Option<Vec<i64>>,
 }
 
-/// Prompts, all rendered; tokens are made when a prompt is asked for.
+/// Rendered rows. Tokenization happens on access.
 pub struct Dataset {
     path: PathBuf,
     rows: Vec<Row>,
     dropped: u64,
-    order: Order,
+    order: RowOrder,
     format: PromptFormat,
     tokenizer: TextTokenizer,
 }
 
-/// What is opened and how.
+/// Settings common to training and evaluation data.
 struct Source<'a> {
     path: &'a str,
-    wanted: Wanted<'a>,
+    selector: FileSelector<'a>,
     templates: Templates,
     format: PromptFormat,
     max_prompt_tokens: Option<u32>,
@@ -72,16 +71,16 @@ struct Source<'a> {
 }
 
 impl Dataset {
-    /// Training data: shuffled anew in each epoch by (`seed`, epoch), for ever.
+    /// Opens training data, which is unbounded and reshuffled each epoch by (`seed`, epoch).
     pub fn open_train(
         spec: &TrainDataset,
         tokenizer: &TextTokenizer,
         seed: u64,
     ) -> Result<Self, DataError> {
-        check_end(spec.completion.as_deref(), tokenizer)?;
+        check_eos_token(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
             path: &spec.path,
-            wanted: Wanted {
+            selector: FileSelector {
                 split: spec.split.as_deref(),
                 default_split: "train",
                 subset: spec.subset.as_deref(),
@@ -98,15 +97,15 @@ impl Dataset {
         source.open(tokenizer, Some(seed))
     }
 
-    /// Evaluation data: the first `limit` rows that are short enough, in their own order.
+    /// Opens evaluation data: the first `limit` rows that fit, in file order.
     pub fn open_evaluation(
         spec: &EvaluationDataset,
         tokenizer: &TextTokenizer,
     ) -> Result<Self, DataError> {
-        check_end(spec.completion.as_deref(), tokenizer)?;
+        check_eos_token(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
             path: &spec.path,
-            wanted: Wanted {
+            selector: FileSelector {
                 split: spec.split.as_deref(),
                 default_split: "test",
                 subset: spec.subset.as_deref(),
@@ -123,21 +122,18 @@ impl Dataset {
         source.open(tokenizer, None)
     }
 
-    /// Rows; never 0.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "data without rows is refused when it is opened"
-    )]
+    /// Number of rows, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "opening data without rows is an error")]
     pub fn len(&self) -> u64 {
         self.rows.len() as u64
     }
 
-    /// Rows left out because their prompts are too long.
+    /// Number of rows dropped because their prompts exceed `maxPromptTokens`.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The prompt at a position: row `order(position ÷ len)[position mod len]`.
+    /// Returns the prompt of row `order(position ÷ len)[position mod len]`.
     pub fn prompt(&self, position: u64) -> Result<Prompt, DataError> {
         let index = self.order.row(position);
         let Some(row) = self.rows.get(index as usize) else {
@@ -153,31 +149,30 @@ impl Dataset {
         })
     }
 
-    /// Checks that every row fits a context of so many tokens, with its completion or, where that
-    /// is sampled, one token of it.
+    /// Checks that every prompt fits the context with its completion, or with one token if
+    /// completions are sampled.
     pub fn check_lengths(&self, context: u32) -> Result<(), DataError> {
         for row in &self.rows {
-            let (place, prompt, completion) =
-                (row.place.clone(), row.prompt_tokens, row.completion_tokens.max(1));
+            let (location, prompt, completion) =
+                (row.location.clone(), row.prompt_tokens, row.completion_tokens.max(1));
             if prompt == 0 {
-                return Err(DataError::EmptyPrompt { place });
+                return Err(DataError::EmptyPrompt { location });
             }
             if prompt + completion > context as usize {
-                return Err(DataError::TooLong { place, prompt, completion, context });
+                return Err(DataError::TooLong { location, prompt, completion, context });
             }
         }
         Ok(())
     }
 
-    /// Checks that `verifier` can compare with every row's answer; the first one that it cannot is
-    /// named.
-    pub fn check_answers(&self, verifier: &Verifier) -> Result<(), DataError> {
+    /// Checks that the rewards can use the reference answer of every row.
+    pub fn check_answers(&self, rewards: &Rewards) -> Result<(), DataError> {
         for row in &self.rows {
             match row.answer.as_deref() {
-                Some(answer) => verifier
-                    .check_answer(answer)
-                    .map_err(|source| DataError::Answer { place: row.place.clone(), source })?,
-                None if verifier.needs_answers() => {
+                Some(answer) => rewards.check_answer(answer).map_err(|source| {
+                    DataError::Answer { location: row.location.clone(), source }
+                })?,
+                None if rewards.needs_answers() => {
                     return Err(DataError::NoAnswerField { path: self.path.clone() });
                 }
                 None => {}
@@ -187,10 +182,10 @@ impl Dataset {
     }
 }
 
-/// A text to learn ends with the end-of-sequence token.
-fn check_end(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+/// Completions need an end-of-sequence token.
+fn check_eos_token(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
     if completion.is_some() && tokenizer.eos_token_id().is_none() {
-        Err(DataError::NoEndToken)
+        Err(DataError::NoEosToken)
     } else {
         Ok(())
     }
@@ -199,15 +194,15 @@ fn check_end(completion: Option<&str>, tokenizer: &TextTokenizer) -> Result<(), 
 impl Source<'_> {
     fn open(self, tokenizer: &TextTokenizer, seed: Option<u64>) -> Result<Dataset, DataError> {
         let path = PathBuf::from(self.path);
-        let Files { paths, rows: expected } = folder::files(&path, self.wanted)?;
-        let mut reader = (0..).zip(Reader::new(paths));
+        let SplitFiles { paths, rows: expected } = files::select(&path, self.selector)?;
+        let mut reader = (0..).zip(RowReader::new(paths));
         let (mut rows, mut dropped) = (Vec::new(), 0);
         while rows.len() < self.limit {
             let mut batch = self.batch(&mut reader, self.limit - rows.len())?;
             if batch.is_empty() {
                 let found = rows.len() as u64 + dropped;
                 if let Some(expected) = expected.filter(|expected| *expected != found) {
-                    return Err(DataError::Rows { path, found, expected });
+                    return Err(DataError::RowCount { path, found, expected });
                 }
                 break;
             }
@@ -228,7 +223,7 @@ impl Source<'_> {
                 tracing::info!(path = self.path, rows = rows.len(), dropped, "opened the data")
             }
         }
-        let order = Order::new(seed, rows.len() as u64);
+        let order = RowOrder::new(seed, rows.len() as u64);
         Ok(Dataset {
             path,
             rows,
@@ -241,12 +236,12 @@ impl Source<'_> {
 
     fn batch(
         &self,
-        reader: &mut impl Iterator<Item = (u64, Result<(Place, read::Fields), DataError>)>,
+        reader: &mut impl Iterator<Item = (u64, Result<(RowLocation, Fields), DataError>)>,
         limit: usize,
     ) -> Result<Vec<Row>, DataError> {
-        let rendered = |(number, row): (u64, Result<(Place, read::Fields), DataError>)| {
-            let (place, fields) = row?;
-            self.templates.row(place, number, &fields)
+        let rendered = |(number, row): (u64, Result<(RowLocation, Fields), DataError>)| {
+            let (location, fields) = row?;
+            self.templates.row(location, number, &fields)
         };
         reader.take(limit.min(BATCH)).map(rendered).collect()
     }

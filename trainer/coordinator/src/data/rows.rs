@@ -1,12 +1,13 @@
-//! Rows rendered by the spec's templates, and how many tokens they have. Everything that can be
-//! wrong with a row is found here, when the data is opened.
+//! Row rendering: applies the spec's templates and counts tokens. Invalid rows are errors when the
+//! data is opened.
 
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
 use rljob_crds::data::PromptFormat;
 use serde_json::Value;
 
-use super::DataError;
-use super::read::{Fields, Place};
+use crate::data::error::DataError;
+use crate::data::location::RowLocation;
+use crate::data::reader::Fields;
 use crate::text::TextTokenizer;
 
 const PROMPT: &str = "prompt";
@@ -14,20 +15,19 @@ const COMPLETION: &str = "completion";
 
 /// A rendered row.
 pub struct Row {
-    /// Where it stands.
-    pub place: Place,
-    /// Its number over all files, from 0.
+    pub location: RowLocation,
+    /// Row number over all files, from 0.
     pub number: u64,
     pub prompt: String,
     pub completion: Option<String>,
     pub answer: Option<String>,
-    /// Tokens of the prompt, chat template included.
+    /// Chat template included.
     pub prompt_tokens: usize,
-    /// Tokens of the completion, the end-of-sequence token included; 0 without one.
+    /// End-of-sequence token included; 0 without a completion.
     pub completion_tokens: usize,
 }
 
-/// The spec's templates, compiled, and the name of the answer's field.
+/// Compiled templates of the spec and the name of the answer field.
 pub struct Templates {
     environment: Environment<'static>,
     completion: bool,
@@ -35,7 +35,7 @@ pub struct Templates {
 }
 
 impl Templates {
-    /// Compiles the templates. A variable that a row lacks is an error when it is used.
+    /// Compiles the templates. Undefined variables are render errors.
     pub fn new(
         prompt: &str,
         completion: Option<&str>,
@@ -43,7 +43,7 @@ impl Templates {
     ) -> Result<Self, DataError> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_formatter(print);
+        environment.set_formatter(reject_null);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         let mut add = |template, source: &str| {
@@ -60,21 +60,26 @@ impl Templates {
         })
     }
 
-    /// A row, its tokens not counted yet.
-    pub fn row(&self, place: Place, number: u64, fields: &Fields) -> Result<Row, DataError> {
+    /// Renders a row without token counts.
+    pub fn row(
+        &self,
+        location: RowLocation,
+        number: u64,
+        fields: &Fields,
+    ) -> Result<Row, DataError> {
         Ok(Row {
-            prompt: self.render(PROMPT, &place, fields)?,
+            prompt: self.render(PROMPT, &location, fields)?,
             completion: if self.completion {
-                Some(self.render(COMPLETION, &place, fields)?)
+                Some(self.render(COMPLETION, &location, fields)?)
             } else {
                 None
             },
             answer: self
                 .answer
                 .as_deref()
-                .map(|field| answer(&place, field, fields))
+                .map(|field| answer(&location, field, fields))
                 .transpose()?,
-            place,
+            location,
             number,
             prompt_tokens: 0,
             completion_tokens: 0,
@@ -84,7 +89,7 @@ impl Templates {
     fn render(
         &self,
         template: &'static str,
-        place: &Place,
+        location: &RowLocation,
         fields: &Fields,
     ) -> Result<String, DataError> {
         let compiled = self
@@ -100,32 +105,30 @@ impl Templates {
             used.sort_unstable();
             match used.into_iter().next() {
                 Some(field) if source.kind() == ErrorKind::UndefinedError => {
-                    DataError::MissingField { place: place.clone(), field }
+                    DataError::MissingField { location: location.clone(), field }
                 }
-                _ => DataError::Render { place: place.clone(), template, source },
+                _ => DataError::Render { location: location.clone(), template, source },
             }
         })
     }
 }
 
-/// A null in a prompt is a hole in the data, not the word None.
-fn print(
+/// Rejects null, which Jinja would print as `None`.
+fn reject_null(
     out: &mut Output,
     state: &State,
     value: &minijinja::Value,
 ) -> Result<(), minijinja::Error> {
     if value.is_none() {
-        return Err(minijinja::Error::new(
-            ErrorKind::InvalidOperation,
-            "a field that it prints is null",
-        ));
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a printed field is null"));
     }
     escape_formatter(out, state, value)
 }
 
-fn answer(place: &Place, field: &str, fields: &Fields) -> Result<String, DataError> {
-    let wrong =
-        |found| Err(DataError::FieldType { place: place.clone(), field: field.to_owned(), found });
+fn answer(location: &RowLocation, field: &str, fields: &Fields) -> Result<String, DataError> {
+    let wrong = |found| {
+        Err(DataError::FieldType { location: location.clone(), field: field.to_owned(), found })
+    };
     match fields.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Number(number)) => Ok(number.to_string()),
@@ -133,12 +136,13 @@ fn answer(place: &Place, field: &str, fields: &Fields) -> Result<String, DataErr
         Some(Value::Bool(_)) => wrong("a boolean"),
         Some(Value::Array(_)) => wrong("a list"),
         Some(Value::Object(_)) => wrong("an object"),
-        None => Err(DataError::MissingField { place: place.clone(), field: field.to_owned() }),
+        None => {
+            Err(DataError::MissingField { location: location.clone(), field: field.to_owned() })
+        }
     }
 }
 
 impl Row {
-    /// The prompt's tokens.
     pub fn prompt(
         &self,
         tokenizer: &TextTokenizer,
@@ -146,21 +150,21 @@ impl Row {
     ) -> Result<Vec<i64>, DataError> {
         tokenizer
             .encode_prompt(&self.prompt, format)
-            .map_err(|source| DataError::Tokens { place: self.place.clone(), source })
+            .map_err(|source| DataError::Tokens { location: self.location.clone(), source })
     }
 
-    /// The tokens to learn, the end-of-sequence token last; none without a completion.
+    /// Target tokens with the end-of-sequence token; `None` without a completion.
     pub fn completion(&self, tokenizer: &TextTokenizer) -> Result<Option<Vec<i64>>, DataError> {
         let Some(text) = &self.completion else { return Ok(None) };
         let mut tokens = tokenizer
             .encode(text)
-            .map_err(|source| DataError::Tokens { place: self.place.clone(), source })?;
+            .map_err(|source| DataError::Tokens { location: self.location.clone(), source })?;
         tokens.extend(tokenizer.eos_token_id());
         Ok(Some(tokens))
     }
 }
 
-/// Counts the rows' tokens, on all cores.
+/// Counts the tokens of all rows in parallel.
 pub fn count_tokens(
     rows: &mut [Row],
     tokenizer: &TextTokenizer,
@@ -178,7 +182,7 @@ pub fn count_tokens(
     std::thread::scope(|scope| {
         let counting: Vec<_> =
             rows.chunks_mut(share).map(|rows| scope.spawn(|| count(rows))).collect();
-        // In order, so that of several wrong rows the first is named.
+        // Join in order, so that the error names the first invalid row.
         counting
             .into_iter()
             .try_for_each(|counted| counted.join().unwrap_or(Err(DataError::Tokenizer)))

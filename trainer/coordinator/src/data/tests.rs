@@ -1,4 +1,4 @@
-//! What `data` promises, one sentence a test.
+//! Tests of `data` with files and folders on disk.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
 use rljob_crds::reward::{MathReward, RewardSpec};
 
-use super::{DataError, Dataset, Prompt};
-use crate::reward::Verifier;
+use crate::data::{DataError, Dataset, Prompt};
+use crate::reward::Rewards;
 use crate::text::TextTokenizer;
 
 fn tokenizer() -> TextTokenizer {
@@ -34,20 +34,25 @@ impl File {
     }
 
     fn train(&self, prompt: &str) -> TrainDataset {
-        serde_json::from_value(serde_json::json!({"path": self.path(), "prompt": prompt, "answer": "a", "format": "Text"})).unwrap()
-    }
-
-    fn evaluation(&self, prompt: &str, format: PromptFormat, limit: u32) -> EvaluationDataset {
-        let spec = serde_json::json!({"path": self.path(), "prompt": prompt, "answer": "a", "format": format, "limit": limit});
+        let spec = serde_json::json!({
+            "path": self.path(), "prompt": prompt, "answer": "a", "format": "Text",
+        });
         serde_json::from_value(spec).unwrap()
     }
 
-    /// The error of opening the file with this prompt and answers in `a`, without the file's path,
-    /// and its cause.
-    fn refusal(content: &str, prompt: &str) -> (String, Option<String>) {
+    fn evaluation(&self, prompt: &str, format: PromptFormat, limit: u32) -> EvaluationDataset {
+        let spec = serde_json::json!({
+            "path": self.path(), "prompt": prompt, "answer": "a", "format": format, "limit": limit,
+        });
+        serde_json::from_value(spec).unwrap()
+    }
+
+    /// Error and cause of opening training data with this prompt and answers in `a`. The path is
+    /// replaced by FILE.
+    fn open_error(content: &str, prompt: &str) -> (String, Option<String>) {
         let file = Self::new(content);
         let Err(error) = Dataset::open_train(&file.train(prompt), &tokenizer(), 1) else {
-            panic!("{content} was taken")
+            panic!("{content} was accepted")
         };
         (
             error.to_string().replace(&file.path(), "FILE"),
@@ -57,7 +62,7 @@ impl File {
 }
 
 #[test]
-fn a_supervised_row_becomes_a_prompt_and_a_completion_that_ends() {
+fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
     let file = File::new("\n{\"q\": \"What\", \"a\": 18.5}\n");
     let spec = TrainDataset {
         completion: Some("{{ q.upper() }}".to_owned()),
@@ -77,7 +82,7 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_that_ends() {
 }
 
 #[test]
-fn evaluation_takes_the_first_rows_in_the_order_of_the_file() {
+fn evaluation_uses_the_first_rows_in_file_order() {
     let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"a\":\"2\"}\nnot even JSON");
     let spec = EvaluationDataset {
         completion: Some("{{a}}".to_owned()),
@@ -100,40 +105,40 @@ fn evaluation_takes_the_first_rows_in_the_order_of_the_file() {
 }
 
 #[test]
-fn what_is_wrong_with_a_row_is_said_with_file_and_line() {
+fn row_errors_name_file_and_line() {
     let good = "{\"q\": \"x\", \"a\": \"1\"}\n\n";
-    let refusal = |line: &str, prompt| File::refusal(&format!("{good}{line}\n"), prompt).0;
-    assert_eq!(refusal("{\"q\": ", "{{q}}"), "FILE line 3 is not a JSON object");
-    assert_eq!(refusal("[1]", "{{q}}"), "FILE line 3 is not a JSON object");
-    assert_eq!(refusal("{\"a\": 1}", "{{q}}"), "FILE line 3 has no field `q`");
-    assert_eq!(refusal("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`");
+    let error = |line: &str, prompt| File::open_error(&format!("{good}{line}\n"), prompt).0;
+    assert_eq!(error("{\"q\": ", "{{q}}"), "FILE line 3 is not a JSON object");
+    assert_eq!(error("[1]", "{{q}}"), "FILE line 3 is not a JSON object");
+    assert_eq!(error("{\"a\": 1}", "{{q}}"), "FILE line 3 has no field `q`");
+    assert_eq!(error("{\"q\": \"x\"}", "{{q}}"), "FILE line 3 has no field `a`");
     assert_eq!(
-        refusal("{\"q\": 1, \"a\": null}", "{{q}}"),
+        error("{\"q\": 1, \"a\": null}", "{{q}}"),
         "field `a` in FILE line 3 is null, expected a string or a number"
     );
     assert_eq!(
-        refusal("{\"q\": 1, \"a\": [1]}", "{{q}}"),
+        error("{\"q\": 1, \"a\": [1]}", "{{q}}"),
         "field `a` in FILE line 3 is a list, expected a string or a number"
     );
     assert_eq!(
-        File::refusal(good, "{{q.nothing}}").0,
-        "the template dataset.prompt fails on FILE line 1"
+        File::open_error(good, "{{q.nothing}}").0,
+        "failed to render dataset.prompt for FILE line 1"
     );
-    let (message, cause) = File::refusal("{\"q\": null, \"a\": 1}", "{{q}}");
+    let (message, cause) = File::open_error("{\"q\": null, \"a\": 1}", "{{q}}");
     assert_eq!(
         (message.as_str(), cause.as_deref()),
         (
-            "the template dataset.prompt fails on FILE line 1",
-            Some("invalid operation: a field that it prints is null (in prompt:1)")
+            "failed to render dataset.prompt for FILE line 1",
+            Some("invalid operation: a printed field is null (in prompt:1)")
         )
     );
-    assert_eq!(File::refusal("\n \n", "{{q}}").0, "the data at FILE has no rows");
+    assert_eq!(File::open_error("\n \n", "{{q}}").0, "the data at FILE has no rows");
 }
 
 #[test]
-fn a_template_that_is_not_jinja_is_refused_by_its_name() {
-    let (message, cause) = File::refusal("{}", "{{q");
-    assert_eq!(message, "the template dataset.prompt is not valid");
+fn an_invalid_template_is_an_error_with_its_name() {
+    let (message, cause) = File::open_error("{}", "{{q");
+    assert_eq!(message, "the template dataset.prompt is not valid Jinja");
     assert_eq!(
         cause.as_deref(),
         Some("syntax error: unexpected end of input, expected end of variable block (in prompt:1)")
@@ -141,7 +146,7 @@ fn a_template_that_is_not_jinja_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_an_error_with_its_path() {
     let mut spec = File::new("").train("{{q}}");
     spec.path = "/nowhere/data.jsonl".to_owned();
     let Err(error) = Dataset::open_train(&spec, &tokenizer(), 1) else {
@@ -151,7 +156,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_field_that_only_some_rows_have_can_be_asked_for() {
+fn templates_can_test_for_optional_fields() {
     let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"hint\":\"h\",\"a\":\"2\"}\n");
     let dataset = Dataset::open_train(
         &file.train("{{q}}{% if hint is defined %} {{hint}}{% endif %}"),
@@ -166,18 +171,20 @@ fn a_field_that_only_some_rows_have_can_be_asked_for() {
 }
 
 #[test]
-fn an_answer_that_the_reward_cannot_use_is_named_before_the_run_begins() {
+fn check_answers_names_the_first_row_with_an_unusable_answer() {
     let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"none\"}\n");
-    let verifier =
-        Verifier::new(&RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() })
-            .unwrap();
+    let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
+    let rewards = Rewards::new([("correct", 1.0, &spec)]).unwrap();
     let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
-    let error = dataset.check_answers(&verifier).unwrap_err();
-    assert!(matches!(&error, DataError::Answer { place, .. } if place.number == 2), "{error}");
+    let error = dataset.check_answers(&rewards).unwrap_err();
+    assert!(
+        matches!(&error, DataError::Answer { location, .. } if location.number == 2),
+        "{error}"
+    );
     let unnamed = TrainDataset { answer: None, ..file.train("{{q}}") };
     let error = Dataset::open_train(&unnamed, &tokenizer(), 1)
         .unwrap()
-        .check_answers(&verifier)
+        .check_answers(&rewards)
         .unwrap_err();
     assert!(matches!(&error, DataError::NoAnswerField { .. }), "{error}");
 }
@@ -191,11 +198,11 @@ fn fixture(path: &str) -> String {
         .to_owned()
 }
 
-/// Rows of the dataset folder of the fixtures, in the order of its files: row and prompt.
+/// Row numbers and prompts of training data in file order; FOLDER replaces the fixture's path.
 fn opened(spec: &TrainDataset) -> Result<Vec<(u64, String)>, String> {
-    let shorter =
+    let describe =
         |error: DataError| crate::error_line(&error).replace(&fixture("hub-dataset"), "FOLDER");
-    let dataset = Dataset::open_train(spec, &tokenizer(), 1).map_err(shorter)?;
+    let dataset = Dataset::open_train(spec, &tokenizer(), 1).map_err(describe)?;
     let mut rows: Vec<_> = (0..dataset.len())
         .map(|position| dataset.prompt(position).unwrap())
         .map(|prompt| (prompt.row, prompt.text))
@@ -209,8 +216,9 @@ fn folder(prompt: &str) -> TrainDataset {
 }
 
 #[test]
-fn a_folder_s_split_is_read_from_all_its_files_in_their_order() {
-    let prompt = "{{question}} {{answer}} {{level}} {{weight}} {{tags | join('+')}} {{meta.source}} {{meta.ok}}";
+fn a_split_is_read_from_all_its_files_in_order() {
+    let prompt = "{{question}} {{answer}} {{level}} {{weight}} {{tags | join('+')}} \
+                  {{meta.source}} {{meta.ok}}";
     let rows = opened(&folder(prompt)).unwrap();
     assert_eq!(rows.len(), 5);
     assert_eq!(rows[0], (0, "What is 0 + 0? 0 0 0.0 sum+n0 made True".to_owned()));
@@ -219,8 +227,9 @@ fn a_folder_s_split_is_read_from_all_its_files_in_their_order() {
 }
 
 #[test]
-fn parquet_types_become_what_templates_can_use() {
-    let prompt = "{{question or 'none'}}|{{answer}}|{{day}}|{{price}}|{{raw or 'none'}}|{{big}}|{{half or 'none'}}|{{map | tojson}}";
+fn parquet_types_are_converted_for_templates() {
+    let prompt = "{{question or 'none'}}|{{answer}}|{{day}}|{{price}}|{{raw or 'none'}}|{{big}}|\
+                  {{half or 'none'}}|{{map | tojson}}";
     let rows = opened(&TrainDataset { split: Some("test".to_owned()), ..folder(prompt) }).unwrap();
     let expected = [
         "é 漢字|1.5|2024-07-26|12.50|text|9223372036854775808|1.5|{\"a\":1}",
@@ -230,13 +239,13 @@ fn parquet_types_become_what_templates_can_use() {
 }
 
 #[test]
-fn a_subset_is_another_table_of_the_folder() {
+fn a_subset_selects_its_own_files() {
     let spec = TrainDataset { subset: Some("hard".to_owned()), ..folder("{{question}}") };
     assert_eq!(opened(&spec).unwrap(), [(0, "What is 100 + 100?".to_owned())]);
 }
 
 #[test]
-fn a_folder_without_a_card_is_read_by_the_names_of_its_files() {
+fn without_a_card_file_names_select_the_split() {
     let folder = tempfile::tempdir().unwrap();
     let row = |name: &str| {
         fs::write(folder.path().join(name), format!("{{\"q\": \"{name}\", \"a\": 1}}\n")).unwrap()
@@ -267,20 +276,22 @@ fn a_folder_without_a_card_is_read_by_the_names_of_its_files() {
     assert_eq!(
         texts(Some("dev2")).unwrap_err(),
         format!(
-            "the dataset folder {name} has no split `dev2`, but test, train, validation: set dataset's split"
+            "the dataset folder {name} has no split `dev2`: \
+             set dataset.split to one of test, train, validation"
         )
     );
 }
 
 #[test]
-fn what_is_wrong_with_a_folder_is_said() {
+fn folder_errors_name_the_folder_and_the_fix() {
     let split = |split: &str| {
         opened(&TrainDataset { split: Some(split.to_owned()), ..folder("{{question}}") })
             .unwrap_err()
     };
     assert_eq!(
         split("validation"),
-        "the dataset folder FOLDER has no split `validation`, but train, test: set dataset's split"
+        "the dataset folder FOLDER has no split `validation`: \
+         set dataset.split to one of train, test"
     );
     let subset =
         opened(&TrainDataset { subset: Some("easy".to_owned()), ..folder("{{question}}") })
@@ -297,7 +308,10 @@ fn what_is_wrong_with_a_folder_is_said() {
         .unwrap_err();
     assert_eq!(
         of_file,
-        format!("dataset.split is for dataset folders, and {} is a file: remove it", file.path())
+        format!(
+            "dataset.split applies to dataset folders, but {} is a file: remove the field",
+            file.path()
+        )
     );
 
     let written = |files: &[(&str, &str)]| {
@@ -313,7 +327,8 @@ fn what_is_wrong_with_a_folder_is_said() {
     let row = "{\"q\": \"x\", \"a\": 1}\n";
     assert_eq!(
         written(&[("state.json", "{}"), ("data-00000-of-00001.arrow", "")]),
-        "the dataset folder FOLDER has no .parquet or .jsonl file (a folder written by save_to_disk holds Arrow files: write it with to_parquet)"
+        "the dataset folder FOLDER has no .parquet or .jsonl file \
+         (save_to_disk writes Arrow files: use to_parquet)"
     );
     assert_eq!(
         written(&[
@@ -323,30 +338,35 @@ fn what_is_wrong_with_a_folder_is_said() {
                 r#"{"splits": {"train": {"name": "train", "num_examples": 7473}}}"#
             )
         ]),
-        "the data at FOLDER has 1 rows where its dataset_info says 7473: is the download complete?"
+        "the data at FOLDER has 1 rows, expected 7473 according to dataset_info: \
+         is the download complete?"
     );
     assert_eq!(
         written(&[(
             "README.md",
             "---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n---\n"
         )]),
-        "FOLDER/README.md is not what a dataset folder has: data_files `data/train-*`: no file fits; is the download complete?"
+        "invalid dataset card FOLDER/README.md: data_files `data/train-*`: no file matches; \
+         is the download complete?"
     );
     assert_eq!(
         written(&[(
             "README.md",
-            "---\nconfigs:\n- config_name: a\n  data_files: a.jsonl\n- config_name: b\n  data_files: b.jsonl\n---\n"
+            "---\nconfigs:\n- config_name: a\n  data_files: a.jsonl\n\
+             - config_name: b\n  data_files: b.jsonl\n---\n"
         )]),
-        "the dataset folder FOLDER has several subsets and no default: set dataset's subset to one of a, b"
+        "the dataset folder FOLDER has several subsets and no default: \
+         set dataset.subset to one of a, b"
     );
     assert_eq!(
         written(&[("train.parquet", "PAR1 and then nothing")]),
-        "failed to read the Parquet file FOLDER/train.parquet: Parquet error: Invalid Parquet file. Corrupt footer"
+        "failed to read the Parquet file FOLDER/train.parquet: \
+         Parquet error: Invalid Parquet file. Corrupt footer"
     );
 }
 
 #[test]
-fn rows_with_prompts_that_are_too_long_are_left_out_and_counted() {
+fn rows_with_too_long_prompts_are_dropped_and_counted() {
     let lines: Vec<String> = (1..=6)
         .map(|words| format!("{{\"q\": \"{}\", \"a\": 1}}", vec!["What"; words].join(" ")))
         .collect();
@@ -367,36 +387,34 @@ fn rows_with_prompts_that_are_too_long_are_left_out_and_counted() {
     let dataset = Dataset::open_evaluation(&evaluation, &tokenizer()).unwrap();
     let rows: Vec<u64> =
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap().row).collect();
-    assert_eq!(
-        (rows, dataset.dropped()),
-        (vec![1, 2], 1),
-        "the limit counts the rows that are left"
-    );
-    let refused = opened(&TrainDataset {
+    assert_eq!((rows, dataset.dropped()), (vec![1, 2], 1), "the limit counts the remaining rows");
+    let error = opened(&TrainDataset {
         max_prompt_tokens: Some(1),
         prompt: "{{q}} {{q}}".to_owned(),
         ..file.train("")
     })
     .unwrap_err();
     assert_eq!(
-        refused,
+        error,
         format!(
-            "all 6 rows of the data at {} have prompts of more than maxPromptTokens = 1 tokens",
+            "all 6 rows of the data at {} have prompts of more than \
+             maxPromptTokens = 1 tokens",
             file.path()
         )
     );
 }
 
 #[test]
-fn a_row_that_the_context_cannot_hold_is_named_before_the_run_begins() {
+fn check_lengths_names_the_first_row_that_exceeds_the_context() {
     let file = File::new("{\"q\": \"x\", \"a\": 1}\n\n{\"q\": \"What What What\", \"a\": 1}\n");
     let tokens = tokenizer().encode("What What What").unwrap().len();
     let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
     assert!(dataset.check_lengths(tokens as u32 + 1).is_ok());
     let error = dataset.check_lengths(tokens as u32).unwrap_err().to_string();
     let expected = format!(
-        "{} line 3 gives {tokens} prompt and 1 completion tokens, and the model's context (max_position_embeddings) is {tokens}: set dataset's maxPromptTokens, \
-         or shorten the row",
+        "{} line 3 has {tokens} prompt and 1 completion tokens; the model's context \
+         (max_position_embeddings) is {tokens}: set maxPromptTokens of the dataset or shorten \
+         the row",
         file.path()
     );
     assert_eq!(error, expected);
@@ -412,21 +430,27 @@ fn a_row_that_the_context_cannot_hold_is_named_before_the_run_begins() {
     .unwrap();
     assert_eq!(
         empty.check_lengths(100).unwrap_err().to_string(),
-        format!("{} line 1 gives an empty prompt", file.path())
+        format!("the prompt of {} line 1 is empty", file.path())
     );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
     #[test]
-    fn a_position_holds_the_same_prompt_whoever_asks_and_when(seed: u64, positions in proptest::collection::vec(0_u64..50, 1..20)) {
-        let rows: Vec<String> = (0..7).map(|row| format!("{{\"q\":\"{row}\",\"a\":{row}}}")).collect();
+    fn prompts_depend_on_position_alone(
+        seed: u64,
+        positions in proptest::collection::vec(0_u64..50, 1..20),
+    ) {
+        let rows: Vec<String> =
+            (0..7).map(|row| format!("{{\"q\":\"{row}\",\"a\":{row}}}")).collect();
         let file = File::new(&rows.join("\n"));
         let tokenizer = tokenizer();
         let open = || Dataset::open_train(&file.train("{{q}}"), &tokenizer, seed).unwrap();
-        let (one, other) = (open(), open());
-        let forwards: Vec<Prompt> = positions.iter().map(|&position| one.prompt(position).unwrap()).collect();
-        let mut backwards: Vec<Prompt> = positions.iter().rev().map(|&position| other.prompt(position).unwrap()).collect();
+        let (first, second) = (open(), open());
+        let forwards: Vec<Prompt> =
+            positions.iter().map(|&position| first.prompt(position).unwrap()).collect();
+        let mut backwards: Vec<Prompt> =
+            positions.iter().rev().map(|&position| second.prompt(position).unwrap()).collect();
         backwards.reverse();
         prop_assert_eq!(&forwards, &backwards);
         for prompt in forwards {

@@ -1,4 +1,4 @@
-//! One engine's HTTP interface. Every call has a deadline, every answer a size, tokens travel in
+//! Engine HTTP client. Every call has a deadline and a maximum response size; API keys are sent in
 //! headers only.
 
 use std::sync::Arc;
@@ -14,79 +14,62 @@ use rljob_protocol::sglang::{
 };
 use serde::Serialize;
 
-use super::connection::{Connection, ConnectionError, Connections};
-use super::stream::Events;
+use crate::engines::connection::{Connection, ConnectionError, Connections};
+use crate::engines::stream::Events;
 use crate::tokens::Token;
 
-const POLL: Duration = Duration::from_secs(3);
-const CONTROL: Duration = Duration::from_secs(60);
-/// A group forms when its sender comes, which waits for 120 s at most.
-const FORM: Duration = Duration::from_secs(150);
-/// A large model takes its time.
-const UPDATE: Duration = Duration::from_secs(600);
-/// A completion's deadline: this, and a second for each token it may have.
-const GENERATE: Duration = Duration::from_secs(600);
-/// Longest answer that is no completion, in bytes.
-const ANSWER: usize = 1 << 20;
-/// What is told of an error's body, in characters.
-const MESSAGE: usize = 500;
+const POLL_TIMEOUT: Duration = Duration::from_secs(3);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Exceeds the 120 s for which the sender waits for the process group.
+const INIT_GROUP_TIMEOUT: Duration = Duration::from_secs(150);
+/// Time for the weights of a large model.
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Fixed part of a completion's deadline; each token adds a second.
+const GENERATE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum size of a response other than a completion, in bytes.
+const MAX_RESPONSE: usize = 1 << 20;
+/// Maximum length of an error body in messages, in characters.
+const MAX_MESSAGE: usize = 500;
 
-/// A call that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// No answer.
     #[error("failed to reach the engine at {route}")]
-    Unreachable {
-        /// The route.
-        route: &'static str,
-        /// Why.
-        source: ConnectionError,
-    },
-    /// An answer that says no.
+    Unreachable { route: &'static str, source: ConnectionError },
     #[error("the engine answered {route} with {status}: {message}")]
-    Refused {
-        /// The route.
+    Rejected {
         route: &'static str,
-        /// HTTP status.
         status: StatusCode,
-        /// The start of its body.
+        /// Start of the response body.
         message: String,
     },
-    /// An answer that cannot be what was asked for.
-    #[error("the engine's answer to {route} is unusable: {message}")]
-    Garbage {
-        /// The route.
-        route: &'static str,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// The engine went away, or a weight update ended the request.
-    #[error("the engine gave up the request: {0}")]
+    #[error("the engine's response to {route} is invalid: {message}")]
+    InvalidResponse { route: &'static str, message: String },
+    /// The engine was lost, or a weight update aborted the request.
+    #[error("the engine aborted the request: {0}")]
     Aborted(String),
-    /// It was sampled with other weights than asked for.
-    #[error("the completion is of weights `{found}`, expected {expected}")]
-    OtherWeights {
-        /// What the engine says.
+    #[error("the completion was sampled with weights `{found}`, expected {expected}")]
+    WrongWeights {
+        /// As reported by the engine.
         found: String,
-        /// What was asked for.
         expected: String,
     },
 }
 
 impl EngineError {
-    /// Whether nobody listened at its address: who does later is another process.
-    pub fn nobody_listens(&self) -> bool {
+    /// Whether no process listened at the address. A later response is from a new process.
+    pub fn is_connection_refused(&self) -> bool {
         matches!(self, Self::Unreachable { source: ConnectionError::Connect(_), .. })
     }
 
-    /// Whether the engine took a step of a weight update and never answered, though it had more
-    /// than enough time: its server lives, and what would do the work does not.
-    pub fn hangs(&self) -> bool {
-        matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. } if *deadline >= CONTROL)
+    /// Whether a weight-update call exceeded its deadline: the server accepts requests, but its
+    /// scheduler is stuck.
+    pub fn is_hang(&self) -> bool {
+        matches!(self, Self::Unreachable { source: ConnectionError::Deadline(deadline), .. }
+            if *deadline >= CONTROL_TIMEOUT)
     }
 }
 
-/// A request but for the engine that it goes to.
+/// A request without its target.
 struct Call<'a> {
     method: Method,
     route: &'static str,
@@ -94,7 +77,7 @@ struct Call<'a> {
     body: Bytes,
 }
 
-/// The connections and tokens that all engines share.
+/// Client for all engines, with shared connections and API keys.
 #[derive(Clone)]
 pub struct EngineClient {
     connections: Arc<Connections>,
@@ -103,14 +86,13 @@ pub struct EngineClient {
 }
 
 impl EngineClient {
-    /// A client without connections.
     pub fn new(api: Token, admin: Token) -> Self {
         Self { connections: Arc::default(), api, admin }
     }
 
-    /// Closes idle connections to engines that are no more.
-    pub fn keep(&self, wanted: impl Fn(&str) -> bool) {
-        self.connections.keep(wanted);
+    /// Closes idle connections to URLs for which `exists` is false.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.connections.retain(exists);
     }
 
     /// `GET /model_info`.
@@ -123,13 +105,13 @@ impl EngineClient {
                 token: &self.api,
                 body: Bytes::new(),
             },
-            POLL,
+            POLL_TIMEOUT,
         )
         .await
     }
 
-    /// `POST /generate`, streamed into `events`; what came before an error, or before this is
-    /// dropped, stays there.
+    /// `POST /generate`, streamed into `events`. Events received before an error or a cancellation
+    /// are kept.
     pub async fn generate(
         &self,
         url: &str,
@@ -137,7 +119,7 @@ impl EngineClient {
         events: &mut Events,
     ) -> Result<(), EngineError> {
         let deadline =
-            GENERATE + Duration::from_secs(request.sampling_params.max_new_tokens.into());
+            GENERATE_TIMEOUT + Duration::from_secs(request.sampling_params.max_new_tokens.into());
         let call = Call {
             method: Method::POST,
             route: "/generate",
@@ -154,14 +136,15 @@ impl EngineClient {
         events: &mut Events,
     ) -> Result<(), EngineError> {
         let route = call.route;
-        let (connection, response) = self.ask(url, call).await?;
+        let (connection, response) = self.send(url, call).await?;
         let (mut connection, mut body) = accepted(route, connection, response).await?;
         while let Some(chunk) =
             connection.chunk(&mut body).await.map_err(|error| broken(route, error))?
         {
-            events
-                .push(&chunk)
-                .map_err(|error| EngineError::Garbage { route, message: error.to_string() })?;
+            events.push(&chunk).map_err(|error| EngineError::InvalidResponse {
+                route,
+                message: error.to_string(),
+            })?;
         }
         self.connections.put(url, connection);
         Ok(())
@@ -170,9 +153,15 @@ impl EngineClient {
     /// `POST /pause_generation`, mode `abort`.
     pub async fn pause(&self, url: &str) -> Result<(), EngineError> {
         let body = PauseGeneration { mode: "abort".to_owned() };
-        self.post::<serde_json::Value>(url, "/pause_generation", &body, &self.admin, CONTROL)
-            .await
-            .map(drop)
+        self.post::<serde_json::Value>(
+            url,
+            "/pause_generation",
+            &body,
+            &self.admin,
+            CONTROL_TIMEOUT,
+        )
+        .await
+        .map(drop)
     }
 
     /// `POST /continue_generation`.
@@ -182,7 +171,7 @@ impl EngineClient {
             "/continue_generation",
             &ContinueGeneration {},
             &self.admin,
-            CONTROL,
+            CONTROL_TIMEOUT,
         )
         .await
         .map(drop)
@@ -195,17 +184,17 @@ impl EngineClient {
         body: &UpdateWeightsFromDisk,
     ) -> Result<(), EngineError> {
         let route = "/update_weights_from_disk";
-        succeeded(route, self.post(url, route, body, &self.admin, UPDATE).await?)
+        succeeded(route, self.post(url, route, body, &self.admin, UPDATE_TIMEOUT).await?)
     }
 
-    /// `POST /init_weights_update_group`; answers once the sender has joined.
+    /// `POST /init_weights_update_group`; returns after the sender has joined.
     pub async fn init_group(
         &self,
         url: &str,
         body: &InitWeightsUpdateGroup,
     ) -> Result<(), EngineError> {
         let route = "/init_weights_update_group";
-        succeeded(route, self.post(url, route, body, &self.admin, FORM).await?)
+        succeeded(route, self.post(url, route, body, &self.admin, INIT_GROUP_TIMEOUT).await?)
     }
 
     /// `POST /update_weights_from_distributed`.
@@ -215,14 +204,14 @@ impl EngineClient {
         body: &UpdateWeightsFromDistributed,
     ) -> Result<(), EngineError> {
         let route = "/update_weights_from_distributed";
-        succeeded(route, self.post(url, route, body, &self.admin, UPDATE).await?)
+        succeeded(route, self.post(url, route, body, &self.admin, UPDATE_TIMEOUT).await?)
     }
 
     /// `POST /destroy_weights_update_group`.
     pub async fn destroy_group(&self, url: &str, group: &str) -> Result<(), EngineError> {
         let route = "/destroy_weights_update_group";
         let body = DestroyWeightsUpdateGroup { group_name: group.to_owned() };
-        succeeded(route, self.post(url, route, &body, &self.admin, CONTROL).await?)
+        succeeded(route, self.post(url, route, &body, &self.admin, CONTROL_TIMEOUT).await?)
     }
 
     async fn post<T: serde::de::DeserializeOwned>(
@@ -248,15 +237,15 @@ impl EngineClient {
         deadline: Duration,
     ) -> Result<T, EngineError> {
         let answered = async {
-            let (connection, response) = self.ask(url, &call).await?;
+            let (connection, response) = self.send(url, &call).await?;
             self.read(url, call.route, connection, response).await
         };
         within(deadline, call.route, answered).await
     }
 
-    /// Asks over an idle connection if there is one; over a new one if that was closed before
-    /// anything was sent.
-    async fn ask(
+    /// Sends a request over an idle connection, or over a new one if the pool is empty or the engine
+    /// closed it before the request was sent.
+    async fn send(
         &self,
         url: &str,
         call: &Call<'_>,
@@ -275,7 +264,7 @@ impl EngineClient {
         Ok((connection, response))
     }
 
-    /// A whole answer as JSON.
+    /// Reads a response as JSON.
     async fn read<T: serde::de::DeserializeOwned>(
         &self,
         url: &str,
@@ -283,23 +272,23 @@ impl EngineClient {
         connection: Connection,
         response: Response<Incoming>,
     ) -> Result<T, EngineError> {
-        let garbage = |message| EngineError::Garbage { route, message };
+        let invalid = |message| EngineError::InvalidResponse { route, message };
         let (mut connection, mut body) = accepted(route, connection, response).await?;
         let bytes = collect(route, &mut connection, &mut body).await?;
-        if bytes.len() > ANSWER {
-            return Err(garbage(format!("more than {ANSWER} bytes")));
+        if bytes.len() > MAX_RESPONSE {
+            return Err(invalid(format!("more than {MAX_RESPONSE} bytes")));
         }
         self.connections.put(url, connection);
-        serde_json::from_slice(&bytes).map_err(|error| garbage(error.to_string()))
+        serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))
     }
 }
 
 impl Call<'_> {
     fn request(&self) -> Result<Request<Full<Bytes>>, EngineError> {
-        let unfit =
+        let invalid =
             |_| EngineError::Unreachable { route: self.route, source: ConnectionError::Token };
         let mut token =
-            HeaderValue::try_from(format!("Bearer {}", self.token.text())).map_err(unfit)?;
+            HeaderValue::try_from(format!("Bearer {}", self.token.text())).map_err(invalid)?;
         token.set_sensitive(true);
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
@@ -313,7 +302,7 @@ impl Call<'_> {
 fn json(route: &'static str, body: &impl Serialize) -> Result<Bytes, EngineError> {
     serde_json::to_vec(body)
         .map(Bytes::from)
-        .map_err(|error| EngineError::Garbage { route, message: error.to_string() })
+        .map_err(|error| EngineError::InvalidResponse { route, message: error.to_string() })
 }
 
 fn broken(route: &'static str, error: hyper::Error) -> EngineError {
@@ -329,14 +318,14 @@ async fn within<T>(
     tokio::time::timeout(deadline, asked).await.map_err(late)?
 }
 
-/// A body, or a little more than `ANSWER` bytes of it.
+/// Reads a body, up to the chunk that exceeds `MAX_RESPONSE`.
 async fn collect(
     route: &'static str,
     connection: &mut Connection,
     body: &mut Incoming,
 ) -> Result<Vec<u8>, EngineError> {
     let mut bytes = Vec::new();
-    while bytes.len() <= ANSWER
+    while bytes.len() <= MAX_RESPONSE
         && let Some(chunk) = connection.chunk(body).await.map_err(|error| broken(route, error))?
     {
         bytes.extend_from_slice(&chunk);
@@ -344,7 +333,7 @@ async fn collect(
     Ok(bytes)
 }
 
-/// The answer's body, if it is not an error; of an error, the start of its body.
+/// Returns the body of a successful response; otherwise an error with the start of the body.
 async fn accepted(
     route: &'static str,
     mut connection: Connection,
@@ -355,10 +344,10 @@ async fn accepted(
         return Ok((connection, body));
     }
     let bytes = collect(route, &mut connection, &mut body).await?;
-    Err(EngineError::Refused {
+    Err(EngineError::Rejected {
         route,
         status,
-        message: String::from_utf8_lossy(&bytes).chars().take(MESSAGE).collect(),
+        message: String::from_utf8_lossy(&bytes).chars().take(MAX_MESSAGE).collect(),
     })
 }
 
@@ -366,7 +355,7 @@ fn succeeded(route: &'static str, answer: WeightsAnswer) -> Result<(), EngineErr
     if answer.success {
         Ok(())
     } else {
-        Err(EngineError::Refused { route, status: StatusCode::OK, message: answer.message })
+        Err(EngineError::Rejected { route, status: StatusCode::OK, message: answer.message })
     }
 }
 

@@ -1,11 +1,12 @@
-//! HTTP/1.1 connections to engines, kept open from one request to the next.
+//! HTTP/1.1 connection pool of the engines.
 //!
 //! ```text
-//!  take: idle one that is still open, or a new one ─▶ send ─▶ head, chunks … ─▶ put, if the answer was read to its end
-//!                                                      └─ dropped half-way: the connection closes, and the engine ends the request
+//!  idle or new connection ─▶ send ─▶ head, chunks … ─▶ put, after a complete response
+//!                                     └─ dropped early: closes, and the engine aborts the request
 //! ```
-//! Whoever asks drives its connection: there is no task and no channel between them, so that an
-//! answer costs one wake-up. It must not know what is asked.
+//!
+//! The caller polls its connection itself, without a task and a channel in between, so that a chunk
+//! costs one wake-up. Must not depend on the content of requests.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -24,34 +25,29 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::slots::MAX_REQUESTS;
+use crate::engines::slots::MAX_REQUESTS;
 
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SCHEME: &str = "http://";
 
-/// No connection, or one that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// Not `http://HOST:PORT`.
-    #[error("`{0}` is no address of an engine")]
-    Address(String),
-    /// Nobody accepted.
+    #[error("invalid engine URL `{0}`, expected http://HOST:PORT")]
+    Url(String),
     #[error("failed to connect")]
     Connect(#[source] std::io::Error),
-    /// It broke, or what came over it is no HTTP.
+    /// The connection broke or the response is not HTTP.
     #[error("the connection failed")]
     Http(#[source] hyper::Error),
-    /// The key does not fit into a header.
-    #[error("the engine's key has characters that no header takes")]
+    #[error("the engine's API key has characters that are invalid in a header")]
     Token,
-    /// Out of time.
-    #[error("no answer within {} s", .0.as_secs())]
+    #[error("no response within {} s", .0.as_secs())]
     Deadline(Duration),
 }
 
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// A connection that one request at a time goes over.
+/// A connection for one request at a time.
 pub struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: Fuse<Driver>,
@@ -59,14 +55,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that nothing went over yet, to `http://HOST:PORT`.
+    /// Connects to `http://HOST:PORT`.
     pub async fn open(url: &str) -> Result<Self, ConnectionError> {
-        let bad = || ConnectionError::Address(url.to_owned());
+        let bad = || ConnectionError::Url(url.to_owned());
         let authority = url.strip_prefix(SCHEME).ok_or_else(bad)?;
         let host = HeaderValue::from_str(authority).map_err(|_| bad())?;
-        let connected = tokio::time::timeout(CONNECT, TcpStream::connect(authority))
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority))
             .await
-            .map_err(|_| ConnectionError::Deadline(CONNECT))?;
+            .map_err(|_| ConnectionError::Deadline(CONNECT_TIMEOUT))?;
         let stream = connected.map_err(ConnectionError::Connect)?;
         stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
         let (sender, driver) =
@@ -74,7 +70,7 @@ impl Connection {
         Ok(Self { sender, driver: driver.fuse(), host })
     }
 
-    /// Sends a request; the head of its answer.
+    /// Sends a request and returns the head of the response.
     pub async fn send(
         &mut self,
         mut request: Request<Full<Bytes>>,
@@ -83,7 +79,7 @@ impl Connection {
         drive(&mut self.driver, self.sender.send_request(request)).await
     }
 
-    /// The next bytes of an answer; none at its end.
+    /// Reads the next bytes of a response; `None` at its end.
     pub async fn chunk(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
         loop {
             match drive(&mut self.driver, body.frame()).await.transpose()? {
@@ -97,44 +93,43 @@ impl Connection {
         }
     }
 
-    /// Whether the next request can go over it.
-    async fn ready(&mut self) -> bool {
+    /// Whether the connection accepts a request.
+    async fn is_ready(&mut self) -> bool {
         drive(&mut self.driver, self.sender.ready()).await.is_ok()
     }
 }
 
-/// Waits for `wanted` while the connection's own work is done.
-async fn drive<T>(driver: &mut Fuse<Driver>, wanted: impl Future<Output = T>) -> T {
-    let mut wanted = pin!(wanted);
+/// Awaits `operation` while polling the connection.
+async fn drive<T>(driver: &mut Fuse<Driver>, operation: impl Future<Output = T>) -> T {
+    let mut operation = pin!(operation);
     poll_fn(|context| {
         if !driver.is_terminated() {
-            // How it ended is told to `wanted`.
+            // `operation` reports errors of the connection.
             let _ended: Poll<_> = driver.poll_unpin(context);
         }
-        wanted.as_mut().poll(context)
+        operation.as_mut().poll(context)
     })
     .await
 }
 
-/// Connections that wait for their next request, by the engine's URL; the last one used is the
-/// first one taken.
+/// Idle connections by engine URL, reused last in, first out.
 #[derive(Default)]
 pub struct Connections {
     idle: Mutex<HashMap<String, Vec<Connection>>>,
 }
 
 impl Connections {
-    /// An idle connection that the engine has not closed, if there is one.
+    /// Takes an idle connection that is still open.
     pub async fn reuse(&self, url: &str) -> Option<Connection> {
         loop {
             let mut connection = self.idle().get_mut(url)?.pop()?;
-            if connection.ready().await {
+            if connection.is_ready().await {
                 return Some(connection);
             }
         }
     }
 
-    /// Keeps a connection whose answer was read to its end.
+    /// Returns a connection after a complete response.
     pub fn put(&self, url: &str, connection: Connection) {
         let mut idle = self.idle();
         match idle.get_mut(url) {
@@ -148,9 +143,9 @@ impl Connections {
         }
     }
 
-    /// Closes connections to engines that are no more.
-    pub fn keep(&self, wanted: impl Fn(&str) -> bool) {
-        self.idle().retain(|url, _| wanted(url));
+    /// Closes connections to URLs for which `exists` is false.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.idle().retain(|url, _| exists(url));
     }
 
     fn idle(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {

@@ -1,5 +1,4 @@
-//! The engines of the run: the table behind a lock, the monitor that keeps it true, and leases for
-//! requests.
+//! Engine fleet: the shared engine table, the monitor that polls engines, and leases for requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,21 +10,19 @@ use rljob_protocol::version::Version;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{EngineClient, EngineError};
-use super::slots::{Leased, Slot, Slots};
-use super::weights::Weights;
 use crate::clock::Clock;
 use crate::core::instruct::EngineView;
+use crate::engines::client::{EngineClient, EngineError};
+use crate::engines::slots::{Leased, Slot, Slots};
+use crate::engines::weights::Weights;
 use crate::persistence::fence::Fence;
 
-/// Between two looks at every engine.
-const POLL_EVERY: Duration = Duration::from_secs(1);
-/// Engines looked at at the same time.
-const POLLS: usize = 64;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of concurrent polls.
+const CONCURRENT_POLLS: usize = 64;
 
 /// All engines. Shared by the monitor, rollouts, evaluation and weight sync.
 pub struct Fleet {
-    /// How engines are called.
     pub client: EngineClient,
     slots: Mutex<Slots>,
     changed: watch::Sender<()>,
@@ -33,47 +30,45 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// No engines yet.
     pub fn new(client: EngineClient, clock: Clock) -> Self {
         Self { client, slots: Mutex::default(), changed: watch::channel(()).0, clock }
     }
 
-    /// Takes the list of engines that exist.
+    /// Replaces the list of engines.
     pub fn set(&self, engines: &[EngineEndpoint]) {
         self.slots().set(engines, self.clock.now());
-        self.client.keep(|url| engines.iter().any(|engine| engine.url == url));
+        self.client.retain(|url| engines.iter().any(|engine| engine.url == url));
         self.changed.send_replace(());
     }
 
-    /// Told whenever something about an engine changed.
+    /// Notifies of every change of an engine.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// As instructions see them.
+    /// Views for instructions.
     pub fn views(&self) -> Vec<EngineView> {
         self.slots().views(self.clock.now())
     }
 
-    /// As the operator sees them.
+    /// States for the operator, given the current weights.
     pub fn states(&self, current: Option<Version>) -> Vec<EngineState> {
         self.slots().states(current, self.clock.now())
     }
 
-    /// Tokens in flight.
     pub fn tokens_in_flight(&self) -> u64 {
         self.slots().tokens_in_flight()
     }
 
-    /// Changes one engine's row; nothing happens if it is gone.
+    /// Changes an engine; `None` if it does not exist.
     pub fn update<T>(&self, name: &str, change: impl FnOnce(&mut Slot) -> T) -> Option<T> {
         let result = self.slots().get_mut(name).map(change);
         self.changed.send_replace(());
         result
     }
 
-    /// Waits until an engine with such weights has room for `requests` of `tokens` tokens in all.
-    /// Ends with the caller: it is cancelled by dropping it.
+    /// Waits for an engine with matching weights and capacity for `requests` requests with a total
+    /// of `tokens` tokens. Cancel safe.
     pub async fn lease(&self, weights: Weights, requests: u32, tokens: u64) -> Lease<'_> {
         let mut changes = self.changes();
         loop {
@@ -82,26 +77,26 @@ impl Fleet {
             if let Some(engine) = leased {
                 return Lease { fleet: self, engine, requests, tokens };
             }
-            // A cooling engine becomes usable by time alone, so the wait is bounded.
-            let _ = tokio::time::timeout(POLL_EVERY, changes.changed()).await;
+            // The end of a backoff sends no notification, so bound the wait.
+            let _ = tokio::time::timeout(POLL_INTERVAL, changes.changed()).await;
         }
     }
 
-    /// Keeps the table true until `stop`.
+    /// Polls all engines until `stop`.
     pub async fn monitor(&self, fence: &Fence, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(POLL_EVERY);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            if self.slots().watch(self.clock.now()) {
+            if self.slots().detect_hangs(self.clock.now()) {
                 self.changed.send_replace(());
             }
             let endpoints = self.slots().endpoints();
             let polls = futures::stream::iter(endpoints)
-                .for_each_concurrent(POLLS, |(name, url)| async move {
+                .for_each_concurrent(CONCURRENT_POLLS, |(name, url)| async move {
                     self.poll(fence, &name, &url).await
                 });
             tokio::select! {
@@ -122,14 +117,14 @@ impl Fleet {
             }
             match info {
                 Ok(info) => slot.answered(info.weight_version),
-                Err(error) => slot.missed(asked, error.nobody_listens()),
+                Err(error) => slot.missed(asked, error.is_connection_refused()),
             }
             slot.version().is_some() && !slot.resumed && slot.usable(self.clock.now())
         });
         if resume == Some(true) {
-            // Its label is a version, yet this process never told it to continue: a coordinator
-            // before this one may have left it paused.
-            let resumed = match may_control(fence).await {
+            // The engine has trained weights, but this process has not resumed it: a previous
+            // coordinator may have paused it.
+            let resumed = match check_epoch(fence).await {
                 Ok(()) => self.client.resume(url).await,
                 Err(error) => Err(error),
             };
@@ -152,23 +147,22 @@ impl Fleet {
     }
 }
 
-/// Whether this coordinator may still pause, update and resume engines: one that was replaced would
-/// undo its successor's work, and engines know no epochs.
-pub async fn may_control(fence: &Fence) -> Result<(), EngineError> {
+/// Fails if a newer coordinator exists. Call before pausing, updating or resuming an engine:
+/// engines do not know epochs, and a superseded coordinator would interfere with its successor.
+pub async fn check_epoch(fence: &Fence) -> Result<(), EngineError> {
     fence.ask().await.map_err(|error| EngineError::Aborted(crate::error_line(&error)))
 }
 
-/// Room reserved at one engine; given back when dropped.
+/// A reservation at an engine; released on drop.
 pub struct Lease<'a> {
     fleet: &'a Fleet,
-    /// Where.
     pub engine: Leased,
     requests: u32,
     tokens: u64,
 }
 
 impl Lease<'_> {
-    /// Gives back one request of the reservation.
+    /// Releases one request of the reservation.
     pub fn finish_one(&mut self, tokens: u64) {
         let tokens = tokens.min(self.tokens);
         let requests = self.requests.min(1);

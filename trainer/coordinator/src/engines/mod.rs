@@ -1,14 +1,13 @@
-//! The inference engines: an HTTP client for each, what each is good for, and which one takes the
-//! next request.
+//! Inference engines: HTTP client, health monitoring and routing.
 //!
 //! ```text
 //!  desired ─▶ slots (pure table) ◀─ monitor: GET /model_info every second
-//!                │ lease(weights): the least loaded engine that holds such weights
+//!                │ lease(weights): the least loaded engine with matching weights
 //!                ▼
-//!             client ─▶ POST /generate ─▶ stream ─▶ validate ─▶ Part of a completion
+//!             client ─▶ POST /generate ─▶ stream ─▶ validate ─▶ part of a completion
 //! ```
 //!
-//! It must not know steps, rewards or the journal.
+//! Must not depend on steps, rewards or the journal.
 
 pub mod client;
 pub mod connection;
@@ -20,5 +19,5 @@ pub mod validate;
 pub mod weights;
 
 pub use client::{EngineClient, EngineError};
-pub use fleet::{Fleet, Lease, may_control};
+pub use fleet::{Fleet, Lease, check_epoch};
 pub use weights::Weights;

@@ -1,56 +1,57 @@
-//! An engine that takes requests and generates nothing, though it answers when it is asked how it
-//! is: the server lives and its scheduler does not. Pure: time is a parameter.
+//! Hang detection: finds engines that answer polls but generate nothing, because their scheduler is
+//! stuck. Pure: time is a parameter.
 //!
-//! Requests that wait in a queue hear nothing for long, so that no single request tells; an engine
-//! of whose requests none has heard anything for [`PATIENCE`] hangs.
+//! A queued request may wait long without output, so single requests have no timeout. An engine
+//! hangs if none of its requests receives output for [`HANG_TIMEOUT`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longer than the first tokens of any batch of prompts take.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-/// More time between two looks than this says that nobody looked, and not that nothing came.
-const GLANCE: Duration = Duration::from_secs(5);
+/// Exceeds the time to the first tokens of any batch of prompts.
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum idle time that one check adds. Longer gaps mean that the checks paused, not the engine.
+const MAX_CHECK_GAP: Duration = Duration::from_secs(5);
 
-/// What has come from an engine, and for how long nothing has.
+/// Output of an engine and the time since the last output.
 #[derive(Debug)]
 pub struct Progress {
     chunks: Arc<AtomicU64>,
     seen: u64,
-    looked: Duration,
+    checked: Duration,
     idle: Duration,
 }
 
 impl Progress {
-    /// Of an engine that is listed now.
     pub fn new(now: Duration) -> Self {
-        Self { chunks: Arc::default(), seen: 0, looked: now, idle: Duration::ZERO }
+        Self { chunks: Arc::default(), seen: 0, checked: now, idle: Duration::ZERO }
     }
 
-    /// Counts the chunks of all answers of the engine.
+    /// Counter of the chunks of all responses.
     pub fn chunks(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.chunks)
     }
 
-    /// Looks once, while something is `due` from the engine or not. Answers whether it hangs.
+    /// Checks for output, which is expected if `due`. Returns whether the engine hangs.
     pub fn hangs(&mut self, due: bool, now: Duration) -> bool {
-        let (chunks, passed) =
-            (self.chunks.load(Ordering::Relaxed), now.saturating_sub(self.looked).min(GLANCE));
+        let (chunks, passed) = (
+            self.chunks.load(Ordering::Relaxed),
+            now.saturating_sub(self.checked).min(MAX_CHECK_GAP),
+        );
         self.idle = if due && chunks == self.seen { self.idle + passed } else { Duration::ZERO };
-        (self.seen, self.looked) = (chunks, now);
-        self.idle >= PATIENCE
+        (self.seen, self.checked) = (chunks, now);
+        self.idle >= HANG_TIMEOUT
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, GLANCE, Ordering, PATIENCE, Progress};
+    use super::{Duration, HANG_TIMEOUT, MAX_CHECK_GAP, Ordering, Progress};
 
     const NOW: Duration = Duration::from_secs(1000);
 
     #[test]
-    fn an_engine_hangs_when_nothing_comes_of_all_that_is_due_for_as_long_as_somebody_looked() {
+    fn an_engine_hangs_after_the_timeout_without_output_while_output_is_due() {
         let mut progress = Progress::new(NOW);
         let seconds = |seconds: u64| NOW + Duration::from_secs(seconds);
         let hangs = |progress: &mut Progress, due, mut range: std::ops::RangeInclusive<u64>| {
@@ -59,10 +60,13 @@ mod tests {
         assert!(!hangs(&mut progress, false, 0..=500), "nothing is due");
         assert!(!hangs(&mut progress, true, 501..=619));
         progress.chunks().fetch_add(1, Ordering::Relaxed);
-        assert!(!hangs(&mut progress, true, 620..=739), "something came");
+        assert!(!hangs(&mut progress, true, 620..=739), "a chunk resets the timeout");
         assert!(hangs(&mut progress, true, 740..=740));
         assert!(!hangs(&mut progress, false, 741..=741));
-        assert!(!progress.hangs(true, seconds(741) + 10 * PATIENCE), "nobody looked for long");
-        assert_eq!(progress.idle, GLANCE);
+        assert!(
+            !progress.hangs(true, seconds(741) + 10 * HANG_TIMEOUT),
+            "a pause of the checks does not count"
+        );
+        assert_eq!(progress.idle, MAX_CHECK_GAP);
     }
 }

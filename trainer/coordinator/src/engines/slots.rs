@@ -1,8 +1,8 @@
-//! What each engine is good for, as a table; pure, time is a parameter.
+//! Engine table: state of every engine, and routing of requests. Pure: time is a parameter.
 //!
-//! An engine is routed to only if it holds weights that were asked for, by its own word and by
-//! ours: no update of it failed since, it is not being updated, and this process has told it to
-//! continue (a coordinator that died during an update leaves engines paused).
+//! An engine is routable only if it reports the requested weights, its last update succeeded, no
+//! update is in progress, and this process has resumed it (a coordinator that crashes during an
+//! update leaves engines paused).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,73 +14,68 @@ use rljob_protocol::status::{EngineCondition, EngineState};
 use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
-use super::progress::Progress;
-use super::weights::Weights;
 use crate::core::instruct::EngineView;
+use crate::engines::progress::Progress;
+use crate::engines::weights::Weights;
 
-/// Most requests in flight at one engine.
+/// Maximum number of requests in flight per engine.
 pub const MAX_REQUESTS: u32 = 256;
-/// So many polls in a row fail before an engine counts as lost; then what is in flight there is
-/// given up.
-const POLLS: u32 = 3;
-/// First and longest time for which an engine that failed is left alone.
-const COOLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Consecutive failed polls after which an engine is lost and its requests are cancelled.
+const MAX_MISSED_POLLS: u32 = 3;
+/// First and maximum backoff after a failed call.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// One engine.
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is an observation of its own; only some combinations are routable, and `routable` says which"
+    reason = "each is a separate observation; `routable` combines them"
 )]
 #[derive(Debug)]
 pub struct Slot {
-    /// Base URL.
     pub url: String,
     index: u32,
     missed: u32,
     answers: bool,
-    /// When it last answered, or was listed; none while it answers.
+    /// Time of the first missed poll, or of the listing; `None` while the engine answers.
     silent_since: Option<Duration>,
     label: Option<String>,
-    /// This process has told it to continue since it last came back.
+    /// This process has resumed the engine since it last became reachable.
     pub resumed: bool,
-    /// Its weights are being updated.
+    /// A weight update is in progress.
     pub syncing: bool,
-    /// An update failed half-way: the label proves nothing.
+    /// The last update did not succeed: the reported version is not trusted.
     tainted: bool,
-    /// Grows when an update begins or ends: what was asked before is old news.
+    /// Incremented when an update begins or ends; responses to older polls are ignored.
     pub updates: u64,
     failures: u32,
-    cooling_until: Duration,
+    backoff_until: Duration,
     requests: u32,
     tokens: u64,
     progress: Progress,
-    /// Of a process that hangs: what it says it holds.
+    /// Version that a hung process reports.
     hung: Option<String>,
-    /// Cancelled when the engine is lost: requests in flight end at once.
+    /// Cancelled when the engine is lost.
     pub lost: CancellationToken,
 }
 
-/// Room that was reserved at an engine.
+/// A reservation at an engine.
 #[derive(Debug)]
 pub struct Leased {
-    /// The engine's name.
     pub name: String,
-    /// Its URL.
     pub url: String,
     /// Cancelled when the engine is lost.
     pub lost: CancellationToken,
-    /// Counts what comes from it.
+    /// Counts the chunks that the engine sends.
     pub chunks: Arc<AtomicU64>,
 }
 
-/// All engines, by name.
+/// All engines by name.
 #[derive(Debug, Default)]
 pub struct Slots {
     table: BTreeMap<String, Slot>,
 }
 
 impl Slots {
-    /// Takes the list of engines that exist. One under a new URL is another engine.
+    /// Replaces the list of engines. A new URL means another engine.
     pub fn set(&mut self, engines: &[EngineEndpoint], now: Duration) {
         let keep = |name: &str, slot: &Slot| {
             engines.iter().any(|engine| engine.name == name && engine.url == slot.url)
@@ -101,17 +96,15 @@ impl Slots {
         }
     }
 
-    /// Names and URLs.
     pub fn endpoints(&self) -> Vec<(String, String)> {
         self.table.iter().map(|(name, slot)| (name.clone(), slot.url.clone())).collect()
     }
 
-    /// An engine.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Slot> {
         self.table.get_mut(name)
     }
 
-    /// The engines as instructions see them.
+    /// Views for instructions.
     pub fn views(&self, now: Duration) -> Vec<EngineView> {
         let view = |(name, slot): (&String, &Slot)| EngineView {
             name: name.clone(),
@@ -122,7 +115,7 @@ impl Slots {
         self.table.iter().map(view).collect()
     }
 
-    /// The engines as the operator sees them, given the current weights.
+    /// States for the operator, given the current weights.
     pub fn states(&self, current: Option<Version>, now: Duration) -> Vec<EngineState> {
         let silent = |slot: &Slot| {
             slot.silent_since
@@ -137,8 +130,8 @@ impl Slots {
         self.table.iter().map(state).collect()
     }
 
-    /// Reserves the least loaded engine that holds such weights for `requests` requests of `tokens`
-    /// tokens in all. Ties go to the first by name.
+    /// Reserves the least loaded engine with matching weights for `requests` requests with a total
+    /// of `tokens` tokens. Ties go to the first by name.
     pub fn lease(
         &mut self,
         weights: Weights,
@@ -163,7 +156,7 @@ impl Slots {
         })
     }
 
-    /// Gives back a part of a reservation.
+    /// Releases a part of a reservation.
     pub fn release(&mut self, name: &str, url: &str, requests: u32, tokens: u64) {
         if let Some(slot) = self.table.get_mut(name).filter(|slot| slot.url == url) {
             slot.requests = slot.requests.saturating_sub(requests);
@@ -171,21 +164,20 @@ impl Slots {
         }
     }
 
-    /// Looks for engines that generate nothing of what they were asked for. Answers whether there
-    /// is a new one.
-    pub fn watch(&mut self, now: Duration) -> bool {
+    /// Marks engines that generate nothing although requests are in flight. Returns whether a new
+    /// one was found.
+    pub fn detect_hangs(&mut self, now: Duration) -> bool {
         let mut found = false;
         for slot in self.table.values_mut() {
             let due = slot.requests > 0 && slot.answers && slot.resumed && !slot.syncing;
             if slot.progress.hangs(due, now) {
-                slot.hangs(now);
+                slot.mark_hung(now);
                 found = true;
             }
         }
         found
     }
 
-    /// Tokens in flight at all engines.
     pub fn tokens_in_flight(&self) -> u64 {
         self.table.values().map(|slot| slot.tokens).sum()
     }
@@ -205,7 +197,7 @@ impl Slot {
             tainted: false,
             updates: 0,
             failures: 0,
-            cooling_until: Duration::ZERO,
+            backoff_until: Duration::ZERO,
             requests: 0,
             tokens: 0,
             progress: Progress::new(now),
@@ -214,8 +206,8 @@ impl Slot {
         }
     }
 
-    /// `/model_info` answered. Another label than before, that nobody here set, is a restarted
-    /// process.
+    /// Records a response of `/model_info`. A version that this process did not set means that the
+    /// engine restarted.
     pub fn answered(&mut self, label: String) {
         if self.hung.as_ref() == Some(&label) {
             return;
@@ -230,27 +222,28 @@ impl Slot {
         self.label = Some(label);
     }
 
-    /// `/model_info`, asked at `asked`, did not answer; whether its process has ended is known if
-    /// `nobody_listens`.
-    pub fn missed(&mut self, asked: Duration, nobody_listens: bool) {
+    /// Records a failed poll that was sent at `asked`. A refused connection means that the process
+    /// ended.
+    pub fn missed(&mut self, asked: Duration, connection_refused: bool) {
         self.missed += 1;
-        self.hung = self.hung.take().filter(|_| !nobody_listens);
+        self.hung = self.hung.take().filter(|_| !connection_refused);
         self.silent_since.get_or_insert(asked);
-        if self.missed >= POLLS {
-            self.gone();
+        if self.missed >= MAX_MISSED_POLLS {
+            self.mark_lost();
         }
     }
 
-    /// It generates nothing, or its update never ends: as good as silent until another process is
-    /// there, which holds other weights or was not there for a moment.
-    pub fn hangs(&mut self, now: Duration) {
+    /// Marks the process as hung: it generates nothing, or its update never ends. It counts as
+    /// silent until another process has replaced it, visible by another version or a refused
+    /// connection.
+    pub fn mark_hung(&mut self, now: Duration) {
         self.hung = self.label.clone();
         self.silent_since = Some(now);
-        self.gone();
+        self.mark_lost();
     }
 
-    /// It does not answer at all: forget what it held, end what is in flight.
-    fn gone(&mut self) {
+    /// Resets the state of a lost engine and cancels its requests.
+    fn mark_lost(&mut self) {
         self.answers = false;
         self.label = None;
         self.resumed = false;
@@ -258,31 +251,30 @@ impl Slot {
         self.lost = CancellationToken::new();
     }
 
-    /// A call failed: leave the engine alone for a while, longer each time. Requests that fail
-    /// together count once.
+    /// Starts or extends the backoff after a failed call. Failures during a backoff count once.
     pub fn failed(&mut self, now: Duration) {
-        if now < self.cooling_until {
+        if now < self.backoff_until {
             return;
         }
-        let wait = COOLING.0 * 2u32.saturating_pow(self.failures.min(16));
+        let wait = BACKOFF.0 * 2u32.saturating_pow(self.failures.min(16));
         self.failures += 1;
-        self.cooling_until = now + wait.min(COOLING.1);
+        self.backoff_until = now + wait.min(BACKOFF.1);
     }
 
-    /// A call worked.
-    pub fn worked(&mut self) {
+    /// Ends the backoff after a successful call.
+    pub fn succeeded(&mut self) {
         self.failures = 0;
-        self.cooling_until = Duration::ZERO;
+        self.backoff_until = Duration::ZERO;
     }
 
-    /// An update began: until it ends well, the label proves nothing.
+    /// Starts an update; the reported version is not trusted until it succeeds.
     pub fn update_begins(&mut self) {
         self.syncing = true;
         self.tainted = true;
         self.updates += 1;
     }
 
-    /// The update ended; `version` if it was verified.
+    /// Ends an update, with the verified version if it succeeded.
     pub fn update_ends(&mut self, version: Option<Version>, now: Duration) {
         self.syncing = false;
         self.updates += 1;
@@ -291,20 +283,20 @@ impl Slot {
                 self.label = Some(version.to_string());
                 self.resumed = true;
                 self.tainted = false;
-                self.worked();
+                self.succeeded();
             }
             None => self.failed(now),
         }
     }
 
-    /// The weights it is trusted to hold.
+    /// Version of the weights, if trusted.
     pub fn version(&self) -> Option<Version> {
         self.label.as_deref().filter(|_| !self.tainted).and_then(|label| label.parse().ok())
     }
 
-    /// Whether an update can be tried.
+    /// Whether an update can start.
     pub fn usable(&self, now: Duration) -> bool {
-        self.answers && !self.syncing && now >= self.cooling_until
+        self.answers && !self.syncing && now >= self.backoff_until
     }
 
     fn routable(&self, now: Duration) -> bool {
@@ -312,7 +304,7 @@ impl Slot {
     }
 
     fn condition(&self, current: Option<Version>, now: Duration) -> EngineCondition {
-        if !self.answers || now < self.cooling_until {
+        if !self.answers || now < self.backoff_until {
             EngineCondition::Unreachable
         } else if self.syncing {
             EngineCondition::Syncing

@@ -1,11 +1,11 @@
-//! Server-sent events whose content is cumulative: of a stream only the newest whole event matters,
-//! and it outlives the connection.
+//! Parser of cumulative server-sent events: keeps the newest complete event, also after the
+//! connection is lost.
 //!
 //! ```text
 //!  data: {…1 token}␤␤ data: {…2 tokens}␤␤ data: {…3 to│ connection lost      newest: {…2 tokens}
 //! ```
 //!
-//! It parses no JSON: but for the last one, events are bytes that pass by.
+//! Does not parse JSON: only the last event is needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,63 +14,61 @@ use memchr::memmem;
 
 const PREFIX: &[u8] = b"data:";
 const END: &[u8] = b"\n\n";
-/// The event that closes a stream.
+/// Last event of a stream.
 const DONE: &[u8] = b"[DONE]";
 
-/// The newest whole event of a stream.
+/// The newest complete event of a stream.
 #[derive(Debug)]
 pub struct Events {
-    /// What is no whole event yet.
+    /// Incomplete event.
     rest: Vec<u8>,
     newest: Vec<u8>,
-    longest: usize,
-    /// Counts chunks.
+    max_bytes: usize,
     chunks: Arc<AtomicU64>,
 }
 
-/// An event longer than any answer to the request could be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("an event of more than {0} bytes")]
+#[error("an event has more than {0} bytes")]
 pub struct TooLong(usize);
 
 impl Events {
-    /// A stream whose events have at most `longest` bytes; `chunks` counts what comes.
-    pub fn new(longest: usize, chunks: Arc<AtomicU64>) -> Self {
-        Self { rest: Vec::new(), newest: Vec::new(), longest, chunks }
+    /// Limits events to `max_bytes` bytes; `chunks` counts calls of `push`.
+    pub fn new(max_bytes: usize, chunks: Arc<AtomicU64>) -> Self {
+        Self { rest: Vec::new(), newest: Vec::new(), max_bytes, chunks }
     }
 
-    /// Takes the next bytes.
+    /// Appends bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         self.chunks.fetch_add(1, Ordering::Relaxed);
         if self.rest.is_empty() {
-            let whole = self.take_whole(bytes);
-            self.rest.extend_from_slice(&bytes[whole..]);
+            let complete = self.take_complete(bytes);
+            self.rest.extend_from_slice(&bytes[complete..]);
         } else {
             let mut rest = std::mem::take(&mut self.rest);
             rest.extend_from_slice(bytes);
-            let whole = self.take_whole(&rest);
-            rest.drain(..whole);
+            let complete = self.take_complete(&rest);
+            rest.drain(..complete);
             self.rest = rest;
         }
-        if self.rest.len() > self.longest { Err(TooLong(self.longest)) } else { Ok(()) }
+        if self.rest.len() > self.max_bytes { Err(TooLong(self.max_bytes)) } else { Ok(()) }
     }
 
-    /// Keeps the newest whole event of `bytes`; answers how many bytes are in whole events.
-    fn take_whole(&mut self, bytes: &[u8]) -> usize {
-        let (mut whole, mut newest) = (0, None);
+    /// Keeps the newest complete event of `bytes`. Returns the length of all complete events.
+    fn take_complete(&mut self, bytes: &[u8]) -> usize {
+        let (mut complete, mut newest) = (0, None);
         for end in memmem::find_iter(bytes, END) {
-            let content = bytes[whole..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
+            let content = bytes[complete..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
             newest = content.filter(|content| *content != DONE).or(newest);
-            whole = end + END.len();
+            complete = end + END.len();
         }
         if let Some(newest) = newest {
             self.newest.clear();
             self.newest.extend_from_slice(newest);
         }
-        whole
+        complete
     }
 
-    /// What the newest whole event says.
+    /// Content of the newest complete event.
     pub fn newest(&self) -> Option<&[u8]> {
         Some(self.newest.as_slice()).filter(|newest| !newest.is_empty())
     }
@@ -85,7 +83,7 @@ mod tests {
     const STREAM: &[u8] = b"data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n";
 
     #[test]
-    fn an_event_counts_when_it_is_whole_and_survives_what_follows() {
+    fn the_newest_complete_event_survives_an_incomplete_one() {
         let mut events = Events::new(100, Arc::default());
         events.push(b"data: {\"n\":1}\n").unwrap();
         assert_eq!(events.newest(), None);
@@ -94,14 +92,16 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_end_is_refused_when_it_is_longer_than_any_answer() {
+    fn events_above_the_limit_are_errors() {
         let mut events = Events::new(8, Arc::default());
         assert_eq!(events.push(b"data: 0123456789"), Err(TooLong(8)));
     }
 
     proptest! {
         #[test]
-        fn it_does_not_matter_where_the_network_cuts(cuts in proptest::collection::vec(0..STREAM.len(), 0..6)) {
+        fn chunk_boundaries_do_not_change_the_result(
+            cuts in proptest::collection::vec(0..STREAM.len(), 0..6),
+        ) {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();

@@ -1,44 +1,44 @@
-//! What an engine answers is input from outside: it is checked before anything is trained on it.
+//! Response validation: checks everything that an engine returns before it can reach training.
 
 use hyper::StatusCode;
 use rljob_protocol::answer::{Answer, FinishKind};
 use rljob_protocol::sglang::{ErrorBody, GenerateRequest};
 use rljob_protocol::version::Version;
 
-use super::{EngineError, Weights};
+use crate::engines::client::EngineError;
+use crate::engines::weights::Weights;
 
 const ROUTE: &str = "/generate";
-/// Beyond it a log-probability is no rounding error of 0.
-const ABOVE_ZERO: f32 = 1e-3;
+/// Maximum positive log-probability that counts as a rounding error.
+const MAX_LOGPROB: f32 = 1e-3;
 
-/// A checked completion, or the part of one that an interruption left. `C` is its number of tokens.
+/// A validated completion, or the part of one before an interruption. `C` is its number of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     /// `[C]` token ids, the stop token included.
     pub tokens: Vec<i64>,
-    /// `[C]` the sampler's log-probabilities.
+    /// `[C]` log-probabilities under the sampler.
     pub logprobs: Vec<f32>,
-    /// The weights that all of them were sampled with: engines answer before their weights change.
+    /// Weights of all tokens: engines abort requests before an update.
     pub version: Version,
-    /// What happened to it.
     pub end: End,
 }
 
 /// How a part of a completion ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A stop token; it is the last one.
+    /// The last token is a stop token.
     Stop,
-    /// As long as asked for.
+    /// Length limit.
     Length,
-    /// The engine gave it up, in its own words.
+    /// The engine aborted the request, with this message.
     Aborted(String),
-    /// The stream broke off.
+    /// The stream ended early.
     Open,
 }
 
-/// Checks an event against its request: the weights, the ids (below `vocabulary`), the lengths and
-/// the numbers.
+/// Validates an event against its request: weights, token ids (below `vocabulary`), lengths and
+/// log-probabilities.
 pub fn part(
     request: &GenerateRequest,
     event: &[u8],
@@ -47,23 +47,23 @@ pub fn part(
 ) -> Result<Part, EngineError> {
     match serde_json::from_slice(event) {
         Ok(answer) => checked(request, answer, weights, vocabulary),
-        // In a stream SGLang says so what it otherwise answers with 400.
+        // SGLang sends errors in streams as events with the body of a 400 response.
         Err(error) => {
-            Err(serde_json::from_slice(event).map_or_else(|_| garbage(error.to_string()), refused))
+            Err(serde_json::from_slice(event).map_or_else(|_| invalid(error.to_string()), rejected))
         }
     }
 }
 
-fn refused(body: ErrorBody) -> EngineError {
-    EngineError::Refused {
+fn rejected(body: ErrorBody) -> EngineError {
+    EngineError::Rejected {
         route: ROUTE,
         status: StatusCode::BAD_REQUEST,
         message: body.error.message,
     }
 }
 
-fn garbage(message: String) -> EngineError {
-    EngineError::Garbage { route: ROUTE, message }
+fn invalid(message: String) -> EngineError {
+    EngineError::InvalidResponse { route: ROUTE, message }
 }
 
 fn checked(
@@ -83,23 +83,23 @@ fn checked(
     };
     let version = meta.weight_version.parse().ok().filter(|version| weights.allow(*version));
     let Some(version) = version else {
-        return Err(EngineError::OtherWeights {
+        return Err(EngineError::WrongWeights {
             found: meta.weight_version.into_owned(),
             expected: weights.to_string(),
         });
     };
-    let least = usize::from(matches!(end, End::Stop | End::Length));
+    let shortest = usize::from(matches!(end, End::Stop | End::Length));
     let longest = request.sampling_params.max_new_tokens as usize;
-    if !(least..=longest).contains(&tokens.len()) {
-        return Err(garbage(format!("{} tokens, expected {least} to {longest}", tokens.len())));
+    if !(shortest..=longest).contains(&tokens.len()) {
+        return Err(invalid(format!("{} tokens, expected {shortest} to {longest}", tokens.len())));
     }
     if let Some(id) = tokens.iter().find(|id| !(0..vocabulary).contains(*id)) {
-        return Err(garbage(format!("token id {id} outside the vocabulary of {vocabulary}")));
+        return Err(invalid(format!("token id {id} outside the vocabulary of {vocabulary}")));
     }
     let (mut logprobs, ids) = (meta.output_token_logprobs.logprobs, meta.output_token_logprobs.ids);
     if ids != tokens {
-        return Err(garbage(format!(
-            "log-probabilities of {} tokens do not belong to the {} tokens",
+        return Err(invalid(format!(
+            "log-probabilities of {} tokens do not match the {} tokens",
             ids.len(),
             tokens.len()
         )));
@@ -107,9 +107,9 @@ fn checked(
     if let Some((logprob, id)) = logprobs
         .iter()
         .zip(&ids)
-        .find(|(logprob, _)| !logprob.is_finite() || **logprob > ABOVE_ZERO)
+        .find(|(logprob, _)| !logprob.is_finite() || **logprob > MAX_LOGPROB)
     {
-        return Err(garbage(format!("log-probability {logprob} of token {id}")));
+        return Err(invalid(format!("log-probability {logprob} of token {id}")));
     }
     for logprob in &mut logprobs {
         *logprob = logprob.min(0.0);
@@ -123,7 +123,8 @@ mod tests {
     use rljob_protocol::version::Version;
     use serde_json::{Value, json};
 
-    use super::{End, Part, Weights, part};
+    use crate::engines::validate::{End, Part, part};
+    use crate::engines::weights::Weights;
 
     const VERSION: Version = Version { step: 1, attempt: 0 };
 
@@ -151,7 +152,8 @@ mod tests {
         let logprobs: Vec<_> =
             logprobs.iter().map(|(logprob, id)| json!([logprob, id, null])).collect();
         json!({"text": "", "output_ids": tokens, "meta_info": {
-            "id": "r.", "finish_reason": finish_reason, "prompt_tokens": 1, "completion_tokens": tokens.len(),
+            "id": "r.", "finish_reason": finish_reason,
+            "prompt_tokens": 1, "completion_tokens": tokens.len(),
             "weight_version": VERSION.to_string(), "output_token_logprobs": logprobs,
         }})
     }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_answer_is_taken() {
+    fn a_complete_response_is_accepted() {
         let expected = Part {
             tokens: vec![5, 2],
             logprobs: vec![-0.5, 0.0],
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interruption_left_is_taken_even_if_it_is_nothing() {
+    fn an_interrupted_response_is_accepted_even_without_tokens() {
         let expected = |end| Ok(Part { tokens: vec![], logprobs: vec![], version: VERSION, end });
         assert_eq!(check(&answer(&[], &[], &Value::Null), Weights::Since(1)), expected(End::Open));
         let aborted = json!({"type": "abort", "message": "Aborted", "status_code": null});
@@ -191,26 +193,27 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused() {
-        let unusable =
-            |message: &str| Err(format!("the engine's answer to /generate is unusable: {message}"));
+    fn invalid_responses_are_errors() {
+        let invalid = |message: &str| {
+            Err(format!("the engine's response to /generate is invalid: {message}"))
+        };
         let cases = [
-            (stopped(&[], &[]), unusable("0 tokens, expected 1 to 2")),
-            (stopped(&[1, 1, 1], &[]), unusable("3 tokens, expected 1 to 2")),
-            (stopped(&[10], &[(-1.0, 10)]), unusable("token id 10 outside the vocabulary of 10")),
-            (stopped(&[-1], &[(-1.0, -1)]), unusable("token id -1 outside the vocabulary of 10")),
+            (stopped(&[], &[]), invalid("0 tokens, expected 1 to 2")),
+            (stopped(&[1, 1, 1], &[]), invalid("3 tokens, expected 1 to 2")),
+            (stopped(&[10], &[(-1.0, 10)]), invalid("token id 10 outside the vocabulary of 10")),
+            (stopped(&[-1], &[(-1.0, -1)]), invalid("token id -1 outside the vocabulary of 10")),
             (
                 stopped(&[5], &[]),
-                unusable("log-probabilities of 0 tokens do not belong to the 1 tokens"),
+                invalid("log-probabilities of 0 tokens do not match the 1 tokens"),
             ),
             (
                 stopped(&[5], &[(-1.0, 6)]),
-                unusable("log-probabilities of 1 tokens do not belong to the 1 tokens"),
+                invalid("log-probabilities of 1 tokens do not match the 1 tokens"),
             ),
-            (stopped(&[5], &[(0.5, 5)]), unusable("log-probability 0.5 of token 5")),
+            (stopped(&[5], &[(0.5, 5)]), invalid("log-probability 0.5 of token 5")),
             (
                 json!("so"),
-                unusable("invalid type: string \"so\", expected struct Answer at line 1 column 4"),
+                invalid("invalid type: string \"so\", expected struct Answer at line 1 column 4"),
             ),
         ];
         for (event, expected) in cases {
@@ -219,18 +222,20 @@ mod tests {
     }
 
     #[test]
-    fn other_weights_and_refusals_are_told_apart_from_garbage() {
-        let mut other = stopped(&[5], &[(-1.0, 5)]);
+    fn wrong_weights_and_rejections_have_their_own_errors() {
+        let mut response = stopped(&[5], &[(-1.0, 5)]);
         assert_eq!(
-            check(&other, Weights::Since(2)),
-            Err("the completion is of weights `step-1.attempt-0`, expected step 2 or later"
+            check(&response, Weights::Since(2)),
+            Err("the completion was sampled with weights `step-1.attempt-0`, \
+                 expected step 2 or later"
                 .to_owned())
         );
-        other["meta_info"]["weight_version"] = json!("default");
-        let expected = "the completion is of weights `default`, expected step-1.attempt-0";
-        assert_eq!(check(&other, Weights::Exactly(VERSION)), Err(expected.to_owned()));
-        let refused = json!({"error": {"message": "too long"}});
+        response["meta_info"]["weight_version"] = json!("default");
+        let expected =
+            "the completion was sampled with weights `default`, expected step-1.attempt-0";
+        assert_eq!(check(&response, Weights::Exactly(VERSION)), Err(expected.to_owned()));
+        let rejected = json!({"error": {"message": "too long"}});
         let expected = "the engine answered /generate with 400 Bad Request: too long";
-        assert_eq!(check(&refused, Weights::Exactly(VERSION)), Err(expected.to_owned()));
+        assert_eq!(check(&rejected, Weights::Exactly(VERSION)), Err(expected.to_owned()));
     }
 }

@@ -1,23 +1,23 @@
-//! Which weights a completion may be sampled with.
+//! Weight requirement of a request.
 
 use std::fmt;
 
 use rljob_protocol::version::Version;
 
-/// What an engine must hold to be asked, and what its answer may be labelled with.
+/// Weights that an engine must have, and that its response must report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
-    /// These and no others.
+    /// This version only.
     Exactly(Version),
-    /// Of this step or a later one, whichever incarnation of the learners made them.
+    /// This step or a later one, from any attempt.
     Since(u32),
 }
 
 impl Weights {
-    /// Whether `version` will do.
+    /// Whether `version` satisfies the requirement.
     pub fn allow(self, version: Version) -> bool {
         match self {
-            Self::Exactly(wanted) => version == wanted,
+            Self::Exactly(required) => version == required,
             Self::Since(step) => version.step >= step,
         }
     }

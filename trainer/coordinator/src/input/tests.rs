@@ -74,9 +74,9 @@ fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
 #[test]
 fn a_prompt_longer_than_the_context_is_named_with_its_line() {
     let refusal = Run::new(VOCABULARY, 4).refusal();
-    assert!(refusal.starts_with("FOLDER/data.jsonl line 1 gives "), "{refusal}");
-    let end = "the model's context (max_position_embeddings) is 4: set dataset's \
-        maxPromptTokens, or shorten the row";
+    assert!(refusal.starts_with("FOLDER/data.jsonl line 1 has "), "{refusal}");
+    let end = "the model's context (max_position_embeddings) is 4: \
+        set maxPromptTokens of the dataset or shorten the row";
     assert!(refusal.ends_with(end), "{refusal}");
 }
 
@@ -84,8 +84,8 @@ fn a_prompt_longer_than_the_context_is_named_with_its_line() {
 fn a_template_of_another_model_is_refused() {
     let run = Run::new(VOCABULARY, 100);
     run.write("chat_template.jinja", "<|start_header_id|>user{{ messages[0].content }}");
-    let expected = "the chat template of FOLDER prints <|start_header_id|>, which is no token \
-        of tokenizer.json there: is the template another model's?";
+    let expected = "the chat template of FOLDER prints <|start_header_id|>, which its \
+        tokenizer.json does not contain: is the template from another model?";
     assert_eq!(run.refusal(), expected);
 }
 
@@ -93,8 +93,8 @@ fn a_template_of_another_model_is_refused() {
 fn an_answer_that_no_completion_could_equal_is_named_with_its_line() {
     let run = Run::new(VOCABULARY, 100);
     run.write("data.jsonl", "{\"question\": \"Which?\", \"answer\": \"the blue one\"}\n");
-    let expected = "the answer in FOLDER/data.jsonl line 1 cannot be used: the answer `the blue \
-        one` is no number, tuple, interval or set, which reward.math compares with";
+    let expected = "unusable reference answer in FOLDER/data.jsonl line 1: reward math does not \
+        support the answer `the blue one`: expected a number, tuple, interval or set";
     assert_eq!(run.refusal(), expected);
 }
 

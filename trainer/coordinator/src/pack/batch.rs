@@ -1,5 +1,5 @@
-//! Journal samples and supervised prompts as learners' samples: where the mask stands and which
-//! log-probability belongs to which token.
+//! Training samples: converts journal samples and demonstrations to tokens, loss mask and
+//! log-probabilities.
 //!
 //! ```text
 //!  tokens            p0 p1 p2 c0 c1 c2      (c2: the stop token, trained on)
@@ -7,52 +7,31 @@
 //!  sampler_logprobs   0  0  0  l0 l1 l2     entry t is the log-probability of token t
 //! ```
 
-use super::TrainSample;
 use crate::data::Prompt;
+use crate::pack::TrainSample;
 use crate::persistence::journal::Sample;
 
-/// The finish reason of a completion that is as long as allowed.
-const TRUNCATED: &str = "length";
+/// Finish reason of a completion at its length limit.
+const LENGTH: &str = "length";
 
-/// A sample that cannot be learned from.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
-    /// The sampler's numbers do not fit its tokens.
     #[error(
-        "sample {index} of position {position} has {tokens} completion tokens but {logprobs} log-probabilities"
+        "sample {index} of position {position} has {tokens} completion tokens but {logprobs} \
+         log-probabilities"
     )]
-    Logprobs {
-        /// Loader position.
-        position: u64,
-        /// Index in the group.
-        index: u32,
-        /// Completion tokens.
-        tokens: usize,
-        /// Log-probabilities.
-        logprobs: usize,
-    },
-    /// A first token is predicted from nothing.
+    Logprobs { position: u64, index: u32, tokens: usize, logprobs: usize },
     #[error("the prompt at position {position} (row {row}) has no tokens")]
-    EmptyPrompt {
-        /// Loader position.
-        position: u64,
-        /// Row of the data file.
-        row: u64,
-    },
-    /// Supervised training needs something to learn.
+    EmptyPrompt { position: u64, row: u64 },
     #[error(
-        "the prompt at position {position} (row {row}) has no completion: set dataset.train.completion"
+        "the prompt at position {position} (row {row}) has no completion: \
+         set dataset.train.completion"
     )]
-    NoCompletion {
-        /// Loader position.
-        position: u64,
-        /// Row of the data file.
-        row: u64,
-    },
+    NoCompletion { position: u64, row: u64 },
 }
 
-/// For `grpo`: a step's samples in canonical order; those of one position are a group. Groups are
-/// numbered from 0.
+/// Converts sampled completions in canonical order. Samples of a position form a prompt group;
+/// groups are numbered from 0.
 pub fn from_samples(samples: &[Sample]) -> Result<Vec<TrainSample>, SampleError> {
     let mut group = 0;
     let mut result = Vec::with_capacity(samples.len());
@@ -78,7 +57,7 @@ fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> 
     if sample.prompt_tokens.is_empty() {
         return Err(SampleError::EmptyPrompt { position: sample.position, row: sample.row });
     }
-    let truncated = sample.finish_reason == TRUNCATED;
+    let truncated = sample.finish_reason == LENGTH;
     Ok(TrainSample {
         truncated,
         ..joined(
@@ -91,7 +70,7 @@ fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> 
     })
 }
 
-/// For `sft`: a step's prompts in order of position, each its own group.
+/// Converts demonstrations in order of position; each is a prompt group.
 pub fn from_prompts(prompts: &[Prompt]) -> Result<Vec<TrainSample>, SampleError> {
     (0..).zip(prompts).map(|(group, prompt)| from_prompt(group, prompt)).collect()
 }

@@ -1,87 +1,59 @@
-//! A step's batch, cut for the learners: which sample goes to which rank, minibatch and
-//! micro-batch. Pure: the same samples and sizes, the same bytes.
+//! Batch packing: splits a step's samples into minibatches, ranks and micro-batches. Pure: equal
+//! inputs give equal bytes.
 //!
 //! ```text
-//!  groups in order ── split ─▶ minibatches ── balance by tokens ─▶ ranks ── first-fit decreasing ─▶ micro-batches
+//!  prompt groups ─ split ─▶ minibatches ─ balance by tokens ─▶ ranks ─ first fit ─▶ micro-batches
 //! ```
 //!
-//! A group stays in one minibatch; its samples go to any rank. Every rank has as many micro-batches
-//! in a minibatch as every other, some of them empty, since each one is a round of collectives. It
-//! must not know rewards' meaning or the algorithm.
+//! A prompt group stays in one minibatch; its samples go to any rank. All ranks have the same
+//! number of micro-batches per minibatch, some of them empty, because every micro-batch runs
+//! collectives. Must not depend on the meaning of rewards or on the algorithm.
 
+mod assignment;
 pub mod batch;
-mod place;
 
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 
-use place::Place;
+use assignment::Assignment;
 
-/// One sample as learners see it. `T` is its number of tokens, prompt and completion.
+/// A sample for the learners. `T` is its number of prompt and completion tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainSample {
-    /// Samples of one prompt share it; samples of a group stand together.
+    /// Prompt group; samples of a group are adjacent.
     pub group: u32,
-    /// The reward; 0 for `sft`.
+    /// 0 for `sft`.
     pub reward: f64,
     /// `[T]` token ids.
     pub tokens: Vec<i64>,
-    /// `[T]` 1 where the token is trained on.
+    /// `[T]` 1 for trained tokens.
     pub loss_mask: Vec<u8>,
-    /// `[T]` the sampler's log-probability of the token; 0 where the mask is 0.
+    /// `[T]` log-probability under the sampler; 0 where the mask is 0.
     pub sampler_logprobs: Vec<f32>,
-    /// Whether the completion ended because it was as long as allowed; false for `sft`.
+    /// Whether the completion reached its length limit; false for `sft`.
     pub truncated: bool,
 }
 
-/// A batch that cannot be packed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PackError {
-    /// A size that must be at least 1.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// Each minibatch needs a group.
     #[error(
-        "step {step} has {groups} groups for {minibatches} minibatches: lower training.minibatches or raise the batch size"
+        "step {step} has {groups} prompt groups for {minibatches} minibatches: \
+         lower training.minibatches or raise the batch size"
     )]
-    TooFewGroups {
-        /// The step.
-        step: u32,
-        /// Groups in the batch.
-        groups: usize,
-        /// Minibatches asked for.
-        minibatches: u32,
-    },
-    /// Samples of a group do not stand together.
-    #[error("sample {sample} of step {step} belongs to group {group}, which ended before it")]
-    SplitGroup {
-        /// The step.
-        step: u32,
-        /// Index of the sample.
-        sample: usize,
-        /// Its group.
-        group: u32,
-    },
-    /// A sample's parts disagree, or it has no tokens.
+    TooFewGroups { step: u32, groups: usize, minibatches: u32 },
+    #[error("sample {sample} of step {step} is not adjacent to the other samples of group {group}")]
+    SplitGroup { step: u32, sample: usize, group: u32 },
     #[error(
-        "sample {sample} of step {step} has {tokens} tokens, {mask} mask entries and {logprobs} log-probabilities"
+        "sample {sample} of step {step} has {tokens} tokens, {mask} mask entries \
+         and {logprobs} log-probabilities"
     )]
-    Malformed {
-        /// The step.
-        step: u32,
-        /// Index of the sample.
-        sample: usize,
-        /// Token ids.
-        tokens: usize,
-        /// Mask entries.
-        mask: usize,
-        /// Log-probabilities.
-        logprobs: usize,
-    },
+    Malformed { step: u32, sample: usize, tokens: usize, mask: usize, logprobs: usize },
 }
 
-/// Packs a step's samples (in canonical order) for `world_size` ranks: entry `r` is rank `r`'s
-/// batch. Micro-batches have at most `max_tokens` tokens, but for a longer sequence, which goes
-/// alone.
+/// Packs a step's samples (in canonical order) for `world_size` ranks; entry `r` is rank `r`'s
+/// batch. Micro-batches have at most `max_tokens` tokens; a longer sequence is alone in its
+/// micro-batch.
 pub fn pack(
     step: u32,
     samples: &[TrainSample],
@@ -101,22 +73,22 @@ pub fn pack(
     check(step, samples)?;
     let parts = split(step, samples, minibatches)?;
     let lengths: Vec<u64> = samples.iter().map(|sample| sample.tokens.len() as u64).collect();
-    let plan = place::place(&lengths, &parts, world_size, u64::from(max_tokens));
-    let row = |(sample, place): (&TrainSample, &Place)| SampleRow {
+    let plan = assignment::assign(&lengths, &parts, world_size, u64::from(max_tokens));
+    let row = |(sample, assignment): (&TrainSample, &Assignment)| SampleRow {
         group: sample.group,
         reward: sample.reward,
         trainable_tokens: sample.loss_mask.iter().map(|&mask| u32::from(mask)).sum(),
-        rank: place.rank,
-        minibatch: place.minibatch,
+        rank: assignment.rank,
+        minibatch: assignment.minibatch,
         truncated: sample.truncated,
     };
-    let table: Vec<SampleRow> = samples.iter().zip(&plan.places).map(row).collect();
+    let table: Vec<SampleRow> = samples.iter().zip(&plan.assignments).map(row).collect();
     let header = |rank| BatchHeader {
         step,
         rank,
         world_size,
         micro_batch_minibatch: plan.micro_batch_minibatch.clone(),
-        sequences: sequences(samples, &plan.places, rank),
+        sequences: sequences(samples, &plan.assignments, rank),
         samples: table.clone(),
     };
     Ok((0..world_size).map(|rank| rank_batch(samples, header(rank))).collect())
@@ -133,7 +105,7 @@ fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {
     Ok(())
 }
 
-/// Minibatch `m` of `M` gets groups `m·G/M .. (m+1)·G/M`; as ranges of samples.
+/// Sample ranges of the minibatches; minibatch `m` of `M` has the groups `m·G/M .. (m+1)·G/M`.
 fn split(
     step: u32,
     samples: &[TrainSample],
@@ -161,12 +133,14 @@ fn split(
         .collect())
 }
 
-/// A rank's sequences by micro-batch, then in canonical order.
-fn sequences(samples: &[TrainSample], places: &[Place], rank: u32) -> Vec<Sequence> {
-    let own = places.iter().zip(samples).zip(0_u32..).filter(|((place, _), _)| place.rank == rank);
-    let sequence = |((place, sample), index): ((&Place, &TrainSample), u32)| Sequence {
+/// A rank's sequences, sorted by micro-batch and sample.
+fn sequences(samples: &[TrainSample], assignments: &[Assignment], rank: u32) -> Vec<Sequence> {
+    let own = (0_u32..)
+        .zip(assignments.iter().zip(samples))
+        .filter(|(_, (assignment, _))| assignment.rank == rank);
+    let sequence = |(index, (assignment, sample)): (u32, (&Assignment, &TrainSample))| Sequence {
         sample: index,
-        micro_batch: place.micro_batch,
+        micro_batch: assignment.micro_batch,
         tokens: sample.tokens.len() as u32,
     };
     let mut sequences: Vec<Sequence> = own.map(sequence).collect();

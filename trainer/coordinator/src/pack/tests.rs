@@ -1,11 +1,11 @@
-//! What `pack` promises, one sentence a test.
+//! Tests of batch packing.
 
 use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 
-use super::{PackError, TrainSample, pack};
+use crate::pack::{PackError, TrainSample, pack};
 
-/// A sample of `tokens` tokens, all of them `id`, trained on but for the first.
+/// A sample of `tokens` tokens `id`; the mask is 0 for the first token.
 fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
     let loss_mask: Vec<u8> = (0..tokens).map(|index| u8::from(index > 0)).collect();
     let sampler_logprobs = loss_mask.iter().map(|&mask| -f32::from(mask)).collect();
@@ -20,9 +20,9 @@ fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
 }
 
 #[test]
-fn a_small_step_is_packed_as_worked_out_by_hand() {
-    // Minibatch 0 is group 7 (lengths 3, 5), minibatch 1 is group 8 (lengths 2, 4, 2). Ranks by
-    // longest first: 0 gets 5, 1 gets 3; then 0 gets 4, 1 gets 2 and 2.
+fn a_small_step_matches_the_expected_batches() {
+    // Minibatch 0 is group 7 (lengths 3, 5), minibatch 1 is group 8 (lengths 2, 4, 2). Longest
+    // first, rank 0 gets 5 and rank 1 gets 3; then rank 0 gets 4 and rank 1 gets 2 and 2.
     let samples =
         [sample(7, 10, 3), sample(7, 11, 5), sample(8, 12, 2), sample(8, 13, 4), sample(8, 14, 2)];
     let row = |group, id: u32, tokens: u32, rank, minibatch| SampleRow {
@@ -70,33 +70,33 @@ fn a_small_step_is_packed_as_worked_out_by_hand() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_said() {
+fn unpackable_batches_are_errors() {
     let good = [sample(0, 1, 2), sample(1, 2, 2)];
-    let refusal = |samples: &[TrainSample], world, minibatches, tokens| {
+    let error = |samples: &[TrainSample], world, minibatches, tokens| {
         pack(3, samples, world, minibatches, tokens).unwrap_err().to_string()
     };
-    assert_eq!(refusal(&good, 0, 1, 1), "world size must be at least 1");
-    assert_eq!(refusal(&good, 1, 0, 1), "minibatches must be at least 1");
-    assert_eq!(refusal(&good, 1, 1, 0), "tokens per micro-batch must be at least 1");
-    let few =
-        "step 3 has 2 groups for 3 minibatches: lower training.minibatches or raise the batch size";
-    assert_eq!(refusal(&good, 1, 3, 1), few);
+    assert_eq!(error(&good, 0, 1, 1), "world size must be at least 1");
+    assert_eq!(error(&good, 1, 0, 1), "minibatches must be at least 1");
+    assert_eq!(error(&good, 1, 1, 0), "tokens per micro-batch must be at least 1");
+    let few = "step 3 has 2 prompt groups for 3 minibatches: \
+               lower training.minibatches or raise the batch size";
+    assert_eq!(error(&good, 1, 3, 1), few);
     assert_eq!(
         pack(3, &[], 1, 1, 1),
         Err(PackError::TooFewGroups { step: 3, groups: 0, minibatches: 1 })
     );
     let split = [sample(0, 1, 2), sample(1, 2, 2), sample(0, 3, 2)];
     assert_eq!(
-        refusal(&split, 1, 1, 1),
-        "sample 2 of step 3 belongs to group 0, which ended before it"
+        error(&split, 1, 1, 1),
+        "sample 2 of step 3 is not adjacent to the other samples of group 0"
     );
     let malformed = TrainSample { loss_mask: vec![0], ..sample(0, 1, 2) };
     assert_eq!(
-        refusal(&[malformed], 1, 1, 1),
+        error(&[malformed], 1, 1, 1),
         "sample 0 of step 3 has 2 tokens, 1 mask entries and 2 log-probabilities"
     );
     assert_eq!(
-        refusal(&[sample(0, 1, 0)], 1, 1, 1),
+        error(&[sample(0, 1, 0)], 1, 1, 1),
         "sample 0 of step 3 has 0 tokens, 0 mask entries and 0 log-probabilities"
     );
 }
@@ -115,7 +115,12 @@ fn steps() -> impl Strategy<Value = Vec<TrainSample>> {
 
 proptest! {
     #[test]
-    fn every_sample_is_in_one_place_within_the_limits(samples in steps(), world in 1_u32..5, minibatches in 1_u32..4, max_tokens in 1_u32..40) {
+    fn every_sample_is_packed_once_within_the_limits(
+        samples in steps(),
+        world in 1_u32..5,
+        minibatches in 1_u32..4,
+        max_tokens in 1_u32..40,
+    ) {
         let groups = samples.last().map_or(0, |sample| sample.group + 1);
         let minibatches = minibatches.min(groups);
         let batches = pack(1, &samples, world, minibatches, max_tokens).unwrap();
@@ -124,8 +129,12 @@ proptest! {
         let mut seen = vec![0; samples.len()];
         for (rank, batch) in (0_u32..).zip(&batches) {
             let header = &batch.header;
-            prop_assert_eq!((header.rank, &header.micro_batch_minibatch, &header.samples), (rank, &batches[0].header.micro_batch_minibatch, &batches[0].header.samples));
-            prop_assert_eq!(RankBatch::from_bytes(&batch.to_bytes().unwrap()).unwrap(), batch.clone());
+            let first = &batches[0].header;
+            prop_assert_eq!(header.rank, rank);
+            prop_assert_eq!(&header.micro_batch_minibatch, &first.micro_batch_minibatch);
+            prop_assert_eq!(&header.samples, &first.samples);
+            let decoded = RankBatch::from_bytes(&batch.to_bytes().unwrap()).unwrap();
+            prop_assert_eq!(&decoded, batch);
             let mut fill = vec![(0_u32, 0_u32); header.micro_batch_minibatch.len()];
             let mut at = 0;
             for sequence in &header.sequences {
@@ -133,25 +142,35 @@ proptest! {
                 seen[index] += 1;
                 prop_assert_eq!(&batch.tokens_T[at..end], &samples[index].tokens[..]);
                 prop_assert_eq!(&batch.loss_mask_T[at..end], &samples[index].loss_mask[..]);
-                prop_assert_eq!(&batch.sampler_logprobs_T[at..end], &samples[index].sampler_logprobs[..]);
+                prop_assert_eq!(
+                    &batch.sampler_logprobs_T[at..end],
+                    &samples[index].sampler_logprobs[..]
+                );
                 let row = &header.samples[index];
-                prop_assert_eq!((row.rank, row.minibatch), (rank, header.micro_batch_minibatch[sequence.micro_batch as usize]));
+                let minibatch = header.micro_batch_minibatch[sequence.micro_batch as usize];
+                prop_assert_eq!((row.rank, row.minibatch), (rank, minibatch));
                 let (tokens, count) = &mut fill[sequence.micro_batch as usize];
                 (*tokens, *count) = (*tokens + sequence.tokens, *count + 1);
                 at = end;
             }
-            prop_assert!(fill.iter().all(|&(tokens, count)| tokens <= max_tokens || count == 1), "{:?}", fill);
+            let fits = |&(tokens, count): &(u32, u32)| tokens <= max_tokens || count == 1;
+            prop_assert!(fill.iter().all(fits), "{:?}", fill);
         }
         prop_assert!(seen.iter().all(|&times| times == 1), "{:?}", seen);
     }
 
     #[test]
-    fn minibatches_are_whole_groups_in_order_of_nearly_equal_number(samples in steps(), minibatches in 1_u32..4) {
+    fn minibatches_have_whole_groups_in_order_and_nearly_equal_numbers(
+        samples in steps(),
+        minibatches in 1_u32..4,
+    ) {
         let groups = samples.last().map_or(0, |sample| sample.group + 1);
         let minibatches = minibatches.min(groups);
-        let table = pack(1, &samples, 2, minibatches, 16).unwrap().swap_remove(0).header.samples;
+        let table =
+            pack(1, &samples, 2, minibatches, 16).unwrap().swap_remove(0).header.samples;
         prop_assert!(table.is_sorted_by_key(|row| row.minibatch));
-        let mut of_group: Vec<(u32, u32)> = table.iter().map(|row| (row.group, row.minibatch)).collect();
+        let mut of_group: Vec<(u32, u32)> =
+            table.iter().map(|row| (row.group, row.minibatch)).collect();
         of_group.dedup();
         prop_assert_eq!(of_group.len(), groups as usize);
         for minibatch in 0..minibatches {
@@ -161,10 +180,14 @@ proptest! {
     }
 
     #[test]
-    fn no_rank_has_more_tokens_than_another_by_more_than_the_longest_sample(samples in steps(), world in 1_u32..5) {
+    fn token_counts_of_ranks_differ_by_at_most_the_longest_sample(
+        samples in steps(),
+        world in 1_u32..5,
+    ) {
         let batches = pack(1, &samples, world, 1, 16).unwrap();
         let tokens: Vec<usize> = batches.iter().map(|batch| batch.tokens_T.len()).collect();
         let longest = samples.iter().map(|sample| sample.tokens.len()).max().unwrap_or(0);
-        prop_assert!(tokens.iter().max().unwrap() - tokens.iter().min().unwrap() <= longest, "{:?}", tokens);
+        let difference = tokens.iter().max().unwrap() - tokens.iter().min().unwrap();
+        prop_assert!(difference <= longest, "{:?}", tokens);
     }
 }

@@ -1,70 +1,70 @@
-//! `reward.command`: a program of the user's own, in a few long-lived copies. One JSON line in, one
-//! out, one at a time.
+//! Command reward: long-lived processes that read one JSON line per completion and answer with one.
 //!
 //! ```text
-//!  score ─▶ idle copy, or a new one ─ request line ─▶ stdin
-//!                                    ◀─ answer line ── stdout
-//!           log, last words ◀────────────────────────── stderr
+//!  score ─▶ idle or new process ─ request line ─▶ stdin
+//!                               ◀─ response line ─ stdout
+//!           log, last line ◀────────────────────── stderr
 //! ```
 //!
-//! A copy that answers late, wrongly or not at all is killed: an answer is never taken for another
-//! question's.
+//! A process that times out or answers invalidly is killed, so that a late response is never read
+//! as the response to the next request.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt as _};
 use rljob_crds::reward::CommandReward;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::remote::{MAX_ANSWER, Request, TryError, excerpt, parse};
-use super::{Question, Reward};
+use crate::reward::external::{MAX_RESPONSE, Request, excerpt, parse, too_long};
+use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
-/// How long a program that closed its output may take to end, and its last words to arrive.
-const ENDING: Duration = Duration::from_secs(2);
-/// Longest line of standard error that is logged whole.
-const LOG_LINE: u64 = 4096;
+/// Maximum wait for the exit status and the standard error of a process that closed its output.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum length of a logged line of standard error in bytes.
+const MAX_LOG_LINE: u64 = 4096;
 
-/// A program.
 #[derive(Debug)]
-pub struct Command {
-    program: Vec<String>,
+pub struct CommandVerifier {
+    command: Vec<String>,
     timeout: Duration,
+    retries: u32,
     slots: Semaphore,
     idle: Mutex<Vec<Process>>,
     next_id: AtomicU64,
 }
 
-impl Command {
-    /// The program that the spec names; it is started when it is first needed.
+impl CommandVerifier {
+    /// Starts no process; `score` starts them on demand.
     pub fn new(spec: &CommandReward) -> Self {
         Self {
-            program: spec.command.clone(),
+            command: spec.command.clone(),
             timeout: Duration::from_secs(u64::from(spec.timeout_seconds)),
+            retries: spec.retries,
             slots: Semaphore::new(spec.processes as usize),
             idle: Mutex::default(),
             next_id: AtomicU64::new(0),
         }
     }
 
-    /// One try. Its time begins when a copy is free.
-    pub async fn score(&self, question: Question<'_>) -> Result<Reward, TryError> {
-        // The semaphore is never closed.
+    async fn request(&self, question: Question<'_>) -> Result<Score, VerifierError> {
+        // The semaphore is never closed. The timeout starts after the wait for a slot.
         let _slot = self.slots.acquire().await.ok();
         let idle = self.idle().pop();
         let mut process = match idle {
             Some(process) => process,
-            None => Process::start(&self.program)?,
+            None => Process::start(&self.command)?,
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let asked = tokio::time::timeout(self.timeout, process.ask(id, question)).await;
-        let reward = asked.unwrap_or(Err(TryError::Slow(self.timeout)))?;
+        let response = tokio::time::timeout(self.timeout, process.request(id, question)).await;
+        let score = response.unwrap_or(Err(VerifierError::Timeout(self.timeout)))?;
         self.idle().push(process);
-        Ok(reward)
+        Ok(score)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Process>> {
@@ -72,19 +72,34 @@ impl Command {
     }
 }
 
-/// A copy of the program. It is killed when it is dropped.
+impl Verifier for CommandVerifier {
+    fn description(&self) -> String {
+        format!("command {}", self.command.join(" "))
+    }
+
+    fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>> {
+        self.request(question).boxed()
+    }
+
+    fn retries(&self) -> u32 {
+        self.retries
+    }
+}
+
+/// A running process of the command; killed on drop.
 #[derive(Debug)]
 struct Process {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    last_words: Arc<Mutex<String>>,
+    last_stderr_line: Arc<Mutex<String>>,
     log: JoinHandle<()>,
 }
 
 impl Process {
-    fn start(command: &[String]) -> Result<Self, TryError> {
-        let missing = || TryError::Start(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    fn start(command: &[String]) -> Result<Self, VerifierError> {
+        let missing =
+            || VerifierError::Start(std::io::Error::from(std::io::ErrorKind::InvalidInput));
         let (program, arguments) = command.split_first().ok_or_else(missing)?;
         let mut child = tokio::process::Command::new(program)
             .args(arguments)
@@ -93,62 +108,60 @@ impl Process {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(TryError::Start)?;
+            .map_err(VerifierError::Start)?;
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (stdin, stdout, stderr) =
             (stdin.ok_or_else(missing)?, stdout.ok_or_else(missing)?, stderr.ok_or_else(missing)?);
-        let last_words = Arc::default();
-        let log = tokio::spawn(log(program.clone(), stderr, Arc::clone(&last_words)));
-        Ok(Self { child, stdin, stdout: BufReader::new(stdout), last_words, log })
+        let last_stderr_line = Arc::default();
+        let log = tokio::spawn(log(program.clone(), stderr, Arc::clone(&last_stderr_line)));
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout), last_stderr_line, log })
     }
 
-    async fn ask(&mut self, id: u64, question: Question<'_>) -> Result<Reward, TryError> {
+    async fn request(&mut self, id: u64, question: Question<'_>) -> Result<Score, VerifierError> {
         let mut line = serde_json::to_vec(&Request::new(Some(id), question))
-            .map_err(|error| TryError::Pipe(error.into()))?;
+            .map_err(|error| VerifierError::Pipe(error.into()))?;
         line.push(b'\n');
-        let sent = async {
+        let send = async {
             self.stdin.write_all(&line).await?;
             self.stdin.flush().await
         };
-        // What a program that ended could not read is less telling than how it ended.
-        let sent = sent.await;
-        let mut answer = Vec::new();
-        let mut limited = (&mut self.stdout).take(MAX_ANSWER as u64 + 1);
-        let read = limited.read_until(b'\n', &mut answer).await.map_err(TryError::Pipe)?;
+        // An exit status says more than the write error that it causes, so read before returning.
+        let sent = send.await;
+        let mut response = Vec::new();
+        let mut limited = (&mut self.stdout).take(MAX_RESPONSE as u64 + 1);
+        let read = limited.read_until(b'\n', &mut response).await.map_err(VerifierError::Pipe)?;
         if read == 0 {
-            return Err(self.ended().await);
+            return Err(self.exit_error().await);
         }
-        sent.map_err(TryError::Pipe)?;
-        if read > MAX_ANSWER {
-            return Err(TryError::nonsense(&answer, &format!("longer than {MAX_ANSWER} bytes")));
+        sent.map_err(VerifierError::Pipe)?;
+        if read > MAX_RESPONSE {
+            return Err(too_long(&response));
         }
-        parse(&answer, Some(id))
+        parse(&response, Some(id))
     }
 
-    async fn ended(&mut self) -> TryError {
-        let status = match tokio::time::timeout(ENDING, self.child.wait()).await {
+    async fn exit_error(&mut self) -> VerifierError {
+        let status = match tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await {
             Ok(Ok(status)) => status.to_string(),
-            Ok(Err(error)) => return TryError::Pipe(error),
-            Err(_) => "its standard output closed".to_owned(),
+            Ok(Err(error)) => return VerifierError::Pipe(error),
+            Err(_) => "closed standard output".to_owned(),
         };
-        let _ = tokio::time::timeout(ENDING, &mut self.log).await;
-        TryError::Exited {
-            status,
-            stderr: self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
+        let _ = tokio::time::timeout(EXIT_TIMEOUT, &mut self.log).await;
+        let stderr = self.last_stderr_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        VerifierError::Exited { status, stderr }
     }
 }
 
 /// Logs standard error and keeps its last line.
-async fn log(program: String, stderr: ChildStderr, last_words: Arc<Mutex<String>>) {
+async fn log(program: String, stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
-    while matches!((&mut stderr).take(LOG_LINE).read_until(b'\n', &mut line).await, Ok(1..)) {
+    while matches!((&mut stderr).take(MAX_LOG_LINE).read_until(b'\n', &mut line).await, Ok(1..)) {
         let text = excerpt(&line);
         if !text.is_empty() {
             tracing::info!(program, "{text}");
-            *last_words.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            *last_line.lock().unwrap_or_else(PoisonError::into_inner) = text;
         }
         line.clear();
     }

@@ -1,206 +1,238 @@
-//! How a completion is scored: by a pure verifier here ([`math`], exact match), or by one of the
-//! user's own ([`http`], [`command`]).
+//! Rewards: the weighted sum of the spec's verifiers for one completion.
 //!
 //! ```text
-//!  Question ─▶ Verifier ─┬─ math, exactMatch ───────────────────────────┬─▶ Reward
-//!                        └─ http, command ─ try, wait, try again … ─────┴─▶ Rejected: the sample is left out, never scored 0
+//!  Question ─▶ Rewards ─┬─ verifier 1 ─ Score ─┐
+//!                       └─ verifier n ─ Score ─┴─▶ Reward { Σ weight · value, components }
+//!                           │ failed: retried with backoff
+//!                           └─ retries exhausted ─▶ Rejected: the sample is dropped, not scored 0
 //! ```
 //!
-//! It must not know tokens, groups or steps. When many completions in a row are rejected it is the
-//! verifier that is broken: [`RewardError::Down`].
+//! A verifier that fails for many completions in a row ends the run ([`RewardError::Unavailable`]).
+//! Must not depend on tokens, prompt groups or steps.
 
-mod answers;
 mod command;
+mod exact_match;
+mod external;
 mod http;
 mod math;
-mod remote;
+mod regex_match;
+mod verifier;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use rljob_crds::reward::{AnswerPlace, RewardSpec};
+use rljob_crds::reward::RewardSpec;
 
-use command::Command;
-use http::Http;
-pub use remote::TryError;
+pub use verifier::{Question, VerifierError};
 
-/// So many completions rejected in a row, and the verifier is taken for broken.
-const DOWN: u32 = 16;
+use command::CommandVerifier;
+use exact_match::ExactMatchVerifier;
+use http::HttpVerifier;
+use math::MathVerifier;
+use regex_match::RegexVerifier;
+use verifier::{Score, Verifier};
 
-/// What a verifier is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question<'a> {
-    /// The prompt before any chat template.
-    pub prompt: &'a str,
-    /// The completion, special tokens aside.
-    pub completion: &'a str,
-    /// The reference answer, if the data has one.
-    pub answer: Option<&'a str>,
-}
+/// Consecutive rejected completions after which a verifier counts as unavailable.
+const MAX_REJECTED: u32 = 16;
+/// Maximum wait between two calls for the same completion.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Maximum length of an answer in errors, in characters.
+const ANSWER_EXCERPT: usize = 80;
 
-/// A score.
+/// The reward of a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reward {
-    /// From 0 to 1 by `math` and `exactMatch`; any finite number by others.
+    /// Σ weight · value over the verifiers.
     pub value: f64,
-    /// What it is made of, by name.
+    /// Unweighted value by reward name; components that a verifier reports as `name/component`.
     pub components: BTreeMap<String, f64>,
+    /// Final answer that an external verifier reported, for majority votes.
+    pub answer: Option<String>,
 }
 
-/// Scores completions as the spec says.
+/// The spec's verifiers with their weights.
 #[derive(Debug)]
-pub struct Verifier {
-    kind: Kind,
-    /// `reward.http http://…`, for errors.
+pub struct Rewards {
+    verifiers: Vec<WeightedVerifier>,
+}
+
+#[derive(Debug)]
+struct WeightedVerifier {
     name: String,
-    retries: u32,
+    weight: f64,
+    verifier: Box<dyn Verifier>,
     rejected_in_a_row: AtomicU32,
 }
 
-#[derive(Debug)]
-enum Kind {
-    Math(Vec<AnswerPlace>),
-    ExactMatch,
-    Http(Http),
-    Command(Command),
-}
-
-/// A reference answer that no completion could match.
+/// A reference answer that no completion can match.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "the answer `{excerpt}` is no number, tuple, interval or set, which reward.math compares with"
-)]
+#[error("reward {reward} does not support the answer `{excerpt}`: {reason}")]
 pub struct UnusableAnswer {
-    /// Its end, in at most 80 characters.
+    pub reward: String,
+    /// The last characters of the answer.
     pub excerpt: String,
+    pub reason: &'static str,
 }
 
 /// A completion without a reward.
 #[derive(Debug, thiserror::Error)]
 pub enum RewardError {
-    /// Every try failed: this sample is to be left out.
-    #[error("{verifier} failed {tries} times for one completion; the last time")]
-    Rejected {
-        /// Which verifier.
-        verifier: String,
-        /// Tries.
-        tries: u32,
-        /// The last one.
-        source: TryError,
-    },
-    /// So did many before it: the run cannot go on.
+    /// All tries failed; the sample must be dropped.
+    #[error("reward {reward} failed {tries} times for a completion; last error")]
+    Rejected { reward: String, tries: u32, source: VerifierError },
+    /// All tries failed for this and many preceding completions; the run must end.
     #[error(
-        "{verifier} scored none of the last {rejected} completions: mend it and resume; the last error"
+        "reward {reward} failed for {rejected} completions in a row: \
+         fix the verifier and resume the job; last error"
     )]
-    Down {
-        /// Which verifier.
-        verifier: String,
-        /// Completions rejected in a row.
-        rejected: u32,
-        /// The last error.
-        source: TryError,
-    },
-    /// The HTTP client cannot be made.
-    #[error("failed to make an HTTP client for reward.http")]
-    Client(#[from] reqwest::Error),
+    Unavailable { reward: String, rejected: u32, source: VerifierError },
+    #[error("failed to create the verifier of reward {reward}")]
+    Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-impl Verifier {
-    /// A verifier for the spec, of which exactly one field is set.
-    pub fn new(spec: &RewardSpec) -> Result<Self, RewardError> {
-        let (kind, name, retries) = if let Some(http) = &spec.http {
-            (
-                Kind::Http(Http::new(http)?),
-                format!("reward.http {}", without_secrets(&http.url)),
-                http.retries,
-            )
-        } else if let Some(command) = &spec.command {
-            (
-                Kind::Command(Command::new(command)),
-                format!("reward.command {}", command.command.join(" ")),
-                command.retries,
-            )
-        } else if let Some(math) = &spec.math {
-            (Kind::Math(math.extract.clone()), "reward.math".to_owned(), 0)
-        } else {
-            (Kind::ExactMatch, "reward.exactMatch".to_owned(), 0)
+/// Name of the kind that is set.
+pub fn kind(spec: &RewardSpec) -> &'static str {
+    match spec {
+        RewardSpec { math: Some(_), .. } => "math",
+        RewardSpec { regex: Some(_), .. } => "regex",
+        RewardSpec { http: Some(_), .. } => "http",
+        RewardSpec { command: Some(_), .. } => "command",
+        _ => "exactMatch",
+    }
+}
+
+/// Creates the verifier of a spec, which has exactly one kind set.
+fn verifier(
+    spec: &RewardSpec,
+) -> Result<Box<dyn Verifier>, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(match spec {
+        RewardSpec { math: Some(math), .. } => Box::new(MathVerifier::new(math)),
+        RewardSpec { regex: Some(regex), .. } => Box::new(RegexVerifier::new(regex)?),
+        RewardSpec { http: Some(http), .. } => Box::new(HttpVerifier::new(http)?),
+        RewardSpec { command: Some(command), .. } => Box::new(CommandVerifier::new(command)),
+        _ => Box::new(ExactMatchVerifier),
+    })
+}
+
+impl Rewards {
+    /// Creates verifiers from (name, weight, spec).
+    pub fn new<'a>(
+        specs: impl IntoIterator<Item = (&'a str, f64, &'a RewardSpec)>,
+    ) -> Result<Self, RewardError> {
+        let create = |(name, weight, spec): (&str, f64, &RewardSpec)| {
+            let create_error = |source| RewardError::Create { reward: name.to_owned(), source };
+            Ok(WeightedVerifier {
+                name: name.to_owned(),
+                weight,
+                verifier: verifier(spec).map_err(create_error)?,
+                rejected_in_a_row: AtomicU32::new(0),
+            })
         };
-        Ok(Self { kind, name, retries, rejected_in_a_row: AtomicU32::new(0) })
+        Ok(Self { verifiers: specs.into_iter().map(create).collect::<Result<_, _>>()? })
     }
 
-    /// Scores a completion. A verifier that fails is tried again; then the sample is
-    /// [`RewardError::Rejected`].
+    /// Scores a completion with all verifiers concurrently.
     pub async fn score(&self, question: Question<'_>) -> Result<Reward, RewardError> {
+        let scores = self.verifiers.iter().map(|verifier| verifier.score(question));
+        // Wait for all: dropping the call of a command would kill its process.
+        let mut scores = futures::future::join_all(scores).await;
+        let unavailable =
+            |score: &Result<_, _>| matches!(score, Err(RewardError::Unavailable { .. }));
+        if let Some(index) = scores.iter().position(unavailable) {
+            scores.swap(0, index);
+        }
+        let scores = scores.into_iter().collect::<Result<Vec<Score>, _>>()?;
+        Ok(self.weighted_sum(scores))
+    }
+
+    fn weighted_sum(&self, scores: Vec<Score>) -> Reward {
+        let mut reward = Reward { value: 0.0, components: BTreeMap::new(), answer: None };
+        for (WeightedVerifier { name, weight, .. }, score) in self.verifiers.iter().zip(scores) {
+            reward.value += weight * score.value;
+            reward.components.insert(name.clone(), score.value);
+            for (component, value) in score.components {
+                reward.components.insert(format!("{name}/{component}"), value);
+            }
+            reward.answer = reward.answer.or(score.answer);
+        }
+        reward
+    }
+
+    /// Whether at least one verifier needs reference answers.
+    pub fn needs_answers(&self) -> bool {
+        self.verifiers.iter().any(|entry| entry.verifier.needs_answers())
+    }
+
+    /// Checks that a completion can match the reference answer.
+    pub fn check_answer(&self, answer: &str) -> Result<(), UnusableAnswer> {
+        self.verifiers.iter().try_for_each(|entry| {
+            entry.verifier.check_answer(answer).map_err(|reason| UnusableAnswer {
+                reward: entry.name.clone(),
+                excerpt: last_characters(answer, ANSWER_EXCERPT),
+                reason,
+            })
+        })
+    }
+
+    /// For each completion the index of the first completion with an equal answer, or `None` if the
+    /// completion has no answer. The first verifier that extracts answers decides. Without one, the
+    /// answers that external verifiers reported (`Reward::answer`) are compared as text; `None` if
+    /// there are no reported answers.
+    pub fn answer_classes(
+        &self,
+        completions: &[&str],
+        reported: &[Option<&str>],
+    ) -> Option<Vec<Option<usize>>> {
+        let extracted =
+            self.verifiers.iter().find_map(|entry| entry.verifier.answer_classes(completions));
+        let class = |answer: &Option<&str>| {
+            answer.and_then(|_| reported.iter().position(|other| other == answer))
+        };
+        extracted.or_else(|| {
+            let any = reported.iter().any(Option::is_some);
+            any.then(|| reported.iter().map(class).collect())
+        })
+    }
+}
+
+impl WeightedVerifier {
+    /// Calls the verifier until it succeeds or its retries are exhausted.
+    async fn score(&self, question: Question<'_>) -> Result<Score, RewardError> {
         let mut tries = 0;
         let source = loop {
             tries += 1;
-            let error = match self.attempt(question).await {
-                Ok(reward) => {
+            let error = match self.verifier.score(question).await {
+                Ok(score) => {
                     self.rejected_in_a_row.store(0, Ordering::Relaxed);
-                    return Ok(reward);
+                    return Ok(score);
                 }
                 Err(error) => error,
             };
-            tracing::warn!(verifier = self.name, tries, error = %crate::error_line(&error), "a completion was not scored");
-            if tries > self.retries {
+            let cause = crate::error_line(&error);
+            tracing::warn!(reward = self.name, tries, cause, "verifier failed for a completion");
+            if tries > self.verifier.retries() {
                 break error;
             }
-            tokio::time::sleep(remote::wait(tries)).await;
+            tokio::time::sleep(backoff(tries)).await;
         };
-        let verifier = self.name.clone();
+        let reward = format!("{} ({})", self.name, self.verifier.description());
         let rejected = self.rejected_in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
-        if rejected >= DOWN {
-            return Err(RewardError::Down { verifier, rejected, source });
+        if rejected >= MAX_REJECTED {
+            return Err(RewardError::Unavailable { reward, rejected, source });
         }
-        Err(RewardError::Rejected { verifier, tries, source })
-    }
-
-    async fn attempt(&self, question: Question<'_>) -> Result<Reward, TryError> {
-        let (name, correct) = match &self.kind {
-            Kind::Http(http) => return http.score(question).await,
-            Kind::Command(command) => return command.score(question).await,
-            Kind::Math(places) => (
-                "math",
-                question
-                    .answer
-                    .is_some_and(|answer| math::correct(question.completion, answer, places)),
-            ),
-            Kind::ExactMatch => (
-                "exactMatch",
-                question.answer.is_some_and(|answer| question.completion.trim() == answer.trim()),
-            ),
-        };
-        let value = f64::from(u8::from(correct));
-        Ok(Reward { value, components: BTreeMap::from([(name.to_owned(), value)]) })
-    }
-
-    /// Whether nothing can be scored without a reference answer.
-    pub fn needs_answers(&self) -> bool {
-        matches!(self.kind, Kind::Math(_) | Kind::ExactMatch)
-    }
-
-    /// Checks that some completion could match the answer.
-    pub fn check_answer(&self, answer: &str) -> Result<(), UnusableAnswer> {
-        let usable = !matches!(self.kind, Kind::Math(_)) || math::is_usable(answer);
-        if usable { Ok(()) } else { Err(UnusableAnswer { excerpt: end_of(answer, 80) }) }
+        Err(RewardError::Rejected { reward, tries, source })
     }
 }
 
-/// An address without the user and password, and the query, that it may hold.
-fn without_secrets(url: &str) -> String {
-    let Ok(mut url) = reqwest::Url::parse(url) else {
-        return "with an address that is none".to_owned();
-    };
-    // Both fail only on addresses that have no host, which have none of these either.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url.set_query(None);
-    url.to_string()
+/// Wait after the given number of tries: 1, 2, 4, … 30 seconds.
+fn backoff(tries: u32) -> Duration {
+    Duration::from_secs(1 << (tries.clamp(1, 6) - 1)).min(MAX_BACKOFF)
 }
 
-fn end_of(text: &str, characters: usize) -> String {
+fn last_characters(text: &str, count: usize) -> String {
     let start =
-        text.char_indices().rev().nth(characters.saturating_sub(1)).map_or(0, |(start, _)| start);
+        text.char_indices().rev().nth(count.saturating_sub(1)).map_or(0, |(start, _)| start);
     text[start..].to_owned()
 }
 

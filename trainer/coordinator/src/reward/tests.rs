@@ -1,7 +1,5 @@
-//! What `reward` promises, one sentence a test. HTTP verifiers are real servers here and commands
-//! real programs.
+//! Tests of rewards with real HTTP servers and real processes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,53 +7,138 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
-use rljob_crds::reward::{CommandReward, ExactMatchReward, HttpReward, MathReward, RewardSpec};
+use rljob_crds::reward::RewardSpec;
+use serde_json::{Value, json};
 
-use super::{Question, Reward, RewardError, UnusableAnswer, Verifier};
+use crate::reward::{Question, Reward, RewardError, Rewards, UnusableAnswer};
 
 const QUESTION: Question<'static> =
     Question { prompt: "1 + 1?", completion: "2", answer: Some("two") };
 
-fn verifier(spec: &RewardSpec) -> Verifier {
-    Verifier::new(spec).unwrap()
+/// Rewards of (name, weight, kind with settings).
+fn rewards(specs: &[(&str, f64, Value)]) -> Rewards {
+    let specs: Vec<(&str, f64, RewardSpec)> = specs
+        .iter()
+        .map(|(name, weight, spec)| (*name, *weight, serde_json::from_value(spec.clone()).unwrap()))
+        .collect();
+    Rewards::new(specs.iter().map(|(name, weight, spec)| (*name, *weight, spec))).unwrap()
 }
 
-fn math() -> Verifier {
-    verifier(&RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() })
+fn math() -> Rewards {
+    rewards(&[("correct", 1.0, json!({"math": {}}))])
 }
 
-fn exact_match() -> Verifier {
-    verifier(&RewardSpec { exact_match: Some(ExactMatchReward {}), ..RewardSpec::default() })
+fn exact_match() -> Rewards {
+    rewards(&[("same", 1.0, json!({"exactMatch": {}}))])
 }
 
-fn http(url: &str, timeout_seconds: u32, retries: u32) -> Verifier {
-    let http = HttpReward { url: url.to_owned(), timeout_seconds, retries, concurrency: 2 };
-    verifier(&RewardSpec { http: Some(http), ..RewardSpec::default() })
+fn http_spec(url: &str, timeout_seconds: u32, retries: u32) -> Value {
+    json!({"http": {
+        "url": url, "timeoutSeconds": timeout_seconds, "retries": retries, "concurrency": 2,
+    }})
 }
 
-fn command(command: &[&str], timeout_seconds: u32, retries: u32) -> Verifier {
-    let command = CommandReward {
-        command: command.iter().map(|&part| part.to_owned()).collect(),
-        timeout_seconds,
-        retries,
-        processes: 1,
-    };
-    verifier(&RewardSpec { command: Some(command), ..RewardSpec::default() })
+fn http(url: &str, timeout_seconds: u32, retries: u32) -> Rewards {
+    rewards(&[("judge", 1.0, http_spec(url, timeout_seconds, retries))])
 }
 
-fn reward(name: &str, value: f64) -> Reward {
-    Reward { value, components: BTreeMap::from([(name.to_owned(), value)]) }
+fn command(command: &[&str], timeout_seconds: u32, retries: u32) -> Rewards {
+    let spec = json!({"command": {
+        "command": command, "timeoutSeconds": timeout_seconds, "retries": retries,
+    }});
+    rewards(&[("check", 1.0, spec)])
 }
 
-async fn score(verifier: &Verifier, completion: &str, answer: &str) -> Reward {
-    verifier.score(Question { prompt: "", completion, answer: Some(answer) }).await.unwrap()
+fn reward(value: f64, components: &[(&str, f64)]) -> Reward {
+    let components = components.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    Reward { value, components, answer: None }
 }
 
-async fn refusal(verifier: &Verifier) -> String {
-    crate::error_line(&verifier.score(QUESTION).await.unwrap_err())
+async fn score(rewards: &Rewards, completion: &str, answer: &str) -> f64 {
+    let question = Question { prompt: "", completion, answer: Some(answer) };
+    rewards.score(question).await.unwrap().value
 }
 
-/// A server that answers request n with what `answer` says of n; its address.
+async fn error(rewards: &Rewards) -> String {
+    crate::error_line(&rewards.score(QUESTION).await.unwrap_err())
+}
+
+#[tokio::test]
+async fn the_reward_is_the_weighted_sum_and_records_every_component() {
+    let url = serve(|_, _| {
+        let body = r#"{"reward": 3, "components": {"style": 2}, "answer": "two"}"#;
+        (StatusCode::OK, body.to_owned())
+    })
+    .await;
+    let rewards = rewards(&[
+        ("correct", 1.0, json!({"exactMatch": {}})),
+        ("format", 0.25, json!({"regex": {"pattern": "^t"}})),
+        ("judge", -0.5, http_spec(&url, 5, 0)),
+    ]);
+    let components = [("correct", 1.0), ("format", 1.0), ("judge", 3.0), ("judge/style", 2.0)];
+    let expected = Reward { answer: Some("two".to_owned()), ..reward(-0.25, &components) };
+    let question = Question { completion: "two", ..QUESTION };
+    assert_eq!(rewards.score(question).await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_failed_verifier_rejects_the_sample_whatever_the_others_score() {
+    let url = serve(|_, _| (StatusCode::BAD_GATEWAY, String::new())).await;
+    let rewards = rewards(&[
+        ("format", 1.0, json!({"regex": {"pattern": "2"}})),
+        ("judge", 0.0, http_spec(&url, 5, 0)),
+    ]);
+    let error = rewards.score(QUESTION).await.unwrap_err();
+    assert!(matches!(error, RewardError::Rejected { tries: 1, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn regex_scores_a_match_anywhere_in_the_completion() {
+    let spec = |pattern: &str| rewards(&[("format", 1.0, json!({"regex": {"pattern": pattern}}))]);
+    for (pattern, value) in [("####", 1.0), ("^####", 0.0), (r"(?s)^So.*\d$", 1.0)] {
+        assert_eq!(score(&spec(pattern), "So\n#### 7", "").await, value, "{pattern}");
+    }
+    assert!(!spec("x").needs_answers());
+    let invalid: RewardSpec = serde_json::from_value(json!({"regex": {"pattern": "("}})).unwrap();
+    let error = Rewards::new([("format", 1.0, &invalid)]).unwrap_err();
+    let message = crate::error_line(&error);
+    let expected = "failed to create the verifier of reward format: regex parse error";
+    assert!(message.starts_with(expected), "{message}");
+}
+
+#[test]
+fn answer_classes_come_from_the_first_verifier_that_extracts_answers() {
+    let completions = ["#### 1/2", "so \\boxed{0.5}", "nothing", "#### 3", "#### 1/2"];
+    assert_eq!(
+        math().answer_classes(&completions, &[None; 5]),
+        Some(vec![Some(0), Some(0), None, Some(3), Some(0)])
+    );
+    assert_eq!(
+        exact_match().answer_classes(&["5", " 5\n", "6"], &[None; 3]),
+        Some(vec![Some(0), Some(0), Some(2)])
+    );
+    let mixed = rewards(&[
+        ("format", 0.1, json!({"regex": {"pattern": "x"}})),
+        ("same", 1.0, json!({"exactMatch": {}})),
+    ]);
+    assert_eq!(
+        mixed.answer_classes(&["5", "5"], &[Some("a"), Some("b")]),
+        Some(vec![Some(0), Some(0)])
+    );
+}
+
+#[test]
+fn answer_classes_of_external_verifiers_need_reported_answers() {
+    let http = http("http://localhost:1", 5, 0);
+    assert_eq!(http.answer_classes(&["5", "6"], &[None, None]), None);
+    let reported = [Some("b"), None, Some("a"), Some("b")];
+    assert_eq!(
+        http.answer_classes(&["1", "2", "3", "4"], &reported),
+        Some(vec![Some(0), None, Some(2), Some(0)])
+    );
+}
+
+/// Starts a server that answers request n with `answer(n, body)`; returns its URL.
 async fn serve<F>(answer: F) -> String
 where
     F: Fn(u32, String) -> (StatusCode, String) + Clone + Send + Sync + 'static,
@@ -73,79 +156,86 @@ where
 }
 
 #[tokio::test]
-async fn math_compares_the_final_answers_by_value() {
+async fn math_compares_final_answers_by_value() {
     let answer = "Natalia sold 48/2 = 24 clips in May.\nAltogether 72.\n#### 72";
-    assert_eq!(score(&math(), "48 + 24 = 72.00", answer).await, reward("math", 1.0));
-    assert_eq!(score(&math(), r"\boxed{144/2}", answer).await, reward("math", 1.0));
-    assert_eq!(score(&math(), "72 in all, so 73", answer).await, reward("math", 0.0));
-    assert_eq!(score(&math(), "", answer).await, reward("math", 0.0));
-    assert_eq!(score(&math(), "none", "none").await, reward("math", 0.0));
+    for (completion, value) in
+        [("48 + 24 = 72.00", 1.0), (r"\boxed{144/2}", 1.0), ("72 in all, so 73", 0.0), ("", 0.0)]
+    {
+        assert_eq!(score(&math(), completion, answer).await, value, "{completion}");
+    }
+    let question = Question { prompt: "", completion: "none", answer: Some("none") };
+    assert_eq!(math().score(question).await.unwrap(), reward(0.0, &[("correct", 0.0)]));
 }
 
 #[tokio::test]
-async fn exact_match_ignores_only_the_white_space_around() {
+async fn exact_match_ignores_surrounding_white_space_only() {
     for (completion, value) in [(" a b\n", 1.0), ("a  b", 0.0), ("A b", 0.0)] {
-        assert_eq!(score(&exact_match(), completion, "a b").await, reward("exactMatch", value));
+        assert_eq!(score(&exact_match(), completion, "a b").await, value, "{completion}");
     }
 }
 
 #[test]
-fn an_answer_that_nothing_could_match_is_refused_with_its_end() {
+fn an_unusable_reference_answer_is_an_error_with_its_end() {
     let long = format!("{} the end", "é".repeat(100));
     let excerpt = format!("{} the end", "é".repeat(72));
-    assert_eq!(math().check_answer(&long), Err(UnusableAnswer { excerpt }));
-    let message =
-        "the answer `no` is no number, tuple, interval or set, which reward.math compares with";
+    let reason = "expected a number, tuple, interval or set";
+    let expected = UnusableAnswer { reward: "correct".to_owned(), excerpt, reason };
+    assert_eq!(math().check_answer(&long), Err(expected));
+    let message = "reward correct does not support the answer `no`: \
+                   expected a number, tuple, interval or set";
     assert_eq!(math().check_answer("no").unwrap_err().to_string(), message);
     assert_eq!(math().check_answer("#### 5"), Ok(()));
     assert_eq!(exact_match().check_answer("no"), Ok(()));
 }
 
 #[tokio::test]
-async fn a_server_gets_the_question_and_its_reward_is_taken() {
+async fn a_server_receives_the_question_and_returns_the_reward() {
     let url = serve(|_, body| {
         assert_eq!(body, r#"{"prompt":"1 + 1?","completion":"2","answer":"two"}"#);
         (StatusCode::OK, r#"{"reward": -0.5, "components": {"style": 2}}"#.to_owned())
     });
-    let expected = Reward { value: -0.5, components: BTreeMap::from([("style".to_owned(), 2.0)]) };
+    let expected = reward(-0.5, &[("judge", -0.5), ("judge/style", 2.0)]);
     assert_eq!(http(&url.await, 5, 0).score(QUESTION).await.unwrap(), expected);
 }
 
 #[tokio::test]
-async fn a_server_that_fails_is_asked_again() {
+async fn a_failed_request_is_retried() {
     let url = serve(|request, _| match request {
         0 => (StatusCode::SERVICE_UNAVAILABLE, "loading".to_owned()),
         _ => (StatusCode::OK, r#"{"reward": 1}"#.to_owned()),
     });
     assert_eq!(
         http(&url.await, 5, 1).score(QUESTION).await.unwrap(),
-        Reward { value: 1.0, components: BTreeMap::new() }
+        reward(1.0, &[("judge", 1.0)])
     );
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_slow_or_answers_nonsense_is_named() {
+async fn errors_of_servers_name_the_url_and_the_cause() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}/score");
-    let down = refusal(&http(&url, 5, 1)).await;
+    let down = error(&http(&url, 5, 1)).await;
     let expected = format!(
-        "reward.http {url} failed 2 times for one completion; the last time: it cannot be reached: "
+        "reward judge (http {url}) failed 2 times for a completion; last error: \
+         failed to reach the server: "
     );
     assert!(down.starts_with(&expected) && down.contains("onnection refused"), "{down}");
 
     let broken = serve(|_, _| (StatusCode::INTERNAL_SERVER_ERROR, "no\nmodel".to_owned())).await;
-    let failed =
-        |url: &str| format!("reward.http {url} failed 1 times for one completion; the last time");
+    let failed = |url: &str| {
+        format!("reward judge (http {url}) failed 1 times for a completion; last error")
+    };
     assert_eq!(
-        refusal(&http(&broken, 5, 0)).await,
-        format!("{}: it answered 500 Internal Server Error: no model", failed(&broken))
+        error(&http(&broken, 5, 0)).await,
+        format!("{}: the server returned 500 Internal Server Error: no model", failed(&broken))
     );
 
     for (answer, why) in [
         ("ok", "expected value at line 1 column 1"),
         (
             r#"{"score": 1}"#,
-            "unknown field `score`, expected one of `id`, `reward`, `components` at line 1 column 8",
+            "unknown field `score`, expected one of `id`, `reward`, `components`, `answer` \
+             at line 1 column 8",
         ),
         (r#"{"reward": "1"}"#, "invalid type: string \"1\", expected f64 at line 1 column 14"),
         (r#"{"reward": NaN}"#, "expected value at line 1 column 12"),
@@ -153,122 +243,129 @@ async fn a_server_that_is_down_slow_or_answers_nonsense_is_named() {
     ] {
         let url = serve(move |_, _| (StatusCode::OK, answer.to_owned())).await;
         let expected = format!(
-            "{}: it answered nonsense, `{answer}`, instead of {{\"reward\": number}}: {why}",
+            "{}: invalid response `{answer}`, expected {{\"reward\": number}}: {why}",
             failed(&url)
         );
-        assert_eq!(refusal(&http(&url, 5, 0)).await, expected);
+        assert_eq!(error(&http(&url, 5, 0)).await, expected);
     }
 
-    // It takes the connection and says nothing.
+    // The listener never reads.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/score", silent.local_addr().unwrap());
-    assert_eq!(
-        refusal(&http(&url, 1, 0)).await,
-        format!("{}: it did not answer within 1 s", failed(&url))
-    );
+    assert_eq!(error(&http(&url, 1, 0)).await, format!("{}: no response within 1 s", failed(&url)));
 }
 
 #[tokio::test]
-async fn what_is_secret_in_an_address_is_not_in_errors() {
+async fn errors_omit_credentials_and_query_of_the_url() {
     let url = serve(|_, _| (StatusCode::FORBIDDEN, String::new())).await;
     let secret = url.replace("http://", "http://me:hidden@") + "?key=hidden";
     let expected = format!(
-        "reward.http {url} failed 1 times for one completion; the last time: it answered 403 Forbidden: "
+        "reward judge (http {url}) failed 1 times for a completion; last error: \
+         the server returned 403 Forbidden: "
     );
-    assert_eq!(refusal(&http(&secret, 5, 0)).await, expected);
+    assert_eq!(error(&http(&secret, 5, 0)).await, expected);
 }
 
 #[tokio::test]
-async fn a_verifier_that_scores_nothing_any_more_is_taken_for_broken() {
+async fn a_verifier_is_unavailable_after_16_rejected_completions_in_a_row() {
     let url = serve(|request, _| match request {
         3 => (StatusCode::OK, r#"{"reward": 1}"#.to_owned()),
         _ => (StatusCode::BAD_GATEWAY, String::new()),
     })
     .await;
-    let verifier = http(&url, 5, 0);
+    let rewards = http(&url, 5, 0);
     let mut kinds = Vec::new();
     for _ in 0..20 {
-        kinds.push(match verifier.score(QUESTION).await {
+        kinds.push(match rewards.score(QUESTION).await {
             Ok(_) => 's',
             Err(RewardError::Rejected { .. }) => 'r',
-            Err(_) => 'D',
+            Err(_) => 'U',
         });
     }
-    assert_eq!(kinds.iter().collect::<String>(), "rrrsrrrrrrrrrrrrrrrD");
+    assert_eq!(kinds.iter().collect::<String>(), "rrrsrrrrrrrrrrrrrrrU");
     let expected = format!(
-        "reward.http {url} scored none of the last 17 completions: mend it and resume; the last error: it answered 502 Bad Gateway: "
+        "reward judge (http {url}) failed for 17 completions in a row: \
+         fix the verifier and resume the job; last error: the server returned 502 Bad Gateway: "
     );
-    assert_eq!(refusal(&verifier).await, expected);
+    assert_eq!(error(&rewards).await, expected);
 }
 
-/// Answers each line with its id and the number of lines before it as reward.
-const COUNTING: &str = r#"n=0; while read -r line; do id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/'); echo "{\"id\": $id, \"reward\": $n}"; n=$((n+1)); done"#;
+/// Answers each request with the number of preceding requests as reward.
+const COUNTING: &str = concat!(
+    r#"n=0; while read -r line; do id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/'); "#,
+    r#"echo "{\"id\": $id, \"reward\": $n}"; n=$((n+1)); done"#,
+);
 
 #[tokio::test]
-async fn a_command_is_started_once_and_asked_line_by_line() {
-    let verifier = command(&["sh", "-c", COUNTING], 10, 0);
+async fn one_process_serves_successive_requests() {
+    let rewards = command(&["sh", "-c", COUNTING], 10, 0);
     for expected in [0.0, 1.0, 2.0] {
         let question = Question { completion: "two\nlines", ..QUESTION };
         assert_eq!(
-            verifier.score(question).await.unwrap(),
-            Reward { value: expected, components: BTreeMap::new() }
+            rewards.score(question).await.unwrap(),
+            reward(expected, &[("check", expected)])
         );
     }
 }
 
 #[tokio::test]
-async fn questions_at_once_wait_for_the_one_copy() {
-    let verifier = command(&["sh", "-c", COUNTING], 10, 0);
+async fn concurrent_requests_wait_for_the_process() {
+    let rewards = command(&["sh", "-c", COUNTING], 10, 0);
     let scored =
-        futures::future::try_join_all((0..8).map(|_| verifier.score(QUESTION))).await.unwrap();
+        futures::future::try_join_all((0..8).map(|_| rewards.score(QUESTION))).await.unwrap();
     let mut values: Vec<f64> = scored.into_iter().map(|reward| reward.value).collect();
     values.sort_by(f64::total_cmp);
     assert_eq!(values, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
 }
 
 #[tokio::test]
-async fn a_command_that_ends_is_started_again() {
+async fn a_command_that_ends_is_restarted() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("started-before");
     let script = format!("[ -e {0} ] || {{ touch {0}; exit 3; }}; {COUNTING}", mark.display());
     assert_eq!(
         command(&["sh", "-c", &script], 10, 1).score(QUESTION).await.unwrap(),
-        Reward { value: 0.0, components: BTreeMap::new() }
+        reward(0.0, &[("check", 0.0)])
     );
 }
 
 #[tokio::test]
-async fn a_command_that_ends_hangs_or_answers_nonsense_is_named() {
+async fn errors_of_commands_name_the_command_and_the_cause() {
     let failed = |script: &str| {
-        format!("reward.command sh -c {script} failed 1 times for one completion; the last time")
+        format!("reward check (command sh -c {script}) failed 1 times for a completion; last error")
     };
     for (script, why) in [
         (
             "echo no such model >&2; exit 3",
-            "it ended with exit status: 3 and the last words `no such model`",
+            "the command ended with exit status: 3; last line of stderr: `no such model`",
         ),
-        ("exit 0", "it ended with exit status: 0"),
-        ("kill -9 $$", "it ended with signal: 9 (SIGKILL)"),
+        ("exit 0", "the command ended with exit status: 0"),
+        ("kill -9 $$", "the command ended with signal: 9 (SIGKILL)"),
         (
             "echo loading; cat",
-            "it answered nonsense, `loading`, instead of {\"reward\": number}: expected value at line 1 column 1",
+            "invalid response `loading`, expected {\"reward\": number}: \
+             expected value at line 1 column 1",
         ),
         (
             r#"echo '{"reward": 1}'; cat"#,
-            "it answered nonsense, `{\"reward\": 1}`, instead of {\"reward\": number}: expected id 0, found none",
+            "invalid response `{\"reward\": 1}`, expected {\"reward\": number}: \
+             expected id 0, found none",
         ),
         (
             r#"echo '{"id": 7, "reward": 1}'; cat"#,
-            "it answered nonsense, `{\"id\": 7, \"reward\": 1}`, instead of {\"reward\": number}: expected id 0, found 7",
+            "invalid response `{\"id\": 7, \"reward\": 1}`, expected {\"reward\": number}: \
+             expected id 0, found 7",
         ),
-        ("exec sleep 1000", "it did not answer within 1 s"),
+        ("exec sleep 1000", "no response within 1 s"),
     ] {
         assert_eq!(
-            refusal(&command(&["sh", "-c", script], 1, 0)).await,
+            error(&command(&["sh", "-c", script], 1, 0)).await,
             format!("{}: {why}", failed(script))
         );
     }
-    let missing = refusal(&command(&["/nowhere/verify", "--fast"], 1, 0)).await;
-    let expected = "reward.command /nowhere/verify --fast failed 1 times for one completion; the last time: it cannot be started: No such file or directory (os error 2)";
+    let missing = error(&command(&["/nowhere/verify", "--fast"], 1, 0)).await;
+    let expected = "reward check (command /nowhere/verify --fast) failed 1 times for a completion; \
+                    last error: failed to start the command: \
+                    No such file or directory (os error 2)";
     assert_eq!(missing, expected);
 }

@@ -164,7 +164,7 @@ impl<'s> Sampler<'s> {
         let mut completion = Completion::default();
         let mut result = self.attempt(first, weights, prompt, wanted, &mut completion).await;
         while let Err(error) = result {
-            if let EngineError::Refused { status: StatusCode::BAD_REQUEST, message, .. } = &error {
+            if let EngineError::Rejected { status: StatusCode::BAD_REQUEST, message, .. } = &error {
                 refusals += 1;
                 if refusals >= REFUSALS {
                     return Err(RefusedEverywhere(message.clone()));
@@ -249,13 +249,13 @@ impl<'s> Sampler<'s> {
         let now = self.clock.now();
         match error {
             EngineError::Aborted(_)
-            | EngineError::Refused { status: StatusCode::BAD_REQUEST, .. } => {}
-            EngineError::OtherWeights { found, .. } => {
+            | EngineError::Rejected { status: StatusCode::BAD_REQUEST, .. } => {}
+            EngineError::WrongWeights { found, .. } => {
                 self.fleet.update(engine, |slot| slot.answered(found.clone()));
             }
             EngineError::Unreachable { .. }
-            | EngineError::Refused { .. }
-            | EngineError::Garbage { .. } => {
+            | EngineError::Rejected { .. }
+            | EngineError::InvalidResponse { .. } => {
                 self.fleet.update(engine, |slot| slot.failed(now));
             }
         }

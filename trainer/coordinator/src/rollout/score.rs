@@ -31,7 +31,7 @@ pub async fn score(
     prompt: &Prompt,
     tokens: Vec<i64>,
 ) -> Result<Verdict, WorkError> {
-    let verifier = input.verifier.as_ref().ok_or(WorkError::NoReward)?;
+    let rewards = input.rewards.as_ref().ok_or(WorkError::NoReward)?;
     let decoding = Arc::clone(input);
     let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens))
         .await
@@ -39,7 +39,7 @@ pub async fn score(
     let text = decoded.map_err(InputError::from)?;
     let question =
         Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };
-    match verifier.score(question).await {
+    match rewards.score(question).await {
         Ok(reward) => Ok(Verdict::Scored(Scored { text, reward })),
         Err(rejected @ RewardError::Rejected { .. }) => Ok(Verdict::Rejected(rejected)),
         Err(down) => Err(WorkError::Verifier(down)),

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{WeightSync, begin, book, verify_and_continue};
-use crate::engines::{EngineError, may_control};
+use crate::engines::{EngineError, check_epoch};
 
 /// Cooling engines become usable by time alone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -59,9 +59,9 @@ async fn update(
     folder: &Path,
 ) -> Result<(), EngineError> {
     let client = &sync.fleet.client;
-    may_control(&sync.fence).await?;
+    check_epoch(&sync.fence).await?;
     client.pause(url).await?;
-    may_control(&sync.fence).await?;
+    check_epoch(&sync.fence).await?;
     let body = UpdateWeightsFromDisk {
         model_path: folder.display().to_string(),
         weight_version: version.to_string(),

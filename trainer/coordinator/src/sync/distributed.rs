@@ -12,7 +12,7 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use super::{WeightSync, begin, book, verify_and_continue};
-use crate::engines::{EngineError, may_control};
+use crate::engines::{EngineError, check_epoch};
 
 /// The transport of a learner on CPUs.
 const BACKEND: &str = "gloo";
@@ -65,9 +65,9 @@ async fn update(
     transfer: &Transfer,
 ) -> Result<(), EngineError> {
     let client = &sync.fleet.client;
-    may_control(&sync.fence).await?;
+    check_epoch(&sync.fence).await?;
     client.pause(url).await?;
-    may_control(&sync.fence).await?;
+    check_epoch(&sync.fence).await?;
     let group = InitWeightsUpdateGroup {
         master_address: sender.address.clone(),
         master_port: sender.port,
@@ -77,7 +77,7 @@ async fn update(
         backend: BACKEND.to_owned(),
     };
     client.init_group(url, &group).await?;
-    may_control(&sync.fence).await?;
+    check_epoch(&sync.fence).await?;
     let body = UpdateWeightsFromDistributed {
         names: sender.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
         dtypes: sender.tensors.iter().map(|tensor| tensor.dtype.clone()).collect(),

@@ -15,7 +15,7 @@ use rljob_protocol::version::Version;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::engines::{EngineError, Fleet, may_control};
+use crate::engines::{EngineError, Fleet, check_epoch};
 use crate::persistence::fence::Fence;
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
@@ -75,9 +75,9 @@ async fn verify_and_continue(
     let client = &sync.fleet.client;
     let found = client.model_info(url).await?.weight_version;
     if found != version.to_string() {
-        return Err(EngineError::OtherWeights { found, expected: version.to_string() });
+        return Err(EngineError::WrongWeights { found, expected: version.to_string() });
     }
-    may_control(&sync.fence).await?;
+    check_epoch(&sync.fence).await?;
     client.resume(url).await
 }
 
@@ -85,11 +85,11 @@ async fn verify_and_continue(
 async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<(), EngineError>) {
     let now = sync.clock.now();
     let held = result.is_ok().then_some(version);
-    let hangs = result.as_ref().is_err_and(EngineError::hangs);
+    let hangs = result.as_ref().is_err_and(EngineError::is_hang);
     sync.fleet.update(engine, |slot| {
         slot.update_ends(held, now);
         if hangs {
-            slot.hangs(now);
+            slot.mark_hung(now);
         }
     });
     match result {

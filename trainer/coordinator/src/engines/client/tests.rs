@@ -1,4 +1,4 @@
-//! The client against a server of the test's own.
+//! Tests of the engine client with a local server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,11 @@ use axum::Router;
 use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 
-use super::{ANSWER, CONTROL, ConnectionError, EngineClient, EngineError, FORM, POLL, UPDATE};
+use crate::engines::client::{
+    CONTROL_TIMEOUT, EngineClient, EngineError, INIT_GROUP_TIMEOUT, MAX_RESPONSE, POLL_TIMEOUT,
+    UPDATE_TIMEOUT,
+};
+use crate::engines::connection::ConnectionError;
 use crate::tokens::Token;
 
 fn client(key: &str) -> EngineClient {
@@ -17,7 +21,7 @@ fn client(key: &str) -> EngineClient {
     EngineClient::new(token.clone(), token)
 }
 
-/// A server's URL, and how many connections it has accepted.
+/// Starts a server; returns its URL and its number of accepted connections.
 async fn serve(info: String) -> (String, Arc<AtomicU32>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -34,7 +38,7 @@ async fn serve(info: String) -> (String, Arc<AtomicU32>) {
 }
 
 #[tokio::test]
-async fn requests_one_after_another_share_a_connection_until_the_engine_is_no_more() {
+async fn successive_requests_share_a_connection_until_the_engine_is_removed() {
     let (url, accepted) = serve(
         r#"{"model_path": "/model", "is_generation": true, "weight_version": "default"}"#
             .to_owned(),
@@ -46,41 +50,44 @@ async fn requests_one_after_another_share_a_connection_until_the_engine_is_no_mo
         client.resume(&url).await.unwrap();
     }
     assert_eq!(accepted.load(Ordering::Relaxed), 1);
-    client.keep(|_| false);
+    client.retain(|_| false);
     client.resume(&url).await.unwrap();
     assert_eq!(accepted.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
-async fn what_cannot_be_an_answer_or_an_address_or_a_key_is_named() {
-    let (url, _) = serve(" ".repeat(ANSWER + 1)).await;
+async fn invalid_responses_urls_and_keys_are_errors() {
+    let (url, _) = serve(" ".repeat(MAX_RESPONSE + 1)).await;
     let message = async |client: &EngineClient, url: &str| {
         crate::error_line(&client.model_info(url).await.unwrap_err())
     };
-    let (fit, unfit) = (client("secret"), client("a\u{7}b"));
+    let (valid, invalid) = (client("secret"), client("a\u{7}b"));
     assert_eq!(
-        message(&fit, &url).await,
-        "the engine's answer to /model_info is unusable: more than 1048576 bytes"
+        message(&valid, &url).await,
+        "the engine's response to /model_info is invalid: more than 1048576 bytes"
     );
     assert_eq!(
-        message(&fit, "ftp://engine").await,
-        "failed to reach the engine at /model_info: `ftp://engine` is no address of an engine"
+        message(&valid, "ftp://engine").await,
+        "failed to reach the engine at /model_info: \
+         invalid engine URL `ftp://engine`, expected http://HOST:PORT"
     );
     assert_eq!(
-        message(&unfit, &url).await,
-        "failed to reach the engine at /model_info: the engine's key has characters that no header takes"
+        message(&invalid, &url).await,
+        "failed to reach the engine at /model_info: \
+         the engine's API key has characters that are invalid in a header"
     );
 }
 
 #[test]
-fn an_engine_hangs_that_lets_the_deadline_of_an_update_pass_and_not_that_of_a_question() {
+fn an_exceeded_deadline_is_a_hang_for_updates_and_not_for_polls() {
     let late = |deadline| EngineError::Unreachable {
         route: "/",
         source: ConnectionError::Deadline(deadline),
     };
     assert_eq!(
-        [POLL, CONTROL, FORM, UPDATE].map(|deadline| late(deadline).hangs()),
+        [POLL_TIMEOUT, CONTROL_TIMEOUT, INIT_GROUP_TIMEOUT, UPDATE_TIMEOUT]
+            .map(|deadline| late(deadline).is_hang()),
         [false, true, true, true]
     );
-    assert!(!EngineError::Aborted("it went away".to_owned()).hangs());
+    assert!(!EngineError::Aborted("lost".to_owned()).is_hang());
 }

@@ -1,4 +1,4 @@
-//! Slots as the fleet uses them: routing, cooling, updates.
+//! Tests of routing, backoff and updates in the engine table.
 
 use std::time::Duration;
 
@@ -6,8 +6,9 @@ use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::EngineCondition;
 use rljob_protocol::version::Version;
 
-use super::super::progress::PATIENCE;
-use super::{MAX_REQUESTS, Slots, Weights};
+use crate::engines::progress::HANG_TIMEOUT;
+use crate::engines::slots::{MAX_REQUESTS, Slots};
+use crate::engines::weights::Weights;
 
 const NOW: Duration = Duration::from_secs(100);
 const CURRENT: Version = Version { step: 3, attempt: 0 };
@@ -32,7 +33,7 @@ fn leased(slots: &mut Slots, tokens: u64) -> Option<String> {
 }
 
 #[test]
-fn the_least_loaded_engine_takes_the_next_group() {
+fn the_least_loaded_engine_gets_the_next_prompt_group() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     synced(&mut slots, "engine-1");
@@ -41,7 +42,7 @@ fn the_least_loaded_engine_takes_the_next_group() {
 }
 
 #[test]
-fn only_engines_at_exactly_the_version_are_routed_to() {
+fn exact_weights_exclude_engines_with_another_version() {
     let mut slots = two();
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     synced(&mut slots, "engine-1");
@@ -51,7 +52,7 @@ fn only_engines_at_exactly_the_version_are_routed_to() {
 }
 
 #[test]
-fn engines_that_lag_are_routed_to_as_far_as_the_caller_allows() {
+fn minimum_steps_allow_stale_engines() {
     let mut slots = two();
     synced(&mut slots, "engine-1");
     let mut lease = |step| slots.lease(Weights::Since(step), 1, 1, NOW).map(|leased| leased.name);
@@ -62,7 +63,7 @@ fn engines_that_lag_are_routed_to_as_far_as_the_caller_allows() {
 }
 
 #[test]
-fn an_engine_takes_no_more_requests_than_its_bound() {
+fn requests_in_flight_are_limited_per_engine() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     for _ in 0..MAX_REQUESTS / 8 {
@@ -74,7 +75,7 @@ fn an_engine_takes_no_more_requests_than_its_bound() {
 }
 
 #[test]
-fn an_update_that_failed_takes_the_engine_out_whatever_its_label_says() {
+fn an_engine_is_stale_after_a_failed_update_even_if_it_reports_the_version() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     let slot = slots.get_mut("engine-0").unwrap();
@@ -87,7 +88,7 @@ fn an_update_that_failed_takes_the_engine_out_whatever_its_label_says() {
 }
 
 #[test]
-fn a_label_alone_is_not_enough_before_this_process_has_resumed_the_engine() {
+fn an_engine_is_not_routable_before_this_process_resumed_it() {
     let mut slots = two();
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
     assert_eq!(leased(&mut slots, 1), None);
@@ -96,7 +97,7 @@ fn a_label_alone_is_not_enough_before_this_process_has_resumed_the_engine() {
 }
 
 #[test]
-fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
+fn a_lost_engine_cancels_its_requests_and_returns_stale() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
@@ -107,12 +108,12 @@ fn an_engine_that_is_lost_ends_its_requests_and_comes_back_without_weights() {
 }
 
 #[test]
-fn silence_is_counted_from_the_first_question_without_an_answer() {
+fn silence_starts_with_the_first_missed_poll() {
     let mut slots = two();
     let silent = |slots: &Slots, seconds: u64| {
         slots.states(None, NOW + Duration::from_secs(seconds))[0].silent_seconds
     };
-    assert_eq!(silent(&slots, 7), Some(7), "it never answered");
+    assert_eq!(silent(&slots, 7), Some(7), "never answered since it was listed");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(silent(&slots, 8), None);
     (10..13).for_each(|second| {
@@ -122,42 +123,42 @@ fn silence_is_counted_from_the_first_question_without_an_answer() {
 }
 
 #[test]
-fn an_engine_that_answers_and_generates_nothing_is_silent_until_another_process_is_there() {
+fn a_hung_engine_is_silent_until_another_process_replaces_it() {
     let mut slots = two();
     synced(&mut slots, "engine-0");
     let lost = slots.lease(Weights::Exactly(CURRENT), 1, 1, NOW).unwrap().lost;
-    let looks = (1..=200).map(|second| NOW + Duration::from_secs(second));
-    let found: Vec<_> = looks.filter(|now| slots.watch(*now)).collect();
-    assert_eq!((found.clone(), lost.is_cancelled()), (vec![NOW + PATIENCE], true));
+    let checks = (1..=200).map(|second| NOW + Duration::from_secs(second));
+    let found: Vec<_> = checks.filter(|now| slots.detect_hangs(*now)).collect();
+    assert_eq!((found.clone(), lost.is_cancelled()), (vec![NOW + HANG_TIMEOUT], true));
     let silent = |slots: &Slots| {
         slots.states(Some(CURRENT), NOW + Duration::from_secs(200))[0].silent_seconds
     };
     slots.get_mut("engine-0").unwrap().answered(CURRENT.to_string());
-    assert_eq!(silent(&slots), Some(80), "it is the same process");
+    assert_eq!(silent(&slots), Some(80), "the same process");
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(
         (silent(&slots), leased(&mut slots, 1)),
         (None, None),
-        "its successor needs weights"
+        "the new process needs weights"
     );
 }
 
 #[test]
-fn an_engine_that_hangs_before_it_had_weights_is_back_when_nobody_has_listened_at_its_address() {
+fn a_refused_connection_proves_that_a_hung_engine_without_weights_was_replaced() {
     let mut slots = two();
     let slot = slots.get_mut("engine-0").unwrap();
     slot.answered("default".to_owned());
     slot.update_begins();
     slot.update_ends(None, NOW);
-    slot.hangs(NOW);
+    slot.mark_hung(NOW);
     let later = NOW + Duration::from_secs(60);
     let answers = |slots: &mut Slots| {
         slots.get_mut("engine-0").unwrap().answered("default".to_owned());
         slots.states(None, later)[0].silent_seconds.is_none()
     };
-    assert!(!answers(&mut slots), "it is the same process");
+    assert!(!answers(&mut slots), "the same process");
     slots.get_mut("engine-0").unwrap().missed(NOW, false);
-    assert!(!answers(&mut slots), "it was late once");
+    assert!(!answers(&mut slots), "a late response proves nothing");
     slots.get_mut("engine-0").unwrap().missed(NOW, true);
-    assert!(answers(&mut slots), "it is another one, with the same label");
+    assert!(answers(&mut slots), "a new process with the same version");
 }

@@ -1,10 +1,10 @@
-//! What `batch` promises, one sentence a test.
+//! Tests of the conversion of journal samples and demonstrations.
 
 use std::collections::BTreeMap;
 
-use super::{SampleError, from_prompts, from_samples};
 use crate::data::Prompt;
 use crate::pack::TrainSample;
+use crate::pack::batch::{SampleError, from_prompts, from_samples};
 use crate::persistence::journal::Sample;
 
 fn sample(position: u64, index: u32) -> Sample {
@@ -37,7 +37,7 @@ fn prompt(position: u64) -> Prompt {
 }
 
 #[test]
-fn completion_tokens_are_trained_on_each_with_its_own_log_probability() {
+fn only_completion_tokens_have_mask_and_log_probabilities() {
     let expected = |group| TrainSample {
         group,
         reward: 1.0,
@@ -53,7 +53,7 @@ fn completion_tokens_are_trained_on_each_with_its_own_log_probability() {
 }
 
 #[test]
-fn a_completion_that_was_as_long_as_allowed_is_marked() {
+fn completions_at_the_length_limit_are_marked_truncated() {
     let cut = Sample { finish_reason: "length".to_owned(), ..sample(8, 1) };
     let truncated: Vec<bool> =
         from_samples(&[sample(8, 0), cut]).unwrap().iter().map(|sample| sample.truncated).collect();
@@ -61,7 +61,7 @@ fn a_completion_that_was_as_long_as_allowed_is_marked() {
 }
 
 #[test]
-fn a_supervised_prompt_is_a_group_of_its_own_without_a_sampler() {
+fn every_demonstration_is_a_prompt_group() {
     let expected = |group| TrainSample {
         group,
         reward: 0.0,
@@ -74,7 +74,7 @@ fn a_supervised_prompt_is_a_group_of_its_own_without_a_sampler() {
 }
 
 #[test]
-fn a_sample_that_cannot_be_learned_from_is_refused_by_its_position() {
+fn invalid_samples_are_errors_with_their_position() {
     let short = Sample { sampler_logprobs: vec![-0.5], ..sample(8, 1) };
     assert_eq!(
         from_samples(&[short]),

@@ -1,52 +1,47 @@
-//! An answer's shape: a number, a tuple or interval, a set, a list, a union; and when two of them
-//! are the same.
+//! Answer parser and equality: numbers, tuples and intervals, sets, lists and unions.
 //!
-//! `x = 5` and `f(2) = 5` are 5. `1, 2`, `2 or 1` and `\{1, 2\}` are one set; `(1, 2)` is a pair,
-//! or the open interval, which is written the same. A percentage is both its number and a hundredth
-//! of it: an answer key that says `50` and one that says `0.5` mean `50\%` alike.
+//! `x = 5` and `f(2) = 5` are 5. `1, 2`, `2 or 1` and `\{1, 2\}` are the same set. `(1, 2)` is a
+//! pair or an open interval: both have the same notation. A percentage equals both its number and a
+//! hundredth of it: `50\%` matches the reference answers `50` and `0.5`.
 
 use num_rational::BigRational;
 
-use super::expression;
-use super::lex::{SET_CLOSE, SET_OPEN, UNKNOWN, WORD, lex};
-use super::number::Number;
+use crate::reward::math::expression;
+use crate::reward::math::lex::{SET_CLOSE, SET_OPEN, UNKNOWN, WORD, lex};
+use crate::reward::math::number::Number;
 
-/// Longest text that is read as an answer, in bytes.
-pub const MAX_BYTES: usize = 2048;
-/// Parts of a set, tuple or union.
+/// Maximum length of an answer in bytes.
+const MAX_BYTES: usize = 2048;
+/// Maximum number of elements of a set, tuple or union.
 const MAX_PARTS: usize = 64;
-/// Sets in tuples in sets.
+/// Maximum nesting of sets and tuples.
 const MAX_DEPTH: u32 = 8;
 
-/// What an answer is.
+/// A parsed answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// A number; with `percent`, also a hundredth of it.
+    /// A number; if `percent`, a hundredth of it as well.
     Number {
-        /// The number as written.
         value: Number,
-        /// Whether a percent sign stands behind it.
         percent: bool,
     },
-    /// A tuple or interval with its brackets.
+    /// A tuple or an interval with its brackets.
     Sequence {
         /// `(` or `[`.
         open: char,
         /// `)` or `]`.
         close: char,
-        /// In order.
         items: Vec<Answer>,
     },
-    /// In any order.
     Set(Vec<Answer>),
-    /// Parts without brackets: a set, or the tuple that it stands beside.
+    /// Elements without brackets; equals the set and the tuple of these elements.
     List(Vec<Answer>),
-    /// Intervals, in any order.
+    /// Intervals in any order.
     Union(Vec<Answer>),
 }
 
 impl Answer {
-    /// Whether both are the same value.
+    /// Whether both have the same value.
     pub fn equals(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Number { value: a, percent: p }, Self::Number { value: b, percent: q }) => {
@@ -62,9 +57,9 @@ impl Answer {
             | (Self::Sequence { open: '(', close: ')', items: a }, Self::List(b)) => {
                 same_order(a, b)
             }
-            (Self::Set(one) | Self::List(one), single)
-            | (single, Self::Set(one) | Self::List(one)) => {
-                matches!(one.as_slice(), [only] if only.equals(single))
+            (Self::Set(items) | Self::List(items), single)
+            | (single, Self::Set(items) | Self::List(items)) => {
+                matches!(items.as_slice(), [only] if only.equals(single))
             }
             _ => false,
         }
@@ -74,12 +69,12 @@ impl Answer {
 fn same_number(a: &Number, percent_a: bool, b: &Number, percent_b: bool) -> bool {
     let hundredth =
         |value: &Number| value.over(&Number::from(BigRational::from_integer(100.into())));
-    let beside = |percentage: &Number, other: &Number| {
+    let equals_hundredth = |percentage: &Number, other: &Number| {
         hundredth(percentage).is_some_and(|value| value.equals(other))
     };
     a.equals(b)
-        || (percent_a && !percent_b && beside(a, b))
-        || (percent_b && !percent_a && beside(b, a))
+        || (percent_a && !percent_b && equals_hundredth(a, b))
+        || (percent_b && !percent_a && equals_hundredth(b, a))
 }
 
 fn same_order(a: &[Answer], b: &[Answer]) -> bool {
@@ -93,9 +88,9 @@ fn same_set(a: &[Answer], b: &[Answer]) -> bool {
     within(a, b) && within(b, a)
 }
 
-/// The readings of a text: one, or two where `(1,234)` may be a pair or a number in brackets. Empty
-/// if the text is no answer.
-pub fn readings(text: &str) -> Vec<Answer> {
+/// Parses a text. Returns two interpretations if `(1,234)` may be a pair or a number in brackets;
+/// none if the text is not an answer.
+pub fn parse(text: &str) -> Vec<Answer> {
     if text.len() > MAX_BYTES {
         return Vec::new();
     }
@@ -104,15 +99,15 @@ pub fn readings(text: &str) -> Vec<Answer> {
     if characters.is_empty() || characters.contains(&UNKNOWN) {
         return Vec::new();
     }
-    let mut readings: Vec<Answer> = [true, false]
+    let mut interpretations: Vec<Answer> = [true, false]
         .into_iter()
-        .filter_map(|thousands| Reader { thousands, depth: 0 }.list(characters))
+        .filter_map(|thousands| Parser { thousands, depth: 0 }.list(characters))
         .collect();
-    readings.dedup();
-    readings
+    interpretations.dedup();
+    interpretations
 }
 
-/// Without white space and the full stop around.
+/// Removes leading spaces, and trailing spaces and punctuation.
 fn trimmed(mut characters: &[char]) -> &[char] {
     while let [' ', rest @ ..] = characters {
         characters = rest;
@@ -123,15 +118,14 @@ fn trimmed(mut characters: &[char]) -> &[char] {
     characters
 }
 
-/// Reads an answer's shape.
 #[derive(Clone, Copy)]
-struct Reader {
-    /// Whether `1,234` in brackets is one number.
+struct Parser {
+    /// Whether `1,234` in brackets is a number.
     thousands: bool,
     depth: u32,
 }
 
-impl Reader {
+impl Parser {
     fn list(self, characters: &[char]) -> Option<Answer> {
         let parts = parts(characters, self.depth == 0 || self.thousands)?;
         if let [only] = parts.as_slice() {
@@ -144,7 +138,7 @@ impl Reader {
         parts.iter().map(|part| self.item(part)).collect()
     }
 
-    /// One part, `name = ` before it passed over.
+    /// An element; a leading `name = ` is ignored.
     fn item(self, characters: &[char]) -> Option<Answer> {
         if self.depth == MAX_DEPTH {
             return None;
@@ -191,7 +185,7 @@ impl Reader {
                         items,
                     });
                 }
-                // A group around a set or a tuple, or around a number with its unit.
+                // Brackets around a set, a tuple, or a number with its unit.
                 ('(', ')') | ('{', '}') => return inner.item(inside),
                 _ => {}
             }
@@ -200,7 +194,7 @@ impl Reader {
     }
 }
 
-/// What stands between commas and semicolons outside brackets. `1, 2, and 3` has three parts.
+/// Splits at commas and semicolons outside brackets. `1, 2, and 3` has three parts.
 fn parts(characters: &[char], thousands: bool) -> Option<Vec<&[char]>> {
     let separates = |at: usize| match characters[at] {
         ';' => true,
@@ -209,7 +203,7 @@ fn parts(characters: &[char], thousands: bool) -> Option<Vec<&[char]>> {
     };
     let parts: Vec<&[char]> = split(characters, separates).into_iter().map(trimmed).collect();
     let last = parts.len() - 1;
-    // "1, 2, and 3": the comma before `and`, itself a separator, leaves nothing between.
+    // `and` is a separator too: in "1, 2, and 3" the part before it is empty.
     let parts: Vec<&[char]> = parts
         .into_iter()
         .enumerate()
@@ -221,7 +215,7 @@ fn parts(characters: &[char], thousands: bool) -> Option<Vec<&[char]>> {
 
 fn number(characters: &[char]) -> Option<Answer> {
     let value = trimmed(characters);
-    // A unit may follow the sign: `50\% of them`.
+    // Words may follow the percent sign: `50\% of them`.
     let end = value
         .iter()
         .rposition(|character| !matches!(character, &WORD | ' '))
@@ -243,7 +237,7 @@ fn without_leading_words(mut characters: &[char]) -> &[char] {
     characters
 }
 
-/// Opening bracket, inside and closing bracket of a text that is bracketed as a whole.
+/// Opening bracket, content and closing bracket if brackets enclose the whole text.
 fn bracketed(characters: &[char]) -> Option<(char, &[char], char)> {
     let [open, inside @ .., close] = characters else { return None };
     let mut depth = 0_usize;
@@ -257,7 +251,7 @@ fn bracketed(characters: &[char]) -> Option<(char, &[char], char)> {
     (opens(*open) && closes(*close) && depth == 0).then_some((*open, inside, *close))
 }
 
-/// Splits at the positions outside brackets that `separates` names.
+/// Splits at the positions outside brackets for which `separates` is true.
 fn split(characters: &[char], separates: impl Fn(usize) -> bool) -> Vec<&[char]> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, character) in characters.iter().enumerate() {
@@ -274,8 +268,8 @@ fn split(characters: &[char], separates: impl Fn(usize) -> bool) -> Vec<&[char]>
     parts
 }
 
-/// Whether the comma at `at` separates thousands: one to three digits before it, exactly three
-/// behind.
+/// Whether the comma at `at` is a thousands separator: one to three digits before it, exactly
+/// three after it.
 fn in_number(characters: &[char], at: usize) -> bool {
     let digits = |characters: &mut dyn Iterator<Item = &char>| {
         characters.take_while(|character| character.is_ascii_digit()).count()
@@ -285,13 +279,13 @@ fn in_number(characters: &[char], at: usize) -> bool {
     (1..=3).contains(&before) && !decimals && digits(&mut characters[at + 1..].iter()) == 3
 }
 
-/// The letter U between two brackets.
+/// Whether the character at `at` is the letter U between two brackets.
 fn is_union_letter(characters: &[char], at: usize) -> bool {
     let before = characters[..at].iter().rev().find(|character| **character != ' ');
-    let behind = characters[at + 1..].iter().find(|character| **character != ' ');
+    let after = characters[at + 1..].iter().find(|character| **character != ' ');
     characters[at] == 'U'
         && before.is_some_and(|character| closes(*character))
-        && behind.is_some_and(|character| opens(*character))
+        && after.is_some_and(|character| opens(*character))
 }
 
 fn opens(character: char) -> bool {

@@ -1,29 +1,30 @@
-//! A formula's value: numerals, `+ − × ÷`, powers, roots, fractions, factorials, π. Recursive
-//! descent; a text that is not a formula to its end has none.
+//! Expression evaluator: recursive descent over numerals, `+ − × ÷`, powers, roots, fractions,
+//! factorials and π.
 //!
 //! ```text
 //!  sum      = [±] product {(+ | − | ±) product}
 //!  product  = power {(* | / | nothing) power}
 //!  power    = operand ['^' group | numeral]
-//!  operand  = numeral | (sum) | {sum} | FRACTION group group | √ group | |sum| | π | ∞, then any '!'
+//!  operand  = value {'!'}
+//!  value    = numeral | (sum) | {sum} | FRACTION group group | √ group | |sum| | π | ∞
 //! ```
 //!
-//! Units behind the formula are passed over.
+//! Units after the expression are ignored.
 
 use num_rational::BigRational;
 use num_traits::ToPrimitive;
 
-use super::lex::{FRACTION, WORD};
-use super::number::Number;
-use super::surd::Surd;
+use crate::reward::math::lex::{FRACTION, WORD};
+use crate::reward::math::number::Number;
+use crate::reward::math::surd::Surd;
 
 mod numeral;
 
-/// Nested brackets, roots and fractions.
+/// Maximum nesting of brackets, roots and fractions.
 const MAX_DEPTH: u32 = 32;
 
-/// The value of characters from the lexer, with `±` read as plus (or minus, if `lower`); none if
-/// they are no formula.
+/// Evaluates lexed characters, with `±` as minus if `lower`, else as plus. Returns `None` if they
+/// are not an expression.
 pub fn value(characters: &[char], lower: bool) -> Option<Number> {
     let mut parser = Parser { characters, at: 0, depth: 0, lower };
     let value = parser.sum()?;
@@ -39,7 +40,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// The next character that is not white space.
+    /// Skips spaces and returns the next character.
     fn peek(&mut self) -> Option<char> {
         while self.characters.get(self.at) == Some(&' ') {
             self.at += 1;
@@ -47,8 +48,8 @@ impl Parser<'_> {
         self.characters.get(self.at).copied()
     }
 
-    fn eat(&mut self, wanted: char) -> bool {
-        let found = self.peek() == Some(wanted);
+    fn eat(&mut self, expected: char) -> bool {
+        let found = self.peek() == Some(expected);
         self.at += usize::from(found);
         found
     }
@@ -76,7 +77,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Whether the sign that stands here is a minus; none if there is no sign.
+    /// Consumes a sign; `Some(true)` for minus, `None` without a sign.
     fn sign(&mut self) -> Option<bool> {
         let negative = match self.peek()? {
             '+' => false,
@@ -97,7 +98,7 @@ impl Parser<'_> {
                     self.at += 1;
                     product = product.times(&self.factor()?)?;
                 }
-                // A unit of a unit, as in km/h.
+                // `/` before a unit belongs to the unit, as in km/h.
                 Some('/') if self.characters.get(self.at + 1) != Some(&WORD) => {
                     self.at += 1;
                     product = product.over(&self.factor()?)?;
@@ -199,7 +200,7 @@ impl Parser<'_> {
         inside.root(degree)
     }
 
-    /// What a fraction takes: a group, or without braces one digit or one operand.
+    /// Argument of a fraction: a group, or one digit or operand without braces.
     fn argument(&mut self) -> Option<Number> {
         match self.peek()? {
             '{' => self.group(),
@@ -211,7 +212,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Words and units, with their powers and what they are divided by.
+    /// Skips words and units with their powers and divisors.
     fn units(&mut self) {
         while matches!(self.peek(), Some(WORD))
             || (self.peek() == Some('/') && self.characters.get(self.at + 1) == Some(&WORD))

@@ -1,50 +1,51 @@
-//! Where a text's final answer stands, and what it says there.
+//! Answer extraction: finds the final answer in a text and parses it.
 //!
-//! The first of the places asked for that the text has decides: a box that holds no answer is not
-//! passed over for a number elsewhere. What stands in a place is read whole ([`super::answer`]);
-//! failing that, words around one number are passed over, but never parts of a formula.
+//! The first place that exists in the text decides: a box without an answer does not fall back to a
+//! number elsewhere. The content of a place is parsed as a whole (`answer`). If that fails, a
+//! single number between words is used unless it is part of a formula.
 
 use rljob_crds::reward::AnswerPlace;
 
-use super::answer::{Answer, readings};
-use super::number::Number;
-use super::scan::{Numeral, numbers};
+use crate::reward::math::answer::{Answer, parse};
+use crate::reward::math::number::Number;
+use crate::reward::math::scan::{Numeral, numbers};
 
-/// Readings of a completion's final answer; empty if it has none.
+/// Interpretations of a completion's final answer; empty without an answer.
 pub fn final_answer(text: &str, places: &[AnswerPlace]) -> Vec<Answer> {
     places.iter().find_map(|place| at(*place, text)).unwrap_or_default()
 }
 
-/// Readings of a reference answer: what is marked in it, else all of it. Empty if it is none.
+/// Interpretations of a reference answer: its marked part, else the whole text. Empty if the text
+/// is not an answer.
 pub fn reference_answer(text: &str) -> Vec<Answer> {
     if let Some(marked) = at(AnswerPlace::Hashes, text).or_else(|| at(AnswerPlace::Boxed, text)) {
         return marked;
     }
-    let whole = readings(text);
+    let whole = parse(text);
     if !whole.is_empty() {
         return whole;
     }
     at(AnswerPlace::Phrase, text).unwrap_or_else(|| only_number(text))
 }
 
-/// Readings of what stands at a place; none if the text has no such place.
+/// Interpretations of the content of a place; `None` if the text lacks the place.
 fn at(place: AnswerPlace, text: &str) -> Option<Vec<Answer>> {
     match place {
         AnswerPlace::Hashes => {
-            hashes(text).map(|content| read(boxed(content).unwrap_or(content), first_number))
+            hashes(text).map(|content| parse_or(boxed(content).unwrap_or(content), first_number))
         }
-        AnswerPlace::Boxed => boxed(text).map(|content| read(content, only_number)),
+        AnswerPlace::Boxed => boxed(text).map(|content| parse_or(content, only_number)),
         AnswerPlace::Phrase => phrase(text).map(|content| {
-            read(boxed(content).or_else(|| formula(content)).unwrap_or(content), first_number)
+            parse_or(boxed(content).or_else(|| formula(content)).unwrap_or(content), first_number)
         }),
-        AnswerPlace::Formula => formula(text).map(|content| read(content, only_number)),
+        AnswerPlace::Formula => formula(text).map(|content| parse_or(content, only_number)),
         AnswerPlace::LastNumber => numbers(text).last().map(|numeral| answers(&numeral)),
     }
 }
 
-fn read(content: &str, otherwise: fn(&str) -> Vec<Answer>) -> Vec<Answer> {
-    let whole = readings(content.trim_end_matches('!'));
-    if whole.is_empty() { otherwise(content) } else { whole }
+fn parse_or(content: &str, fallback: fn(&str) -> Vec<Answer>) -> Vec<Answer> {
+    let whole = parse(content.trim_end_matches('!'));
+    if whole.is_empty() { fallback(content) } else { whole }
 }
 
 fn answers(numeral: &Numeral<'_>) -> Vec<Answer> {
@@ -55,7 +56,7 @@ fn answers(numeral: &Numeral<'_>) -> Vec<Answer> {
     numeral.value.as_ref().map(answer).into_iter().collect()
 }
 
-/// The first number, if it is not a part of a formula.
+/// The first number if it stands alone.
 fn first_number(text: &str) -> Vec<Answer> {
     numbers(text)
         .next()
@@ -63,7 +64,7 @@ fn first_number(text: &str) -> Vec<Answer> {
         .map_or_else(Vec::new, |numeral| answers(&numeral))
 }
 
-/// The one number of a text that has no other and is not a formula.
+/// The number of a text with exactly one number that stands alone.
 fn only_number(text: &str) -> Vec<Answer> {
     let mut found = numbers(text);
     match (found.next(), found.next()) {
@@ -72,14 +73,13 @@ fn only_number(text: &str) -> Vec<Answer> {
     }
 }
 
-/// What follows the last `####` on its line.
+/// Text after the last `####` on its line.
 fn hashes(text: &str) -> Option<&str> {
     let (_, rest) = text.rsplit_once("####")?;
     nonempty(rest.trim_start_matches([' ', ':', '\t']).lines().next().unwrap_or_default())
 }
 
-/// Content of the last `\boxed{…}` or `\fbox{…}`, up to its own closing brace or the end of the
-/// text.
+/// Content of the last `\boxed{…}` or `\fbox{…}`, up to its closing brace or the end of the text.
 fn boxed(text: &str) -> Option<&str> {
     let command = |name: &str| text.rfind(name).map(|at| at + name.len());
     let start = command("\\boxed{").max(command("\\fbox{"))?;
@@ -98,9 +98,9 @@ fn boxed(text: &str) -> Option<&str> {
     nonempty(rest)
 }
 
-/// What follows the last `answer is` or `answer:`, up to the end of its sentence or line.
+/// Text after the last `answer is` or `answer:`, up to the end of its sentence or line.
 fn phrase(text: &str) -> Option<&str> {
-    // ASCII letters keep their places.
+    // ASCII lower-casing keeps byte offsets.
     let lower = text.to_ascii_lowercase();
     let start = ["answer is", "answer:", "answer**:", "answer is:"]
         .iter()

@@ -1,13 +1,13 @@
-//! An answer's text as characters that the parser reads: LaTeX commands become one character each,
-//! what only changes the look is gone, words and units become [`WORD`].
+//! Lexer: maps each LaTeX command to one character, drops formatting, and maps words and units to
+//! [`WORD`].
 //!
 //! ```text
 //!  "$x = 2\sqrt{3}\text{ cm}^2$" ─▶ "x = 2√{3} ⟨WORD⟩^2"
 //! ```
 
-/// `\frac` and its like.
+/// `\frac` and its variants.
 pub const FRACTION: char = '\u{E000}';
-/// `\overline`: digits that repeat.
+/// `\overline`: repeating digits.
 pub const REPEATING: char = '\u{E001}';
 /// A word or a unit.
 pub const WORD: char = '\u{E002}';
@@ -15,20 +15,20 @@ pub const WORD: char = '\u{E002}';
 pub const SET_OPEN: char = '\u{E003}';
 /// `\}`.
 pub const SET_CLOSE: char = '\u{E004}';
-/// What no answer holds; parsing fails on it.
+/// Unsupported input; parsing fails on it.
 pub const UNKNOWN: char = '\u{E005}';
 
-/// Units that may stand at a number without a space.
+/// Units that may follow a number without a space.
 const GLUED_UNITS: [&str; 26] = [
     "mm", "cm", "dm", "km", "mg", "kg", "ml", "mL", "cl", "dl", "ft", "in", "yd", "mi", "lb",
     "lbs", "oz", "hr", "hrs", "min", "sec", "ms", "mph", "am", "pm", "th",
 ];
-/// One letter that is a unit behind a space.
+/// Single letters that are units after a space.
 const SHORT_UNITS: &str = "mgshlLJNWVAKCF";
-/// Words that turn an answer round: it is not read.
+/// Words that negate an answer; an answer with one of them is not parsed.
 pub const NEGATIONS: [&str; 5] = ["not", "no", "non", "negative", "minus"];
 
-/// Characters for the parser.
+/// Returns the characters for the parser.
 pub fn lex(text: &str) -> Vec<char> {
     let characters: Vec<char> = text.chars().collect();
     let mut lexer =
@@ -57,7 +57,7 @@ impl Lexer<'_> {
         self.at += 1;
         match character {
             '\\' => self.command(),
-            // Currency, quotation marks and mathematics' own delimiters.
+            // Currency, quotation marks and math delimiters.
             '$' | '€' | '£' | '¥' | '"' | '“' | '”' | '`' => {}
             '−' | '–' | '﹣' | '－' => self.out.push('-'),
             '×' | '⋅' | '·' | '∙' => self.out.push('*'),
@@ -84,7 +84,7 @@ impl Lexer<'_> {
         self.out.extend([FRACTION, '{', above, '}', '{', below, '}']);
     }
 
-    /// A degree sign is a unit, with or without its `^` or `^{`.
+    /// Replaces a degree sign, with or without `^` or `^{`, by a unit.
     fn degree(&mut self) {
         if self.out.ends_with(&['^', '{']) {
             self.out.truncate(self.out.len() - 2);
@@ -135,7 +135,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// A backslash before something else than a letter.
+    /// A backslash before a character that is not a letter.
     fn symbol(&mut self) {
         let Some(character) = self.peek(0) else { return };
         self.at += 1;
@@ -151,8 +151,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// `\text{…}` of words is words and single letters in it are units; of a formula it is the
-    /// formula.
+    /// `\text{…}`: words and single letters become words and units; a formula is kept.
     fn styled(&mut self) {
         let rest = &self.characters[self.at..];
         let Some(end) = rest
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_gone_and_commands_are_one_character() {
+    fn formatting_is_dropped_and_commands_become_one_character() {
         assert_eq!(lexed(r"$\left( \dfrac{1}{2},\; \sqrt 3 \right)$"), "( F{1}{2},  √ 3 )");
         assert_eq!(lexed(r"\{1{,}000, 2\,000\}"), "⟦1000, 2000⟧");
         assert_eq!(lexed(r"90^\circ, 45^{\circ}, 30°"), "90W, 45W, 30W");

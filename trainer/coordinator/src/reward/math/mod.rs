@@ -1,15 +1,15 @@
-//! `reward.math`: does a completion's final answer equal the reference answer by value? Pure, and
-//! bounded in time for any text.
+//! Math reward: 1 if a completion's final answer equals the reference answer by value. Pure, with
+//! bounded time for any text.
 //!
 //! ```text
-//!  completion ─ extract ─▶ text of the answer ─ lex ─▶ characters ─ answer, expression ─▶ Answer ─┐
-//!  reference  ─ extract ─▶ …                                                                      ┴─▶ equals
+//!  completion ─ extract ─▶ text ─ lex ─▶ characters ─ answer, expression ─▶ Answer ─┐
+//!  reference  ─ extract ─▶ …                                                        ┴─▶ equals
 //! ```
 //!
-//! Rationals, square roots and π are compared exactly ([`surd`]); what has no such form is compared
-//! as doubles to nine digits ([`number`]). Units, currencies and names (`x =`) are passed over: `5
-//! cm` is 5. Texts with variables (`2x + 1`) are no answers here: a reference answer of that kind
-//! is refused before the run begins.
+//! Rationals, square roots and π are compared exactly ([`surd`]), other values as doubles to nine
+//! digits ([`number`]). Units, currencies and names (`x =`) are ignored: `5 cm` is 5. Expressions
+//! with variables (`2x + 1`) are not supported: they are rejected as reference answers when the
+//! data is opened.
 
 mod answer;
 mod expression;
@@ -19,30 +19,68 @@ mod number;
 mod scan;
 mod surd;
 
-use rljob_crds::reward::AnswerPlace;
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use rljob_crds::reward::{AnswerPlace, MathReward};
 
-/// Whether the completion's final answer, looked for at `places` in turn, equals the reference
-/// answer.
-pub fn correct(completion: &str, reference: &str, places: &[AnswerPlace]) -> bool {
+use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
+
+#[derive(Debug)]
+pub struct MathVerifier {
+    places: Vec<AnswerPlace>,
+}
+
+impl MathVerifier {
+    pub fn new(spec: &MathReward) -> Self {
+        Self { places: spec.extract.clone() }
+    }
+}
+
+impl Verifier for MathVerifier {
+    fn description(&self) -> String {
+        "math".to_owned()
+    }
+
+    fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>> {
+        let is_correct = |answer| correct(question.completion, answer, &self.places);
+        ready(Ok(question.answer.is_some_and(is_correct).into())).boxed()
+    }
+
+    fn needs_answers(&self) -> bool {
+        true
+    }
+
+    fn check_answer(&self, answer: &str) -> Result<(), &'static str> {
+        let usable = is_usable(answer);
+        usable.then_some(()).ok_or("expected a number, tuple, interval or set")
+    }
+
+    fn answer_classes(&self, completions: &[&str]) -> Option<Vec<Option<usize>>> {
+        Some(answer_classes(completions, &self.places))
+    }
+}
+
+/// Whether the completion's final answer equals the reference answer. The first of `places` in the
+/// completion has the answer.
+fn correct(completion: &str, reference: &str, places: &[AnswerPlace]) -> bool {
     let expected = extract::reference_answer(reference);
     let found = extract::final_answer(completion, places);
     expected.iter().any(|expected| found.iter().any(|found| expected.equals(found)))
 }
 
-/// Whether a completion could equal the reference answer.
-pub fn is_usable(reference: &str) -> bool {
+/// Whether the text can be parsed as a reference answer.
+fn is_usable(reference: &str) -> bool {
     !extract::reference_answer(reference).is_empty()
 }
 
-/// For each completion the index of the first one whose final answer, looked for at `places` in
-/// turn, equals its own; none without an answer.
-pub fn answers(completions: &[&str], places: &[AnswerPlace]) -> Vec<Option<usize>> {
+/// For each completion the index of the first completion with an equal final answer; `None` without
+/// an answer.
+fn answer_classes(completions: &[&str], places: &[AnswerPlace]) -> Vec<Option<usize>> {
     let found: Vec<_> =
         completions.iter().map(|completion| extract::final_answer(completion, places)).collect();
-    let equal = |one: &[answer::Answer], other: &[answer::Answer]| {
-        one.iter().any(|one| other.iter().any(|other| one.equals(other)))
+    let equal = |left: &[answer::Answer], right: &[answer::Answer]| {
+        left.iter().any(|left| right.iter().any(|right| left.equals(right)))
     };
-    found.iter().map(|own| found.iter().position(|other| equal(own, other))).collect()
+    found.iter().map(|left| found.iter().position(|right| equal(left, right))).collect()
 }
 
 #[cfg(test)]

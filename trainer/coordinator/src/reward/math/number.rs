@@ -1,30 +1,25 @@
-//! A number of an answer: exact where it is made of rationals, square roots and π; else a double,
-//! compared to nine digits.
+//! Numbers: exact for rationals, square roots and π; otherwise doubles, compared to nine digits.
 //!
-//! Doubles arise from other roots (`\sqrt[3]{2}`), powers with irrational exponents, and inverses
-//! of long sums. A rational is never taken for such a number by rounding alone unless nine digits
-//! agree, and two exact numbers are never rounded: `0.333` is not `\frac{1}{3}`.
+//! Other roots (`\sqrt[3]{2}`), powers with irrational exponents, and inverses of long sums are
+//! doubles. Two exact numbers are compared without rounding: `0.333` is not `\frac{1}{3}`.
 
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive};
 
-use super::surd::{Surd, rational_root};
+use crate::reward::math::surd::{Surd, rational_root};
 
-/// Relative difference below which a double equals another number.
+/// Maximum relative difference of a double and an equal number.
 const TOLERANCE: f64 = 1e-9;
-/// Largest whole exponent of an exact power.
+/// Maximum absolute exponent of an exact power.
 const MAX_EXPONENT: i32 = 8192;
 
-/// A number.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Number {
-    /// Exact.
     Exact(Surd),
     /// A finite double.
     Approximate(f64),
-    /// ∞ or −∞, as an interval's end.
+    /// ∞ or −∞, as the end of an interval.
     Infinite {
-        /// Below every number.
         negative: bool,
     },
 }
@@ -36,7 +31,7 @@ impl From<BigRational> for Number {
 }
 
 impl Number {
-    /// Whether both are the same value.
+    /// Whether both have the same value.
     pub fn equals(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Exact(a), Self::Exact(b)) => a == b,
@@ -49,7 +44,6 @@ impl Number {
         }
     }
 
-    /// `−self`.
     pub fn negated(&self) -> Self {
         match self {
             Self::Exact(value) => Self::Exact(value.negated()),
@@ -58,17 +52,17 @@ impl Number {
         }
     }
 
-    /// `self + other`; none if it has no value.
+    /// `self + other`; `None` if undefined or out of range.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         self.combine(other, Surd::plus, |a, b| a + b)
     }
 
-    /// `self × other`; none if it has no value.
+    /// `self × other`; `None` if undefined or out of range.
     pub fn times(&self, other: &Self) -> Option<Self> {
         self.combine(other, Surd::times, |a, b| a * b)
     }
 
-    /// `self ÷ other`; none if it has no value.
+    /// `self ÷ other`; `None` if undefined or out of range.
     pub fn over(&self, other: &Self) -> Option<Self> {
         if let (Self::Exact(a), Self::Exact(b)) = (self, other)
             && let Some(inverse) = b.inverse()
@@ -78,7 +72,7 @@ impl Number {
         approximate(self.to_f64()? / other.to_f64()?)
     }
 
-    /// `self` to a power; none if it has no real value.
+    /// `self` to a power; `None` without a real value.
     pub fn power(&self, exponent: &Self) -> Option<Self> {
         let Self::Exact(exact) = exponent else {
             return approximate(self.to_f64()?.powf(exponent.to_f64()?));
@@ -97,7 +91,7 @@ impl Number {
         }
     }
 
-    /// The real `degree`-th root; none if there is none.
+    /// The real `degree`-th root, if it exists.
     pub fn root(&self, degree: u32) -> Option<Self> {
         if degree == 1 {
             return Some(self.clone());
@@ -132,7 +126,6 @@ impl Number {
         Some(Self::from(BigRational::from_integer(product)))
     }
 
-    /// `|self|`.
     pub fn magnitude(&self) -> Option<Self> {
         Some(if self.to_f64()? < 0.0 { self.negated() } else { self.clone() })
     }

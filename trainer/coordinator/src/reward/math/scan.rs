@@ -1,33 +1,29 @@
-//! The numbers of a running text: digits with thousands separators or a decimal point (`1,234.50`),
-//! fractions of two such (`3/4`, `\frac{3}{4}`), with a sign in front and perhaps a percent sign
-//! behind. One pass over the text, whatever it is; nothing here can fail.
+//! Number scanner: finds the numbers of prose in one pass. Supports thousands separators and
+//! decimals (`1,234.50`), fractions (`3/4`, `\frac{3}{4}`), signs and percent signs.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
 
-use super::lex::NEGATIONS;
+use crate::reward::math::lex::NEGATIONS;
 
-/// Digits of a numeral; one with more stands in its place without a value.
+/// Maximum number of digits; a longer numeral has no value.
 const MAX_DIGITS: usize = 1000;
 
-/// A number as written. Without a value if it has too many digits or divides by zero; it still
-/// stands in its place: no earlier number is taken for it.
+/// A numeral in a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Numeral<'a> {
-    /// Its value.
+    /// `None` if it has too many digits or divides by zero. Such a numeral still counts as the last
+    /// number of its text.
     pub value: Option<BigRational>,
     /// Whether a percent sign follows.
     pub percent: bool,
-    /// The text before it.
     pub before: &'a str,
-    /// The text behind it.
-    pub behind: &'a str,
+    pub after: &'a str,
 }
 
 impl Numeral<'_> {
-    /// Whether no letter, bracket or operator touches it and no word turns it round: it is a word
-    /// of its own and not a part of a formula.
+    /// Whether it is separate from letters, brackets and operators and no negation precedes it.
     pub fn stands_alone(&self) -> bool {
         let touches = |character: char| {
             character.is_alphanumeric() || "\\^_*/+=<>(){}[]|√".contains(character)
@@ -46,15 +42,15 @@ impl Numeral<'_> {
             return false;
         }
         let before = before.chars().next_back();
-        let behind = self.behind.trim_start_matches(['$', '*']);
-        let next = behind.trim_start().chars().next();
+        let after = self.after.trim_start_matches(['$', '*']);
+        let next = after.trim_start().chars().next();
         !before.is_some_and(touches)
-            && !behind.chars().next().is_some_and(touches)
+            && !after.chars().next().is_some_and(touches)
             && !next.is_some_and(|character| "+*/^=<>−-".contains(character))
     }
 }
 
-/// A numeral's value, none where it has too many digits or divides by zero.
+/// Value of a numeral; `None` if it has too many digits or divides by zero.
 struct Value(Option<BigRational>);
 
 impl Value {
@@ -68,7 +64,7 @@ impl Value {
     }
 }
 
-/// Every number of a text in turn.
+/// Iterates over the numbers of a text.
 pub fn numbers(text: &str) -> impl Iterator<Item = Numeral<'_>> {
     let mut scanner = Scanner { text, at: 0 };
     std::iter::from_fn(move || scanner.next_number())
@@ -91,9 +87,9 @@ impl<'a> Scanner<'a> {
             if let Some(value) = self.latex_fraction().or_else(|| self.plain()) {
                 let before = &self.text[..start];
                 let value = if negative(before) { value.negated() } else { value };
-                let behind = self.rest();
-                let percent = behind.starts_with('%') || behind.starts_with("\\%");
-                return Some(Numeral { value: value.0, percent, before, behind });
+                let after = self.rest();
+                let percent = after.starts_with('%') || after.starts_with("\\%");
+                return Some(Numeral { value: value.0, percent, before, after });
             }
             self.at = start + first.len_utf8();
         }
@@ -129,7 +125,7 @@ fn signed_numeral(text: &str) -> Option<(Value, &str)> {
     numeral(unsigned).map(|(number, rest)| (number.negated(), rest))
 }
 
-/// An unsigned numeral at the start of a text, and what follows it.
+/// An unsigned numeral at the start of a text, with the rest of the text.
 fn numeral(text: &str) -> Option<(Value, &str)> {
     let whole = whole_digits(text);
     let fraction = match text[whole..].strip_prefix('.') {
@@ -147,8 +143,7 @@ fn numeral(text: &str) -> Option<(Value, &str)> {
     Some((Value(value), &text[end..]))
 }
 
-/// Length of a run of digits in which commas may separate the thousands: `1,234,567`, but of `1,2`
-/// only `1`.
+/// Length of leading digits with optional thousands separators: 9 for `1,234,567`, 1 for `1,2`.
 fn whole_digits(text: &str) -> usize {
     let mut end = digits(text);
     if !(1..=3).contains(&end) {
@@ -164,8 +159,8 @@ fn digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
 
-/// Whether what stands before a number makes it negative: a minus, perhaps with a currency sign on
-/// either side, that is not a subtraction (`5-3`, `x - 3`).
+/// Whether the text before a number ends with a minus sign that is not a subtraction (`5-3`,
+/// `x - 3`). Currency signs may surround the minus.
 fn negative(before: &str) -> bool {
     let before = before.strip_suffix('$').unwrap_or(before);
     let before = before.strip_suffix('\\').unwrap_or(before);

@@ -1,6 +1,6 @@
-//! Exact numbers: sums of `rational × √n × πᵏ`, `n` a whole number without square factors. The form
-//! is unique, so equal numbers are equal forms: `\frac{1}{\sqrt{2}}` and `\frac{\sqrt{2}}{2}` are
-//! one, and `0.1 + 0.2` is `0.3`.
+//! Exact numbers: sums of `rational × √n × πᵏ` with square-free `n`. The form is canonical, so
+//! equal numbers compare equal: `\frac{1}{\sqrt{2}}` is `\frac{\sqrt{2}}{2}`, and `0.1 + 0.2` is
+//! `0.3`.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use num_integer::Integer;
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-/// Bits of a numerator or denominator; an answer with more is no value.
+/// Maximum size of a numerator or denominator in bits.
 const MAX_BITS: u64 = 8192;
-/// Terms of a sum.
+/// Maximum number of terms of a sum.
 const MAX_TERMS: usize = 32;
-/// Largest factor that is tried when squares are taken out of a root.
+/// Largest trial divisor for square factors.
 const MAX_FACTOR: u64 = 100_000;
 
-/// What a term's rational is multiplied with: `√radicand × π^pi`.
+/// Irrational part of a term: `√radicand × π^pi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Unit {
     radicand: u64,
@@ -25,7 +25,7 @@ struct Unit {
 
 const ONE: Unit = Unit { radicand: 1, pi: 0 };
 
-/// A sum of terms, none of which is 0.
+/// A sum of non-zero terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surd {
     terms: BTreeMap<Unit, BigRational>,
@@ -38,7 +38,6 @@ impl From<BigRational> for Surd {
 }
 
 impl Surd {
-    /// π.
     pub fn pi() -> Self {
         Self::term(Unit { radicand: 1, pi: 1 }, BigRational::one())
     }
@@ -61,7 +60,7 @@ impl Surd {
         }
     }
 
-    /// The nearest double; may be infinite.
+    /// The nearest double, possibly infinite.
     pub fn to_f64(&self) -> f64 {
         let term = |(unit, coefficient): (&Unit, &BigRational)| {
             coefficient.to_f64().unwrap_or(f64::NAN)
@@ -71,12 +70,11 @@ impl Surd {
         self.terms.iter().map(term).sum()
     }
 
-    /// `−self`.
     pub fn negated(&self) -> Self {
         Self { terms: self.terms.iter().map(|(unit, coefficient)| (*unit, -coefficient)).collect() }
     }
 
-    /// `self + other`; none if it has no room.
+    /// `self + other`; `None` if it exceeds the size limits.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         let mut sum = self.clone();
         for (unit, coefficient) in &other.terms {
@@ -85,13 +83,12 @@ impl Surd {
         sum.checked()
     }
 
-    /// `self × other`; none if it has no room.
+    /// `self × other`; `None` if it exceeds the size limits.
     pub fn times(&self, other: &Self) -> Option<Self> {
         let mut product = Self { terms: BTreeMap::new() };
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {
-                // √a √b = g √(ab ÷ g²) for g the greatest common divisor: still without square
-                // factors.
+                // √a √b = g √(ab ÷ g²) with g = gcd(a, b): the radicand stays square-free.
                 let divisor = left.radicand.gcd(&right.radicand);
                 let radicand = (left.radicand / divisor).checked_mul(right.radicand / divisor)?;
                 let unit = Unit { radicand, pi: left.pi.checked_add(right.pi)? };
@@ -101,7 +98,7 @@ impl Surd {
         product.checked()
     }
 
-    /// `1 ÷ self`; none if it is 0, or a sum whose inverse is not found by conjugation.
+    /// `1 ÷ self`; `None` for 0 and for sums that conjugation does not invert.
     pub fn inverse(&self) -> Option<Self> {
         let mut terms = self.terms.iter();
         let (first, second) = (terms.next()?, terms.next());
@@ -116,14 +113,14 @@ impl Surd {
         if terms.next().is_some() {
             return None;
         }
-        // 1 ÷ (a + b) = (a − b) ÷ (a² − b²), whose divisor is one term unless powers of π differ.
+        // 1 ÷ (a + b) = (a − b) ÷ (a² − b²). The divisor is one term unless powers of π differ.
         let conjugate =
             Self::term(*first.0, first.1.clone()).plus(&Self::term(*second.0, -second.1))?;
         let divisor = self.times(&conjugate)?;
         if divisor.terms.len() == 1 { conjugate.times(&divisor.inverse()?) } else { None }
     }
 
-    /// `√value` of a rational that is not negative; none if its square factors are not found.
+    /// `√value`; `None` for negative values and if the square factors are too large to find.
     pub fn square_root(value: &BigRational) -> Option<Self> {
         if value.is_negative() {
             return None;
@@ -133,7 +130,7 @@ impl Surd {
         Self::term(Unit { radicand, pi: 0 }, coefficient).checked()
     }
 
-    /// `self` to a whole power; none if it has no room or is 0 to a negative power.
+    /// `self` to an integer power; `None` if undefined or if it exceeds the size limits.
     pub fn power(&self, exponent: i32) -> Option<Self> {
         let base = if exponent < 0 { self.inverse()? } else { self.clone() };
         let mut result = Self::from(BigRational::one());
@@ -161,8 +158,8 @@ impl Surd {
     }
 }
 
-/// `value` = `outside² × radicand` with a radicand without square factors; none if it is too large
-/// to find out.
+/// Factors `value` into `outside² × radicand` with a square-free radicand; `None` if `value` is too
+/// large.
 fn square_factor(value: &BigUint) -> Option<(BigUint, u64)> {
     let root = value.sqrt();
     if &(&root * &root) == value {
@@ -175,18 +172,18 @@ fn square_factor(value: &BigUint) -> Option<(BigUint, u64)> {
         if factor > MAX_FACTOR {
             return None;
         }
-        let (one, square) = (u128::from(factor), u128::from(factor) * u128::from(factor));
+        let (divisor, square) = (u128::from(factor), u128::from(factor) * u128::from(factor));
         while rest.is_multiple_of(square) {
             rest /= square;
-            outside = outside.checked_mul(one)?;
+            outside = outside.checked_mul(divisor)?;
         }
-        if rest.is_multiple_of(one) {
-            rest /= one;
+        if rest.is_multiple_of(divisor) {
+            rest /= divisor;
             radicand = radicand.checked_mul(factor)?;
         }
         factor += 1;
     }
-    // What is left has at most two prime factors: they are equal, or there is no square.
+    // The rest has at most two prime factors; it is a square only if they are equal.
     let root = BigUint::from(rest).sqrt().to_u128()?;
     if root * root == rest {
         outside = outside.checked_mul(root)?;
@@ -196,8 +193,7 @@ fn square_factor(value: &BigUint) -> Option<(BigUint, u64)> {
     Some((BigUint::from(outside), radicand))
 }
 
-/// The exact `degree`-th root of a rational; none if it is not rational, or an even root of a
-/// negative number.
+/// The exact `degree`-th root of a rational; `None` if it is irrational or not real.
 pub fn rational_root(value: &BigRational, degree: u32) -> Option<BigRational> {
     if degree == 0 || (value.is_negative() && degree.is_multiple_of(2)) {
         return None;
@@ -220,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_have_one_form() {
+    fn roots_have_a_canonical_form() {
         assert_eq!(root(8), root(2).times(&Surd::from(rational(2, 1))).unwrap());
         assert_eq!(root(9), Surd::from(rational(3, 1)));
         assert_eq!(Surd::square_root(&rational(1, 2)).unwrap(), root(2).inverse().unwrap());
@@ -230,7 +226,7 @@ mod tests {
         );
         let sum = root(2).plus(&root(3)).unwrap();
         assert_eq!(sum.times(&sum.inverse().unwrap()).unwrap(), Surd::from(rational(1, 1)));
-        // 99 991 is prime; its square times 2 is found though its cube is beyond what is tried.
+        // 99 991 is prime: its square is found although its cube exceeds the trial divisors.
         assert_eq!(
             root(2 * 99_991 * 99_991),
             root(2).times(&Surd::from(rational(99_991, 1))).unwrap()
@@ -239,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_are_exact_and_have_a_limit() {
+    fn powers_are_exact_and_limited() {
         assert_eq!(root(2).power(4), Some(Surd::from(rational(4, 1))));
         assert_eq!(Surd::from(rational(2, 3)).power(-2), Some(Surd::from(rational(9, 4))));
         assert_eq!(Surd::from(rational(0, 1)).power(-1), None);

@@ -1,9 +1,9 @@
-//! What `reward.math` promises; most of it is the table `tests/fixtures/math.tsv`.
+//! Tests of the math reward; most cases are rows of `tests/fixtures/math.tsv`.
 
 use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 use rljob_crds::reward::{AnswerPlace, MathReward};
 
-use super::{correct, extract, is_usable};
+use crate::reward::math::{correct, extract, is_usable};
 
 const TABLE: &str = include_str!("../../../tests/fixtures/math.tsv");
 
@@ -12,7 +12,7 @@ fn default_places() -> Vec<AnswerPlace> {
 }
 
 #[test]
-fn every_row_of_the_table_holds() {
+fn every_row_of_the_table_scores_as_expected() {
     let rows: Vec<&str> = TABLE.lines().filter(|line| !line.starts_with("# ")).collect();
     let mut wrong = Vec::new();
     for row in &rows {
@@ -28,13 +28,14 @@ fn every_row_of_the_table_holds() {
                 extract::reference_answer(&reference),
                 extract::final_answer(&completion, &default_places()),
             );
-            wrong.push(format!("{row}\n    reads {reference:?}\n    and {completion:?}"));
+            wrong
+                .push(format!("{row}\n    reference {reference:?}\n    completion {completion:?}"));
         }
     }
     assert!(rows.len() >= 120, "{} rows", rows.len());
     assert!(
         wrong.is_empty(),
-        "{} of {} rows do not hold:\n{}",
+        "{} of {} rows score otherwise:\n{}",
         wrong.len(),
         rows.len(),
         wrong.join("\n")
@@ -42,7 +43,7 @@ fn every_row_of_the_table_holds() {
 }
 
 #[test]
-fn the_places_are_looked_at_in_the_order_that_the_spec_gives() {
+fn places_are_searched_in_the_order_of_the_spec() {
     use AnswerPlace::{Boxed, Formula, Hashes, LastNumber, Phrase};
     let text = "#### 1\n\\boxed{2}\nThe answer is 3.\nHence $4$ of 5";
     let places = [Hashes, Boxed, Phrase, Formula, LastNumber];
@@ -53,22 +54,19 @@ fn the_places_are_looked_at_in_the_order_that_the_spec_gives() {
             "{place:?} first"
         );
     }
-    assert!(
-        !correct("The answer is 3", "3", &[Boxed]),
-        "a place that is not asked for is not looked at"
-    );
+    assert!(!correct("The answer is 3", "3", &[Boxed]), "places outside the list are not searched");
     assert!(
         correct("The answer is 3", "3", &[Boxed, Phrase]),
-        "a place that the text lacks is passed over"
+        "places that the text lacks are skipped"
     );
     assert!(
         !correct("\\boxed{x + 1} 3", "3", &default_places()),
-        "a place without an answer is not"
+        "a place without an answer is not skipped"
     );
 }
 
 #[test]
-fn a_reference_that_is_no_answer_is_not_usable() {
+fn unparsable_reference_answers_are_not_usable() {
     for unusable in [
         "",
         "none",
@@ -124,15 +122,23 @@ fn thousands(digits: &str) -> String {
     groups.join(",")
 }
 
+/// Pieces of LaTeX, answer markers and arbitrary characters.
+const ARBITRARY: &str = concat!(
+    r"(?s)([0-9,./$%{}\\()\[\]^_!|−±e+-]|####|\\boxed\{|\\frac|\\sqrt|\\text\{|\\cup",
+    r"|\\infty|\\pi|answer is|[a-z ]|\PC){0,40}",
+);
+const EXPRESSION: &str =
+    r"([0-9]{1,4}|\\frac\{[1-9]\}\{[1-9]\}|\\sqrt\{[0-9]{1,3}\}|\\pi| \+ |-){1,5}";
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn no_text_makes_it_fail(text in r"(?s)([0-9,./$%{}\\()\[\]^_!|−±e+-]|####|\\boxed\{|\\frac|\\sqrt|\\text\{|\\cup|\\infty|\\pi|answer is|[a-z ]|\PC){0,40}") {
+    fn arbitrary_texts_do_not_panic(text in ARBITRARY) {
         correct(&text, &text, &default_places());
     }
 
     #[test]
-    fn an_answer_equals_itself_wherever_it_stands(text in r"([0-9]{1,4}|\\frac\{[1-9]\}\{[1-9]\}|\\sqrt\{[0-9]{1,3}\}|\\pi| \+ |-){1,5}") {
+    fn an_answer_equals_itself_in_every_place(text in EXPRESSION) {
         if is_usable(&text) {
             for completion in [format!("\\boxed{{{text}}}"), format!("#### {text}\n")] {
                 prop_assert!(correct(&completion, &text, &default_places()), "{completion}");
@@ -141,12 +147,26 @@ proptest! {
     }
 
     #[test]
-    fn a_whole_number_is_read_back_however_it_is_written(value in -999_999_999_999_i64..999_999_999_999, text in "[a-z ]{0,20}") {
+    fn all_notations_of_a_whole_number_are_equal(
+        value in -999_999_999_999_i64..999_999_999_999,
+        text in "[a-z ]{0,20}",
+    ) {
         let sign = if value < 0 { "-" } else { "" };
         let digits = value.unsigned_abs().to_string();
         let expected = value.to_string();
-        for written in [digits.clone(), thousands(&digits), format!("${digits}"), format!("{digits}.00"), format!("{digits}%"), format!("{digits}/1")] {
-            for completion in [format!("{text} {sign}{written}"), format!("{text}\\boxed{{{sign}{written}}} 5"), format!("1 {text}#### {sign}{written}\n2")] {
+        for written in [
+            digits.clone(),
+            thousands(&digits),
+            format!("${digits}"),
+            format!("{digits}.00"),
+            format!("{digits}%"),
+            format!("{digits}/1"),
+        ] {
+            for completion in [
+                format!("{text} {sign}{written}"),
+                format!("{text}\\boxed{{{sign}{written}}} 5"),
+                format!("1 {text}#### {sign}{written}\n2"),
+            ] {
                 prop_assert!(correct(&completion, &expected, &default_places()), "{completion}");
             }
         }

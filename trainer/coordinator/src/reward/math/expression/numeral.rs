@@ -1,5 +1,5 @@
-//! Numerals of a formula: separators of thousands, decimals, repeating digits, exponents, bases and
-//! mixed numbers.
+//! Numeral parser: thousands separators, decimals, repeating digits, exponents, bases and mixed
+//! numbers.
 //!
 //! `1\frac{1}{2}` and `1 1/2` are mixed numbers. `2516_8` is a number in base 8.
 
@@ -7,15 +7,15 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{One, Signed, Zero};
 
-use super::super::lex::{FRACTION, REPEATING};
-use super::super::number::Number;
-use super::Parser;
+use crate::reward::math::expression::Parser;
+use crate::reward::math::lex::{FRACTION, REPEATING};
+use crate::reward::math::number::Number;
 
-/// Digits of one numeral.
+/// Maximum number of digits of a numeral.
 const MAX_DIGITS: usize = 1000;
 
 impl Parser<'_> {
-    /// A numeral, perhaps with a proper fraction behind it.
+    /// A numeral with an optional proper fraction.
     pub(super) fn mixed(&mut self) -> Option<BigRational> {
         let whole = self.numeral()?;
         let before = self.at;
@@ -51,8 +51,7 @@ impl Parser<'_> {
         proper.then(|| above / below)
     }
 
-    /// Digits with separators of thousands, a decimal point, repeating digits, an exponent or a
-    /// base.
+    /// Digits with thousands separators, a decimal point, repeating digits, an exponent or a base.
     fn numeral(&mut self) -> Option<BigRational> {
         self.peek()?;
         let mut digits = self.digits();
@@ -89,7 +88,7 @@ impl Parser<'_> {
         digits
     }
 
-    /// Whether behind the separator that stands here there are exactly three digits.
+    /// Whether exactly three digits follow the separator at the current position.
     fn three_digits(&self) -> bool {
         let digit = |ahead| self.characters.get(self.at + ahead).is_some_and(char::is_ascii_digit);
         digit(1)
@@ -99,7 +98,7 @@ impl Parser<'_> {
             && self.characters.get(self.at + 4) != Some(&'/')
     }
 
-    /// `\overline{3}` behind so many decimal places.
+    /// `\overline{3}` after the given number of decimal places.
     fn repeating(&mut self, places: usize) -> Option<BigRational> {
         self.at += 1;
         let braces = self.eat('{');
@@ -110,7 +109,7 @@ impl Parser<'_> {
         Some(BigRational::new(integer(&digits, 10)?, (ten_to(digits.len()) - 1) * ten_to(places)))
     }
 
-    /// `_8` behind digits: their value in that base.
+    /// Value of digits with a base suffix such as `_8`.
     fn based(&mut self, digits: &[char]) -> Option<BigInt> {
         self.at += 1;
         let braces = self.eat('{');
@@ -123,7 +122,7 @@ impl Parser<'_> {
         integer(digits, base)
     }
 
-    /// `e-3` behind digits.
+    /// An exponent such as `e-3`.
     fn exponent(&mut self) -> Option<BigRational> {
         let before = self.at;
         self.at += 1;

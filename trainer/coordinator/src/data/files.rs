@@ -1,68 +1,68 @@
-//! Which files hold a split: a single file, or a Hugging Face dataset folder.
+//! Dataset file selection: resolves a split to a single file or to files of a Hugging Face dataset
+//! folder.
 //!
 //! ```text
-//!  README.md lists configs ─ subset, split ─▶ their data_files
-//!  else names of files      ─ split ────────▶ data/train-00000-of-00002.parquet, test.jsonl, validation/part.jsonl …
+//!  README.md with configs ─ subset, split ─▶ data_files of the config
+//!  file names otherwise ─── split ─────────▶ data/train-00000-of-00002.parquet, test.jsonl …
 //! ```
 //!
-//! As in the `datasets` library, a folder whose names tell no split apart is all `train`. Only
-//! names are looked at here, never rows.
+//! As in the `datasets` library, every file belongs to `train` if no file name contains a split.
+//! Must not read rows.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::DataError;
+use crate::data::error::DataError;
 
-/// Folders below the dataset's own that are looked into.
+/// Maximum depth of subfolders that are searched.
 const MAX_DEPTH: u32 = 4;
-/// Words in names that stand for a split.
+/// Split names and the words in file names that select them.
 const KEYWORDS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
     ("validation", &["validation", "valid", "dev", "val"]),
 ];
 
-/// Which part of a folder is wanted.
+/// Split and subset to select.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// As the spec says; for a single file it must not.
+pub struct FileSelector<'a> {
+    /// From the spec; must be absent for a single file.
     pub split: Option<&'a str>,
-    /// The split of a folder where the spec says nothing.
+    /// Split of a folder if the spec sets none.
     pub default_split: &'static str,
-    /// As the spec says.
     pub subset: Option<&'a str>,
 }
 
-/// A split's files in order, and how many rows they should have together if the folder says so.
+/// Files of a split with the expected number of rows.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Files {
-    /// In the order of their names.
+pub struct SplitFiles {
+    /// Sorted by name.
     pub paths: Vec<PathBuf>,
-    /// From `dataset_info` in README.md or dataset_info.json.
+    /// Total rows according to `dataset_info` in README.md or dataset_info.json.
     pub rows: Option<u64>,
 }
 
-/// The files of what is wanted at a path.
-pub fn files(path: &Path, wanted: Wanted<'_>) -> Result<Files, DataError> {
+/// Selects the files at a path.
+pub fn select(path: &Path, selector: FileSelector<'_>) -> Result<SplitFiles, DataError> {
     let unreadable = |source| DataError::Read { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(unreadable)?.is_dir() {
-        let field = wanted.split.map(|_| "split").or(wanted.subset.map(|_| "subset"));
+        let field = selector.split.map(|_| "split").or(selector.subset.map(|_| "subset"));
         return field.map_or_else(
-            || Ok(Files { paths: vec![path.to_owned()], rows: None }),
+            || Ok(SplitFiles { paths: vec![path.to_owned()], rows: None }),
             |field| Err(DataError::NotAFolder { path: path.to_owned(), field }),
         );
     }
-    let split = wanted.split.unwrap_or(wanted.default_split);
+    let split = selector.split.unwrap_or(selector.default_split);
     let card = Card::read(path)?;
-    let (paths, splits) = match card.config(path, wanted.subset)? {
+    let (paths, splits) = match card.config(path, selector.subset)? {
         Some(config) => config.files(path, split)?,
-        None => by_names(&subfolder(path, wanted.subset)?, split)?,
+        None => by_names(&subfolder(path, selector.subset)?, split)?,
     };
     if paths.is_empty() {
         return Err(no_split(path, split, &splits));
     }
-    Ok(Files { paths, rows: card.rows(path, wanted.subset, split)? })
+    Ok(SplitFiles { paths, rows: card.rows(path, selector.subset, split)? })
 }
 
 fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {
@@ -74,7 +74,7 @@ fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {
     }
 }
 
-/// Without a README's word, a subset is a folder.
+/// Returns the folder of a subset that README.md does not define.
 fn subfolder(path: &Path, subset: Option<&str>) -> Result<PathBuf, DataError> {
     let Some(subset) = subset else { return Ok(path.to_owned()) };
     let folder = path.join(subset);
@@ -90,7 +90,7 @@ fn subfolder(path: &Path, subset: Option<&str>) -> Result<PathBuf, DataError> {
     }
 }
 
-/// Front matter of README.md, and dataset_info.json; of both only what is used.
+/// Dataset card: the fields used from the front matter of README.md.
 #[derive(Deserialize, Default)]
 struct Card {
     #[serde(default)]
@@ -125,7 +125,7 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// Files of the split `train`, or of a split that is named.
+/// A pattern of files of `train`, or a named split with its patterns.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DataFile {
@@ -141,7 +141,7 @@ struct Info {
     splits: Splits,
 }
 
-/// A list in README.md, a map in dataset_info.json.
+/// A list in README.md or a map in dataset_info.json.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Splits {
@@ -171,7 +171,7 @@ impl Card {
             .map_err(|error| DataError::Card { path, message: error.to_string() })
     }
 
-    /// The wanted config; none if README.md lists none.
+    /// Returns the selected config; `None` if README.md has no configs.
     fn config(&self, folder: &Path, subset: Option<&str>) -> Result<Option<&Config>, DataError> {
         if self.configs.is_empty() {
             return Ok(None);
@@ -196,11 +196,11 @@ impl Card {
         };
         match (config, self.configs.as_slice()) {
             (Some(config), _) | (None, [config]) => Ok(Some(config)),
-            _ => Err(DataError::Subsets { path, found }),
+            _ => Err(DataError::NoDefaultSubset { path, found }),
         }
     }
 
-    /// How many rows a split should have.
+    /// Expected number of rows of a split.
     fn rows(
         &self,
         folder: &Path,
@@ -236,7 +236,7 @@ impl Card {
 }
 
 impl Config {
-    /// Files of a split, and all splits there are.
+    /// Returns the files of a split and the names of all splits.
     fn files(&self, folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), DataError> {
         let folder =
             self.data_dir.as_ref().map_or_else(|| folder.to_owned(), |below| folder.join(below));
@@ -259,7 +259,7 @@ impl Config {
     }
 }
 
-/// Files below a folder whose path fits a pattern with `*` and `**`, by name.
+/// Files below a folder that match a pattern with `*` and `**`, sorted by name.
 fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let wrong = |message: String| DataError::Card {
         path: folder.join("README.md"),
@@ -277,12 +277,12 @@ fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let paths = paths
         .map_err(|error| DataError::Read { path: error.path().to_owned(), source: error.into() })?;
     if paths.is_empty() {
-        return Err(wrong("no file fits; is the download complete?".to_owned()));
+        return Err(wrong("no file matches; is the download complete?".to_owned()));
     }
     Ok(paths)
 }
 
-/// Files of a split by the words in their names, and all splits there are.
+/// Returns the files whose names contain the split's words, and the names of all splits.
 fn by_names(folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), DataError> {
     let mut all = Vec::new();
     walk(folder, 0, &mut all)?;
@@ -305,11 +305,11 @@ fn by_names(folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), D
     ))
 }
 
-/// The split that a name tells: the wanted one's own name, or a keyword.
-fn split_of(name: &str, wanted: &str) -> Option<String> {
+/// Split of a file name: the selected split if the name contains it, else by keyword.
+fn split_of(name: &str, selected: &str) -> Option<String> {
     let words: Vec<&str> = name.split(|character: char| !character.is_alphanumeric()).collect();
-    if words.contains(&wanted.to_lowercase().as_str()) {
-        return Some(wanted.to_owned());
+    if words.contains(&selected.to_lowercase().as_str()) {
+        return Some(selected.to_owned());
     }
     let keyword = KEYWORDS
         .iter()
@@ -337,7 +337,7 @@ fn is_data(path: &Path) -> bool {
     })
 }
 
-/// What stands between the first two lines `---`, if the text begins with one.
+/// YAML between the first two `---` lines, if the text starts with one.
 fn front_matter(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches('\u{FEFF}').strip_prefix("---")?;
     let rest = rest.strip_prefix('\r').unwrap_or(rest).strip_prefix('\n')?;

@@ -1,36 +1,37 @@
-//! Where each sample goes, from lengths alone. Ties are broken by index, so that the plan is a
-//! function of its input.
+//! Sample assignment: places samples on ranks and micro-batches by length alone. Ties go to the
+//! lower index, so the plan is deterministic.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Where a sample goes.
+/// Rank and micro-batch of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct Assignment {
     pub rank: u32,
     pub minibatch: u32,
-    /// Counted over the whole step, alike on every rank.
+    /// Index over the whole step, the same on every rank.
     pub micro_batch: u32,
 }
 
-/// The whole step.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     /// By sample.
-    pub places: Vec<Place>,
-    /// By micro-batch: its minibatch.
+    pub assignments: Vec<Assignment>,
+    /// Minibatch of each micro-batch.
     pub micro_batch_minibatch: Vec<u32>,
 }
 
-/// Places samples of the given lengths, of which minibatch `m` has those in `minibatches[m]`.
-pub fn place(
+/// Assigns samples of the given lengths; minibatch `m` has the samples `minibatches[m]`.
+pub fn assign(
     lengths: &[u64],
     minibatches: &[Range<usize>],
     world_size: u32,
     max_tokens: u64,
 ) -> Plan {
-    let mut plan =
-        Plan { places: vec![Place::default(); lengths.len()], micro_batch_minibatch: Vec::new() };
+    let mut plan = Plan {
+        assignments: vec![Assignment::default(); lengths.len()],
+        micro_batch_minibatch: Vec::new(),
+    };
     for (minibatch, part) in (0..).zip(minibatches) {
         let first = plan.micro_batch_minibatch.len() as u32;
         let mut micro_batches = 0;
@@ -39,7 +40,7 @@ pub fn place(
             micro_batches = micro_batches.max(bins.len());
             for (bin, samples) in (first..).zip(bins) {
                 for sample in samples {
-                    plan.places[sample] = Place { rank, minibatch, micro_batch: bin };
+                    plan.assignments[sample] = Assignment { rank, minibatch, micro_batch: bin };
                 }
             }
         }
@@ -48,8 +49,8 @@ pub fn place(
     plan
 }
 
-/// Longest first, each to the rank with the fewest tokens so far (Graham's LPT rule). By rank,
-/// longest first.
+/// Assigns samples longest first to the rank with the fewest tokens (Graham's LPT rule). Returns
+/// the samples of each rank, longest first.
 fn balance(lengths: &[u64], part: Range<usize>, world_size: u32) -> Vec<Vec<usize>> {
     let mut samples: Vec<usize> = part.collect();
     samples.sort_by_key(|&sample| (Reverse(lengths[sample]), sample));
@@ -63,8 +64,7 @@ fn balance(lengths: &[u64], part: Range<usize>, world_size: u32) -> Vec<Vec<usiz
     ranks
 }
 
-/// First-fit over samples that come longest first: each goes into the first bin with room, else
-/// opens one.
+/// First-fit decreasing: puts each sample into the first bin with room, else into a new bin.
 fn first_fit(lengths: &[u64], samples: &[usize], max_tokens: u64) -> Vec<Vec<usize>> {
     let mut bins: Vec<(u64, Vec<usize>)> = Vec::new();
     for &sample in samples {

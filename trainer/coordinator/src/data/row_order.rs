@@ -1,9 +1,7 @@
-//! Which row stands at which position: the file's order, or a Fisher–Yates shuffle of it for each
-//! epoch.
+//! Row order: maps loader positions to rows, in file order or by a Fisher–Yates shuffle per epoch.
 //!
-//! The shuffle is written out here because it is a format: a resumed run must see the order of the
-//! run that began it, whatever versions of libraries it was built with. ChaCha's output is fixed by
-//! its definition; a library's `shuffle` is not.
+//! The shuffle is part of the journal's format: a resumed run must see the order that it started
+//! with, in every release. RFC 8439 fixes ChaCha's output; `shuffle` of the rand crate may change.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,20 +9,20 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// A permutation of `0..rows` for each epoch.
-pub struct Order {
+pub struct RowOrder {
     seed: Option<u64>,
     rows: u64,
-    /// The permutation used last, with its epoch. Only saves time.
+    /// Most recent permutation with its epoch.
     cache: Mutex<Option<(u64, Vec<u64>)>>,
 }
 
-impl Order {
-    /// Without a seed, the file's order.
+impl RowOrder {
+    /// `None` as seed keeps the file order.
     pub fn new(seed: Option<u64>, rows: u64) -> Self {
         Self { seed, rows, cache: Mutex::new(None) }
     }
 
-    /// The row at a position.
+    /// Row index at a loader position.
     pub fn row(&self, position: u64) -> u64 {
         let rows = self.rows.max(1);
         let (epoch, offset) = (position / rows, position % rows);
@@ -49,7 +47,7 @@ fn permutation(seed: u64, epoch: u64, rows: u64) -> Vec<u64> {
     random.set_stream(epoch);
     let mut permutation: Vec<u64> = (0..rows).collect();
     for last in (1..permutation.len()).rev() {
-        // A multiple of 2⁻⁶⁴ in [0, 1) times (last + 1): uniform up to rows ÷ 2⁶⁴.
+        // Multiply-shift maps 64 random bits to 0..=last with a bias below rows ÷ 2⁶⁴.
         let below = (u128::from(random.next_u64()) * (last as u128 + 1)) >> 64;
         permutation.swap(last, below as usize);
     }
@@ -60,20 +58,20 @@ fn permutation(seed: u64, epoch: u64, rows: u64) -> Vec<u64> {
 mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
 
-    use super::{Order, permutation};
+    use super::{RowOrder, permutation};
 
     #[test]
-    fn the_shuffle_of_a_seed_and_epoch_never_changes() {
-        // From an implementation of RFC 8439's block function with a 64-bit counter and stream, in
-        // another language.
+    fn the_shuffle_of_a_seed_and_epoch_is_fixed() {
+        // Computed with an independent implementation of RFC 8439's block function (64-bit counter
+        // and stream).
         assert_eq!(permutation(1, 0, 10), [1, 0, 7, 6, 8, 3, 9, 2, 4, 5]);
         assert_eq!(permutation(1, 1, 10), [8, 5, 3, 9, 2, 4, 6, 0, 7, 1]);
         assert_eq!(permutation(2, 0, 10), [7, 1, 3, 0, 4, 6, 9, 5, 8, 2]);
     }
 
     #[test]
-    fn without_a_seed_positions_follow_the_file_again_and_again() {
-        let order = Order::new(None, 3);
+    fn without_a_seed_positions_repeat_the_file_order() {
+        let order = RowOrder::new(None, 3);
         assert_eq!(
             (0..7).map(|position| order.row(position)).collect::<Vec<_>>(),
             [0, 1, 2, 0, 1, 2, 0]
@@ -82,9 +80,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_epoch_holds_every_row_once_in_whatever_order_it_is_asked(seed: u64, rows in 1_u64..200, epoch in 0_u64..5) {
-            let order = Order::new(Some(seed), rows);
-            let mut backwards: Vec<u64> = (epoch * rows..(epoch + 1) * rows).rev().map(|position| { order.row(position + rows); order.row(position) }).collect();
+        fn an_epoch_contains_every_row_once_in_any_access_order(
+            seed: u64,
+            rows in 1_u64..200,
+            epoch in 0_u64..5,
+        ) {
+            let order = RowOrder::new(Some(seed), rows);
+            let mut backwards: Vec<u64> = (epoch * rows..(epoch + 1) * rows)
+                .rev()
+                .map(|position| {
+                    order.row(position + rows);
+                    order.row(position)
+                })
+                .collect();
             backwards.reverse();
             prop_assert_eq!(&backwards, &permutation(seed, epoch, rows));
             backwards.sort_unstable();

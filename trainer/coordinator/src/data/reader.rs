@@ -1,6 +1,5 @@
-//! Rows of JSONL and Parquet files as JSON objects, one at a time, each with its place.
+//! Row reader: streams rows of JSONL and Parquet files as JSON objects with their locations.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,35 +10,18 @@ use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use serde_json::{Map, Value};
 
-use super::DataError;
+use crate::data::error::DataError;
+use crate::data::location::RowLocation;
 
-/// Where a row stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The file.
-    pub path: Arc<Path>,
-    /// `line` of a JSONL file, `row` of a Parquet file.
-    pub unit: &'static str,
-    /// From 1.
-    pub number: u64,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.path.display(), self.unit, self.number)
-    }
-}
-
-/// A row's fields.
 pub type Fields = Map<String, Value>;
 
-/// Reads files one after the other. Blank lines are not rows.
-pub struct Reader {
+/// Reads files in sequence and skips blank lines.
+pub struct RowReader {
     files: std::vec::IntoIter<PathBuf>,
-    open: Option<Open>,
+    open: Option<OpenFile>,
 }
 
-struct Open {
+struct OpenFile {
     path: Arc<Path>,
     number: u64,
     rows: Rows,
@@ -50,15 +32,15 @@ enum Rows {
     Parquet(RowIter<'static>),
 }
 
-impl Reader {
-    /// Nothing is opened before the first row is asked for.
+impl RowReader {
+    /// Opens files lazily.
     pub fn new(files: Vec<PathBuf>) -> Self {
         Self { files: files.into_iter(), open: None }
     }
 }
 
-impl Iterator for Reader {
-    type Item = Result<(Place, Fields), DataError>;
+impl Iterator for RowReader {
+    type Item = Result<(RowLocation, Fields), DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -68,7 +50,7 @@ impl Iterator for Reader {
                     None => self.open = None,
                 }
             }
-            match Open::new(&self.files.next()?) {
+            match OpenFile::new(&self.files.next()?) {
                 Ok(open) => self.open = Some(open),
                 Err(error) => return Some(Err(error)),
             }
@@ -76,7 +58,7 @@ impl Iterator for Reader {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn new(path: &Path) -> Result<Self, DataError> {
         let file =
             File::open(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
@@ -92,12 +74,12 @@ impl Open {
         Ok(Self { path: Arc::from(path), number: 0, rows })
     }
 
-    fn place(&self) -> Place {
+    fn location(&self) -> RowLocation {
         let unit = if matches!(self.rows, Rows::Lines(_)) { "line" } else { "row" };
-        Place { path: Arc::clone(&self.path), unit, number: self.number }
+        RowLocation { path: Arc::clone(&self.path), unit, number: self.number }
     }
 
-    fn next(&mut self) -> Result<Option<(Place, Fields)>, DataError> {
+    fn next(&mut self) -> Result<Option<(RowLocation, Fields)>, DataError> {
         let fields = match &mut self.rows {
             Rows::Parquet(rows) => {
                 let row = rows.next().transpose().map_err(|source| DataError::Parquet {
@@ -109,7 +91,7 @@ impl Open {
             }
             Rows::Lines(_) => self.line()?,
         };
-        Ok(fields.map(|fields| (self.place(), fields)))
+        Ok(fields.map(|fields| (self.location(), fields)))
     }
 
     fn line(&mut self) -> Result<Option<Fields>, DataError> {
@@ -130,7 +112,7 @@ impl Open {
         }
         serde_json::from_slice(&bytes)
             .map(Some)
-            .map_err(|source| DataError::Json { place: self.place(), source })
+            .map_err(|source| DataError::Json { location: self.location(), source })
     }
 }
 
@@ -138,8 +120,8 @@ fn object(row: &Row) -> Fields {
     row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect()
 }
 
-/// A Parquet value as JSON. What JSON has no word for (dates, decimals) is its text; bytes that are
-/// no text, and numbers that are none, are null.
+/// Converts a Parquet value to JSON. Dates and decimals become strings; non-finite numbers and
+/// bytes that are not UTF-8 become null.
 fn value(field: &Field) -> Value {
     match field {
         Field::Null => Value::Null,
@@ -153,7 +135,7 @@ fn value(field: &Field) -> Value {
         Field::UInt(value) => Value::from(*value),
         Field::ULong(value) => Value::from(*value),
         Field::Float16(value) => Value::from(value.to_f64()),
-        // By way of its shortest text: 0.1 as 32 bits is 0.1, not 0.10000000149.
+        // Through its shortest decimal text: a 32-bit 0.1 becomes 0.1, not 0.10000000149.
         Field::Float(value) => Value::from(value.to_string().parse::<f64>().unwrap_or(f64::NAN)),
         Field::Double(value) => Value::from(*value),
         Field::Str(text) => Value::from(text.as_str()),

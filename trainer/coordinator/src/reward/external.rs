@@ -1,0 +1,71 @@
+//! JSON protocol of external verifiers (`http`, `command`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::reward::verifier::{Question, Score, VerifierError};
+
+/// Maximum size of a response in bytes.
+pub const MAX_RESPONSE: usize = 1 << 20;
+/// Maximum length of an excerpt in characters.
+const MAX_EXCERPT: usize = 200;
+
+/// Request body or line.
+#[derive(Debug, Serialize)]
+pub struct Request<'a> {
+    /// Commands return it with their response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    prompt: &'a str,
+    completion: &'a str,
+    answer: Option<&'a str>,
+}
+
+impl<'a> Request<'a> {
+    pub fn new(id: Option<u64>, question: Question<'a>) -> Self {
+        let Question { prompt, completion, answer } = question;
+        Self { id, prompt, completion, answer }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Response {
+    id: Option<u64>,
+    reward: f64,
+    #[serde(default)]
+    components: BTreeMap<String, f64>,
+    answer: Option<String>,
+}
+
+/// Parses the response to the request with this id.
+pub fn parse(response: &[u8], id: Option<u64>) -> Result<Score, VerifierError> {
+    let parsed: Response =
+        serde_json::from_slice(response).map_err(|error| invalid(response, &error))?;
+    if parsed.id != id {
+        let text = |id: Option<u64>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
+        let reason = format!("expected id {}, found {}", text(id), text(parsed.id));
+        return Err(invalid(response, &reason));
+    }
+    Ok(Score { value: parsed.reward, components: parsed.components, answer: parsed.answer })
+}
+
+/// The error for a response that exceeds [`MAX_RESPONSE`].
+pub fn too_long(response: &[u8]) -> VerifierError {
+    invalid(response, &format!("longer than {MAX_RESPONSE} bytes"))
+}
+
+fn invalid(response: &[u8], reason: &dyn std::fmt::Display) -> VerifierError {
+    VerifierError::InvalidResponse { excerpt: excerpt(response), reason: reason.to_string() }
+}
+
+/// First characters of a text, on one line.
+pub fn excerpt(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes)
+        .trim()
+        .chars()
+        .take(MAX_EXCERPT)
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect()
+}

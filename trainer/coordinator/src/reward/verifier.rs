@@ -1,0 +1,91 @@
+//! Verifier interface: one implementation per reward kind scores one completion per call.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+/// Input of a verifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question<'a> {
+    /// Prompt without the chat template.
+    pub prompt: &'a str,
+    /// Completion without special tokens.
+    pub completion: &'a str,
+    /// Reference answer, if the dataset has one.
+    pub answer: Option<&'a str>,
+}
+
+/// Output of a verifier.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Any finite number; 0 or 1 for built-in verifiers.
+    pub value: f64,
+    /// Parts of the value by name, reported by external verifiers.
+    pub components: BTreeMap<String, f64>,
+    /// Final answer of the completion, reported by external verifiers for majority votes.
+    pub answer: Option<String>,
+}
+
+impl From<bool> for Score {
+    fn from(correct: bool) -> Self {
+        Self { value: f64::from(u8::from(correct)), ..Self::default() }
+    }
+}
+
+/// Scores completions. `rewards` retries failed calls and applies weights.
+pub trait Verifier: std::fmt::Debug + Send + Sync {
+    /// Kind and target for errors and logs, without secrets.
+    fn description(&self) -> String;
+
+    /// Scores a completion. An error is not a score of 0.
+    fn score<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Result<Score, VerifierError>>;
+
+    /// Number of retries after the first failed call.
+    fn retries(&self) -> u32 {
+        0
+    }
+
+    /// Whether every question needs a reference answer.
+    fn needs_answers(&self) -> bool {
+        false
+    }
+
+    /// Checks that a completion can match the reference answer; the error is the reason.
+    fn check_answer(&self, _answer: &str) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// For each completion the index of the first completion with an equal answer, or `None` if the
+    /// completion has no answer. `None` if the verifier does not extract answers.
+    fn answer_classes(&self, _completions: &[&str]) -> Option<Vec<Option<usize>>> {
+        None
+    }
+}
+
+/// A failed call of a verifier.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifierError {
+    #[error("failed to reach the server")]
+    Unreachable(#[source] reqwest::Error),
+    #[error("no response within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("the server returned {status}: {excerpt}")]
+    Status { status: reqwest::StatusCode, excerpt: String },
+    #[error("invalid response `{excerpt}`, expected {{\"reward\": number}}: {reason}")]
+    InvalidResponse { excerpt: String, reason: String },
+    #[error("failed to start the command")]
+    Start(#[source] std::io::Error),
+    #[error("the command ended with {status}{}", stderr_suffix(.stderr))]
+    Exited {
+        status: String,
+        /// Last line of standard error, possibly empty.
+        stderr: String,
+    },
+    #[error("failed to write to or read from the command")]
+    Pipe(#[source] std::io::Error),
+}
+
+fn stderr_suffix(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!("; last line of stderr: `{stderr}`") }
+}

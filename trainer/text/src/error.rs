@@ -1,0 +1,44 @@
+//! Errors of model folders and tokenizers.
+
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    #[error("failed to read {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("failed to parse {}", path.display())]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("failed to load the tokenizer {}: {message}", path.display())]
+    Tokenizer { path: PathBuf, message: String },
+    /// The chat template is invalid, or it raised an exception.
+    #[error("failed to apply the chat template of {}", folder.display())]
+    Template { folder: PathBuf, source: minijinja::Error },
+    #[error(
+        "{} has no chat template (chat_template.jinja, or chat_template in \
+         tokenizer_config.json): set the dataset's format to Text",
+        folder.display()
+    )]
+    NoChatTemplate { folder: PathBuf },
+    #[error(
+        "the chat template of {} prints {name}, which its tokenizer_config.json does not set",
+        folder.display()
+    )]
+    TokenNotSet {
+        folder: PathBuf,
+        /// Name of a special token such as `bos_token`.
+        name: &'static str,
+    },
+    #[error(
+        "the chat template of {} prints {token}, which its tokenizer.json does not contain: \
+         is the template from another model?",
+        folder.display()
+    )]
+    NotInVocabulary { folder: PathBuf, token: String },
+    #[error("failed to encode a text of {bytes} bytes: {message}")]
+    Encode { bytes: usize, message: String },
+    #[error("failed to decode {tokens} tokens: {message}")]
+    Decode { tokens: usize, message: String },
+    /// Token ids are at least 0 and below 2³².
+    #[error("invalid token id {0}")]
+    NotATokenId(i64),
+}
