@@ -37,10 +37,10 @@ fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_s
     for (what, cause) in [
         sample(&format!("the engine answered /generate with {fire}")),
         sample(
-            "the engine's answer to /generate is unusable: key must be a string at line 1 column 2",
+            "the engine's response to /generate is invalid: key must be a string at line 1 column 2",
         ),
         sample(
-            "the engine's answer to /generate is unusable: token id 1000000000 outside the \
+            "the engine's response to /generate is invalid: token id 1000000000 outside the \
                 vocabulary of 16",
         ),
         sample(

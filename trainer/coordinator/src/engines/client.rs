@@ -243,8 +243,8 @@ impl EngineClient {
         within(deadline, call.route, answered).await
     }
 
-    /// Sends a request over an idle connection, or over a new one if the pool is empty or the engine
-    /// closed it before the request was sent.
+    /// Sends a request over an idle connection, or over a new one if there are no open idle
+    /// connections.
     async fn send(
         &self,
         url: &str,
