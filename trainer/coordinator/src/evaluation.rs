@@ -161,9 +161,7 @@ impl Evaluation<'_> {
             })?;
             let tokens = completion.tokens.len();
             match score(self.input, &prompt, completion.tokens).await? {
-                Verdict::Scored(scored) => {
-                    drop(completions.insert(at as u32, (scored, tokens)))
-                }
+                Verdict::Scored(scored) => drop(completions.insert(at as u32, (scored, tokens))),
                 Verdict::Rejected(error) => {
                     tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
                         left out of the evaluation")
