@@ -220,7 +220,7 @@ impl Source<'_> {
             }
             (true, _) => return Err(DataError::Empty { path }),
             (false, _) => {
-                tracing::info!(path = self.path, rows = rows.len(), dropped, "opened the data")
+                tracing::info!(path = self.path, rows = rows.len(), dropped, "opened the data");
             }
         }
         let order = RowOrder::new(seed, rows.len() as u64);

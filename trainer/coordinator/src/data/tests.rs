@@ -248,7 +248,7 @@ fn a_subset_selects_its_own_files() {
 fn without_a_card_file_names_select_the_split() {
     let folder = tempfile::tempdir().unwrap();
     let row = |name: &str| {
-        fs::write(folder.path().join(name), format!("{{\"q\": \"{name}\", \"a\": 1}}\n")).unwrap()
+        fs::write(folder.path().join(name), format!("{{\"q\": \"{name}\", \"a\": 1}}\n")).unwrap();
     };
     fs::create_dir(folder.path().join("validation")).unwrap();
     for name in [
@@ -313,7 +313,10 @@ fn folder_errors_name_the_folder_and_the_fix() {
             file.path()
         )
     );
+}
 
+#[test]
+fn folder_content_errors_name_the_file_and_the_cause() {
     let written = |files: &[(&str, &str)]| {
         let folder = tempfile::tempdir().unwrap();
         for (name, content) in files {

@@ -134,7 +134,7 @@ impl Connections {
         let mut idle = self.idle();
         match idle.get_mut(url) {
             Some(connections) if connections.len() < MAX_REQUESTS as usize => {
-                connections.push(connection)
+                connections.push(connection);
             }
             Some(_) => {}
             None => {

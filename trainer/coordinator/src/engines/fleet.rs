@@ -95,10 +95,12 @@ impl Fleet {
                 self.changed.send_replace(());
             }
             let endpoints = self.slots().endpoints();
-            let polls = futures::stream::iter(endpoints)
-                .for_each_concurrent(CONCURRENT_POLLS, |(name, url)| async move {
-                    self.poll(fence, &name, &url).await
-                });
+            let polls = futures::stream::iter(endpoints).for_each_concurrent(
+                CONCURRENT_POLLS,
+                |(name, url)| async move {
+                    self.poll(fence, &name, &url).await;
+                },
+            );
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = polls => {}

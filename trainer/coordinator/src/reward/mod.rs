@@ -186,12 +186,12 @@ impl Rewards {
     ) -> Option<Vec<Option<usize>>> {
         let extracted =
             self.verifiers.iter().find_map(|entry| entry.verifier.answer_classes(completions));
-        let class = |answer: &Option<&str>| {
-            answer.and_then(|_| reported.iter().position(|other| other == answer))
+        let class = |answer: Option<&str>| {
+            answer.and_then(|_| reported.iter().position(|other| *other == answer))
         };
         extracted.or_else(|| {
             let any = reported.iter().any(Option::is_some);
-            any.then(|| reported.iter().map(class).collect())
+            any.then(|| reported.iter().copied().map(class).collect())
         })
     }
 }

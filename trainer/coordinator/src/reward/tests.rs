@@ -54,9 +54,9 @@ fn reward(value: f64, components: &[(&str, f64)]) -> Reward {
     Reward { value, components, answer: None }
 }
 
-async fn score(rewards: &Rewards, completion: &str, answer: &str) -> f64 {
+async fn score(rewards: &Rewards, completion: &str, answer: &str) -> Reward {
     let question = Question { prompt: "", completion, answer: Some(answer) };
-    rewards.score(question).await.unwrap().value
+    rewards.score(question).await.unwrap()
 }
 
 async fn error(rewards: &Rewards) -> String {
@@ -96,7 +96,8 @@ async fn a_failed_verifier_rejects_the_sample_whatever_the_others_score() {
 async fn regex_scores_a_match_anywhere_in_the_completion() {
     let spec = |pattern: &str| rewards(&[("format", 1.0, json!({"regex": {"pattern": pattern}}))]);
     for (pattern, value) in [("####", 1.0), ("^####", 0.0), (r"(?s)^So.*\d$", 1.0)] {
-        assert_eq!(score(&spec(pattern), "So\n#### 7", "").await, value, "{pattern}");
+        let expected = reward(value, &[("format", value)]);
+        assert_eq!(score(&spec(pattern), "So\n#### 7", "").await, expected, "{pattern}");
     }
     assert!(!spec("x").needs_answers());
     let invalid: RewardSpec = serde_json::from_value(json!({"regex": {"pattern": "("}})).unwrap();
@@ -161,7 +162,8 @@ async fn math_compares_final_answers_by_value() {
     for (completion, value) in
         [("48 + 24 = 72.00", 1.0), (r"\boxed{144/2}", 1.0), ("72 in all, so 73", 0.0), ("", 0.0)]
     {
-        assert_eq!(score(&math(), completion, answer).await, value, "{completion}");
+        let expected = reward(value, &[("correct", value)]);
+        assert_eq!(score(&math(), completion, answer).await, expected, "{completion}");
     }
     let question = Question { prompt: "", completion: "none", answer: Some("none") };
     assert_eq!(math().score(question).await.unwrap(), reward(0.0, &[("correct", 0.0)]));
@@ -170,7 +172,8 @@ async fn math_compares_final_answers_by_value() {
 #[tokio::test]
 async fn exact_match_ignores_surrounding_white_space_only() {
     for (completion, value) in [(" a b\n", 1.0), ("a  b", 0.0), ("A b", 0.0)] {
-        assert_eq!(score(&exact_match(), completion, "a b").await, value, "{completion}");
+        let expected = reward(value, &[("same", value)]);
+        assert_eq!(score(&exact_match(), completion, "a b").await, expected, "{completion}");
     }
 }
 

@@ -117,7 +117,7 @@ fn silence_starts_with_the_first_missed_poll() {
     slots.get_mut("engine-0").unwrap().answered("default".to_owned());
     assert_eq!(silent(&slots, 8), None);
     (10..13).for_each(|second| {
-        slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second), false)
+        slots.get_mut("engine-0").unwrap().missed(NOW + Duration::from_secs(second), false);
     });
     assert_eq!(silent(&slots, 15), Some(5));
 }

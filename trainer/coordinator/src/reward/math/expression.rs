@@ -105,7 +105,7 @@ impl Parser<'_> {
                 }
                 Some('(' | '{' | 'π' | '√') => product = product.times(&self.power()?)?,
                 Some(character) if character == FRACTION => {
-                    product = product.times(&self.power()?)?
+                    product = product.times(&self.power()?)?;
                 }
                 _ => return Some(product),
             }

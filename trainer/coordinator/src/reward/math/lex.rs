@@ -200,10 +200,10 @@ impl Lexer<'_> {
             _ if glued && GLUED_UNITS.contains(&run.as_str()) => self.out.push(WORD),
             _ if run.chars().count() >= 2 && !glued => self.word(&run),
             _ if previous == Some(' ') && operand_before && SHORT_UNITS.contains(&run) => {
-                self.out.push(WORD)
+                self.out.push(WORD);
             }
             _ if previous == Some('/') && self.out.iter().rev().nth(1) == Some(&WORD) => {
-                self.out.push(WORD)
+                self.out.push(WORD);
             }
             _ => self.out.extend(run.chars()),
         }
