@@ -20,6 +20,119 @@ pub struct AlgorithmSpec {
     pub sft: Option<SftSpec>,
 }
 
+/// The algorithm of a run with its settings. Everything that depends on the kind of algorithm asks
+/// for a capability here instead of comparing kinds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Algorithm<'a> {
+    /// Group Relative Policy Optimization.
+    Grpo(&'a GrpoSpec),
+    /// Supervised fine-tuning.
+    Sft(&'a SftSpec),
+}
+
+/// Rows that an algorithm trains on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataKind {
+    /// Prompts; completions are sampled from the policy.
+    Prompts,
+    /// Prompts with the completions to learn.
+    Demonstrations,
+}
+
+/// A model that learners hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ModelRole {
+    /// The model that is trained and exported.
+    Policy,
+    /// The policy before training, for a KL penalty.
+    Reference,
+    /// A value model that is trained beside the policy.
+    Critic,
+    /// A model that scores completions.
+    Reward,
+}
+
+impl AlgorithmSpec {
+    /// The algorithm of a valid spec, which sets exactly one; otherwise `None`.
+    pub fn resolve(&self) -> Option<Algorithm<'_>> {
+        match (&self.grpo, &self.sft) {
+            (Some(grpo), None) => Some(Algorithm::Grpo(grpo)),
+            (None, Some(sft)) => Some(Algorithm::Sft(sft)),
+            _ => None,
+        }
+    }
+
+    /// Whether steps train on completions that engines sample.
+    pub fn has_rollouts(&self) -> bool {
+        self.resolve().is_some_and(Algorithm::has_rollouts)
+    }
+}
+
+impl<'a> Algorithm<'a> {
+    /// Name of the field of `spec.algorithm`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Grpo(_) => "grpo",
+            Self::Sft(_) => "sft",
+        }
+    }
+
+    /// Rows that a step trains on.
+    pub fn data(self) -> DataKind {
+        match self {
+            Self::Grpo(_) => DataKind::Prompts,
+            Self::Sft(_) => DataKind::Demonstrations,
+        }
+    }
+
+    /// Whether steps train on completions that engines sample.
+    pub fn has_rollouts(self) -> bool {
+        self.data() == DataKind::Prompts
+    }
+
+    /// Whether training samples are scored.
+    pub fn needs_reward(self) -> bool {
+        match self {
+            Self::Grpo(_) => true,
+            Self::Sft(_) => false,
+        }
+    }
+
+    /// Models that learners hold, the policy first.
+    pub fn model_roles(self) -> Vec<ModelRole> {
+        match self {
+            Self::Grpo(grpo) if grpo.kl_coefficient > 0.0 => {
+                vec![ModelRole::Policy, ModelRole::Reference]
+            }
+            Self::Grpo(_) | Self::Sft(_) => vec![ModelRole::Policy],
+        }
+    }
+
+    /// Samples of one prompt in a step.
+    pub fn group_size(self) -> u32 {
+        match self {
+            Self::Grpo(grpo) => grpo.group_size,
+            Self::Sft(_) => 1,
+        }
+    }
+
+    /// Prompts or demonstrations of a step.
+    pub fn batch_size(self, rollout: &RolloutSpec) -> u32 {
+        match self {
+            Self::Grpo(_) => rollout.batch_size,
+            Self::Sft(sft) => sft.batch_size,
+        }
+    }
+
+    /// Settings of `grpo`.
+    pub fn grpo(self) -> Option<&'a GrpoSpec> {
+        match self {
+            Self::Grpo(grpo) => Some(grpo),
+            Self::Sft(_) => None,
+        }
+    }
+}
+
 /// Settings of `sft`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use rljob_crds::algorithm::Algorithm;
 use rljob_crds::roles::EngineKind;
 use rljob_crds::{BucketConfig, RunConfig};
 
@@ -247,9 +248,7 @@ fn run_config(
     if previous.bucket != config.bucket {
         return Err(other("bucket (--use-bucket, spec.storage.s3)"));
     }
-    let algorithm = |config: &RunConfig| {
-        (config.spec.algorithm.grpo.is_some(), config.spec.algorithm.sft.is_some())
-    };
+    let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
     if (&previous.model_directory, &previous.spec.model)
         != (&config.model_directory, &config.spec.model)
     {

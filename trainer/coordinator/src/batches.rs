@@ -106,7 +106,7 @@ impl Batches {
         let input = || self.input.get().map(Arc::clone).ok_or(ServeError::NotOpen);
         let (step, samples, minibatches) = match request {
             BatchRequest::Validation(step) => (step, validation(input()?).await?, 1),
-            BatchRequest::Training(step) if config.spec.algorithm.grpo.is_some() => {
+            BatchRequest::Training(step) if config.spec.algorithm.has_rollouts() => {
                 let samples = journal.call(move |journal| journal.samples(step)).await?;
                 (step, from_samples(&samples)?, training.minibatches)
             }
@@ -145,7 +145,9 @@ pub async fn supervised(
     step: u32,
 ) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
-        let size = u64::from(config.spec.algorithm.sft.as_ref().map_or(0, |sft| sft.batch_size));
+        let algorithm = config.spec.algorithm.resolve();
+        let size = algorithm.map_or(0, |algorithm| algorithm.batch_size(&config.spec.rollout));
+        let size = u64::from(size);
         let first = u64::from(step.saturating_sub(1)) * size;
         let prompts: Result<Vec<_>, _> =
             (first..first + size).map(|position| input.train.prompt(position)).collect();

@@ -139,7 +139,7 @@ impl Input {
             data.check_lengths(model.max_position_embeddings)?;
         }
         if let Some(rewards) = &rewards {
-            if spec.algorithm.grpo.is_some() {
+            if spec.algorithm.has_rollouts() {
                 train.check_answers(rewards)?;
             }
             let scored = spec

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rljob_crds::algorithm::{Activations, Precision};
+use rljob_crds::algorithm::{Activations, ModelRole, Precision};
 use rljob_crds::data::InitialWeights;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
@@ -246,7 +246,8 @@ fn initial_blocks(
 
 /// Whether the divergence from the model before training is part of reward or loss.
 fn needs_reference(spec: &RLJobSpec) -> bool {
-    spec.algorithm.grpo.as_ref().is_some_and(|grpo| grpo.kl_coefficient > 0.0)
+    let algorithm = spec.algorithm.resolve();
+    algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&ModelRole::Reference))
 }
 
 /// The type of forward and backward.

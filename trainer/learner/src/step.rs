@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use rljob_collective::CollectiveError;
 use rljob_crds::RLJobSpec;
+use rljob_crds::algorithm::Algorithm;
 use rljob_crds::grpo::GrpoSpec;
 use rljob_protocol::batch::{BatchHeader, RankBatch};
 use rljob_protocol::status::StepMetrics;
@@ -96,7 +97,7 @@ impl Trainer {
         let started = Instant::now();
         let header = &batch.header;
         check_place(header, step, self.ranks.rank(), self.ranks.world_size())?;
-        let grpo = self.spec.algorithm.grpo.clone();
+        let grpo = self.spec.algorithm.resolve().and_then(Algorithm::grpo).cloned();
         let table = match &grpo {
             Some(grpo) => Table::grpo(grpo, &self.spec.rollout, &header.samples),
             None => Table::sft(&header.samples),
@@ -129,7 +130,7 @@ impl Trainer {
 
     /// Log-probabilities are of logits ÷ this, as the sampler's are.
     fn temperature(&self) -> f64 {
-        if self.spec.algorithm.grpo.is_some() { self.spec.rollout.temperature } else { 1.0 }
+        if self.spec.algorithm.has_rollouts() { self.spec.rollout.temperature } else { 1.0 }
     }
 
     /// One optimizer update; returns this rank's sums, those of a skipped update left out.

@@ -47,7 +47,7 @@ impl Settings {
             total_steps: spec.training.steps,
             supervisors: spec.trainer.replicas.max(0).unsigned_abs(),
             processes: spec.trainer.processes_per_replica.max(0).unsigned_abs(),
-            rollouts: spec.algorithm.grpo.is_some(),
+            rollouts: spec.algorithm.has_rollouts(),
             evaluation_every: evaluation.map(|evaluation| evaluation.every_steps),
             accuracy: evaluation.is_some_and(|evaluation| evaluation.answer.is_some()),
             validation: evaluation.is_some_and(|evaluation| evaluation.completion.is_some()),

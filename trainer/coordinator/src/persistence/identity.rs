@@ -54,11 +54,9 @@ impl Identity {
     /// The identity of a configured run.
     pub fn of(config: &RunConfig) -> Result<Self, serde_json::Error> {
         let algorithm = &config.spec.algorithm;
-        let text = serde_json::to_string(&(
-            &config.spec.model,
-            algorithm.grpo.is_some(),
-            algorithm.sft.is_some(),
-        ))?;
+        // One flag per algorithm: the hash of existing runs stays the same.
+        let is = |name| algorithm.resolve().is_some_and(|algorithm| algorithm.name() == name);
+        let text = serde_json::to_string(&(&config.spec.model, is("grpo"), is("sft")))?;
         let spec_hash = Sha256::digest(text)
             .iter()
             .fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));

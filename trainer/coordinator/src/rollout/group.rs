@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use rljob_crds::RunConfig;
+use rljob_crds::algorithm::Algorithm;
 use rljob_protocol::sglang::SamplingParams;
 use tokio::sync::{mpsc, oneshot};
 
@@ -63,7 +64,7 @@ impl Groups<'_> {
     /// Samples what a group lacks.
     pub async fn make(&self, request: GroupRequest) -> Result<FinishedGroup, WorkError> {
         let GroupRequest { position, weights, have } = request;
-        let size = self.config.spec.algorithm.grpo.as_ref().map_or(0, |grpo| grpo.group_size);
+        let size = self.config.spec.algorithm.resolve().map_or(0, Algorithm::group_size);
         let missing: Vec<u32> =
             (0..size).filter(|index| !have.iter().any(|sample| sample.index == *index)).collect();
         let mut samples = have;
