@@ -10,6 +10,7 @@
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
+//!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  bench                    medians and verdicts of the benchmarks of all crates
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
@@ -23,6 +24,7 @@ pub mod bench;
 pub mod chaos;
 pub mod cluster;
 pub mod files;
+pub mod hub;
 pub mod image;
 pub mod kubectl;
 pub mod link;
@@ -43,6 +45,7 @@ mod sync;
 pub use api::Api;
 pub use audit::AuditedRequest;
 pub use cluster::Cluster;
+pub use hub::Hub;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
 pub use proxy::Proxy;

@@ -1,10 +1,10 @@
-//! Generated tokens per second of SmolLM2-135M, 8 requests at once of 128 tokens, beside the real
-//! SGLang 0.5.12 on this machine's CPU with the same prompts, dtype and threads, in turn. Prints
-//! `bench NAME RATIO AIM holds|short` for fp32 and bf16; it asserts nothing about speed.
+//! Throughput of SmolLM2-135M, 8 concurrent requests of 128 tokens, compared with SGLang 0.5.12 on
+//! the same CPU with the same prompts, dtype and threads, in alternation. Prints `bench NAME RATIO
+//! AIM holds|short` for fp32 and bf16; it asserts nothing about speed.
 //!
-//! SGLang's attention is torch's here and its own CPU kernels are stood in for
-//! (tests/sglang/setup.sh): it runs on torch's operations, as on any machine without AMX.
-//! `OMP_NUM_THREADS` sets the threads of both. The peer's start and first requests do not count.
+//! SGLang runs with torch attention and replacements for its CPU kernels (tests/sglang/setup.sh),
+//! that is, on torch operations as on any machine without AMX. `OMP_NUM_THREADS` sets the threads
+//! of both. Startup and first requests are not measured.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,11 +26,11 @@ use server::{Server, installation};
 
 const REQUESTS: usize = 8;
 const TOKENS: u32 = 128;
-/// Rounds of each side that count, after one that does not.
+/// Measured rounds per server, after one warm-up round.
 const ROUNDS: usize = 3;
 const AIM: f64 = 1.5;
 
-/// Eight prompts of 16 tokens, others in every round, so that no cache has them.
+/// Eight prompts of 16 tokens, different in every round, so that none is cached.
 fn bodies(round: usize) -> Vec<Value> {
     let prompt = |request: usize| {
         (0..16)
@@ -38,8 +38,10 @@ fn bodies(round: usize) -> Vec<Value> {
             .collect::<Vec<_>>()
     };
     let body = |request| {
-        let sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": TOKENS, "ignore_eos": true});
-        json!({"rid": format!("{round}-{request}."), "input_ids": prompt(request), "sampling_params": sampling, "return_logprob": true})
+        let sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": -1,
+            "max_new_tokens": TOKENS, "ignore_eos": true});
+        json!({"rid": format!("{round}-{request}."), "input_ids": prompt(request),
+            "sampling_params": sampling, "return_logprob": true})
     };
     (0..REQUESTS).map(body).collect()
 }
@@ -48,8 +50,7 @@ fn signal(server: &Server, signal: Signal) {
     kill_process_group(Pid::from_child(&server.child), signal).unwrap();
 }
 
-/// Tokens per second of a round, while the other one is stopped: SGLang's scheduler keeps a core
-/// busy when it has nothing to do.
+/// Tokens per second of a round with the other server stopped: SGLang's idle scheduler uses a core.
 async fn round(server: &Server, other: &Server, round: usize) -> f64 {
     signal(other, Signal::STOP);
     let start = Instant::now();

@@ -1,45 +1,41 @@
-//! The KV cache of the running requests: one slot each, slots compact from 0, grown on demand up to
-//! a budget of token positions.
+//! KV cache of the running requests: one slot per request, compact from slot 0, grown on demand up
+//! to a budget of token positions.
 //!
 //! ```text
 //!  storage [layers, 2 (keys, values), slots, length, kv_heads, head_dim]
-//!           a request = one slot; when it ends, the last slot moves into the hole, in one copy for all layers
+//!           a request = one slot; when it ends, the last slot moves into its place
 //! ```
-//! Slots are padded to a multiple of [`ROWS`], lengths to a [`bucket`]: the spare rows and
-//! positions are what deterministic mode computes on.
+//! Slots are padded to a multiple of [`ROWS`] and lengths to a [`bucket`]; deterministic mode
+//! computes on the padding.
 
 #![expect(
     non_snake_case,
-    reason = "tensors carry capital shape suffixes: S slots, L length, K key-value heads, D head dimension, T tokens"
+    reason = "tensors carry capital shape suffixes: S slots, L length, K key-value heads, D head \
+        dimension, T tokens"
 )]
 
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Slots come in multiples of this.
+/// Number of slots is a multiple of this.
 pub const ROWS: usize = 8;
 
-/// Attention length for a row that attends to `tokens` positions: a pure function, so that a row's
-/// shapes never depend on its neighbours.
+/// Attention length of a row with `tokens` positions. A pure function, so that the shapes of a row
+/// never depend on other rows.
 pub fn bucket(tokens: usize) -> usize {
     let grain = if tokens <= 512 { 64 } else { 256 };
     tokens.next_multiple_of(grain)
 }
 
-/// Keys and values of one position over all layers are `2 × layers × heads × dimension` numbers.
+/// Shape of the keys and values of one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Layers.
     pub layers: i64,
-    /// Key-value heads.
     pub kv_heads: i64,
-    /// Dimension of a head.
     pub head_dim: i64,
-    /// Type of the entries.
     pub kind: Kind,
 }
 
 impl CacheShape {
-    /// Bytes of one token position.
     pub fn bytes_per_token(&self) -> u64 {
         let numbers = 2 * self.layers * self.kv_heads * self.head_dim;
         numbers as u64 * if self.kind == Kind::BFloat16 { 2 } else { 4 }
@@ -49,13 +45,12 @@ impl CacheShape {
 /// Keys or values of one layer, as two views of the same memory.
 #[derive(Debug)]
 pub struct LayerCache {
-    /// `[slots × length, kv_heads, head_dim]`, to write at `slot × length + position`.
+    /// `[slots × length, kv_heads, head_dim]`; written at `slot × length + position`.
     pub cells: Tensor,
-    /// `[slots, length, kv_heads, head_dim]`, to read.
+    /// `[slots, length, kv_heads, head_dim]`; read by attention.
     pub rows_SLKD: Tensor,
 }
 
-/// The cache.
 #[derive(Debug)]
 pub struct KvCache {
     shape: CacheShape,
@@ -67,37 +62,35 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache that will not grow beyond `budget` token positions, but for one request
-    /// alone.
+    /// Creates an empty cache of at most `budget` token positions. A single request may exceed the
+    /// budget.
     pub fn new(shape: CacheShape, budget: usize) -> Result<Self, TchError> {
         let storage = Tensor::f_zeros([0], (shape.kind, Device::Cpu))?;
         Ok(Self { shape, budget, slots: 0, length: 0, storage, layers: Vec::new() })
     }
 
-    /// Whether `requests`, the longest of which may come to `tokens`, fit into the budget together.
+    /// Whether `requests` requests of up to `tokens` positions fit into the budget.
     pub fn admits(&self, requests: usize, tokens: usize) -> bool {
         requests.next_multiple_of(ROWS) * bucket(tokens) <= self.budget
     }
 
-    /// Positions of a slot.
+    /// Positions per slot.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Keys and values of a layer.
     pub fn layer(&self, layer: usize) -> &[LayerCache; 2] {
         &self.layers[layer]
     }
 
-    /// Makes room for `requests` slots of `tokens` positions; the first `keep` slots keep their
+    /// Grows the cache to `requests` slots of `tokens` positions. The first `keep` slots keep their
     /// contents.
     pub fn reserve(&mut self, requests: usize, tokens: usize, keep: usize) -> Result<(), TchError> {
         let need = (requests.next_multiple_of(ROWS), bucket(tokens));
         if need.0 <= self.slots && need.1 <= self.length {
             return Ok(());
         }
-        // A half more than now, so that growth is rare; within the budget, else exactly what is
-        // needed.
+        // Grow by half to make growth rare; within the budget, otherwise by exactly what is needed.
         let grown = |need: usize, now: usize, multiple: usize| {
             if need <= now { now } else { need.max((now + now / 2).next_multiple_of(multiple)) }
         };
@@ -131,13 +124,14 @@ impl KvCache {
         Ok(())
     }
 
-    /// Puts a prompt's keys and values `[layers, 2, T, kv_heads, head_dim]` at the start of `slot`.
+    /// Writes the keys and values of a prompt, `[layers, 2, T, kv_heads, head_dim]`, to the start
+    /// of `slot`.
     pub fn store(&mut self, slot: usize, kv: &Tensor) -> Result<(), TchError> {
         let tokens = kv.size()[2];
         self.storage.f_select(2, slot as i64)?.f_narrow(2, 0, tokens)?.f_copy_(kv).map(drop)
     }
 
-    /// Moves the first `tokens` positions of slot `from` to slot `to`.
+    /// Copies the first `tokens` positions of slot `from` to slot `to`.
     pub fn relocate(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), TchError> {
         let source = self.storage.f_select(2, from as i64)?.f_narrow(2, 0, tokens as i64)?;
         self.storage
@@ -147,13 +141,13 @@ impl KvCache {
             .map(drop)
     }
 
-    /// Zeroes a slot. A number that is not finite would reach the slot's next request through
-    /// masked positions, since 0 · NaN is NaN.
+    /// Zeroes a slot. Non-finite values would otherwise reach the next request through masked
+    /// positions, because 0 · NaN is NaN.
     pub fn wipe(&mut self, slot: usize) -> Result<(), TchError> {
         self.storage.f_select(2, slot as i64)?.f_zero_().map(drop)
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub fn clear(&mut self) -> Result<(), TchError> {
         *self = Self::new(self.shape, self.budget)?;
         Ok(())

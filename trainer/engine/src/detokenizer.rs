@@ -1,22 +1,22 @@
-//! Text of a completion while its tokens come, as SGLang's detokenizer makes it: a token may be
-//! part of a character, and its text may depend on its neighbours, so a few tokens before the new
-//! ones (the prompt's last, at first) are decoded with them and cut off again.
+//! Incremental detokenization, as in SGLang: a token may be part of a character, and its text may
+//! depend on preceding tokens. A few preceding tokens (at first of the prompt) are decoded with the
+//! new ones and their text is removed.
 
 use rljob_text::{TextError, TextTokenizer};
 
-/// Tokens of the prompt that are decoded before the first of the completion.
+/// Prompt tokens decoded before the first completion token.
 const NEIGHBOURS: usize = 5;
 
-/// What a decoder writes for bytes that are no character yet.
+/// Replacement character for bytes that do not form a character yet.
 const INCOMPLETE: char = '\u{FFFD}';
 
-/// The text so far.
+/// Text of a partial completion.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     skip_special_tokens: bool,
-    /// The neighbours and the completion.
+    /// Last prompt tokens, then the completion.
     ids: Vec<i64>,
-    /// Where decoding starts, and up to where the text is settled.
+    /// Start of decoding, and end of the tokens whose text is final.
     start: usize,
     settled: usize,
     text: String,
@@ -25,7 +25,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// No text yet, after `prompt`.
+    /// Starts with no text, after `prompt`.
     pub fn new(prompt: &[i64], skip_special_tokens: bool) -> Self {
         let ids = prompt[prompt.len().saturating_sub(NEIGHBOURS)..].to_vec();
         Self {
@@ -38,7 +38,6 @@ impl Detokenizer {
         }
     }
 
-    /// Adds tokens.
     pub fn push(&mut self, tokenizer: &TextTokenizer, tokens: &[i64]) -> Result<(), TextError> {
         self.ids.extend(tokens);
         let new = self.new_text(tokenizer)?;
@@ -59,13 +58,13 @@ impl Detokenizer {
         Ok(all.chars().skip(before.chars().count()).collect())
     }
 
-    /// The text that will not change: up to the last space, if a character is incomplete.
+    /// Final text; up to the last space if a character is incomplete.
     pub fn so_far(&self) -> String {
         let printable = self.unsettled.rfind([' ', '\n']).map_or("", |end| &self.unsettled[..=end]);
         format!("{}{printable}", self.text)
     }
 
-    /// The whole text.
+    /// Final and pending text.
     pub fn whole(&self) -> String {
         format!("{}{}", self.text, self.unsettled)
     }
@@ -80,14 +79,14 @@ mod tests {
     use super::Detokenizer;
 
     #[test]
-    fn the_text_is_the_same_token_by_token_and_never_shows_half_a_character() {
+    fn incremental_text_equals_whole_text_and_contains_no_partial_character() {
         let tokenizer = TextTokenizer::open(
             &Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/tiny-chat"),
         )
         .unwrap();
         let text = " a number — bitte: 漢字, é! 🙂 end";
         let tokens = tokenizer.encode(text).unwrap();
-        let prompt = tokenizer.encode("Answer with").unwrap();
+        let prompt = tokenizer.encode("Generation with").unwrap();
         let mut detokenizer = Detokenizer::new(&prompt, true);
         for token in &tokens {
             detokenizer.push(&tokenizer, &[*token]).unwrap();

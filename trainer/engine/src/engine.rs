@@ -1,5 +1,5 @@
-//! The engine as the HTTP side sees it: checks, the bounded queue, and a channel to the scheduler's
-//! thread.
+//! Engine handle for the HTTP server: request validation, the bounded queue and the channel to the
+//! scheduler thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use rljob_text::TextTokenizer;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::Answer;
 use crate::arguments::Arguments;
-use crate::loading::{Identity, Loaded};
+use crate::generation::Generation;
+use crate::loading::{Architecture, LoadedModel};
 use crate::metrics::Metrics;
-use crate::request::{GenerateError, Job, Limits, Request};
+use crate::request::{GenerateError, Limits, QueuedRequest, Request};
 use crate::scheduler::{Command, DEFAULT_VERSION, Scheduler, Settings};
 
-/// Room in the channel for control commands, beside one entry for each request that may be queued.
+/// Channel capacity for control commands, in addition to one entry per queued request.
 const CONTROL_COMMANDS: usize = 64;
 
-/// A handle of a running engine; clones share it.
+/// Handle of a running engine; clones share the engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
     commands: mpsc::Sender<Command>,
@@ -28,32 +28,28 @@ pub struct Engine {
     capacity: usize,
     info: watch::Receiver<ModelInfo>,
     ids: Arc<Ids>,
-    /// What requests are checked against.
     pub limits: Limits,
-    /// What turns text to tokens and back.
     pub tokenizer: Option<TextTokenizer>,
-    /// What the engine was started with: its folder's name, and the kind of model in it.
-    pub served: Arc<Served>,
-    /// The engine's metrics.
+    /// Name and architecture of the model.
+    pub served: Arc<ServedModel>,
     pub metrics: Metrics,
-    /// Cancelled when the engine takes no more requests.
+    /// Cancelled when the engine stops accepting requests.
     pub draining: CancellationToken,
 }
 
-/// What an engine was started with.
+/// The served model.
 #[derive(Debug)]
-pub struct Served {
-    /// The folder, which OpenAI's routes know the model by. It stays when weights of another folder
-    /// are loaded.
+pub struct ServedModel {
+    /// Initial model folder, which is the model name in the OpenAI API. Weight updates do not
+    /// change it.
     pub name: String,
-    /// The kind of model.
-    pub identity: Identity,
-    /// When it started, in seconds since 1970.
+    pub architecture: Architecture,
+    /// Start time in seconds since 1970.
     pub since: u64,
 }
 
-/// Ids for requests that bring none: unlike those of another start, and of one width, so that none
-/// is the beginning of another.
+/// Ids of requests without an id: unique across restarts and of equal width, so that no id is a
+/// prefix of another.
 #[derive(Debug)]
 struct Ids {
     start: u64,
@@ -66,42 +62,39 @@ impl Ids {
     }
 }
 
-/// A request on its way: the answer, and the answer so far if it streams.
+/// A queued request.
 #[derive(Debug)]
 pub struct Pending {
-    /// The one answer. Dropping it aborts the request.
-    pub done: oneshot::Receiver<Result<Answer, GenerateError>>,
-    /// The newest answer so far.
-    pub partial: Option<watch::Receiver<Option<Answer>>>,
+    /// Final response. Dropping it aborts the request.
+    pub done: oneshot::Receiver<Result<Generation, GenerateError>>,
+    /// Newest partial response of a stream.
+    pub partial: Option<watch::Receiver<Option<Generation>>>,
 }
 
-/// An engine that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The thread.
     #[error("failed to start the scheduler's thread")]
     Thread(#[from] std::io::Error),
-    /// The metrics.
     #[error("failed to register metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The KV cache.
     #[error("failed to make the KV cache")]
     Cache(#[from] tch::TchError),
-    /// The thread ended before it served.
+    /// The thread exited before it was ready.
     #[error("the scheduler's thread ended at once")]
     Ended,
 }
 
 impl Engine {
-    /// Starts the scheduler's thread over a loaded model.
-    pub async fn start(arguments: &Arguments, loaded: Loaded) -> Result<Self, StartError> {
-        let Loaded { model, limits, max_total_tokens, eos, tokenizer, identity } = loaded;
+    /// Starts the scheduler thread with a loaded model.
+    pub async fn start(arguments: &Arguments, loaded: LoadedModel) -> Result<Self, StartError> {
+        let LoadedModel { model, limits, max_total_tokens, eos, tokenizer, architecture } = loaded;
         let max_running = arguments.max_running_requests as usize;
         let capacity = max_running + arguments.max_queued_requests as usize;
         let (commands, receiver) = mpsc::channel(capacity + CONTROL_COMMANDS);
         let model_path = arguments.model_path.display().to_string();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let served = Arc::new(Served { name: model_path.clone(), identity, since: now.as_secs() });
+        let served =
+            Arc::new(ServedModel { name: model_path.clone(), architecture, since: now.as_secs() });
         let ids = Arc::new(Ids { start: now.as_nanos() as u64, count: AtomicU64::new(0) });
         let (announce, info) = watch::channel(ModelInfo {
             model_path,
@@ -130,7 +123,6 @@ impl Engine {
                 Ok(scheduler) => (Some(scheduler), Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            // The starter waits for this.
             let _ = ready.send(outcome);
             if let Some(scheduler) = scheduler {
                 scheduler.run(receiver);
@@ -152,27 +144,27 @@ impl Engine {
         })
     }
 
-    /// What the engine holds.
+    /// Current model and weight version.
     pub fn info(&self) -> ModelInfo {
         self.info.borrow().clone()
     }
 
-    /// Whether the scheduler's thread lives and requests are taken.
+    /// Whether the scheduler runs and the engine accepts requests.
     pub fn is_serving(&self) -> bool {
         !self.commands.is_closed() && !self.draining.is_cancelled()
     }
 
-    /// Requests that have no answer yet.
+    /// Number of requests without a response.
     pub fn unanswered(&self) -> usize {
         self.capacity.saturating_sub(self.places.available_permits())
     }
 
-    /// An id for a request that brings none.
+    /// Returns an id for a request without one.
     pub fn new_rid(&self) -> String {
         self.ids.next()
     }
 
-    /// Checks a request and queues it.
+    /// Validates and queues a request.
     pub async fn generate(&self, request: Request) -> Result<Pending, GenerateError> {
         let max_new_tokens = self.limits.check(&request)?;
         if self.tokenizer.is_none() && !request.sampling.stop.is_empty() {
@@ -183,12 +175,19 @@ impl Engine {
         if self.draining.is_cancelled() {
             return Err(GenerateError::Draining);
         }
-        let place =
+        let permit =
             Arc::clone(&self.places).try_acquire_owned().map_err(|_| GenerateError::QueueFull)?;
         let (done, answer) = oneshot::channel();
         let (partial, so_far) =
             if request.stream { Some(watch::channel(None)).unzip() } else { (None, None) };
-        let job = Job { request, max_new_tokens, arrival: Instant::now(), done, partial, place };
+        let job = QueuedRequest {
+            request,
+            max_new_tokens,
+            arrival: Instant::now(),
+            done,
+            partial,
+            permit,
+        };
         self.commands
             .send(Command::Generate(job))
             .await
@@ -196,7 +195,7 @@ impl Engine {
         Ok(Pending { done: answer, partial: so_far })
     }
 
-    /// Checks requests and queues them all, or none if one cannot be served.
+    /// Validates and queues requests: all of them, or none if one is invalid.
     pub async fn generate_all(
         &self,
         requests: Vec<Request>,
@@ -211,8 +210,8 @@ impl Engine {
         Ok(pending)
     }
 
-    /// Sends a command and waits for its answer; none if the scheduler has ended.
-    pub async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+    /// Sends a command and waits for its result; `None` if the scheduler has exited.
+    pub async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
         let (done, answer) = oneshot::channel();
         self.commands.send(command(done)).await.ok()?;
         answer.await.ok()

@@ -1,19 +1,22 @@
-//! Inference forward of Llama, Qwen2 and Qwen3: a prompt at once, or one token of every running
-//! request.
+//! Inference forward pass of Llama, Qwen2 and Qwen3: prefill of one prompt, or one decode step of
+//! all running requests.
 //!
 //! ```text
-//!  prefill: [T] tokens ──▶ block × layers (causal attention) ──▶ kv [layers, 2, T, kv_heads, head_dim], logits of the last token
-//!  decode:  [B] tokens ──▶ block × layers (attention over the KV cache, in spans of rows with one bucket) ──▶ logits [B, vocabulary]
+//!  prefill: [T] tokens ──▶ block × layers (causal attention)
+//!             ──▶ kv [layers, 2, T, kv_heads, head_dim], logits of the last token
+//!  decode:  [B] tokens ──▶ block × layers (attention over the KV cache, in spans of one bucket)
+//!             ──▶ logits [B, vocabulary]
 //! ```
-//! A step costs few calls whatever B is: matrices multiply all rows together
-//! ([`rljob_collective::linear`]: a decode step takes as long as the weights take to read), and
-//! attention is one call a span. In deterministic mode a prompt is computed alone at its own shape,
-//! decoded rows are padded to a multiple of [`ROWS`] and multiplied a few at a time, and a row's
-//! attention length is its own bucket.
+//! A step consists of few calls for any B: matrix multiplications process all rows together
+//! ([`rljob_collective::linear`]; a decode step takes as long as reading the weights), and
+//! attention is one call per span. In deterministic mode, a prompt is computed alone at its own
+//! shape, decoded rows are padded to a multiple of [`ROWS`] and multiplied a few at a time, and the
+//! attention length of a row is its own bucket.
 
 #![expect(
     non_snake_case,
-    reason = "tensors carry capital shape suffixes: T or B rows, H query heads, K key-value heads, D head dimension"
+    reason = "tensors carry capital shape suffixes: T or B rows, H query heads, K key-value \
+        heads, D head dimension"
 )]
 
 use rljob_collective::{CollectiveError, linear, linear_by_rows};
@@ -25,21 +28,17 @@ use crate::prompts::Prefilled;
 use crate::sampling::{Sampled, logprobs_of};
 use crate::weights::{LayerWeights, Weights};
 
-/// Positions of a prompt that are scored at once; bounds the memory of their logits.
+/// Prompt positions scored at once; bounds the memory of their logits.
 const SCORED_ROWS: usize = 128;
 
-/// A computation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
-    /// libtorch failed.
     #[error(transparent)]
     Torch(#[from] TchError),
-    /// The linear layer failed.
     #[error(transparent)]
     Linear(#[from] CollectiveError),
 }
 
-/// A model ready to run.
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
@@ -48,16 +47,15 @@ pub struct Model {
     deterministic: bool,
 }
 
-/// One row of a decode step.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The token that is fed.
+    /// Input token.
     pub token: i64,
-    /// Its position, from 0; it attends to itself and to everything before.
+    /// Position from 0. The row attends to this and all earlier positions.
     pub position: usize,
 }
 
-/// Rotary embedding, `[positions, head_dim]` each. The first half of `sin` is negated, so that
+/// Rotary embedding, `[positions, head_dim]` each. The first half of `sin` is negated, so that the
 /// rotation is `x · cos + roll(x, head_dim / 2) · sin`.
 #[derive(Debug)]
 struct Rotary {
@@ -65,7 +63,7 @@ struct Rotary {
     sin: Tensor,
 }
 
-/// Consecutive rows of a decode step with one attention length.
+/// Consecutive rows of a decode step with the same attention length.
 struct Span {
     start: i64,
     rows: i64,
@@ -75,7 +73,7 @@ struct Span {
 }
 
 impl Model {
-    /// A model over `weights`, for positions below `context`.
+    /// Creates a model for positions below `context`.
     pub fn new(
         config: ModelConfig,
         weights: Weights,
@@ -86,23 +84,22 @@ impl Model {
         Ok(Self { config, weights, rotary, deterministic })
     }
 
-    /// The weights, to be updated in place.
+    /// Weights, which are updated in place.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// Shape of the KV cache this model needs.
     pub fn cache_shape(&self) -> CacheShape {
         cache_shape(&self.config, self.weights.kind())
     }
 
-    /// Computes a prompt.
+    /// Prefills a prompt.
     pub fn prefill(&self, prompt: &[i64]) -> Result<Prefilled, ForwardError> {
         self.prefill_with_hidden(prompt).map(|(prefilled, _)| prefilled)
     }
 
-    /// Computes a prompt, and the log-probabilities of its tokens after `start`, each given those
-    /// before, with the `top` likeliest of each position.
+    /// Prefills a prompt and computes the log-probabilities of its tokens after `start`, each given
+    /// the preceding tokens, with the `top` most likely tokens of each position.
     pub fn score(
         &self,
         prompt: &[i64],
@@ -119,7 +116,7 @@ impl Model {
         Ok((prefilled, scored))
     }
 
-    /// A prompt's prefill and the residual stream after the last layer, `[T, hidden]`.
+    /// Returns the prefill and the residual stream after the last layer, `[T, hidden]`.
     fn prefill_with_hidden(&self, prompt: &[i64]) -> Result<(Prefilled, Tensor), ForwardError> {
         let (T, config) = (prompt.len() as i64, &self.config);
         let kv = Tensor::f_zeros(
@@ -143,8 +140,8 @@ impl Model {
         Ok((Prefilled { kv, logits }, x_TE))
     }
 
-    /// Feeds one token of each request, row `i` being slot `i`; writes their keys and values into
-    /// `cache` and returns logits `[rows, vocabulary]` in fp32.
+    /// Decodes one token per request; row `i` is slot `i`. Writes keys and values to `cache` and
+    /// returns logits `[rows, vocabulary]` in fp32.
     pub fn decode(&self, cache: &KvCache, rows: &[Row]) -> Result<Tensor, ForwardError> {
         let count = rows.len() as i64;
         let rows = self.padded(rows);
@@ -174,8 +171,8 @@ impl Model {
         Ok(self.logits(&x_BE)?.f_narrow(0, 0, count)?)
     }
 
-    /// In deterministic mode, rows up to a multiple of [`ROWS`]; the spare ones use free slots and
-    /// the last row's shapes.
+    /// Pads the rows to a multiple of [`ROWS`] in deterministic mode. The padding uses free slots
+    /// and the shapes of the last row.
     fn padded(&self, rows: &[Row]) -> Vec<Row> {
         let wanted =
             if self.deterministic { rows.len().next_multiple_of(ROWS) } else { rows.len() };
@@ -201,8 +198,8 @@ impl Model {
         x.f_rms_norm(weight.size(), Some(weight), self.config.rms_norm_eps)
     }
 
-    /// One block. `attend` takes rotated q `[T, H, D]`, rotated k and v `[T, K, D]` and returns
-    /// `[T, H · D]`.
+    /// Computes one block. `attend` takes rotated q `[T, H, D]`, rotated k and v `[T, K, D]` and
+    /// returns `[T, H · D]`.
     fn block<A>(
         &self,
         layer: &LayerWeights,
@@ -246,7 +243,6 @@ impl Model {
     }
 }
 
-/// Shape of the KV cache of a model of this shape.
 pub fn cache_shape(config: &ModelConfig, kind: Kind) -> CacheShape {
     CacheShape {
         layers: config.num_hidden_layers as i64,
@@ -271,7 +267,7 @@ impl Rotary {
     }
 }
 
-/// Groups consecutive rows by their bucket.
+/// Groups consecutive rows by bucket.
 fn spans(rows: &[Row], positions_B: &Tensor, kind: Kind) -> Result<Vec<Span>, TchError> {
     let mut start = 0_i64;
     let mut spans = Vec::new();
@@ -288,7 +284,7 @@ fn spans(rows: &[Row], positions_B: &Tensor, kind: Kind) -> Result<Vec<Span>, Tc
     Ok(spans)
 }
 
-/// Attention of one prompt. The heads of a group share their keys and values.
+/// Causal attention of one prompt. The heads of a group share keys and values.
 fn causal_attention(q_THD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor) -> Result<Tensor, TchError> {
     let (q, k) = (q_THD.size(), k_TKD.size());
     let group = q[1] / k[1];
@@ -313,7 +309,7 @@ fn causal_attention(q_THD: &Tensor, k_TKD: &Tensor, v_TKD: &Tensor) -> Result<Te
     out.f_squeeze_dim(0)?.f_transpose(0, 1)?.f_reshape([q[0], q[1] * q[2]])
 }
 
-/// Attention of one token a row over the cache: the heads of a group are the queries of their
+/// Attention of one token per row over the cache. The heads of a group are the queries of their
 /// shared key-value head, `[rows, K, group, D]`.
 fn cached_attention(
     q_BHD: &Tensor,

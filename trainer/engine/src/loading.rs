@@ -1,5 +1,5 @@
-//! From a model folder to a model: waits for a folder that is still being exported, reads or draws
-//! the weights, and derives the limits.
+//! Model loading: waits for a complete folder, reads or initializes the weights and derives the
+//! limits.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,82 +14,74 @@ use crate::forward::{Model, cache_shape};
 use crate::request::Limits;
 use crate::weights::{Weights, WeightsError};
 
-/// How long an incomplete folder is waited for.
-const PATIENCE: Duration = Duration::from_secs(600);
-const POLL: Duration = Duration::from_millis(500);
+const FOLDER_TIMEOUT: Duration = Duration::from_secs(600);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Memory of the KV cache if the command line does not say.
+/// Default memory of the KV cache.
 const CACHE_BYTES: u64 = 2 << 30;
 
-/// A model that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Still incomplete after the wait.
-    #[error("no complete model in {0} after {wait} s: give a Hugging Face folder, or start the job that exports it", wait = PATIENCE.as_secs())]
+    #[error("no complete model in {0} after {wait} s: give a Hugging Face folder, or start the \
+        job that exports it", wait = FOLDER_TIMEOUT.as_secs())]
     Incomplete(String),
-    /// The folder's contents.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The weights do not fit.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// libtorch failed.
     #[error("failed to build the model")]
     Torch(#[from] tch::TchError),
-    /// config.json.
+    /// config.json cannot be read or used.
     #[error("failed to use {0}: {1}")]
     Config(String, String),
-    /// The tokenizer's files.
     #[error(transparent)]
     Text(#[from] TextError),
 }
 
-/// A model with what the scheduler and the checks must know of it.
+/// A loaded model with its limits.
 #[derive(Debug)]
-pub struct Loaded {
-    /// The model.
+pub struct LoadedModel {
     pub model: Model,
-    /// What requests are checked against.
     pub limits: Limits,
-    /// Token positions in the KV cache.
+    /// Token positions of the KV cache.
     pub max_total_tokens: usize,
-    /// Tokens that end a completion.
+    /// End-of-sequence tokens.
     pub eos: Vec<i64>,
-    /// What turns text to tokens and back, if the folder has a `tokenizer.json`.
+    /// `None` if the folder has no `tokenizer.json`.
     pub tokenizer: Option<TextTokenizer>,
-    /// What `/model_info` says of the architecture.
-    pub identity: Identity,
+    pub architecture: Architecture,
 }
 
-/// What a model's configuration calls itself.
+/// Architecture in config.json, returned by `/model_info`.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, serde::Serialize)]
-pub struct Identity {
-    /// Kind of model, such as `llama`.
+pub struct Architecture {
+    /// For example `llama`.
     pub model_type: Option<String>,
-    /// Classes of transformers.
+    /// Class names of the transformers library.
     #[serde(default)]
     pub architectures: Vec<String>,
 }
 
-/// Waits until the folder has what `format` needs.
+/// Waits until the folder has the files that `format` needs.
 pub async fn wait_for_folder(folder: &Path, format: LoadFormat) -> Result<(), LoadError> {
     let started = Instant::now();
     let mut announced = false;
     while !is_complete(folder, format) {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > FOLDER_TIMEOUT {
             return Err(LoadError::Incomplete(folder.display().to_string()));
         }
         if !announced {
-            tracing::info!(folder = %folder.display(), seconds = PATIENCE.as_secs(), "waiting for a complete model folder");
+            let seconds = FOLDER_TIMEOUT.as_secs();
+            tracing::info!(folder = %folder.display(), seconds, "waiting for a complete model folder");
             announced = true;
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
-/// Whether the folder has a configuration and, if asked for, weights. A learner writes a folder
-/// under another name and renames it when it is whole.
+/// Whether the folder has a configuration and, for `auto`, weights. Writers rename a folder to its
+/// name when it is complete.
 fn is_complete(folder: &Path, format: LoadFormat) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     has("config.json")
@@ -98,8 +90,8 @@ fn is_complete(folder: &Path, format: LoadFormat) -> bool {
             || has("model.safetensors.index.json"))
 }
 
-/// Loads a complete folder.
-pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
+/// Loads the model from a complete folder.
+pub fn load(arguments: &Arguments) -> Result<LoadedModel, LoadError> {
     let folder = &arguments.model_path;
     let config = ModelConfig::from_folder(folder)?;
     let kind = match arguments.dtype {
@@ -119,7 +111,7 @@ pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
         .max_total_tokens
         .unwrap_or_else(|| (CACHE_BYTES / shape.bytes_per_token()).max(1024))
         as usize;
-    // One request alone occupies a padded row of slots.
+    // A single request uses a padded row of slots.
     let context_length =
         (config.max_position_embeddings as usize).min(max_total_tokens / crate::cache::ROWS);
     let (limits, eos) =
@@ -134,7 +126,14 @@ pub fn load(arguments: &Arguments) -> Result<Loaded, LoadError> {
     let model = Model::new(config, weights, context_length, arguments.deterministic)?;
     let tokenizer = tokenizer(folder)?;
     let eos = with_own_eos(eos, tokenizer.as_ref());
-    Ok(Loaded { model, limits, max_total_tokens, eos, tokenizer, identity: read_config(folder)? })
+    Ok(LoadedModel {
+        model,
+        limits,
+        max_total_tokens,
+        eos,
+        tokenizer,
+        architecture: read_config(folder)?,
+    })
 }
 
 fn tokenizer(folder: &Path) -> Result<Option<TextTokenizer>, LoadError> {
@@ -145,14 +144,13 @@ fn tokenizer(folder: &Path) -> Result<Option<TextTokenizer>, LoadError> {
     }
 }
 
-/// The tokenizer's own end-of-sequence token ends a completion too, as in SGLang.
+/// The end-of-sequence token of the tokenizer also ends a completion, as in SGLang.
 fn with_own_eos(mut eos: Vec<i64>, tokenizer: Option<&TextTokenizer>) -> Vec<i64> {
     eos.extend(tokenizer.and_then(TextTokenizer::eos_token_id).filter(|id| !eos.contains(id)));
     eos
 }
 
-/// `dtype` (transformers 5) or `torch_dtype` (transformers 4); fp32 if the configuration names
-/// none.
+/// `dtype` (transformers 5) or `torch_dtype` (transformers 4); default fp32.
 fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
     #[derive(Deserialize)]
     struct Raw {

@@ -1,4 +1,4 @@
-//! `rljob-engine`: see the library. Exit code 0 after SIGTERM or SIGINT, 1 if the model cannot be
+//! `rljob-engine` program. Exits with 0 after SIGTERM or SIGINT, and with 1 if the model cannot be
 //! loaded or served.
 
 use std::future::Future;
@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
         .build()
         .context("failed to start the runtime")?;
     let outcome = runtime.block_on(run(arguments));
-    // The scheduler may be inside a collective; nothing it holds outlives the process.
+    // The scheduler thread may be blocked in a collective; the process exit ends it.
     runtime.shutdown_background();
     outcome
 }
@@ -48,7 +48,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     server.serve(stop).await
 }
 
-/// Done at the first SIGTERM or SIGINT.
+/// Completes at the first SIGTERM or SIGINT.
 fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
@@ -60,8 +60,8 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// SIGTERM when the thread that started this process ends. If it ended before the order took
-/// effect, this process already has another parent.
+/// Requests a SIGTERM for the exit of the parent thread. A parent that exited before the request is
+/// detected by the parent id.
 fn exit_with_parent(parent: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     anyhow::ensure!(

@@ -1,53 +1,46 @@
-//! Prometheus metrics under SGLang's names.
+//! Prometheus metrics with SGLang's names.
 
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
 };
 
-/// Bounds of the histograms, in seconds.
+/// Histogram bounds in seconds.
 const SECONDS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// The metrics of one engine.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Requests being decoded.
     pub running: IntGauge,
-    /// Requests that wait.
     pub queued: IntGauge,
-    /// Tokens generated a second, over about the last second; 0 when idle.
+    /// Generated tokens per second over the last second; 0 when idle.
     pub throughput: Gauge,
-    /// Prompt tokens of requests that were started.
+    /// Prompt tokens of started requests.
     pub prompt_tokens: IntCounter,
-    /// Prompt tokens that were found in the prompt cache.
+    /// Prompt tokens whose prefill was cached.
     pub cached_tokens: IntCounter,
-    /// Tokens generated.
     pub generation_tokens: IntCounter,
-    /// Requests answered, aborted ones included.
+    /// Completed requests, including aborted ones.
     pub requests: IntCounter,
-    /// Requests answered as aborted.
     pub aborted: IntCounter,
-    /// Times a pause took a running request back to the queue.
+    /// Requests moved back to the queue by a pause.
     pub retracted: IntCounter,
-    /// Token positions in use.
     pub used_tokens: IntGauge,
-    /// Token positions there are.
     pub max_total_tokens: IntGauge,
-    /// The part of them in use.
+    /// Fraction of the token positions in use.
     pub token_usage: Gauge,
-    /// From arrival to the first token.
+    /// Arrival to first token.
     pub first_token: Histogram,
-    /// From token to token of a running request.
+    /// Time between tokens of a running request.
     pub inter_token: Histogram,
-    /// From arrival to the answer.
+    /// Arrival to response.
     pub latency: Histogram,
-    /// From arrival to the start.
+    /// Arrival to start.
     pub queue_time: Histogram,
 }
 
 impl Metrics {
-    /// Metrics in a registry of their own.
+    /// Creates metrics in a separate registry.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         Ok(Self {
@@ -99,7 +92,7 @@ impl Metrics {
                 &registry,
                 IntCounter::new(
                     "sglang:num_retracted_requests_total",
-                    "Number of requests taken back to the queue.",
+                    "Number of requests moved back to the queue.",
                 )?,
             )?,
             used_tokens: register(
@@ -141,7 +134,7 @@ impl Metrics {
         })
     }
 
-    /// The text format.
+    /// Renders the text exposition format.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

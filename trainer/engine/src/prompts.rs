@@ -1,4 +1,4 @@
-//! Prompts already computed under the current weights, by their exact token ids: the samples of one
+//! Prompt cache: prefills under the current weights by exact token ids. The samples of a prompt
 //! group share one prefill.
 
 use std::collections::HashMap;
@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-/// What a prefill leaves behind.
+/// Result of a prefill.
 #[derive(Debug)]
 pub struct Prefilled {
     /// Keys and values `[layers, 2, tokens, kv_heads, head_dim]`.
     pub kv: Tensor,
-    /// Logits of the token after the prompt, `[vocabulary]`, fp32.
+    /// Logits of the first completion token, `[vocabulary]`, fp32.
     pub logits: Tensor,
 }
 
@@ -24,7 +24,7 @@ impl Prefilled {
     }
 }
 
-/// Least recently used prompts go when there is more than `budget` bytes in it.
+/// LRU cache limited to `budget` bytes.
 #[derive(Debug)]
 pub struct PromptCache {
     budget: usize,
@@ -34,12 +34,10 @@ pub struct PromptCache {
 }
 
 impl PromptCache {
-    /// An empty cache of at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
         Self { budget, bytes: 0, clock: 0, entries: HashMap::new() }
     }
 
-    /// The prompt's prefill, if it is here.
     pub fn get(&mut self, prompt: &[i64]) -> Option<Rc<Prefilled>> {
         self.clock += 1;
         let (used, prefilled) = self.entries.get_mut(prompt)?;
@@ -47,7 +45,7 @@ impl PromptCache {
         Some(Rc::clone(prefilled))
     }
 
-    /// Keeps a prefill, unless it alone is beyond the budget.
+    /// Inserts a prefill; one that exceeds the budget alone is not cached.
     pub fn insert(&mut self, prompt: &[i64], prefilled: Rc<Prefilled>) {
         let bytes = prefilled.bytes();
         if bytes > self.budget {
@@ -69,7 +67,7 @@ impl PromptCache {
         self.bytes = self.bytes + bytes - replaced.map_or(0, |(_, replaced)| replaced.bytes());
     }
 
-    /// Forgets all; weights are about to change.
+    /// Removes all entries, before the weights change.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.bytes = 0;
@@ -84,7 +82,7 @@ mod tests {
     use tch::Tensor;
 
     #[test]
-    fn the_least_recently_used_prompt_goes_first() {
+    fn the_least_recently_used_prompt_is_evicted_first() {
         let prefilled =
             || Rc::new(Prefilled { kv: Tensor::from(0.0_f32), logits: Tensor::from(0.0_f32) });
         let mut cache = PromptCache::new(16);

@@ -1,124 +1,117 @@
-//! A request on its way through the engine: what is refused before it is queued, and how its answer
-//! gets back.
+//! Generation requests: validation before queueing, and the response channel.
 
 use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
-use crate::answer::Answer;
+use crate::generation::Generation;
 
-/// Why a request has no answer.
+/// Rejected or failed request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
-    /// The request cannot be served as it is: HTTP 400.
+    /// HTTP 400.
     #[error("{0}")]
     Invalid(String),
-    /// Too many requests wait: HTTP 503.
+    /// HTTP 503.
     #[error("The request queue is full.")]
     QueueFull,
-    /// The engine is shutting down: HTTP 503.
+    /// HTTP 503.
     #[error("The engine is shutting down.")]
     Draining,
-    /// The model or libtorch failed: HTTP 500.
+    /// HTTP 500.
     #[error("{0}")]
     Internal(String),
 }
 
-/// One sample to make, SGLang's defaults filled in.
+/// Request for one sample, with SGLang's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Request id, for `/abort_request`.
+    /// Request id, used by `/abort_request`.
     pub rid: String,
-    /// The prompt.
+    /// Prompt tokens.
     pub input_ids: Vec<i64>,
-    /// How to sample.
     pub sampling: Sampling,
-    /// Log-probabilities to return.
     pub logprobs: Option<Logprobs>,
-    /// Whether the answer so far is wanted after each token.
+    /// Whether partial responses are sent.
     pub stream: bool,
 }
 
-/// How to sample. Numbers that SGLang limits are as they came; [`Limits::check`] refuses those
-/// outside.
+/// Sampling parameters. Values are unchecked until [`Limits::check`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// Longest completion in tokens; none asks for as many as fit.
+    /// Maximum number of completion tokens; `None` uses the remaining context.
     pub max_new_tokens: Option<i64>,
-    /// Tokens before a stop token may come.
+    /// Minimum number of tokens before a stop token.
     pub min_new_tokens: i64,
-    /// Divides the logits; below 1e-6 the most likely token is taken.
+    /// Below 1e-6, sampling is greedy.
     pub temperature: f64,
-    /// Probability mass that is sampled from, most likely tokens first.
+    /// Nucleus sampling: probability mass of the most likely tokens.
     pub top_p: f64,
-    /// Tokens that are sampled from; −1 for all.
+    /// Number of most likely tokens to sample from; −1 for all.
     pub top_k: i64,
-    /// Least probability of a token that is sampled, as a part of the likeliest one's.
+    /// Minimum probability relative to the most likely token.
     pub min_p: f64,
-    /// Taken from a token's logit for each time it was generated.
+    /// Subtracted from the logit of a token once per occurrence in the completion.
     pub frequency_penalty: f64,
-    /// Taken from a token's logit if it was generated.
+    /// Subtracted from the logit of a token that occurs in the completion.
     pub presence_penalty: f64,
-    /// Texts that end the completion, not in its text.
+    /// Stop strings, excluded from the text.
     pub stop: Vec<String>,
-    /// Tokens that end the completion, in its tokens but not in its text.
+    /// Stop tokens, included in the tokens and excluded from the text.
     pub stop_token_ids: Vec<i64>,
-    /// Go on past end-of-sequence and stop tokens.
+    /// Ignores end-of-sequence and stop tokens.
     pub ignore_eos: bool,
-    /// Leave special tokens out of the text.
+    /// Removes special tokens from the text.
     pub skip_special_tokens: bool,
-    /// Leave what ended the completion in the text.
+    /// Keeps the stop string or token in the text.
     pub no_stop_trim: bool,
-    /// Seed of the sample; the engine's own, if there is none.
+    /// Seed of the sample; default: a seed of the engine.
     pub seed: Option<u64>,
 }
 
-/// Log-probabilities to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Logprobs {
-    /// First prompt token whose log-probability is returned; none for none.
+    /// First prompt token with a log-probability; `None` for no prompt tokens.
     pub start: Option<usize>,
-    /// Likeliest tokens beside each token.
+    /// Number of most likely tokens per position.
     pub top: usize,
-    /// Return each token's text.
+    /// Whether token texts are returned.
     pub text: bool,
 }
 
-/// What a request is checked against.
+/// Limits for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Prompt and completion together stay within it, in tokens.
+    /// Maximum number of prompt and completion tokens.
     pub context_length: usize,
-    /// Token ids are below it.
+    /// Exclusive upper bound of token ids.
     pub vocabulary: i64,
 }
 
-/// Likeliest tokens beside each token, at most: a bound of this engine's.
+/// Maximum of [`Logprobs::top`]; SGLang has no such limit.
 const TOP_LOGPROBS: usize = 128;
 
-/// Stop strings of a request, at most.
+/// Maximum number of stop strings.
 const STOP_STRINGS: usize = 64;
 
-/// A request that was accepted.
+/// Accepted request.
 #[derive(Debug)]
-pub struct Job {
-    /// The request.
+pub struct QueuedRequest {
     pub request: Request,
-    /// Its longest completion.
+    /// Maximum number of completion tokens.
     pub max_new_tokens: usize,
-    /// When it came.
     pub arrival: Instant,
-    /// Receives the one answer. Closed when the client is gone.
-    pub done: oneshot::Sender<Result<Answer, GenerateError>>,
-    /// Receives the answer so far, if the request streams; only the newest is kept.
-    pub partial: Option<watch::Sender<Option<Answer>>>,
-    /// Its place in the bounded queue.
-    pub place: OwnedSemaphorePermit,
+    /// Channel of the final response; closed when the client has disconnected.
+    pub done: oneshot::Sender<Result<Generation, GenerateError>>,
+    /// Channel of partial responses; keeps only the newest.
+    pub partial: Option<watch::Sender<Option<Generation>>>,
+    /// Permit of the bounded queue.
+    pub permit: OwnedSemaphorePermit,
 }
 
 impl Limits {
-    /// Checks a request and says how long its completion may be; the messages are SGLang's where it
-    /// has them.
+    /// Validates a request and returns its maximum number of completion tokens. Messages are
+    /// SGLang's where SGLang has one.
     pub fn check(&self, request: &Request) -> Result<usize, GenerateError> {
         let prompt = request.input_ids.len();
         let asked = request.sampling.max_new_tokens;
@@ -135,7 +128,8 @@ impl Limits {
             )
         } else if prompt >= self.context_length {
             format!(
-                "The input ({prompt} tokens) is longer than the model's context length ({} tokens).",
+                "The input ({prompt} tokens) is longer than the model's context length ({} \
+                tokens).",
                 self.context_length
             )
         } else if let Some(new) = asked.filter(|new| *new > (self.context_length - prompt) as i64) {
@@ -153,7 +147,8 @@ impl Limits {
             request.logprobs.and_then(|logprobs| logprobs.start).filter(|start| *start >= prompt)
         {
             format!(
-                "logprob_start_len must be below the number of prompt tokens ({prompt}), got {start}."
+                "logprob_start_len must be below the number of prompt tokens ({prompt}), got \
+                {start}."
             )
         } else {
             let room = self.context_length - prompt;
@@ -168,9 +163,10 @@ impl Limits {
 
     fn too_many(&self, prompt: usize, new: i64) -> String {
         format!(
-            "Requested token count exceeds the model's maximum context length of {} tokens. You requested a total of {} tokens: {prompt} tokens from the \
-             input messages and {new} tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within \
-             the limit.",
+            "Requested token count exceeds the model's maximum context length of {} tokens. You \
+             requested a total of {} tokens: {prompt} tokens from the input messages and {new} \
+             tokens for the completion. Please reduce the number of tokens in the input messages \
+             or the completion to fit within the limit.",
             self.context_length,
             new.saturating_add(prompt as i64)
         )
@@ -251,7 +247,7 @@ impl Sampling {
         })
     }
 
-    /// Whether the most likely token is always taken.
+    /// Whether sampling is greedy.
     pub fn is_greedy(&self) -> bool {
         self.temperature < crate::sampling::GREEDY_BELOW
     }
@@ -278,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_refused_with_its_reason() {
+    fn invalid_requests_are_rejected_with_a_reason() {
         let limits = Limits { context_length: 8, vocabulary: 10 };
         assert_eq!(limits.check(&request(vec![1, 9], 6)), Ok(6));
         let open = Request { sampling: Sampling::default(), ..request(vec![1, 9], 0) };
@@ -310,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sampling_outside_its_limits_is_refused_in_sglangs_words() {
+    fn invalid_sampling_parameters_get_sglangs_messages() {
         let with = |change: &dyn Fn(&mut Sampling)| {
             let mut request = request(vec![1], 2);
             change(&mut request.sampling);

@@ -1,13 +1,14 @@
-//! From logits to tokens: argmax, or sampling by inversion of the cumulative distribution, with
-//! log-probabilities.
+//! Sampling from logits with log-probabilities: greedy, or by inversion of the cumulative
+//! distribution.
 //!
 //! ```text
-//!  logits ─ penalties, forbidden tokens ─▶ ÷ temperature ─▶ softmax ─▶ top-k, top-p, min-p ─▶ draw
-//!                                                             └─▶ log-probabilities (of the whole distribution, as SGLang's)
+//!  logits ─ penalties, forbidden tokens ─▶ ÷ temperature ─▶ softmax
+//!         ─┬─▶ top-k, top-p, min-p ─▶ draw
+//!          └─▶ log-probabilities of the whole distribution, as in SGLang
 //! ```
-//! A row's result depends on that row's logits and draw alone. One uniform number is used a token,
-//! a pure function of (seed, position in the completion), so that a sample's randomness is the same
-//! wherever and whenever it is generated. Nothing sorts the vocabulary.
+//! The result of a row depends only on its logits and draw. Each token uses one uniform number, a
+//! pure function of (seed, position in the completion), so that the randomness of a sample is
+//! reproducible. The vocabulary is never sorted.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -15,52 +16,48 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use tch::{Kind, TchError, Tensor};
 
-/// Below this temperature sampling is greedy, as in SGLang.
+/// Temperature below which sampling is greedy, as in SGLang.
 pub const GREEDY_BELOW: f64 = 1e-6;
 
-/// Logits looked at in one go; bounds the memory of a step with many rows and a large vocabulary.
+/// Logits processed at once; bounds the memory of a step with many rows and a large vocabulary.
 const CHUNK: i64 = 1 << 22;
 
-/// Probabilities that are summed before their sum is looked at.
+/// Probabilities per partial sum.
 const BLOCK: usize = 512;
 
-/// Likeliest tokens that are looked at first when some are to be left out.
+/// Initial number of candidates of truncated sampling.
 const CANDIDATES: usize = 64;
 
-/// How to sample one row.
+/// Sampling parameters of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draw {
-    /// Divides the logits; below [`GREEDY_BELOW`] the most likely token is taken.
+    /// Below [`GREEDY_BELOW`], sampling is greedy.
     pub temperature: f64,
-    /// Probability mass that is sampled from.
     pub top_p: f64,
-    /// Tokens that are sampled from, if not all.
     pub top_k: Option<usize>,
-    /// Least probability as a part of the likeliest one's.
+    /// Minimum probability relative to the most likely token.
     pub min_p: f64,
-    /// Seed of the request.
     pub seed: u64,
     /// Index of the token in the completion, from 0.
     pub position: u64,
-    /// Likeliest tokens to return beside the sampled one.
+    /// Number of most likely tokens to return.
     pub top_logprobs: usize,
-    /// Added to logits before anything else: (token, addend). −∞ forbids a token.
+    /// Added to the logits first: (token, addend). −∞ forbids a token.
     pub addends: Vec<(i64, f32)>,
 }
 
-/// A sampled token with the log-probability that logits ÷ temperature give it (of the logits
-/// themselves when greedy).
+/// A sampled token with its log-probability under logits ÷ temperature (of the unscaled logits when
+/// greedy).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
-    /// The token id.
     pub token: i64,
-    /// Its log-probability, in nats.
+    /// In nats.
     pub logprob: f64,
-    /// The likeliest tokens, most likely first.
+    /// Most likely tokens in descending order.
     pub top: Vec<(f64, i64)>,
 }
 
-/// Samples one token a row of `logits_BV`; none where a row has a logit that is NaN or +∞.
+/// Samples one token per row of `logits_BV`; `None` for a row with a NaN or +∞ logit.
 pub fn sample(logits_BV: &Tensor, draws: &[Draw]) -> Result<Vec<Option<Sampled>>, TchError> {
     let V = logits_BV.size()[1];
     let rows = (CHUNK / V.max(1)).max(1);
@@ -77,8 +74,8 @@ fn sample_rows(logits_BV: &Tensor, draws: &[Draw]) -> Result<Vec<Option<Sampled>
     let greedy = |draw: &Draw| draw.temperature < GREEDY_BELOW;
     let temperatures: Vec<f32> =
         draws.iter().map(|draw| if greedy(draw) { 1.0 } else { draw.temperature as f32 }).collect();
-    let scaled_BV =
-        added(logits_BV, draws)?.f_div(&Tensor::f_from_slice(&temperatures)?.f_unsqueeze(1)?)?;
+    let scaled_BV = with_addends(logits_BV, draws)?
+        .f_div(&Tensor::f_from_slice(&temperatures)?.f_unsqueeze(1)?)?;
     let likeliest: Vec<i64> = if draws.iter().any(greedy) {
         scaled_BV.f_argmax(-1, false)?.try_into()?
     } else {
@@ -93,11 +90,8 @@ fn sample_rows(logits_BV: &Tensor, draws: &[Draw]) -> Result<Vec<Option<Sampled>
         }
         let token =
             if greedy(draw) { likeliest[index] as usize } else { pick(row, &sums, total, draw) };
-        let top = if draw.top_logprobs == 0 {
-            Vec::new()
-        } else {
-            likeliest_first(row, draw.top_logprobs)
-        };
+        let top =
+            if draw.top_logprobs == 0 { Vec::new() } else { most_likely(row, draw.top_logprobs) };
         let top = top
             .into_iter()
             .map(|token| (logarithm(row[token as usize]), i64::from(token)))
@@ -111,8 +105,8 @@ fn logarithm(probability: f32) -> f64 {
     f64::from(probability).ln()
 }
 
-/// The logits in fp32, with what the draws add to them.
-fn added(logits_BV: &Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
+/// Returns the logits in fp32 with the addends of the draws.
+fn with_addends(logits_BV: &Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
     let logits_BV = logits_BV.f_to_kind(Kind::Float)?;
     if draws.iter().all(|draw| draw.addends.is_empty()) {
         return Ok(logits_BV);
@@ -129,7 +123,7 @@ fn added(logits_BV: &Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
     Ok(changed_BV)
 }
 
-/// A sum in fp64, in eight lanes.
+/// Sums in fp64, in eight lanes.
 fn sum(values: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; 8];
     let chunks = values.chunks_exact(8);
@@ -142,7 +136,7 @@ fn sum(values: &[f32]) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// The token that the row's uniform number falls on.
+/// Returns the token selected by the uniform number of the row.
 fn pick(row: &[f32], sums: &[f64], total: f64, draw: &Draw) -> usize {
     let uniform = uniform(draw.seed, draw.position);
     if draw.top_k.is_none() && draw.top_p >= 1.0 && draw.min_p <= 0.0 {
@@ -159,16 +153,16 @@ fn pick(row: &[f32], sums: &[f64], total: f64, draw: &Draw) -> usize {
             })
             .unwrap_or(sums.len() - 1);
         let start = block * BLOCK;
-        return start + fall(row[start..row.len().min(start + BLOCK)].iter().copied(), rest);
+        return start + invert_cdf(row[start..row.len().min(start + BLOCK)].iter().copied(), rest);
     }
-    let kept = kept(row, draw);
+    let kept = candidates(row, draw);
     let mass: f64 = kept.iter().map(|token| f64::from(row[*token as usize])).sum();
-    kept[fall(kept.iter().map(|token| row[*token as usize]), uniform * mass)] as usize
+    kept[invert_cdf(kept.iter().map(|token| row[*token as usize]), uniform * mass)] as usize
 }
 
-/// The first index at which the cumulative sum exceeds `threshold`; the last that is not zero if
-/// none does, which is rounding.
-fn fall(values: impl Iterator<Item = f32>, threshold: f64) -> usize {
+/// Returns the first index at which the cumulative sum exceeds `threshold`, or the last non-zero
+/// index if rounding prevents that.
+fn invert_cdf(values: impl Iterator<Item = f32>, threshold: f64) -> usize {
     let (mut cumulative, mut last) = (0.0, 0);
     for (index, value) in values.enumerate() {
         cumulative += f64::from(value);
@@ -182,13 +176,13 @@ fn fall(values: impl Iterator<Item = f32>, threshold: f64) -> usize {
     last
 }
 
-/// The tokens that may be sampled, most likely first: SGLang's rule, each limit on the whole
-/// distribution.
-fn kept(row: &[f32], draw: &Draw) -> Vec<u32> {
+/// Returns the tokens that may be sampled in descending order. As in SGLang, each limit applies to
+/// the whole distribution.
+fn candidates(row: &[f32], draw: &Draw) -> Vec<u32> {
     let top_k = draw.top_k.unwrap_or(row.len()).min(row.len());
     let mut looked_at = CANDIDATES.min(top_k).max(1);
     loop {
-        let mut tokens = likeliest_first(row, looked_at);
+        let mut tokens = most_likely(row, looked_at);
         let least = draw.min_p * f64::from(row[tokens[0] as usize]);
         let mut before = 0.0;
         let end = tokens.iter().position(|token| {
@@ -208,8 +202,8 @@ fn kept(row: &[f32], draw: &Draw) -> Vec<u32> {
     }
 }
 
-/// The `count` likeliest tokens, most likely first; of equals, the lower id first.
-fn likeliest_first(row: &[f32], count: usize) -> Vec<u32> {
+/// Returns the `count` most likely tokens in descending order; equal ones by ascending id.
+fn most_likely(row: &[f32], count: usize) -> Vec<u32> {
     let order = |a: &u32, b: &u32| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b));
     let mut tokens: Vec<u32> = (0..row.len() as u32).collect();
     let count = count.min(tokens.len());
@@ -221,8 +215,8 @@ fn likeliest_first(row: &[f32], count: usize) -> Vec<u32> {
     tokens
 }
 
-/// Log-probabilities of `targets`, one a row of `logits_TV`, each with the `top` likeliest tokens
-/// of its row.
+/// Computes log-probabilities of `targets`, one per row of `logits_TV`, with the `top` most likely
+/// tokens of each row.
 pub fn logprobs_of(
     logits_TV: &Tensor,
     targets: &[i64],
@@ -255,7 +249,7 @@ pub fn logprobs_of(
     Ok(chosen.into_iter().zip(targets).enumerate().map(row).collect())
 }
 
-/// Uniform in [0, 1) with 53 bits: ChaCha8 keyed by `seed`, with `position` as its stream.
+/// Uniform number in [0, 1) with 53 bits: ChaCha8 with key `seed` and stream `position`.
 fn uniform(seed: u64, position: u64) -> f64 {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
     generator.set_stream(position);

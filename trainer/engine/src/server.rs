@@ -1,4 +1,4 @@
-//! The process: load, listen, serve until told to stop, drain, end.
+//! Server lifecycle: load, listen, serve, drain.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,16 +13,14 @@ use crate::http::{Keys, router};
 use crate::loading::{load, wait_for_folder};
 use crate::scheduler::Command;
 
-/// How long requests in flight may go on after the order to stop; then they are answered as
-/// aborted.
+/// Time for requests in flight after a stop; the rest is aborted.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How long the last answers may take to be written.
+/// Time to write the last responses.
 const FLUSH: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// An engine that listens.
 #[derive(Debug)]
 pub struct Server {
     engine: Engine,
@@ -31,7 +29,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Loads the model, starts the scheduler and listens.
     pub async fn start(arguments: Arguments) -> anyhow::Result<Self> {
         let keys =
             Keys::read(arguments.api_key_file.as_deref(), arguments.admin_api_key_file.as_deref())?;
@@ -51,13 +48,11 @@ impl Server {
         Ok(Self { engine, listener, keys })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is done, then takes nothing new, lets requests in flight end, and
-    /// returns.
+    /// Serves until `stop` completes, then rejects new requests and drains.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { engine, listener, keys } = self;
         let closing = engine.draining.clone();
@@ -66,7 +61,8 @@ impl Server {
             .with_graceful_shutdown(async move { closing.cancelled().await });
         let mut serving = tokio::spawn(server.into_future());
         tokio::select! {
-            ended = &mut serving => return ended.context("the HTTP server ended")?.context("the HTTP server failed"),
+            ended = &mut serving => return ended.context("the HTTP server ended")?.context("the \
+                HTTP server failed"),
             () = stop => {}
         }
         drain(&engine).await;
@@ -79,7 +75,7 @@ impl Server {
     }
 }
 
-/// Waits for the answers of what is in flight, then aborts the rest.
+/// Waits for requests in flight, then aborts the rest.
 async fn drain(engine: &Engine) {
     engine.draining.cancel();
     tracing::info!(unanswered = engine.unanswered(), seconds = DRAIN.as_secs(), "draining");
@@ -89,7 +85,7 @@ async fn drain(engine: &Engine) {
         }
     };
     if tokio::time::timeout(DRAIN, answered).await.is_err() {
-        let aborted = engine.ask(|done| Command::Abort(None, done));
+        let aborted = engine.call(|done| Command::Abort(None, done));
         if tokio::time::timeout(FLUSH, aborted).await.is_err() {
             tracing::warn!("the scheduler did not answer at the end");
         }

@@ -1,27 +1,27 @@
-//! The weights, allocated once: a flat tensor a block, in the learner's layout, where every Hugging
-//! Face name is a view.
+//! Model weights: one flat tensor per block in the learner's layout, with a view per Hugging Face
+//! name.
 //!
 //! ```text
-//!  block i: input_layernorm │ q k v │ biases │ norms │ o │ post_attention_layernorm │ gate up │ down
-//!                             └──┬─┘                                              └──┬──┘      neighbours are also one matrix, for one GEMM
+//!  block: input_layernorm │ q k v │ biases │ norms │ o │ post_attention_layernorm │ gate up │ down
+//!                           └─┬─┘                                                  └──┬──┘
+//!                    one matrix, one GEMM                                   one matrix, one GEMM
 //! ```
-//! A weight update is a copy into these views; nothing is allocated and no view moves.
+//! A weight update copies into these views; it allocates nothing and moves no view.
 
 use std::collections::HashMap;
 
 use rljob_learner::model::{Layout, ModelConfig, ModelLayout, hugging_face};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Weights of one block.
 #[derive(Debug)]
 pub struct LayerWeights {
     /// RMSNorm before attention, `[hidden]`.
     pub input_norm: Tensor,
     /// `[(heads + 2 · kv_heads) · head_dim, hidden]`.
     pub qkv: Tensor,
-    /// Biases of q, k and v in one, if the model has them (Qwen2).
+    /// Concatenated biases of q, k and v (Qwen2).
     pub qkv_bias: Option<Tensor>,
-    /// RMSNorms of each query's and each key's head, `[head_dim]`, if the model has them (Qwen3).
+    /// RMSNorms of query and key heads, `[head_dim]` (Qwen3).
     pub qk_norms: Option<[Tensor; 2]>,
     /// `[hidden, heads · head_dim]`.
     pub output: Tensor,
@@ -33,55 +33,43 @@ pub struct LayerWeights {
     pub down: Tensor,
 }
 
-/// All weights.
 #[derive(Debug)]
 pub struct Weights {
     /// `[vocabulary, hidden]`.
     pub embedding: Tensor,
-    /// The blocks.
     pub layers: Vec<LayerWeights>,
-    /// The last RMSNorm, `[hidden]`.
+    /// Final RMSNorm, `[hidden]`.
     pub norm: Tensor,
-    /// `[vocabulary, hidden]`; the embedding itself in models that tie them.
+    /// `[vocabulary, hidden]`; the embedding in models with tied weights.
     pub head: Tensor,
     layout: ModelLayout,
-    /// A block's flat tensor each.
+    /// One flat tensor per block.
     blocks: Vec<Tensor>,
     views: HashMap<String, Tensor>,
 }
 
-/// A tensor that does not fit the model.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// Not a tensor of this model.
     #[error("`{0}` is not a tensor of this model")]
     Unknown(String),
-    /// A tensor that the architecture needs and the layout lacks.
+    /// The architecture needs a tensor that the layout lacks.
     #[error("the layout has no tensor `{0}`")]
     Missing(&'static str),
-    /// Other dimensions.
     #[error("tensor `{name}` has shape {found:?}, this model needs {expected:?}")]
-    Shape {
-        /// Its name.
-        name: String,
-        /// Dimensions it has.
-        found: Vec<i64>,
-        /// Dimensions it should have.
-        expected: Vec<i64>,
-    },
-    /// libtorch failed.
+    Shape { name: String, found: Vec<i64>, expected: Vec<i64> },
     #[error("failed to allocate, view or copy weights: {0}")]
     Torch(#[from] TchError),
 }
 
-/// A block's flat tensor and where its names are in it.
+/// A block's flat tensor and its layout.
 struct Block<'a> {
     layout: &'a Layout,
     flat: &'a Tensor,
 }
 
 impl Block<'_> {
-    /// The tensors from `first` to `last`, which are neighbours with equal columns, as one matrix.
+    /// Returns the adjacent tensors from `first` to `last`, which have equal columns, as one
+    /// matrix.
     fn matrix(&self, first: &'static str, last: &'static str) -> Result<Tensor, WeightsError> {
         let find = |part| {
             self.layout
@@ -105,7 +93,7 @@ impl Block<'_> {
 }
 
 impl Weights {
-    /// Zeroed weights of `config`'s shape.
+    /// Allocates zeroed weights.
     pub fn allocate(config: &ModelConfig, kind: Kind) -> Result<Self, WeightsError> {
         let layout = ModelLayout::new(config);
         let zeros = |block: &Layout| Tensor::f_zeros([block.numel()], (kind, Device::Cpu));
@@ -132,22 +120,19 @@ impl Weights {
         Ok(Self { embedding, layers, norm, head, layout, blocks: flats, views })
     }
 
-    /// How the blocks are laid out.
     pub fn layout(&self) -> &ModelLayout {
         &self.layout
     }
 
-    /// Type of the weights.
     pub fn kind(&self) -> Kind {
         self.embedding.kind()
     }
 
-    /// The view of a Hugging Face name.
     pub fn view(&self, name: &str) -> Result<&Tensor, WeightsError> {
         self.views.get(name).ok_or_else(|| WeightsError::Unknown(name.to_owned()))
     }
 
-    /// The view of a name, if it has this shape.
+    /// Returns the view of a name and checks its shape.
     pub fn view_of_shape(&self, name: &str, shape: &[i64]) -> Result<&Tensor, WeightsError> {
         let view = self.view(name)?;
         let expected = view.size();
@@ -158,7 +143,7 @@ impl Weights {
         }
     }
 
-    /// Copies whole blocks, each flat in the layout's order, into place, converting their type.
+    /// Copies flat blocks in the order of the layout, with type conversion.
     pub fn copy_from(&self, blocks: &[Tensor]) -> Result<(), WeightsError> {
         for (mine, theirs) in self.blocks.iter().zip(blocks) {
             mine.shallow_clone().f_copy_(theirs)?;

@@ -117,9 +117,9 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     // A large checkpoint on its way to a bucket, or from there, is no hang.
     let at = |path| {
         RunStore::at(path, config.bucket.as_ref())
-            .map(|run_store| run_store.on_answer(pulse::advance))
+            .map(|run_store| run_store.on_response(pulse::advance))
     };
-    let run_store = RunStore::of(&config)?.on_answer(pulse::advance);
+    let run_store = RunStore::of(&config)?.on_response(pulse::advance);
     let (restored_from, target) = (
         place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?,
         Target::of(&config, &run_store),

@@ -1,8 +1,7 @@
-//! A prefix of a bucket: whole objects in and out, checked on the way, tried again for as long as
-//! the server may be away.
+//! Bucket prefix: reads and writes whole objects, verified and retried.
 //!
-//! Every body is sent with its SHA-256, which the server compares before it keeps anything. Large
-//! objects are read in ranges and written in parts ([`super::upload`]), each tried again by itself.
+//! Every body is sent with its SHA-256, which the server verifies. Large objects are read in ranges
+//! and written in parts ([`super::upload`]), each retried separately.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,35 +23,35 @@ use tokio::runtime::Runtime;
 use crate::StorageError;
 use crate::credentials::KeyFiles;
 
-/// How long a server may be away before a call fails.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// First and longest wait between two tries.
+/// How long requests are retried while the server is unavailable.
+const RETRY_LIMIT: Duration = Duration::from_secs(600);
+/// First and longest wait between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// One request, body included.
+/// Timeout of one request including its body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of one range of a large object.
+/// Bytes per range of a large object.
 const RANGE: u64 = 16 << 20;
-/// Ranges, or parts, under way at once.
-pub(crate) const AT_ONCE: usize = 4;
+/// Concurrent ranges or parts.
+pub(crate) const CONCURRENCY: usize = 4;
 
-/// A prefix of a bucket. Clones are the same one.
+/// A prefix of a bucket. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     pub(crate) store: Arc<AmazonS3>,
     name: String,
     prefix: String,
-    patience: Duration,
-    answered: fn(),
+    retry_limit: Duration,
+    on_response: fn(),
 }
 
 impl Bucket {
-    /// The bucket and prefix of a run; nothing is asked of the server yet.
+    /// Opens the prefix without sending a request.
     pub fn open(config: &BucketConfig) -> Result<Self, StorageError> {
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&config.bucket)
             .with_region(&config.region)
             .with_checksum_algorithm(Checksum::SHA256)
-            // Tries are repeated here, where it is known for how long.
+            // Retries are made here, limited by time.
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
                 max_retries: 0,
@@ -76,22 +75,22 @@ impl Bucket {
             store,
             name: config.bucket.clone(),
             prefix: config.prefix.clone(),
-            patience: PATIENCE,
-            answered: || {},
+            retry_limit: RETRY_LIMIT,
+            on_response: || {},
         })
     }
 
-    /// The same with less patience.
+    /// Limits the time of retries.
     #[must_use]
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn with_retry_limit(self, retry_limit: Duration) -> Self {
+        Self { retry_limit, ..self }
     }
 
-    /// The same, which calls this after every request that the server has answered: a part of an
-    /// upload, a range of a large object.
+    /// Sets a callback for every response of the server, for example to a part of an upload or a
+    /// range of a large object.
     #[must_use]
-    pub fn on_answer(self, answered: fn()) -> Self {
-        Self { answered, ..self }
+    pub fn on_response(self, on_response: fn()) -> Self {
+        Self { on_response, ..self }
     }
 
     /// `s3://bucket/prefix/name`.
@@ -99,7 +98,7 @@ impl Bucket {
         format!("s3://{}/{}", self.name, self.key(name))
     }
 
-    /// An object's bytes; none if it is not there.
+    /// Reads an object; `None` if it does not exist.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
         let key = self.key(name);
         let Some(size) = self.size(name)? else { return Ok(None) };
@@ -109,17 +108,17 @@ impl Bucket {
         Ok(Some(bytes))
     }
 
-    /// An object's size in bytes; none if it is not there.
+    /// Size of an object in bytes; `None` if it does not exist.
     pub fn size(&self, name: &str) -> Result<Option<u64>, StorageError> {
         let key = self.key(name);
-        match self.wait(|| self.store.head(&key))? {
+        match self.block_on(|| self.store.head(&key))? {
             Ok(meta) => Ok(Some(meta.size)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(self.failed("look up", name)(source)),
         }
     }
 
-    /// An object's SHA-256, of all its bytes as they are now.
+    /// Computes the SHA-256 of an object's content.
     pub fn sha256(&self, name: &str) -> Result<Sha256, StorageError> {
         let Some(size) = self.size(name)? else {
             return Err(StorageError::Io {
@@ -134,25 +133,24 @@ impl Bucket {
         Ok(hash)
     }
 
-    /// Writes an object, replacing what is there.
+    /// Writes or replaces an object.
     pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
         let (key, payload) = (self.key(name), PutPayload::from(bytes));
-        self.wait(|| self.store.put(&key, payload.clone()))?
+        self.block_on(|| self.store.put(&key, payload.clone()))?
             .map(drop)
             .map_err(self.failed("write", name))
     }
 
-    /// Writes an object that must not be there; false if another one is. An answer that was lost is
-    /// found out: what is there and equal is ours.
-    pub fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, StorageError> {
+    /// Creates an object; returns false if another one exists. A repeated request whose first
+    /// response was lost finds equal content and returns true.
+    pub fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<bool, StorageError> {
         let (key, payload) = (self.key(name), PutPayload::from(bytes.to_vec()));
         let create = || async {
             let answer =
                 self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create)).await;
             let Err(Error::AlreadyExists { .. }) = &answer else { return answer };
             match self.store.head(&key).await {
-                // The server may still be at a request whose answer was lost: nobody's object is
-                // there yet.
+                // The server may still be processing a request whose response was lost.
                 Err(Error::NotFound { .. }) => Err(Error::Generic {
                     store: "S3",
                     source: "the server refuses to make an object that is not there".into(),
@@ -161,19 +159,19 @@ impl Bucket {
                 Ok(_) => answer,
             }
         };
-        match self.wait(create)? {
+        match self.block_on(create)? {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. }) => Ok(self.read(name)?.as_deref() == Some(bytes)),
             Err(source) => Err(self.failed("write", name)(source)),
         }
     }
 
-    /// Whether the store refuses to write an object that must not be there and is. One that ignores
-    /// the condition would let two writers undo each other.
-    pub fn refuses_to_replace(&self, name: &str) -> Result<bool, StorageError> {
+    /// Whether the store rejects conditional puts of existing objects. A store that ignores the
+    /// condition lets two writers overwrite each other.
+    pub fn rejects_overwrites(&self, name: &str) -> Result<bool, StorageError> {
         let (key, options) = (self.key(name), PutOptions::from(PutMode::Create));
         for _ in 0..2 {
-            match self.wait(|| self.store.put_opts(&key, PutPayload::new(), options.clone()))? {
+            match self.block_on(|| self.store.put_opts(&key, PutPayload::new(), options.clone()))? {
                 Ok(_) => {}
                 Err(Error::AlreadyExists { .. }) => return Ok(true),
                 Err(source) => return Err(self.failed("write", name)(source)),
@@ -182,11 +180,11 @@ impl Bucket {
         Ok(false)
     }
 
-    /// Every object below a folder: its name in there, and its size.
+    /// Lists the objects below a folder: relative name and size.
     pub fn list(&self, folder: &str) -> Result<BTreeMap<String, u64>, StorageError> {
         let prefix = self.key(folder);
         let listed = self
-            .wait(|| self.store.list(Some(&prefix)).try_collect::<Vec<_>>())?
+            .block_on(|| self.store.list(Some(&prefix)).try_collect::<Vec<_>>())?
             .map_err(self.failed("list", folder))?;
         let name = |key: &Key| {
             Some(key.as_ref().strip_prefix(prefix.as_ref())?.trim_start_matches('/').to_owned())
@@ -194,7 +192,7 @@ impl Bucket {
         Ok(listed.into_iter().filter_map(|meta| Some((name(&meta.location)?, meta.size))).collect())
     }
 
-    /// Removes objects; one that is not there is removed already.
+    /// Removes objects; missing ones are ignored.
     pub fn remove(&self, names: &[String]) -> Result<(), StorageError> {
         let keys: Vec<Key> = names.iter().map(|name| self.key(name)).collect();
         let remove = || {
@@ -204,22 +202,23 @@ impl Bucket {
                 .filter(|result| std::future::ready(!matches!(result, Err(Error::NotFound { .. }))))
                 .try_collect::<Vec<_>>()
         };
-        self.wait(remove)?
+        self.block_on(remove)?
             .map(drop)
             .map_err(self.failed("remove", names.first().map_or("", String::as_str)))
     }
 
-    /// Gives a large object's bytes to `take`, in order.
+    /// Passes the content of an object to `take` in order.
     fn each_range(&self, key: &Key, size: u64, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
         let ranges =
             (0..size.div_ceil(RANGE)).map(|index| index * RANGE..size.min((index + 1) * RANGE));
         let read = |range: Range<u64>| async move {
-            self.patiently(|| self.store.get_range(key, range.clone())).await
+            self.retry(|| self.store.get_range(key, range.clone())).await
         };
-        let all = futures::stream::iter(ranges).map(read).buffered(AT_ONCE).try_for_each(|bytes| {
-            take(&bytes);
-            std::future::ready(Ok(()))
-        });
+        let all =
+            futures::stream::iter(ranges).map(read).buffered(CONCURRENCY).try_for_each(|bytes| {
+                take(&bytes);
+                std::future::ready(Ok(()))
+            });
         match runtime() {
             Ok(runtime) => runtime.block_on(all),
             Err(error) => Err(Error::Generic { store: "S3", source: error.into() }),
@@ -239,29 +238,32 @@ impl Bucket {
         move |source| StorageError::Bucket { action, place, source }
     }
 
-    /// Waits for a call, tried again as [`Self::patiently`] says.
-    fn wait<T, F: Future<Output = Result<T, Error>>>(
+    /// Blocks on a call, with retries as in [`Self::retry`].
+    fn block_on<T, F: Future<Output = Result<T, Error>>>(
         &self,
         call: impl FnMut() -> F,
     ) -> Result<Result<T, Error>, StorageError> {
-        Ok(runtime()?.block_on(self.patiently(call)))
+        Ok(runtime()?.block_on(self.retry(call)))
     }
 
-    /// Repeats a call that may be repeated until the server answers or patience is over.
-    pub(crate) async fn patiently<T, F: Future<Output = Result<T, Error>>>(
+    /// Retries an idempotent call until the server responds or the time limit passes.
+    pub(crate) async fn retry<T, F: Future<Output = Result<T, Error>>>(
         &self,
         mut call: impl FnMut() -> F,
     ) -> Result<T, Error> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
             match call().await {
-                Err(error) if is_passing(&error) && started.elapsed() + backoff < self.patience => {
-                    tracing::warn!(error = %line(&error), "the bucket's server is away; trying again");
+                Err(error)
+                    if is_transient(&error) && started.elapsed() + backoff < self.retry_limit =>
+                {
+                    tracing::warn!(error = %line(&error),
+                        "the bucket's server is away; trying again");
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }
                 result => {
-                    (self.answered)();
+                    (self.on_response)();
                     return result;
                 }
             }
@@ -269,9 +271,9 @@ impl Bucket {
     }
 }
 
-/// Whether the same call may be answered otherwise later: no answer, 5xx, 429, 408. What names an
-/// object, a right or a bad request will not.
-fn is_passing(error: &Error) -> bool {
+/// Whether a repeated call may succeed: no response, 5xx, 429 or 408. Missing objects, denied
+/// access and bad requests are final.
+fn is_transient(error: &Error) -> bool {
     let refused = |text: &str| {
         text.contains("status code: 4")
             && !["status code: 429", "status code: 408"].iter().any(|code| text.contains(code))
@@ -287,8 +289,8 @@ fn line(error: &dyn std::error::Error) -> String {
         .unwrap_or_default()
 }
 
-/// The client's threads, one pool a process. Never ended, since a runtime must not be dropped where
-/// another one waits.
+/// The client's thread pool, one per process. Never shut down, because a runtime must not be
+/// dropped inside another one.
 pub(crate) fn runtime() -> Result<&'static Runtime, StorageError> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     if let Some(runtime) = RUNTIME.get() {

@@ -1,14 +1,12 @@
-//! Where a run's coordinator is. A coordinator that may act writes its address into the run's run store,
-//! and who calls it looks there instead of asking for its name.
+//! Coordinator discovery through the run store: the active coordinator writes its address, and
+//! clients read it for every connection instead of resolving a DNS name.
 //!
 //! ```text
-//!  coordinator, once the run store is its own ──▶ coordinator-address ◀── supervisors, learners: at every new connection
+//!  active coordinator ──▶ coordinator-address ◀── supervisors, learners: at every new connection
 //! ```
 //!
-//! A name leads to the pod before for as long as caches of DNS keep it, which is 30 s in many
-//! clusters, and one that was asked for too early to nobody for as long. An address of a
-//! coordinator that is gone does no harm: epochs fence what answers there, tokens whatever else
-//! does.
+//! DNS caches keep the address of a previous pod, or a failed lookup, for 30 s in many clusters. A
+//! stale address is harmless: epochs fence old coordinators, tokens reject other servers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -18,27 +16,22 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use crate::{RunStore, StorageError};
 
 const FILE: &str = "coordinator-address";
-/// A store that does not answer within this time is not waited for: the name may do.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for the run store; then the name is resolved.
+const RETRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Says in a run store that its coordinator is at `address`. Blocks.
-///
-/// # Errors
-/// A run store that cannot be written to.
+/// Writes the address of the active coordinator. Blocks.
 pub fn announce(run_store: &RunStore, address: IpAddr) -> Result<(), StorageError> {
     run_store.put(FILE, address.to_string().into_bytes())
 }
 
-/// Finds the coordinator of the run that is kept in this run store; by its name as long as none has
-/// announced itself there.
+/// Resolves the coordinator of a run; by DNS name until one has announced itself.
 #[derive(Clone, Debug)]
 pub struct CoordinatorResolver(RunStore);
 
 impl CoordinatorResolver {
-    /// Of the run in this run store.
     pub fn of(run_store: RunStore) -> Self {
         Self(match run_store {
-            RunStore::Bucket(bucket) => RunStore::Bucket(bucket.with_patience(PATIENCE)),
+            RunStore::Bucket(bucket) => RunStore::Bucket(bucket.with_retry_limit(RETRY_LIMIT)),
             folder @ RunStore::Folder(_) => folder,
         })
     }
@@ -47,7 +40,9 @@ impl CoordinatorResolver {
         let bytes = self
             .0
             .read(FILE)
-            .inspect_err(|error| tracing::debug!(%error, "looking for the coordinator by its name"))
+            .inspect_err(
+                |error| tracing::debug!(%error, "resolving the coordinator by its DNS name"),
+            )
             .ok()??;
         String::from_utf8(bytes).ok()?.trim().parse().ok()
     }
@@ -57,7 +52,7 @@ impl Resolve for CoordinatorResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let run_store = self.clone();
         Box::pin(async move {
-            // The port is the URL's.
+            // The URL has the port.
             let found: Addrs =
                 match tokio::task::spawn_blocking(move || run_store.address()).await? {
                     Some(address) => Box::new(std::iter::once(SocketAddr::new(address, 0))),
@@ -78,8 +73,7 @@ mod tests {
     use super::{CoordinatorResolver, FILE, Resolve, RunStore, announce};
 
     #[tokio::test]
-    async fn a_coordinator_is_where_the_last_one_announced_itself_and_before_that_where_its_name_leads()
-     {
+    async fn the_announced_address_wins_and_the_dns_name_is_the_fallback() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = RunStore::Folder(folder.path().to_owned());
         let resolver = CoordinatorResolver::of(run_store.clone());

@@ -1,5 +1,5 @@
-//! Keys from a mounted Secret: one file each, read for every request, so that they may be rotated
-//! while a run goes on.
+//! Bucket credentials from a mounted Secret: one file per key, read for every request, so that keys
+//! can be rotated during a run.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use object_store::aws::AwsCredential;
 use object_store::{CredentialProvider, Error, Result};
 use rljob_crds::names::{S3_ACCESS_KEY_ID, S3_SECRET_ACCESS_KEY, S3_SESSION_TOKEN};
 
-/// The folder.
+/// Folder with one file per key.
 #[derive(Debug)]
 pub struct KeyFiles(pub PathBuf);
 

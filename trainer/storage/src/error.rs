@@ -1,47 +1,16 @@
-//! What can go wrong with a store.
+//! Errors of run stores.
 
-/// A store that cannot be used as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// A file operation failed.
     #[error("failed to {action} `{place}`")]
-    Io {
-        /// What was done.
-        action: &'static str,
-        /// To what.
-        place: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A bucket's server refused, or did not answer for as long as it is waited for.
+    Io { action: &'static str, place: String, source: std::io::Error },
+    /// The bucket's server rejected the request or was unavailable for too long.
     #[error("failed to {action} `{place}`")]
-    Bucket {
-        /// What was done.
-        action: &'static str,
-        /// To what.
-        place: String,
-        /// Why.
-        source: object_store::Error,
-    },
-    /// An object is not what was uploaded.
+    Bucket { action: &'static str, place: String, source: object_store::Error },
     #[error("`{place}` has {found} bytes after its upload, expected {expected}")]
-    Size {
-        /// The object.
-        place: String,
-        /// Its size.
-        found: u64,
-        /// The file's.
-        expected: u64,
-    },
-    /// A name outside the store.
+    Size { place: String, found: u64, expected: u64 },
     #[error("`{path}` is not in `{run_store}`")]
-    Outside {
-        /// The name.
-        path: String,
-        /// The store.
-        run_store: String,
-    },
-    /// No runtime for the client.
+    Outside { path: String, run_store: String },
     #[error("failed to start the threads of the S3 client")]
     Runtime(#[source] std::io::Error),
 }

@@ -1,14 +1,14 @@
-//! Where a run is kept: a folder that every process of the job sees, or a prefix of a bucket of an
-//! S3-compatible store. Blocking calls, from any thread that may block.
+//! Run stores: a directory shared by all processes of a run, or a prefix of an S3 bucket. All calls
+//! block.
 //!
 //! ```text
-//!  RunStore::Folder   <run directory>/checkpoints/…      files; who writes them gives them their names when they are whole and synced
-//!  RunStore::Bucket   s3://bucket/<prefix>/checkpoints/…  objects; each is there whole or not at all
+//!  RunStore::Folder   <run directory>/checkpoints/…       synced files, renamed when complete
+//!  RunStore::Bucket   s3://bucket/<prefix>/checkpoints/…  objects, which appear complete
 //! ```
 //!
-//! No store can rename a folder, so a folder is complete when its marker is in it (`manifest.json`,
-//! `complete.json`), which is written last and removed first. What is in the folders is not known
-//! here.
+//! Buckets cannot rename folders: a folder is complete when it contains its marker
+//! (`manifest.json`, `complete.json`), which is written last and removed first. The crate does not
+//! know what the folders contain.
 
 mod bucket;
 pub mod coordinator_resolver;

@@ -1,5 +1,4 @@
-//! A run's run store, and what coordinator and learners do alike in both kinds: list folders, read,
-//! measure, remove.
+//! Run stores: listing, reading, hashing and removing files in a directory or a bucket prefix.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -10,26 +9,22 @@ use sha2::{Digest, Sha256};
 
 use crate::{Bucket, StorageError};
 
-/// Where a run is kept.
+/// Storage of a run.
 #[derive(Clone, Debug)]
 pub enum RunStore {
-    /// A folder that every process of the run sees.
+    /// Directory shared by all processes of the run.
     Folder(PathBuf),
-    /// A prefix of a bucket.
     Bucket(Bucket),
 }
 
-/// A folder in a run store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
-    /// Its name.
     pub name: String,
-    /// Whether its marker is in it.
+    /// Whether the marker file exists.
     pub complete: bool,
 }
 
 impl RunStore {
-    /// The run store of a run.
     pub fn of(config: &RunConfig) -> Result<Self, StorageError> {
         match &config.bucket {
             Some(bucket) => Ok(Self::Bucket(Bucket::open(bucket)?)),
@@ -37,8 +32,8 @@ impl RunStore {
         }
     }
 
-    /// A folder of any run, absolute or `s3://bucket/prefix`, as a run store of its own; a bucket is
-    /// reached as the run's own is.
+    /// Opens a folder of any run, absolute or `s3://bucket/prefix`. A bucket is reached with this
+    /// run's settings.
     pub fn at(path: &Path, config: Option<&BucketConfig>) -> Result<Self, StorageError> {
         match (config, path.to_str().and_then(|path| path.strip_prefix("s3://")?.split_once('/'))) {
             (Some(own), Some((bucket, prefix))) => Ok(Self::Bucket(Bucket::open(&BucketConfig {
@@ -50,16 +45,16 @@ impl RunStore {
         }
     }
 
-    /// The same; of a bucket, what is called after every request that its server has answered.
+    /// Sets a callback for every response of a bucket's server.
     #[must_use]
-    pub fn on_answer(self, answered: fn()) -> Self {
+    pub fn on_response(self, on_response: fn()) -> Self {
         match self {
-            Self::Bucket(bucket) => Self::Bucket(bucket.on_answer(answered)),
+            Self::Bucket(bucket) => Self::Bucket(bucket.on_response(on_response)),
             folder @ Self::Folder(_) => folder,
         }
     }
 
-    /// A name in full, for people and for messages between processes.
+    /// Full name of a file, for messages.
     pub fn place(&self, name: &str) -> String {
         match self {
             Self::Folder(root) => root.join(name).display().to_string(),
@@ -67,7 +62,7 @@ impl RunStore {
         }
     }
 
-    /// Every folder in the folder `of`; complete are those with `marker` in them.
+    /// Lists the folders in `of`; those with `marker` are complete.
     pub fn folders(&self, of: &str, marker: &str) -> Result<Vec<Folder>, StorageError> {
         match self {
             Self::Folder(root) => folders(&root.join(of), marker),
@@ -87,15 +82,15 @@ impl RunStore {
         }
     }
 
-    /// A file's bytes; none if it is not there.
+    /// Reads a file; `None` if it does not exist.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
         match self {
-            Self::Folder(root) => if_there(fs::read(root.join(name)), "read", || self.place(name)),
+            Self::Folder(root) => optional(fs::read(root.join(name)), "read", || self.place(name)),
             Self::Bucket(bucket) => bucket.read(name),
         }
     }
 
-    /// Makes or replaces a small file; it is there whole or as before.
+    /// Writes or replaces a small file atomically.
     pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
         let root = match self {
             Self::Folder(root) => root,
@@ -110,18 +105,18 @@ impl RunStore {
         write().map_err(StorageError::io("write", self.place(name)))
     }
 
-    /// A file's size in bytes; none if it is not there.
+    /// Size of a file in bytes; `None` if it does not exist.
     pub fn size(&self, name: &str) -> Result<Option<u64>, StorageError> {
         match self {
             Self::Folder(root) => {
-                Ok(if_there(fs::metadata(root.join(name)), "look up", || self.place(name))?
+                Ok(optional(fs::metadata(root.join(name)), "look up", || self.place(name))?
                     .map(|file| file.len()))
             }
             Self::Bucket(bucket) => bucket.size(name),
         }
     }
 
-    /// A file's SHA-256 in hexadecimal.
+    /// SHA-256 of a file in hexadecimal digits.
     pub fn sha256(&self, name: &str) -> Result<String, StorageError> {
         let hash = match self {
             Self::Folder(root) => {
@@ -147,7 +142,7 @@ impl RunStore {
     }
 }
 
-fn if_there<T>(
+fn optional<T>(
     result: std::io::Result<T>,
     action: &'static str,
     place: impl FnOnce() -> String,
@@ -161,7 +156,7 @@ fn if_there<T>(
 
 fn folders(of: &Path, marker: &str) -> Result<Vec<Folder>, StorageError> {
     let failed = || StorageError::io("list", of.display().to_string());
-    let Some(entries) = if_there(fs::read_dir(of), "list", || of.display().to_string())? else {
+    let Some(entries) = optional(fs::read_dir(of), "list", || of.display().to_string())? else {
         return Ok(Vec::new());
     };
     let mut found = Vec::new();

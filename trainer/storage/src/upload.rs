@@ -1,11 +1,11 @@
-//! A file into a bucket, in parts if it is large. An upload that is not completed is not an object:
-//! nobody sees it, but it is paid for until it is aborted.
+//! File uploads, in parts for large files. An incomplete upload is not an object, but is billed
+//! until it is aborted.
 //!
 //! ```text
-//!  create ─▶ NAME.upload (the upload's id) ─▶ parts, some at once ─▶ complete ─▶ remove NAME.upload
-//!                                               └─ failed ─▶ abort ─┘
+//!  create ─▶ NAME.upload (upload id) ─▶ parts, concurrently ─▶ complete ─▶ remove NAME.upload
+//!                                              └─ failed ─▶ abort ─┘
 //! ```
-//! What a killed writer leaves is found by its `.upload` and aborted with its folder
+//! Uploads of killed writers are found by their `.upload` object and aborted with their folder
 //! ([`Bucket::remove_folder`]).
 
 use std::fs::File;
@@ -18,18 +18,18 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
 use object_store::{Error, ObjectStoreExt, PutPayload};
 
-use crate::bucket::{AT_ONCE, runtime};
+use crate::bucket::{CONCURRENCY, runtime};
 use crate::{Bucket, StorageError};
 
-/// Bytes of a part. S3 takes 5 MiB and more, but for the last.
+/// Bytes per part. S3 requires at least 5 MiB except for the last part.
 const PART: u64 = 16 << 20;
-/// Parts of one upload; S3 takes 10,000.
+/// Maximum number of parts of an upload; S3 allows 10,000.
 const PARTS: u64 = 9_000;
-/// Suffix of the object that holds the id of an upload under way.
-const UNDER_WAY: &str = ".upload";
+/// Suffix of the object that holds the id of an upload in progress.
+const ID_SUFFIX: &str = ".upload";
 
 impl Bucket {
-    /// Writes a file's content as one object and checks that it is there whole.
+    /// Uploads a file as one object and verifies its size.
     pub fn upload(&self, file: &Path, name: &str) -> Result<(), StorageError> {
         let io = |action| StorageError::io(action, file.display().to_string());
         let open = File::open(file).map_err(io("open"))?;
@@ -49,15 +49,14 @@ impl Bucket {
         }
     }
 
-    /// Removes a folder, its marker first, and aborts what is being uploaded into it. Whoever
-    /// writes there must be gone.
+    /// Removes a folder, its marker first, and aborts uploads into it. Its writer must have exited.
     pub fn remove_folder(&self, folder: &str, marker: &str) -> Result<(), StorageError> {
         let inside: Vec<String> =
             self.list(folder)?.into_keys().map(|name| format!("{folder}/{name}")).collect();
-        for name in inside.iter().filter(|name| name.ends_with(UNDER_WAY)) {
+        for name in inside.iter().filter(|name| name.ends_with(ID_SUFFIX)) {
             if let Some(id) = self.read(name)? {
                 let (key, id) = (
-                    self.key(name.trim_end_matches(UNDER_WAY)),
+                    self.key(name.trim_end_matches(ID_SUFFIX)),
                     String::from_utf8_lossy(&id).into_owned(),
                 );
                 runtime()?
@@ -70,9 +69,9 @@ impl Bucket {
     }
 
     async fn in_parts(&self, file: Arc<File>, key: &Key, size: u64) -> Result<(), Error> {
-        let id = self.patiently(|| self.store.create_multipart(key)).await?;
-        let under_way = Key::from(format!("{key}{UNDER_WAY}"));
-        self.patiently(|| self.store.put(&under_way, PutPayload::from(id.clone()))).await?;
+        let id = self.retry(|| self.store.create_multipart(key)).await?;
+        let id_object = Key::from(format!("{key}{ID_SUFFIX}"));
+        self.retry(|| self.store.put(&id_object, PutPayload::from(id.clone()))).await?;
         let result = self.parts(&file, key, &id, size).await;
         if result.is_err()
             && let Err(error) = self.abort(key, &id).await
@@ -80,7 +79,7 @@ impl Bucket {
             tracing::warn!(%key, %error, "an upload could not be aborted; it goes with its folder");
             return result;
         }
-        self.patiently(|| self.store.delete(&under_way)).await?;
+        self.retry(|| self.store.delete(&id_object)).await?;
         result
     }
 
@@ -102,23 +101,23 @@ impl Bucket {
                 .await?
                 .map_err(|error| Error::Generic { store: "S3", source: error.into() })?;
             let payload = PutPayload::from(bytes);
-            self.patiently(|| self.store.put_part(key, id, index as usize, payload.clone())).await
+            self.retry(|| self.store.put_part(key, id, index as usize, payload.clone())).await
         };
         let parts: Vec<PartId> = futures::stream::iter(0..size.div_ceil(length))
             .map(part)
-            .buffered(AT_ONCE)
+            .buffered(CONCURRENCY)
             .try_collect()
             .await?;
-        match self.patiently(|| self.store.complete_multipart(key, id, parts.clone())).await {
-            // It was completed before, and the answer was lost; the size tells.
-            Err(Error::NotFound { .. }) => self.patiently(|| self.store.head(key)).await.map(drop),
+        match self.retry(|| self.store.complete_multipart(key, id, parts.clone())).await {
+            // The upload was completed and the response was lost; the caller verifies the size.
+            Err(Error::NotFound { .. }) => self.retry(|| self.store.head(key)).await.map(drop),
             result => result.map(drop),
         }
     }
 
-    /// An upload that is gone is aborted already.
+    /// A missing upload is already aborted.
     async fn abort(&self, key: &Key, id: &String) -> Result<(), Error> {
-        match self.patiently(|| self.store.abort_multipart(key, id)).await {
+        match self.retry(|| self.store.abort_multipart(key, id)).await {
             Err(Error::NotFound { .. }) => Ok(()),
             result => result,
         }

@@ -280,7 +280,8 @@ mod tests {
         bucket.remove(&[object(10, MANIFEST), object(8, "rank-0.safetensors")]).unwrap();
         bucket.put(&object(6, "rank-0.safetensors"), vec![]).unwrap();
         bucket.put(&object(4, "rank-0.safetensors"), b"y".to_vec()).unwrap();
-        let run_store = RunStore::Bucket(bucket.clone().with_patience(std::time::Duration::ZERO));
+        let run_store =
+            RunStore::Bucket(bucket.clone().with_retry_limit(std::time::Duration::ZERO));
         s3.kill().unwrap();
         let mut verifier = Verifier::default();
         assert!(verifier.usable(&run_store).is_err());

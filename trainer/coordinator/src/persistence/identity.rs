@@ -94,7 +94,7 @@ impl Identity {
             );
         } else if let RunStore::Bucket(bucket) = run_store {
             // Of two jobs that find no identity, one creates it and the other is rejected.
-            bucket.put_new(FILE, &self.json(run_store)?)?;
+            bucket.put_if_absent(FILE, &self.json(run_store)?)?;
             return Ok(self.check(run_store)?);
         }
         Ok(run_store.put(FILE, self.json(run_store)?)?)

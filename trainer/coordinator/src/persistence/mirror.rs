@@ -108,7 +108,7 @@ impl Mirror {
         path: &Path,
         incarnation: u64,
     ) -> Result<(Self, Journal), MirrorError> {
-        let conditional = bucket.refuses_to_replace(PROBE)?;
+        let conditional = bucket.rejects_overwrites(PROBE)?;
         if !conditional {
             tracing::warn!(
                 "the bucket's store writes objects that must not be there: nothing but the \
@@ -209,7 +209,7 @@ impl Mirror {
         let name = entry_name(number);
         if !self.conditional {
             self.bucket.put(&name, entry.bytes.clone())?;
-        } else if !self.bucket.put_new(&name, &entry.bytes)? {
+        } else if !self.bucket.put_if_absent(&name, &entry.bytes)? {
             self.replaced.cancel();
             return Err(MirrorError::Replaced(self.bucket.place(&name)));
         }

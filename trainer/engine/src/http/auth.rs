@@ -1,5 +1,5 @@
-//! Bearer tokens, by SGLang's rules (`srt/utils/auth.py`): the admin key guards control routes;
-//! without one, the API key guards them too.
+//! Bearer-token authentication by SGLang's rules (`srt/utils/auth.py`): the admin key guards
+//! control routes; without one, the API key guards them too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,26 +10,23 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// The keys; none leaves the routes open.
+/// API keys. Without keys, all routes are open.
 #[derive(Clone, Default)]
 pub struct Keys {
     api: Option<String>,
     admin: Option<String>,
 }
 
-/// A key file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// It cannot be read.
     #[error("failed to read the key file {0}")]
     File(String, #[source] std::io::Error),
-    /// Nothing is in it.
     #[error("the key file {0} is empty")]
     Empty(String),
 }
 
 impl std::fmt::Debug for Keys {
-    /// Says which keys there are, never what they are.
+    /// Shows which keys are set, not their values.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keys")
             .field("api", &self.api.is_some())
@@ -39,7 +36,7 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads the key files; white space around a key is left out.
+    /// Reads the key files and trims white space.
     pub fn read(api: Option<&Path>, admin: Option<&Path>) -> Result<Self, KeyError> {
         let read = |path: &Path| {
             let name = path.display().to_string();
@@ -52,12 +49,12 @@ impl Keys {
     }
 }
 
-/// Guards a route that the API key opens.
+/// Requires the API key.
 pub async fn normal(State(keys): State<Arc<Keys>>, request: Request, next: Next) -> Response {
     guard(keys.api.as_deref(), request, next).await
 }
 
-/// Guards a control route.
+/// Requires the key of control routes.
 pub async fn admin(State(keys): State<Arc<Keys>>, request: Request, next: Next) -> Response {
     guard(keys.admin.as_deref().or(keys.api.as_deref()), request, next).await
 }
@@ -75,7 +72,7 @@ fn opens(headers: &HeaderMap, key: &str) -> bool {
     scheme.eq_ignore_ascii_case("bearer") && equal(token.as_bytes(), key.as_bytes())
 }
 
-/// Compares in a time that depends on the lengths only.
+/// Compares in constant time for equal lengths.
 fn equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len()
         && std::hint::black_box(a.iter().zip(b).fold(0, |different, (x, y)| different | (x ^ y)))

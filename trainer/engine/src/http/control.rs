@@ -1,4 +1,4 @@
-//! Health, information, pause and abort.
+//! Routes for health, model information, pause, abort and cache flush.
 
 use std::time::Duration;
 
@@ -11,36 +11,38 @@ use rljob_protocol::sglang::{AbortRequest, ContinueGeneration, ModelInfo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answers::{invalid, parse, scheduler_ended};
+use super::responses::{invalid, parse, scheduler_exited};
 use crate::engine::Engine;
-use crate::loading::Identity;
+use crate::loading::Architecture;
 use crate::scheduler::{Command, PauseMode};
 
-const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
+const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there \
+    are running or waiting requests, the operation will not be performed.)\n";
 
-/// Between two looks whether the engine is idle, when a flush may wait.
+/// Interval of idle checks during a flush.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
 
-/// Longest wait of a flush.
+/// Maximum wait of a flush in seconds.
 const FLUSH_LIMIT: f64 = 600.0;
 
-/// 200 while requests are taken.
+/// Returns 200 while requests are accepted.
 pub async fn health(State(engine): State<Engine>) -> StatusCode {
     if engine.is_serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// What the engine holds; does not wait for the scheduler.
+/// Returns the model and weight version without waiting for the scheduler.
 pub async fn model_info(State(engine): State<Engine>) -> Json<Value> {
     let ModelInfo { model_path, is_generation, weight_version } = engine.info();
-    let Identity { model_type, architectures } = &engine.served.identity;
+    let Architecture { model_type, architectures } = &engine.served.architecture;
     Json(json!({
-        "model_path": model_path, "tokenizer_path": engine.served.name, "is_generation": is_generation, "preferred_sampling_params": null,
-        "weight_version": weight_version, "has_image_understanding": false, "has_audio_understanding": false, "model_type": model_type,
+        "model_path": model_path, "tokenizer_path": engine.served.name,
+        "is_generation": is_generation, "preferred_sampling_params": null,
+        "weight_version": weight_version, "has_image_understanding": false,
+        "has_audio_understanding": false, "model_type": model_type,
         "architectures": architectures
     }))
 }
 
-/// Prometheus' text format.
 pub async fn metrics(State(engine): State<Engine>) -> Response {
     match engine.metrics.text() {
         Ok(text) => {
@@ -50,7 +52,7 @@ pub async fn metrics(State(engine): State<Engine>) -> Response {
     }
 }
 
-/// `PauseGeneration` with its mode read.
+/// `PauseGeneration` with a typed mode.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pause {
@@ -58,22 +60,21 @@ struct Pause {
     mode: PauseMode,
 }
 
-/// Stops generating; new requests wait.
+/// Stops generation and holds new requests.
 pub async fn pause(State(engine): State<Engine>, body: Bytes) -> Response {
     let request: Pause = match parse(&body) {
         Ok(request) => request,
         Err(response) => return *response,
     };
     done(
-        engine.ask(|done| Command::Pause(request.mode, done)).await,
+        engine.call(|done| Command::Pause(request.mode, done)).await,
         "Generation paused successfully.",
     )
 }
 
-/// Runs the held requests.
 pub async fn resume(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<ContinueGeneration>(&body) {
-        Ok(_) => done(engine.ask(Command::Continue).await, "Generation continued successfully."),
+        Ok(_) => done(engine.call(Command::Continue).await, "Generation continued successfully."),
         Err(response) => *response,
     }
 }
@@ -81,33 +82,33 @@ pub async fn resume(State(engine): State<Engine>, body: Bytes) -> Response {
 fn done(answer: Option<()>, message: &str) -> Response {
     match answer {
         Some(()) => Json(json!({"message": message, "status": "ok"})).into_response(),
-        None => scheduler_ended(),
+        None => scheduler_exited(),
     }
 }
 
-/// Always 200 with an empty body, also for an unknown id.
+/// Returns 200 with an empty body, also for an unknown id.
 pub async fn abort(State(engine): State<Engine>, body: Bytes) -> Response {
     let request: AbortRequest = match parse(&body) {
         Ok(request) => request,
         Err(response) => return *response,
     };
     let rid = (!request.abort_all).then_some(request.rid);
-    match engine.ask(|done| Command::Abort(rid, done)).await {
+    match engine.call(|done| Command::Abort(rid, done)).await {
         Some(()) => StatusCode::OK.into_response(),
-        None => scheduler_ended(),
+        None => scheduler_exited(),
     }
 }
 
-/// How long a flush may wait for an idle engine.
+/// Query of a flush.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlushQuery {
-    /// Seconds.
+    /// Seconds to wait for an idle engine.
     #[serde(default)]
     timeout: f64,
 }
 
-/// Drops what is cached, if the engine is idle or becomes so in time.
+/// Clears the caches if the engine is or becomes idle in time.
 pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>) -> Response {
     if !(0.0..=FLUSH_LIMIT).contains(&query.timeout) {
         return invalid(&format!(
@@ -117,7 +118,7 @@ pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(query.timeout);
     loop {
-        match engine.ask(Command::Flush).await {
+        match engine.call(Command::Flush).await {
             Some(true) => return FLUSHED.into_response(),
             Some(false) if tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(FLUSH_POLL).await
@@ -129,7 +130,7 @@ pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>
             Some(false) => {
                 return (StatusCode::BAD_REQUEST, "Flush cache failed.\n").into_response();
             }
-            None => return scheduler_ended(),
+            None => return scheduler_exited(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `/generate`, in one piece or as server-sent events, and the health check that generates. A
-//! client that goes away aborts its request.
+//! `/generate`, as one response or server-sent events, and the generating health check. A
+//! disconnected client aborts its request.
 
 use std::time::Duration;
 
@@ -11,25 +11,23 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
 
-use super::answers::{generate_error, parse};
 use super::input::GenerateInput;
-use super::stream::{Update, answer, error_value, events, json, merged};
+use super::responses::{generate_error, parse};
+use super::stream::{Update, error_value, events, final_response, json, merged};
 use crate::engine::Engine;
 use crate::request::{GenerateError, Request, Sampling};
 
-/// How long a health check may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(20);
 
-/// Generates.
 pub async fn generate(State(engine): State<Engine>, body: Bytes) -> Response {
     let input: GenerateInput = match parse(&body) {
         Ok(input) => input,
         Err(response) => return *response,
     };
-    generated(&engine, input).await.unwrap_or_else(|error| generate_error(&error))
+    respond(&engine, input).await.unwrap_or_else(|error| generate_error(&error))
 }
 
-async fn generated(engine: &Engine, input: GenerateInput) -> Result<Response, GenerateError> {
+async fn respond(engine: &Engine, input: GenerateInput) -> Result<Response, GenerateError> {
     let streams = input.stream;
     let asked = input.requests(engine)?;
     let is_list = asked.is_list;
@@ -39,27 +37,27 @@ async fn generated(engine: &Engine, input: GenerateInput) -> Result<Response, Ge
             merged(pending).map(move |(index, update)| event(is_list.then_some(index), update)),
         ));
     }
-    let mut answers = try_join_all(pending.into_iter().map(answer)).await?;
-    match answers.pop() {
+    let mut generations = try_join_all(pending.into_iter().map(final_response)).await?;
+    match generations.pop() {
         Some(only) if !is_list => Ok(Json(only).into_response()),
         last => {
-            answers.extend(last);
-            Ok(Json(answers).into_response())
+            generations.extend(last);
+            Ok(Json(generations).into_response())
         }
     }
 }
 
 fn event(index: Option<usize>, update: Update) -> serde_json::Value {
     match update {
-        Ok(mut answer) => {
-            answer.index = index;
-            json(&answer)
+        Ok(mut generation) => {
+            generation.index = index;
+            json(&generation)
         }
         Err(error) => error_value(&error.to_string()),
     }
 }
 
-/// 200 if one token can be generated within 20 s; a paused engine cannot.
+/// Returns 200 if one token is generated within 20 s; a paused engine returns 503.
 pub async fn health_generate(State(engine): State<Engine>) -> StatusCode {
     let sampling = Sampling {
         max_new_tokens: Some(1),
@@ -74,9 +72,9 @@ pub async fn health_generate(State(engine): State<Engine>) -> StatusCode {
         logprobs: None,
         stream: false,
     };
-    let generated = async { answer(engine.generate(request).await?).await };
+    let generated = async { final_response(engine.generate(request).await?).await };
     match tokio::time::timeout(HEALTH_LIMIT, generated).await {
-        Ok(Ok(answer)) if answer.output_ids.len() == 1 => StatusCode::OK,
+        Ok(Ok(generation)) if generation.output_ids.len() == 1 => StatusCode::OK,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

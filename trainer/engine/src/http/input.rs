@@ -1,5 +1,5 @@
-//! The body of `/generate`, in all its forms: one prompt or many, text or tokens, one set of
-//! parameters or one for each. It becomes plain requests.
+//! Request body of `/generate` in all forms: one or many prompts, text or tokens, shared or
+//! individual parameters.
 
 use rljob_text::TextTokenizer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
@@ -9,23 +9,21 @@ use serde_json::Value;
 use crate::engine::Engine;
 use crate::request::{GenerateError, Logprobs, Request, Sampling};
 
-/// Completion tokens if the body does not say.
+/// Default number of completion tokens.
 const MAX_NEW_TOKENS: i64 = 128;
 
-/// Requests in one body, at most.
+/// Maximum number of requests per body.
 pub const REQUESTS: usize = 4096;
 
-/// A value, or one for each prompt.
+/// A shared value, or one per prompt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum OneOrMany<T> {
-    /// For all.
     One(T),
-    /// For each.
     Many(Vec<T>),
 }
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
-    /// By hand, so that an error says what is wrong with the value that was meant.
+    /// An untagged enum would hide the error of the intended variant.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
             Value::Array(many) => many
@@ -54,7 +52,6 @@ impl<T: Clone> OneOrMany<T> {
         }
     }
 
-    /// All of them.
     pub fn into_vec(self) -> Vec<T> {
         match self {
             Self::One(one) => vec![one],
@@ -63,12 +60,10 @@ impl<T: Clone> OneOrMany<T> {
     }
 }
 
-/// Token ids of one prompt, or of each.
+/// Token ids of one or many prompts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputIds {
-    /// Of one.
     One(Vec<i64>),
-    /// Of each.
     Many(Vec<Vec<i64>>),
 }
 
@@ -85,7 +80,7 @@ impl<'de> Deserialize<'de> for InputIds {
     }
 }
 
-/// The body. SGLang takes more; what is not acted on here is an error.
+/// Fields that this engine does not support are errors; SGLang supports more.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerateInput {
@@ -97,11 +92,11 @@ pub struct GenerateInput {
     logprob_start_len: Option<OneOrMany<i64>>,
     top_logprobs_num: Option<OneOrMany<usize>>,
     return_text_in_logprobs: bool,
-    /// Answer as server-sent events.
+    /// Respond with server-sent events.
     pub stream: bool,
 }
 
-/// `sampling_params`; what is missing or null has SGLang's default.
+/// `sampling_params`; missing and null values have SGLang's defaults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct SamplingInput {
@@ -123,7 +118,7 @@ struct SamplingInput {
 }
 
 impl SamplingInput {
-    /// `room` is what a completion may have that does not say how long it may be.
+    /// `room` is the maximum length of a completion without a limit.
     fn sampling(self, room: usize) -> Sampling {
         let plain = Sampling::default();
         let default_length = MAX_NEW_TOKENS.min(room as i64);
@@ -146,16 +141,14 @@ impl SamplingInput {
     }
 }
 
-/// The requests of a body, and whether the answer is a list.
+/// The requests of a body, and whether the response is a list.
 pub struct Requests {
-    /// The requests, samples of one prompt side by side.
+    /// Samples of one prompt are adjacent.
     pub requests: Vec<Request>,
-    /// Several prompts, or several samples of one.
     pub is_list: bool,
 }
 
 impl GenerateInput {
-    /// What is asked for.
     pub fn requests(self, engine: &Engine) -> Result<Requests, GenerateError> {
         let (prompts, is_batch) = self.prompts(engine.tokenizer.as_ref())?;
         let samples = self.samples_of_each(prompts.len())?;
@@ -191,7 +184,7 @@ impl GenerateInput {
         Ok(Requests { requests, is_list })
     }
 
-    /// Token ids of each prompt, and whether they came as a list.
+    /// Returns the token ids of each prompt, and whether the body had a list.
     fn prompts(
         &self,
         tokenizer: Option<&TextTokenizer>,
@@ -248,7 +241,7 @@ impl GenerateInput {
         ]
     }
 
-    /// SGLang's: one id for a batch is numbered, and the samples of one prompt have new ones.
+    /// SGLang's rule: a single id of a batch is numbered, and samples of one prompt get new ids.
     fn rid_of(&self, index: usize, is_batch: bool, samples: usize) -> Option<String> {
         let rid = self.rid.as_ref().filter(|_| samples == 1)?;
         match rid {
@@ -269,7 +262,7 @@ impl GenerateInput {
     }
 }
 
-/// Tokens of a prompt's text, as transformers encodes it.
+/// Encodes a prompt as transformers does.
 pub fn encode(tokenizer: Option<&TextTokenizer>, text: &str) -> Result<Vec<i64>, GenerateError> {
     let Some(tokenizer) = tokenizer.filter(|_| !text.is_empty()) else {
         return Err(invalid("texts cannot be empty and tokenizer must be initialized"));

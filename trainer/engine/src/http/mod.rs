@@ -1,20 +1,22 @@
-//! The HTTP interface: SGLang 0.5.12's routes, bodies and status codes, as far as a run needs them.
+//! HTTP routes, bodies and status codes of SGLang 0.5.12, as far as a run needs them.
 //!
 //! ```text
 //!  open      /health  /health_generate  /metrics
-//!  api key   /generate  /model_info  /get_model_info  /v1/models  /v1/completions  /v1/chat/completions
-//!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache  /get_weights_by_name
-//!            /update_weights_from_disk  /init_weights_update_group  /update_weights_from_distributed  /destroy_weights_update_group
+//!  api key   /generate  /model_info  /get_model_info
+//!            /v1/models  /v1/completions  /v1/chat/completions
+//!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache
+//!            /get_weights_by_name  /update_weights_from_disk  /init_weights_update_group
+//!            /update_weights_from_distributed  /destroy_weights_update_group
 //! ```
-//! /health differs from SGLang's on purpose: it answers at once and while paused, since a paused
-//! engine is healthy.
+//! /health differs from SGLang: it responds immediately and while paused, because a paused engine
+//! is healthy.
 
-mod answers;
 mod auth;
 mod control;
 mod generate;
 mod input;
 mod openai;
+mod responses;
 mod stream;
 mod weights;
 
@@ -29,10 +31,9 @@ pub use auth::Keys;
 
 use crate::engine::Engine;
 
-/// Largest request body in bytes: a prompt of a million token ids.
+/// Maximum size of a request body in bytes: a prompt of a million token ids.
 const BODY_LIMIT: usize = 8 << 20;
 
-/// Every route.
 pub fn router(engine: Engine, keys: Keys) -> Router {
     let keys = Arc::new(keys);
     let open = Router::new()

@@ -1,5 +1,5 @@
-//! Answers as they come: those of several requests in one stream, and server-sent events. Dropping
-//! the stream aborts what is not answered.
+//! Response streams: partial responses of several requests in one stream, and server-sent events.
+//! Dropping a stream aborts its unfinished requests.
 
 use std::convert::Infallible;
 
@@ -8,24 +8,23 @@ use axum::response::{IntoResponse, Response};
 use futures::stream::{self, BoxStream, Stream, StreamExt as _};
 use serde_json::Value;
 
-use crate::answer::Answer;
 use crate::engine::Pending;
+use crate::generation::Generation;
 use crate::request::GenerateError;
 
-/// An answer so far, or the last one, or why there is none.
-pub type Update = Result<Answer, GenerateError>;
+/// A partial or final response, or an error.
+pub type Update = Result<Generation, GenerateError>;
 
-/// Waits for the one answer.
-pub async fn answer(pending: Pending) -> Update {
+/// Waits for the final response.
+pub async fn final_response(pending: Pending) -> Update {
     pending.done.await.unwrap_or_else(|_| Err(ended()))
 }
 
-/// The scheduler's thread is gone.
 fn ended() -> GenerateError {
     GenerateError::Internal("the scheduler has ended".to_owned())
 }
 
-/// Answers so far, then the answer, of all requests; each with the request's index.
+/// Partial and final responses of all requests, with the index of the request.
 pub fn merged(pending: Vec<Pending>) -> BoxStream<'static, (usize, Update)> {
     let each = pending
         .into_iter()
@@ -38,7 +37,7 @@ fn updates(pending: Pending) -> impl Stream<Item = Update> {
     stream::unfold(Some(pending), |pending| async move { Some(next(pending?).await) })
 }
 
-/// The next answer so far, or the answer. One that is ready goes before one so far.
+/// Waits for the next partial or final response; a final one has priority.
 async fn next(mut pending: Pending) -> (Update, Option<Pending>) {
     let partial = async {
         let newest = pending.partial.as_mut()?;
@@ -49,12 +48,12 @@ async fn next(mut pending: Pending) -> (Update, Option<Pending>) {
         biased;
         answer = &mut pending.done => (answer.unwrap_or_else(|_| Err(ended())), None),
         Some(partial) = partial => (Ok(partial), Some(pending)),
-        // Nothing partial will come any more: the answer is on its way.
-        else => (answer(pending).await, None),
+        // The partial channel is closed; the final response follows.
+        else => (final_response(pending).await, None),
     }
 }
 
-/// Events `data: …`, the last one `[DONE]`.
+/// Events `data: …`, ended by `[DONE]`.
 pub fn events(content: impl Stream<Item = Value> + Send + 'static) -> Response {
     let done = stream::once(async { Bytes::from_static(b"data: [DONE]\n\n") });
     let events = content
@@ -65,7 +64,7 @@ pub fn events(content: impl Stream<Item = Value> + Send + 'static) -> Response {
         .into_response()
 }
 
-/// JSON of what cannot fail to be JSON; an error in its place if it does.
+/// Serializes a response; an error value if that fails.
 pub fn json(content: &impl serde::Serialize) -> Value {
     serde_json::to_value(content).unwrap_or_else(|error| error_value(&error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! The weight routes. Answers are `{"success", "message"}`, with status 400 on failure.
+//! Weight routes. Responses are `{"success", "message"}`, with status 400 on failure.
 
 use std::io;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
@@ -16,17 +16,17 @@ use rljob_protocol::sglang::{
 };
 use serde::Serialize;
 
-use super::answers::{invalid, parse, scheduler_ended, weights_answer};
+use super::responses::{invalid, parse, scheduler_exited, weights_answer};
 use crate::engine::Engine;
 use crate::scheduler::Command;
 
-/// How long the other members and each broadcast are waited for. SGLang waits 30 minutes, in which
-/// it answers nothing.
+/// Timeout of the group rendezvous and of each broadcast. SGLang waits 30 minutes without
+/// responding.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the sender's store may take to accept a connection.
+/// Connection timeout of the sender's store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// SGLang adds a count of paused requests to this route's answer.
+/// SGLang adds the number of paused requests to this response.
 #[derive(Serialize)]
 struct DiskAnswer {
     #[serde(flatten)]
@@ -34,21 +34,19 @@ struct DiskAnswer {
     num_paused_requests: u32,
 }
 
-/// Loads a folder's weights.
 pub async fn from_disk(State(engine): State<Engine>, body: Bytes) -> Response {
     let update: UpdateWeightsFromDisk = match parse(&body) {
         Ok(update) => update,
         Err(response) => return *response,
     };
-    let Some(answer) = engine.ask(|done| Command::UpdateFromDisk(update, done)).await else {
-        return scheduler_ended();
+    let Some(answer) = engine.call(|done| Command::UpdateFromDisk(update, done)).await else {
+        return scheduler_exited();
     };
     let status = if answer.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     (status, Json(DiskAnswer { answer, num_paused_requests: 0 })).into_response()
 }
 
-/// Joins the group of one sender. Waiting for it is not the scheduler's business, which goes on
-/// meanwhile.
+/// Joins the process group of a sender, while the scheduler continues.
 pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
     let init: InitWeightsUpdateGroup = match parse(&body) {
         Ok(init) => init,
@@ -64,8 +62,8 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
     if init.backend != "gloo" {
         return failed(&format!("backend `{}` is not known here, use gloo", init.backend));
     }
-    match engine.ask(|done| Command::GroupIsFree(name.clone(), done)).await {
-        None => return scheduler_ended(),
+    match engine.call(|done| Command::GroupIsFree(name.clone(), done)).await {
+        None => return scheduler_exited(),
         Some(false) => {
             return failed(&format!("group `{name}` exists; destroy it or use a new name"));
         }
@@ -76,7 +74,7 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
         Ok(Err(reason)) => return failed(&reason),
         Err(error) => return failed(&error.to_string()),
     };
-    answered(engine.ask(|done| Command::AddGroup(name, group, done)).await)
+    weights_response(engine.call(|done| Command::AddGroup(name, group, done)).await)
 }
 
 fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
@@ -84,7 +82,7 @@ fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
         .map_err(|error| format!("{}:{}: {error}", init.master_address, init.master_port))?;
     let store = Store::connect(&init.master_address, init.master_port, CONNECT_TIMEOUT)
         .map_err(|error| error.to_string())?;
-    // The engine is one process: its only rank is the offset.
+    // The engine has one rank, at the offset.
     Group::join_weight_update(
         &store,
         &init.group_name,
@@ -96,9 +94,9 @@ fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
     .map_err(|error| error.to_string())
 }
 
-/// The address of this machine from which the sender's store is reached. The store listens before
-/// an engine is asked to join, so a refusal is final: the sender has died, which c10d would find
-/// out after minutes.
+/// Returns the local address that reaches the sender's store. The store listens before engines are
+/// asked to join, so a refused connection means that the sender has died; c10d would detect that
+/// after minutes.
 fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for peer in (host, port).to_socket_addrs()? {
@@ -110,31 +108,29 @@ fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
     Err(failure)
 }
 
-/// Receives weights.
 pub async fn from_distributed(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<UpdateWeightsFromDistributed>(&body) {
         Ok(update) => {
-            answered(engine.ask(|done| Command::UpdateFromDistributed(update, done)).await)
+            weights_response(engine.call(|done| Command::UpdateFromDistributed(update, done)).await)
         }
         Err(response) => *response,
     }
 }
 
-/// Leaves a group.
 pub async fn destroy_group(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<DestroyWeightsUpdateGroup>(&body) {
-        Ok(request) => {
-            answered(engine.ask(|done| Command::DestroyGroup(request.group_name, done)).await)
-        }
+        Ok(request) => weights_response(
+            engine.call(|done| Command::DestroyGroup(request.group_name, done)).await,
+        ),
         Err(response) => *response,
     }
 }
 
-fn answered(answer: Option<WeightsAnswer>) -> Response {
-    answer.map_or_else(scheduler_ended, weights_answer)
+fn weights_response(answer: Option<WeightsAnswer>) -> Response {
+    answer.map_or_else(scheduler_exited, weights_answer)
 }
 
-/// The first entries of a weight, asked for in the query.
+/// Query form of `/get_weights_by_name`.
 pub async fn read_query(
     State(engine): State<Engine>,
     Query(wanted): Query<GetWeightsByName>,
@@ -142,7 +138,7 @@ pub async fn read_query(
     read(engine, wanted).await
 }
 
-/// The first entries of a weight, asked for in the body.
+/// Body form of `/get_weights_by_name`.
 pub async fn read_body(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse(&body) {
         Ok(wanted) => read(engine, wanted).await,
@@ -151,9 +147,9 @@ pub async fn read_body(State(engine): State<Engine>, body: Bytes) -> Response {
 }
 
 async fn read(engine: Engine, wanted: GetWeightsByName) -> Response {
-    match engine.ask(|done| Command::ReadWeight(wanted, done)).await {
+    match engine.call(|done| Command::ReadWeight(wanted, done)).await {
         Some(Some(numbers)) => Json(numbers).into_response(),
         Some(None) => invalid("Get parameter by name failed"),
-        None => scheduler_ended(),
+        None => scheduler_exited(),
     }
 }

@@ -1,6 +1,6 @@
-//! Distributions as requests shape them, and draws from them.
+//! Tests of distributions and draws.
 
-use super::{Draw, kept, logprobs_of, sample, uniform};
+use super::{Draw, candidates, logprobs_of, sample, uniform};
 use tch::Tensor;
 
 fn draw(temperature: f64, position: u64) -> Draw {
@@ -42,7 +42,7 @@ fn frequencies_follow_the_softmax_of_logits_over_temperature() {
 }
 
 #[test]
-fn a_draw_from_many_blocks_is_the_one_of_the_plain_cumulative_sum() {
+fn a_draw_from_many_blocks_equals_one_from_the_plain_cumulative_sum() {
     let weights: Vec<f32> = (0..1500).map(|index| ((index * 7919) % 101) as f32 / 25.0).collect();
     let logits_BV =
         Tensor::from_slice(&weights).unsqueeze(0).expand([200, 1500], false).contiguous();
@@ -63,9 +63,10 @@ fn a_draw_from_many_blocks_is_the_one_of_the_plain_cumulative_sum() {
 }
 
 #[test]
-fn top_k_top_p_and_min_p_leave_out_what_sglang_leaves_out() {
+fn top_k_top_p_and_min_p_truncate_as_in_sglang() {
     let row = [0.05_f32, 0.4, 0.1, 0.25, 0.2];
-    let limits = |top_k, top_p, min_p| kept(&row, &Draw { top_p, top_k, min_p, ..draw(1.0, 0) });
+    let limits =
+        |top_k, top_p, min_p| candidates(&row, &Draw { top_p, top_k, min_p, ..draw(1.0, 0) });
     assert_eq!(limits(Some(2), 1.0, 0.0), [1, 3]);
     assert_eq!(limits(None, 0.5, 0.0), [1, 3]);
     assert_eq!(limits(None, 0.66, 0.0), [1, 3, 4]);
@@ -87,7 +88,7 @@ fn addends_change_a_rows_logits_and_forbid_tokens() {
 }
 
 #[test]
-fn greedy_takes_the_likeliest_token_with_its_unscaled_log_probability() {
+fn greedy_sampling_selects_the_most_likely_token_with_its_unscaled_log_probability() {
     let logits_BV = Tensor::from_slice(&[0.0_f32, 2.0, -1.0]).unsqueeze(0);
     let sampled = sample(&logits_BV, &draws(0.0, 1)).unwrap()[0].clone().unwrap();
     let total = 1.0 + 2.0_f64.exp() + (-1.0_f64).exp();
@@ -98,7 +99,7 @@ fn greedy_takes_the_likeliest_token_with_its_unscaled_log_probability() {
 }
 
 #[test]
-fn a_row_that_is_not_finite_is_refused_and_spares_its_neighbours() {
+fn a_non_finite_row_fails_alone() {
     let logits_BV =
         Tensor::from_slice(&[0.0_f32, f32::NAN, 0.0, 9.0, f32::INFINITY, 0.0]).view([3, 2]);
     let sampled = sample(&logits_BV, &draws(1.0, 3)).unwrap();

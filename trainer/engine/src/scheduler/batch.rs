@@ -1,4 +1,4 @@
-//! Admission and the decode step: the part of the scheduler that computes.
+//! Admission of waiting requests and the decode step.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -7,22 +7,22 @@ use tch::Tensor;
 
 use super::Scheduler;
 use super::sequence::Sequence;
-use crate::answer::Finish;
 use crate::forward::ForwardError;
+use crate::generation::FinishReason;
 use crate::prompts::Prefilled;
 use crate::request::GenerateError;
 use crate::sampling::{Draw, Sampled, sample};
 
-/// Prompt tokens computed between two decode steps; a longer prompt goes alone.
+/// Prompt tokens computed between two decode steps. A longer prompt is computed alone.
 const PREFILL_TOKENS: usize = 4096;
 
 const NON_FINITE: &str = "the model's logits are not finite";
 
-/// A sequence whose context is computed.
+/// A sequence with the prefill of its context.
 type Started = (Sequence, Rc<Prefilled>);
 
 impl Scheduler {
-    /// Starts waiting requests, oldest first, as long as there is room.
+    /// Starts waiting requests, oldest first, while they fit.
     pub(super) fn admit(&mut self) {
         let mut started: Vec<Started> = Vec::new();
         let mut longest_yet = self.running.iter().map(Sequence::longest).max().unwrap_or(0);
@@ -37,15 +37,15 @@ impl Scheduler {
                 break;
             }
             let Some(mut sequence) = self.waiting.pop_front() else { break };
-            if sequence.abandoned() {
+            if sequence.is_disconnected() {
                 self.metrics.aborted.inc();
                 continue;
             }
             longest_yet = longest_yet.max(sequence.longest());
             match self.prefill(&mut sequence) {
-                Ok((_, new)) if sequence.wants_nothing() => {
+                Ok((_, new)) if sequence.wants_no_tokens() => {
                     computed += new;
-                    self.answer(sequence, Finish::Length(0));
+                    self.finish(sequence, FinishReason::Length(0));
                 }
                 Ok((prefilled, new)) => {
                     computed += new;
@@ -61,14 +61,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether so many requests, the longest of which may come to `tokens`, may run together. One
-    /// alone always may.
+    /// Whether this many requests of up to `tokens` positions may run together. A single request
+    /// always fits.
     fn fits(&self, requests: usize, tokens: usize) -> bool {
         requests == 1
             || requests <= self.settings.max_running && self.cache.admits(requests, tokens)
     }
 
-    /// The prefill of a sequence's context, and how many tokens had to be computed for it.
+    /// Returns the prefill of a sequence's context and the number of tokens computed for it.
     fn prefill(&mut self, sequence: &mut Sequence) -> Result<(Rc<Prefilled>, usize), ForwardError> {
         let context = sequence.context();
         let fresh = sequence.is_fresh();
@@ -93,7 +93,7 @@ impl Scheduler {
         Ok((prefilled, context.len() - cached))
     }
 
-    /// Draws the first token of each started request; those that go on get a slot.
+    /// Samples the first token of each started request. Unfinished requests get a slot.
     fn first_tokens(&mut self, started: Vec<Started>) -> Result<(), ForwardError> {
         if started.is_empty() {
             return Ok(());
@@ -111,29 +111,29 @@ impl Scheduler {
                 .map(|sequence| sequence.draw(&self.settings.eos))
                 .collect::<Vec<Draw>>(),
         )?;
-        let mut going_on = Vec::new();
+        let mut continuing = Vec::new();
         for ((sequence, prefilled), sampled) in sequences.into_iter().zip(prefills).zip(sampled) {
             self.metrics.first_token.observe(sequence.age(Instant::now()));
             if let Some(sequence) = self.take(sequence, sampled) {
-                going_on.push((sequence, prefilled));
+                continuing.push((sequence, prefilled));
             }
         }
         let rows =
-            going_on.iter().map(|(sequence, _)| sequence.row().position + 1).max().unwrap_or(0);
-        self.cache.reserve(self.running.len() + going_on.len(), rows, self.running.len())?;
-        for (sequence, prefilled) in going_on {
+            continuing.iter().map(|(sequence, _)| sequence.row().position + 1).max().unwrap_or(0);
+        self.cache.reserve(self.running.len() + continuing.len(), rows, self.running.len())?;
+        for (sequence, prefilled) in continuing {
             self.cache.store(self.running.len(), &prefilled.kv)?;
             self.running.push(sequence);
         }
         Ok(())
     }
 
-    /// Gives a request its token and answers it if it ends so; else hands it back.
+    /// Appends a token. A finished request is answered; an unfinished one is returned.
     fn take(&self, mut sequence: Sequence, sampled: Option<Sampled>) -> Option<Sequence> {
         match self.push(&mut sequence, sampled) {
             Ok(None) => Some(sequence),
             Ok(Some(reason)) => {
-                self.answer(sequence, reason);
+                self.finish(sequence, reason);
                 None
             }
             Err(error) => {
@@ -144,12 +144,12 @@ impl Scheduler {
         }
     }
 
-    /// Gives a request its token and streams it; why it ends so, if it does.
+    /// Appends and streams a token; returns the finish reason, if any.
     fn push(
         &self,
         sequence: &mut Sequence,
         sampled: Option<Sampled>,
-    ) -> Result<Option<Finish>, GenerateError> {
+    ) -> Result<Option<FinishReason>, GenerateError> {
         let Some(sampled) = sampled else {
             tracing::error!(rid = sequence.rid(), NON_FINITE);
             return Err(GenerateError::Internal(NON_FINITE.to_owned()));
@@ -165,10 +165,10 @@ impl Scheduler {
         pushed.map_err(|error| GenerateError::Internal(error.to_string()))
     }
 
-    /// One token for every running request.
+    /// Decodes one token of every running request.
     pub(super) fn step(&mut self) {
         for index in (0..self.running.len()).rev() {
-            if self.running[index].abandoned() {
+            if self.running[index].is_disconnected() {
                 self.metrics.aborted.inc();
                 drop(self.remove(index));
             }
@@ -212,18 +212,18 @@ impl Scheduler {
             .map(|(sequence, sampled)| (sampled.is_none(), self.push(sequence, sampled)));
         let taken: Vec<_> = taken.collect();
         self.running = running;
-        // From the last slot to the first, so that those that end together move nothing.
+        // From the last slot to the first, so that requests that finish together cause no copies.
         for (index, (broken, outcome)) in taken.into_iter().enumerate().rev() {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(reason)) => self.end(index, reason),
-                Err(error) => self.give_up(index, broken, error),
+                Err(error) => self.fail_running(index, broken, error),
             }
         }
     }
 
-    /// Ends a running request with an error; `wipe` its slot if what is in it is not finite.
-    fn give_up(&mut self, index: usize, wipe: bool, error: GenerateError) {
+    /// Fails a running request; `wipe` zeroes its slot, for non-finite contents.
+    fn fail_running(&mut self, index: usize, wipe: bool, error: GenerateError) {
         self.metrics.requests.inc();
         if wipe && let Err(error) = self.cache.wipe(index) {
             self.fault = Some(format!("failed to wipe a slot of the KV cache: {error}"));

@@ -1,4 +1,4 @@
-//! What the scheduler can be asked, each with the channel of its answer, and the dispatch.
+//! Scheduler commands, each with a response channel, and their dispatch.
 
 use rljob_collective::Group;
 use rljob_protocol::sglang::{
@@ -7,38 +7,37 @@ use rljob_protocol::sglang::{
 use tokio::sync::oneshot;
 
 use super::{PauseMode, Scheduler};
-use crate::request::Job;
+use crate::request::QueuedRequest;
 
-/// A command. An answer nobody waits for is dropped.
+/// A response is dropped if the receiver is gone.
 #[derive(Debug)]
 pub enum Command {
-    /// Run a request; its answer goes its own way.
-    Generate(Job),
-    /// Stop generating and hold new requests.
+    /// Runs a request; the response has a channel in the job.
+    Generate(QueuedRequest),
+    /// Stops generation and holds new requests.
     Pause(PauseMode, oneshot::Sender<()>),
-    /// Run the held requests.
+    /// Runs the held requests.
     Continue(oneshot::Sender<()>),
-    /// End requests: those whose id begins with this one, or all.
+    /// Aborts requests whose id starts with this prefix, or all.
     Abort(Option<String>, oneshot::Sender<()>),
-    /// Drop cached prompts; whether the engine was idle, without which nothing is dropped.
+    /// Clears the caches if the engine is idle; returns whether it was.
     Flush(oneshot::Sender<bool>),
-    /// Load a folder's weights.
+    /// Loads weights from a folder.
     UpdateFromDisk(UpdateWeightsFromDisk, oneshot::Sender<WeightsAnswer>),
-    /// Keep a joined weight-update group under its name.
+    /// Registers a joined weight-update group.
     AddGroup(String, Group, oneshot::Sender<WeightsAnswer>),
-    /// Whether a group name is free.
+    /// Whether a group name is unused.
     GroupIsFree(String, oneshot::Sender<bool>),
-    /// Receive weights through a group.
+    /// Receives broadcast weights.
     UpdateFromDistributed(UpdateWeightsFromDistributed, oneshot::Sender<WeightsAnswer>),
-    /// Leave a group.
+    /// Leaves a weight-update group.
     DestroyGroup(String, oneshot::Sender<WeightsAnswer>),
-    /// The first numbers of a weight; none if there is no such weight.
+    /// Returns the first values of a weight; `None` for an unknown name.
     ReadWeight(GetWeightsByName, oneshot::Sender<Option<serde_json::Value>>),
 }
 
 impl Scheduler {
     pub(super) fn handle(&mut self, command: Command) {
-        // A receiver that is gone has no use for the answer.
         match command {
             Command::Generate(job) => self.accept(job),
             Command::Pause(mode, done) => {

@@ -1,16 +1,16 @@
-//! The thread that owns the model: requests and control commands come in through one bounded
+//! Scheduler thread, which owns the model. Requests and control commands arrive through one bounded
 //! channel and are handled between decode steps.
 //!
 //! ```text
-//!             not paused
-//!  commands ─┬──────────▶ waiting ──admit: prompt, first token──▶ running ──step: one token each──▶ answers
-//!            └─▶ held ──────▲ ▲ continue                            │ abort, lost client: answered at once
-//!              paused         └──────────── pause `retract` ────────┤ pause `in_place`: stays as it is
-//!                                                                   └ pause `abort`: answered at once
+//!  commands ─┬─ not paused ─▶ waiting ─ admit: prefill ─▶ running ─ step: one token ─▶ responses
+//!            └─ paused ─▶ held ─▲ ▲                         │
+//!                      continue   └── pause `retract` ──────┤
+//!                                     pause `in_place`: kept with its cache
+//!                                     pause `abort`, abort, lost client: finished
 //! ```
-//! Weights change only when nothing runs or waits, or in a pause that keeps the cache because it
-//! was asked to. It never panics on input: a failure of libtorch or a non-finite logit ends the
-//! requests concerned with an error, and the engine goes on.
+//! Weights change only when no request runs or waits, or during a pause with `flush_cache: false`.
+//! Input never causes a panic: an error of libtorch or a non-finite logit fails the affected
+//! requests, and the engine continues.
 
 mod batch;
 mod command;
@@ -29,59 +29,55 @@ use tokio::sync::{mpsc, watch};
 pub use command::Command;
 pub use pause::PauseMode;
 
-use crate::answer::Finish;
 use crate::cache::KvCache;
 use crate::forward::Model;
+use crate::generation::FinishReason;
 use crate::metrics::Metrics;
 use crate::prompts::PromptCache;
-use crate::request::{GenerateError, Job};
+use crate::request::{GenerateError, QueuedRequest};
 use sequence::Sequence;
 
-/// Version of weights that no update brought.
+/// Version of weights without a published version.
 pub const DEFAULT_VERSION: &str = "default";
 
-/// What the scheduler is told at start.
 #[derive(Debug)]
 pub struct Settings {
-    /// Requests decoded together.
+    /// Maximum number of requests decoded together.
     pub max_running: usize,
-    /// Token positions in the KV cache; cached prompts may take a quarter of its memory beside it.
+    /// Token positions of the KV cache. Cached prompts may use a quarter of its memory in addition.
     pub max_total_tokens: usize,
-    /// Tokens that end a completion.
+    /// End-of-sequence tokens.
     pub eos: Vec<i64>,
-    /// Seed of requests that bring none.
+    /// Seed of requests without a seed.
     pub random_seed: u64,
-    /// Whether a sample that a pause takes back starts anew, so that its bits are those of an
-    /// uninterrupted one.
+    /// Whether a retracted sample restarts, so that its bits equal those of an uninterrupted one.
     pub deterministic: bool,
-    /// Makes text of tokens, if the model's folder has one.
     pub tokenizer: Option<TextTokenizer>,
 }
 
-/// State of the thread.
 pub struct Scheduler {
     settings: Settings,
     model: Model,
     cache: KvCache,
     prompts: PromptCache,
-    /// Came while paused.
+    /// Requests that arrived during a pause.
     held: VecDeque<Sequence>,
     waiting: VecDeque<Sequence>,
-    /// Request `i` has slot `i` of the cache.
+    /// Request `i` uses slot `i` of the cache.
     running: Vec<Sequence>,
     paused: bool,
     groups: HashMap<String, Group>,
     info: watch::Sender<ModelInfo>,
     metrics: Metrics,
-    seedless: u64,
-    /// A failure after which the running requests cannot be trusted.
+    requests_without_seed: u64,
+    /// Failure that invalidates the running requests.
     fault: Option<String>,
-    /// When the throughput was last measured, and tokens generated until then.
+    /// Time of the last throughput measurement, and the tokens generated until then.
     window: (Instant, u64),
 }
 
 impl Scheduler {
-    /// An idle engine over `model`. What it loads is announced through `info`.
+    /// Creates an idle scheduler. LoadedModel weights are announced through `info`.
     pub fn new(
         settings: Settings,
         model: Model,
@@ -104,13 +100,13 @@ impl Scheduler {
             groups: HashMap::new(),
             info,
             metrics,
-            seedless: 0,
+            requests_without_seed: 0,
             fault: None,
             window: (Instant::now(), 0),
         })
     }
 
-    /// Serves until every sender of commands is gone.
+    /// Runs until all command senders are dropped.
     pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let _no_grad = tch::no_grad_guard();
         loop {
@@ -129,7 +125,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether nothing runs or waits. What is held has not begun.
+    /// Whether no request runs or waits. Held requests have not started.
     fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
@@ -138,18 +134,18 @@ impl Scheduler {
         self.info.borrow().weight_version.clone()
     }
 
-    fn accept(&mut self, job: Job) {
-        self.seedless += u64::from(job.request.sampling.seed.is_none());
+    fn accept(&mut self, job: QueuedRequest) {
+        self.requests_without_seed += u64::from(job.request.sampling.seed.is_none());
         let seed = self
             .settings
             .random_seed
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .wrapping_add(self.seedless);
+            .wrapping_add(self.requests_without_seed);
         let sequence = Sequence::new(job, seed);
         if self.paused { self.held.push_back(sequence) } else { self.waiting.push_back(sequence) }
     }
 
-    /// Takes a running request out; the last one moves into its slot.
+    /// Removes a running request; the last request moves into its slot.
     fn remove(&mut self, index: usize) -> Sequence {
         let last = self.running.len() - 1;
         if index < last
@@ -160,14 +156,14 @@ impl Scheduler {
         self.running.swap_remove(index)
     }
 
-    fn end(&mut self, index: usize, reason: Finish) {
+    fn end(&mut self, index: usize, reason: FinishReason) {
         let sequence = self.remove(index);
-        self.answer(sequence, reason);
+        self.finish(sequence, reason);
     }
 
-    fn answer(&self, sequence: Sequence, reason: Finish) {
+    fn finish(&self, sequence: Sequence, reason: FinishReason) {
         self.metrics.requests.inc();
-        if matches!(reason, Finish::Aborted | Finish::AbortedWaiting) {
+        if matches!(reason, FinishReason::Aborted | FinishReason::AbortedWaiting) {
             self.metrics.aborted.inc();
         }
         let now = Instant::now();
@@ -175,7 +171,7 @@ impl Scheduler {
         sequence.finish(reason, &self.version(), now, self.settings.tokenizer.as_ref());
     }
 
-    /// Ends every running request with an error.
+    /// Fails every running request.
     fn fail_all(&mut self, message: &str) {
         tracing::error!(requests = self.running.len(), "{message}");
         for sequence in self.running.drain(..) {

@@ -1,4 +1,4 @@
-//! Pause, continue and abort: what becomes of requests when somebody else wants the engine.
+//! Pause, continue and abort.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,20 @@ use serde::Deserialize;
 
 use super::Scheduler;
 use super::sequence::Sequence;
-use crate::answer::Finish;
+use crate::generation::FinishReason;
 
-/// What a pause does with requests that run or wait. Those that come later are held until the
-/// engine goes on.
+/// Effect of a pause on running and waiting requests. Requests that arrive later are held until the
+/// engine continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseMode {
-    /// They are answered at once, with the tokens they have.
+    /// Finishes them with the tokens generated so far.
     #[default]
     Abort,
-    /// They go back to the queue and give their cache up; they keep their tokens, but in
-    /// deterministic mode, where they start anew.
+    /// Moves them back to the queue and frees their cache. They keep their tokens, except in
+    /// deterministic mode, where they restart.
     Retract,
-    /// They stay as they are, cache and all.
+    /// Keeps them with their cache.
     InPlace,
 }
 
@@ -38,7 +38,7 @@ impl Scheduler {
         self.waiting.append(&mut self.held);
     }
 
-    /// Running requests go to the front of the queue, in the order they have.
+    /// Moves running requests to the front of the queue in order.
     fn retract(&mut self) {
         self.metrics.retracted.inc_by(self.running.len() as u64);
         for mut sequence in self.running.drain(..).rev() {
@@ -47,18 +47,18 @@ impl Scheduler {
         }
     }
 
-    /// Ends the requests whose id is chosen, held ones too.
+    /// Aborts the requests with a chosen id, including held ones.
     pub(super) fn abort(&mut self, chosen: impl Fn(&str) -> bool) {
         let held = std::mem::take(&mut self.held);
         self.held = self.abort_waiting(held, &chosen);
         self.abort_live(chosen);
     }
 
-    /// Ends those that run or wait; running ones keep their tokens.
+    /// Aborts running and waiting requests; running ones keep their tokens.
     fn abort_live(&mut self, chosen: impl Fn(&str) -> bool) {
         for index in (0..self.running.len()).rev() {
             if chosen(self.running[index].rid()) {
-                self.end(index, Finish::Aborted);
+                self.end(index, FinishReason::Aborted);
             }
         }
         let waiting = std::mem::take(&mut self.waiting);
@@ -73,12 +73,12 @@ impl Scheduler {
         let (ended, kept): (VecDeque<Sequence>, VecDeque<Sequence>) =
             queue.into_iter().partition(|sequence| chosen(sequence.rid()));
         for sequence in ended {
-            self.answer(sequence, Finish::AbortedWaiting);
+            self.finish(sequence, FinishReason::AbortedWaiting);
         }
         kept
     }
 
-    /// Ends `rid` and every request whose id begins with it, if `rid` itself is live: SGLang's
+    /// Aborts `rid` and every request whose id starts with it, if `rid` itself exists: SGLang's
     /// rule.
     pub(super) fn abort_prefix(&mut self, rid: &str) {
         let live = self

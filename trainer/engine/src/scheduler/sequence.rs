@@ -1,33 +1,35 @@
-//! One accepted request: its tokens so far, when it ends, and its answer. No tensors here.
+//! State of an accepted request: tokens, finish reason and response. Contains no tensors.
 
 use std::time::Instant;
 
 use rljob_text::{TextError, TextTokenizer};
 
-use crate::answer::{Answer, Finish, Meta, MetaLogprobs, TokenLogprob, TopLogprobs};
 use crate::detokenizer::Detokenizer;
 use crate::forward::Row;
-use crate::request::{GenerateError, Job};
+use crate::generation::{
+    FinishReason, Generation, GenerationLogprobs, GenerationMeta, TokenLogprob, TopLogprobs,
+};
+use crate::request::{GenerateError, QueuedRequest};
 use crate::sampling::{Draw, Sampled};
 
-/// A request that waits or runs.
+/// A waiting or running request.
 #[derive(Debug)]
 pub struct Sequence {
-    job: Job,
+    job: QueuedRequest,
     seed: u64,
     cached_tokens: usize,
     retractions: u32,
-    /// Of the prompt's tokens after the first asked for.
+    /// Scored prompt tokens.
     scored: Vec<Sampled>,
     sampled: Vec<Sampled>,
-    /// Only of requests that stream text.
+    /// Only for requests that stream text.
     detokenizer: Option<Detokenizer>,
     started: Option<Instant>,
 }
 
 impl Sequence {
-    /// A request that waits. `seed` is used if the request brings none.
-    pub fn new(job: Job, seed: u64) -> Self {
+    /// Creates a waiting request; `seed` is the default seed.
+    pub fn new(job: QueuedRequest, seed: u64) -> Self {
         let seed = job.request.sampling.seed.unwrap_or(seed);
         let detokenizer = job.request.stream.then(|| {
             Detokenizer::new(&job.request.input_ids, job.request.sampling.skip_special_tokens)
@@ -44,30 +46,28 @@ impl Sequence {
         }
     }
 
-    /// Request id.
     pub fn rid(&self) -> &str {
         &self.job.request.rid
     }
 
-    /// Whether nobody waits for the answer any more.
-    pub fn abandoned(&self) -> bool {
+    /// Whether the client has disconnected.
+    pub fn is_disconnected(&self) -> bool {
         self.job.done.is_closed()
     }
 
-    /// Whether it wants no token.
-    pub fn wants_nothing(&self) -> bool {
+    /// Whether the request asks for zero tokens.
+    pub fn wants_no_tokens(&self) -> bool {
         self.job.max_new_tokens == 0
     }
 
-    /// Where the log-probabilities of its prompt that are still to be computed begin, and how many
-    /// likeliest tokens go with each.
+    /// Start of the prompt log-probabilities that are still to be computed, and the number of most
+    /// likely tokens per position.
     pub fn to_score(&self) -> Option<(usize, usize)> {
         let logprobs = self.job.request.logprobs.filter(|_| self.scored.is_empty())?;
         Some((logprobs.start?, logprobs.top))
     }
 
-    /// What must be computed before it runs: the prompt, and the tokens it has if a pause took it
-    /// back.
+    /// Tokens to prefill: the prompt and, after a retraction, the tokens generated so far.
     pub fn context(&self) -> Vec<i64> {
         self.job
             .request
@@ -78,17 +78,17 @@ impl Sequence {
             .collect()
     }
 
-    /// Whether the context is the prompt alone.
+    /// Whether the context is only the prompt.
     pub fn is_fresh(&self) -> bool {
         self.sampled.is_empty()
     }
 
-    /// Token positions it may come to.
+    /// Maximum number of token positions.
     pub fn longest(&self) -> usize {
         self.job.request.input_ids.len() + self.job.max_new_tokens
     }
 
-    /// Its context is computed; `cached` tokens of it were there.
+    /// Marks the context as computed; `cached` of its tokens were cached.
     pub fn start(&mut self, cached: usize, scored: Vec<Sampled>, now: Instant) {
         if self.is_fresh() {
             (self.cached_tokens, self.scored) = (cached, scored);
@@ -96,19 +96,19 @@ impl Sequence {
         self.started.get_or_insert(now);
     }
 
-    /// Seconds that it waited before it ran for the first time.
+    /// Seconds from arrival to the first start.
     pub fn waited(&self) -> Option<f64> {
         self.started
             .map(|started| started.saturating_duration_since(self.job.arrival).as_secs_f64())
     }
 
-    /// Seconds since it came.
+    /// Seconds since arrival.
     pub fn age(&self, now: Instant) -> f64 {
         now.saturating_duration_since(self.job.arrival).as_secs_f64()
     }
 
-    /// A pause takes it back to the queue. `restart` forgets its tokens, so that they are those of
-    /// an uninterrupted run.
+    /// Moves the request back to the queue. `restart` discards its tokens, so that they equal those
+    /// of an uninterrupted run.
     pub fn retract(&mut self, restart: bool) {
         self.retractions += 1;
         if restart {
@@ -122,13 +122,12 @@ impl Sequence {
         }
     }
 
-    /// Positions whose keys and values are in the cache once it runs, which is all but the newest
-    /// token's.
+    /// Positions in the cache while running: all except that of the newest token.
     pub fn cached_length(&self) -> usize {
         self.job.request.input_ids.len() + self.sampled.len().saturating_sub(1)
     }
 
-    /// What the next decode step feeds: the newest token, at its position.
+    /// Input of the next decode step: the newest token at its position.
     pub fn row(&self) -> Row {
         Row {
             token: self.sampled.last().map_or(0, |sampled| sampled.token),
@@ -136,12 +135,11 @@ impl Sequence {
         }
     }
 
-    /// How the next token is drawn.
+    /// Sampling parameters of the next token.
     pub fn draw(&self, eos: &[i64]) -> Draw {
         let (sampling, logprobs) = (&self.job.request.sampling, self.job.request.logprobs);
         Draw {
-            // One token to choose from is no choice: greedy, log-probabilities included, as in
-            // SGLang.
+            // With one candidate, sampling is greedy, including its log-probability, as in SGLang.
             temperature: if sampling.top_k == 1 { 0.0 } else { sampling.temperature },
             top_p: sampling.top_p,
             top_k: usize::try_from(sampling.top_k).ok(),
@@ -153,7 +151,7 @@ impl Sequence {
         }
     }
 
-    /// What penalties and the least length add to logits.
+    /// Logit addends of penalties and the minimum length.
     fn addends(&self, eos: &[i64]) -> Vec<(i64, f32)> {
         let sampling = &self.job.request.sampling;
         let mut addends = Vec::new();
@@ -176,42 +174,42 @@ impl Sequence {
         addends
     }
 
-    /// Takes a token, and says why the request ends with it, if it does. Length counts before a
-    /// stop token, as in SGLang.
+    /// Appends a token and returns the finish reason, if any. The length limit precedes a stop
+    /// token, as in SGLang.
     pub fn push(
         &mut self,
         sampled: Sampled,
         eos: &[i64],
         tokenizer: Option<&TextTokenizer>,
-    ) -> Result<Option<Finish>, TextError> {
+    ) -> Result<Option<FinishReason>, TextError> {
         let token = sampled.token;
         self.sampled.push(sampled);
         let sampling = &self.job.request.sampling;
         if self.sampled.len() >= self.job.max_new_tokens {
-            return Ok(Some(Finish::Length(self.job.max_new_tokens)));
+            return Ok(Some(FinishReason::Length(self.job.max_new_tokens)));
         }
         if !sampling.ignore_eos
             && (sampling.stop_token_ids.contains(&token) || eos.contains(&token))
         {
-            return Ok(Some(Finish::StopToken(token)));
+            return Ok(Some(FinishReason::StopToken(token)));
         }
         let tail = self.tail(tokenizer)?;
         Ok(sampling
             .stop
             .iter()
             .find(|stop| tail.contains(stop.as_str()))
-            .map(|stop| Finish::StopText(stop.clone())))
+            .map(|stop| FinishReason::StopText(stop.clone())))
     }
 
-    /// Text of the newest tokens, as long as a stop string can be; empty if there is none to look
-    /// for.
+    /// Text of the newest tokens, long enough for any stop string; empty without stop strings.
     fn tail(&self, tokenizer: Option<&TextTokenizer>) -> Result<String, TextError> {
         let (Some(tokenizer), Some(longest)) =
             (tokenizer, self.job.request.sampling.stop.iter().map(String::len).max())
         else {
             return Ok(String::new());
         };
-        // No token has less than a byte of text, but special ones; a few more cover those.
+        // Every token except special ones has at least one byte of text; a few more cover special
+        // tokens.
         let tokens: Vec<i64> = self
             .sampled
             .iter()
@@ -223,8 +221,7 @@ impl Sequence {
         tokenizer.decode_as(&tokens, false)
     }
 
-    /// Sends the answer so far, if the request streams, unless its end may be the beginning of a
-    /// stop string.
+    /// Sends a partial response to a streaming request, unless its end may start a stop string.
     pub fn stream(
         &mut self,
         version: &str,
@@ -242,50 +239,51 @@ impl Sequence {
         if let Some(partial) =
             self.job.partial.as_ref().filter(|_| !self.job.request.sampling.stop.iter().any(begins))
         {
-            partial.send_replace(Some(self.answer(text, None, version, None, tokenizer)?));
+            partial.send_replace(Some(self.generation(text, None, version, None, tokenizer)?));
         }
         Ok(())
     }
 
-    /// Answers.
+    /// Sends the final response.
     pub fn finish(
         self,
-        reason: Finish,
+        reason: FinishReason,
         version: &str,
         now: Instant,
         tokenizer: Option<&TextTokenizer>,
     ) {
         let latency = Some(self.age(now));
-        let answer = self
+        let generation = self
             .text(&reason, tokenizer)
-            .and_then(|text| self.answer(text, Some(reason), version, latency, tokenizer));
-        // A client that is gone needs no answer.
-        let _ =
-            self.job.done.send(answer.map_err(|error| GenerateError::Internal(error.to_string())));
+            .and_then(|text| self.generation(text, Some(reason), version, latency, tokenizer));
+        let _ = self
+            .job
+            .done
+            .send(generation.map_err(|error| GenerateError::Internal(error.to_string())));
     }
 
-    /// Answers with an error.
+    /// Sends an error.
     pub fn fail(self, error: GenerateError) {
         let _ = self.job.done.send(Err(error));
     }
 
-    /// The whole text, without what ended it.
+    /// Text of the completion without the stop string or token.
     fn text(
         &self,
-        reason: &Finish,
+        reason: &FinishReason,
         tokenizer: Option<&TextTokenizer>,
     ) -> Result<String, TextError> {
         let Some(tokenizer) = tokenizer else { return Ok(String::new()) };
         let (request, mut tokens) = (&self.job.request, self.tokens());
         let trim = !request.sampling.no_stop_trim;
-        if trim && matches!(reason, Finish::StopToken(_)) {
+        if trim && matches!(reason, FinishReason::StopToken(_)) {
             tokens.pop();
         }
         let mut detokenizer =
             Detokenizer::new(&request.input_ids, request.sampling.skip_special_tokens);
         detokenizer.push(tokenizer, &tokens)?;
         let mut text = detokenizer.whole();
-        if let Finish::StopText(stop) = reason
+        if let FinishReason::StopText(stop) = reason
             && trim
             && let Some(end) = text.find(stop.as_str())
         {
@@ -298,16 +296,16 @@ impl Sequence {
         self.sampled.iter().map(|sampled| sampled.token).collect()
     }
 
-    fn answer(
+    fn generation(
         &self,
         text: String,
-        reason: Option<Finish>,
+        reason: Option<FinishReason>,
         version: &str,
         latency: Option<f64>,
         tokenizer: Option<&TextTokenizer>,
-    ) -> Result<Answer, TextError> {
+    ) -> Result<Generation, TextError> {
         let request = &self.job.request;
-        let meta_info = Meta {
+        let meta_info = GenerationMeta {
             id: request.rid.clone(),
             finish_reason: reason,
             prompt_tokens: request.input_ids.len(),
@@ -318,13 +316,13 @@ impl Sequence {
             cached_tokens: self.cached_tokens,
             e2e_latency: latency,
         };
-        Ok(Answer { text, output_ids: self.tokens(), meta_info, index: None })
+        Ok(Generation { text, output_ids: self.tokens(), meta_info, index: None })
     }
 
     fn logprobs(
         &self,
         tokenizer: Option<&TextTokenizer>,
-    ) -> Result<Option<MetaLogprobs>, TextError> {
+    ) -> Result<Option<GenerationLogprobs>, TextError> {
         let Some(wanted) = self.job.request.logprobs else { return Ok(None) };
         let text = |token: i64| {
             tokenizer
@@ -362,7 +360,7 @@ impl Sequence {
                 output_top_logprobs: self.sampled.iter().map(tops).collect::<Result<_, _>>()?,
             })
         };
-        Ok(Some(MetaLogprobs {
+        Ok(Some(GenerationLogprobs {
             input_token_logprobs: first.clone().into_iter().chain(all(&self.scored)?).collect(),
             output_token_logprobs: all(&self.sampled)?,
             output_token_logprobs_length: self.sampled.len(),

@@ -1,10 +1,11 @@
-//! Weight updates: from a folder, or broadcast by a learner through a group of its own. Only while
-//! idle, or in a pause if the cache is to be kept (`flush_cache: false`): then the requests go on
-//! with keys and values of the old weights. Cached prompts always go. Copied in place.
+//! Weight updates from a folder or by broadcast.
 //!
-//! From the first byte that changes until the last one the version is `default`; an update that
-//! fails midway leaves it so, and the engine is never taken for one that holds a published version.
-//! What can be refused is refused before anything changes.
+//! An update needs an idle engine, or a pause with `flush_cache: false`: then the requests continue
+//! with keys and values of the old weights. Cached prompts are always removed. Weights are copied
+//! in place.
+//!
+//! The version is `default` from the first changed byte to the last. A failed update leaves it so,
+//! which keeps the engine out of rotation. Invalid updates are rejected before anything changes.
 
 use std::path::Path;
 
@@ -17,24 +18,25 @@ use tch::{Device, Kind, Tensor};
 
 use super::{DEFAULT_VERSION, Scheduler};
 
-/// Rank of the sender in every group.
+/// Rank of the sender in every process group.
 const SENDER: u32 = 0;
 
-const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation with mode `abort` first, or with another mode and \
+const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation \
+    with mode `abort` first, or with another mode and \
                     send flush_cache false.";
 
-/// The rest of SGLang's message for an update that failed midway.
+/// Suffix of SGLang's message for a partial update.
 const PARTIAL: &str =
     "The full weights of the ModelRunner are partially updated. Please discard the whole weights.";
 
-/// One broadcast to come.
+/// One expected broadcast.
 struct Incoming {
     view: Tensor,
     kind: Kind,
 }
 
 impl Scheduler {
-    /// Drops cached prompts and gives the KV cache's memory back, if idle.
+    /// Clears the caches if idle.
     pub(super) fn flush(&mut self) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -47,8 +49,7 @@ impl Scheduler {
         self.is_idle() || self.paused && !flush
     }
 
-    /// Keys and values of running requests are kept if they are not to be flushed; a prompt's never
-    /// are.
+    /// Clears all caches on a flush; otherwise only the cached prompts.
     fn drop_stale(&mut self, flush: bool) {
         if flush { self.drop_caches() } else { self.prompts.clear() }
     }
@@ -78,19 +79,23 @@ impl Scheduler {
                 ));
             }
         };
-        self.distrust();
+        self.reset_version();
         self.drop_stale(update.flush_cache);
         if let Err(error) = self.model.weights().copy_from(&blocks) {
             return failure(&format!("Failed to update weights: {error}. {PARTIAL}"));
         }
         self.commit(&update.weight_version, Some(&update.model_path));
-        success(&format!("Succeeded to update model weights.{}", stamped(&update.weight_version)))
+        success(&format!(
+            "Succeeded to update model weights.{}",
+            version_suffix(&update.weight_version)
+        ))
     }
 
     pub(super) fn add_group(&mut self, name: String, group: Group) -> WeightsAnswer {
         if self.groups.contains_key(&name) {
             return failure(&format!(
-                "Failed to initialize custom process group: group `{name}` exists; destroy it or use a new name."
+                "Failed to initialize custom process group: group `{name}` exists; destroy it or \
+                use a new name."
             ));
         }
         self.groups.insert(name, group);
@@ -113,7 +118,8 @@ impl Scheduler {
         }
         let Some(group) = self.groups.get(&update.group_name) else {
             return failure(&format!(
-                "Failed to update parameter online: group `{}` does not exist; initialize it first.",
+                "Failed to update parameter online: group `{}` does not exist; initialize it \
+                first.",
                 update.group_name
             ));
         };
@@ -125,24 +131,25 @@ impl Scheduler {
                 ));
             }
         };
-        self.distrust();
+        self.reset_version();
         let received = incoming.iter().zip(&update.names).try_for_each(|(incoming, name)| {
             receive(group, incoming).map_err(|message| format!("tensor `{name}`: {message}"))
         });
         self.drop_stale(update.flush_cache);
         if let Err(message) = received {
-            // The members of a group that failed are no longer in step.
+            // A failed group is out of step and cannot be used again.
             self.groups.remove(&update.group_name);
             return failure(&format!("Failed to update parameter online: {message}. {PARTIAL}"));
         }
         self.commit(&update.weight_version, None);
         success(&format!(
             "Succeeded to update parameter online.{}",
-            stamped(&update.weight_version)
+            version_suffix(&update.weight_version)
         ))
     }
 
-    /// Where each announced tensor goes, or why the announcement does not fit the model.
+    /// Returns the destinations of the announced tensors, or why the announcement does not match
+    /// the model.
     fn incoming(&self, update: &UpdateWeightsFromDistributed) -> Result<Vec<Incoming>, String> {
         let (names, dtypes, shapes) = (&update.names, &update.dtypes, &update.shapes);
         if names.len() != dtypes.len() || names.len() != shapes.len() {
@@ -173,8 +180,8 @@ impl Scheduler {
         names.iter().zip(dtypes).zip(shapes).map(one).collect()
     }
 
-    /// The version is no longer true.
-    fn distrust(&self) {
+    /// Resets the version to the default.
+    fn reset_version(&self) {
         self.info.send_modify(|info| DEFAULT_VERSION.clone_into(&mut info.weight_version));
     }
 
@@ -188,7 +195,7 @@ impl Scheduler {
         });
     }
 
-    /// The first entries of a weight: numbers of a vector, whole rows of a matrix.
+    /// Returns the first entries of a weight: values of a vector, rows of a matrix.
     pub(super) fn read_weight(&self, wanted: &GetWeightsByName) -> Option<serde_json::Value> {
         let view = self.model.weights().view(&wanted.name).ok()?;
         let rows = view.size()[0].min(wanted.truncate_size as i64);
@@ -205,7 +212,7 @@ impl Scheduler {
     }
 }
 
-/// Receives straight into the weights, or through a copy if they have another type.
+/// Receives into the weights, or through a copy if the type differs.
 fn receive(group: &Group, incoming: &Incoming) -> Result<(), String> {
     let Incoming { view, kind } = incoming;
     if view.kind() == *kind {
@@ -217,8 +224,8 @@ fn receive(group: &Group, incoming: &Incoming) -> Result<(), String> {
     view.shallow_clone().f_copy_(&staging).map(drop).map_err(|error| error.to_string())
 }
 
-/// What SGLang adds if the update brought a version.
-fn stamped(version: &str) -> String {
+/// Suffix of SGLang's message if the update has a version.
+fn version_suffix(version: &str) -> String {
     if version == DEFAULT_VERSION {
         String::new()
     } else {
@@ -226,7 +233,7 @@ fn stamped(version: &str) -> String {
     }
 }
 
-/// An error with its causes.
+/// An error and its causes in one line.
 fn causes(error: &dyn std::error::Error) -> String {
     std::iter::successors(Some(error), |error| error.source())
         .map(ToString::to_string)

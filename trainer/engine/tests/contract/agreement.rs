@@ -1,16 +1,16 @@
-//! Whether two answers agree: the embedded engine sends nothing that SGLang does not, and what both
-//! send is equal, numbers to rounding.
+//! Comparison of responses: the embedded engine sends no field that SGLang lacks, and common fields
+//! are equal up to rounding.
 
 use serde_json::Value;
 
-/// Differ from start to start: an id, a time, a path.
+/// Fields that differ between starts: ids, times, paths.
 const VOLATILE: [&str; 6] =
     ["id", "created", "e2e_latency", "root", "model_path", "tokenizer_path"];
 
-/// Where the caches differ: SGLang's shares prefixes, the embedded engine's whole prompts.
+/// SGLang caches prefixes; the embedded engine caches whole prompts.
 const CACHES: [&str; 1] = ["cached_tokens"];
 
-/// What SGLang sends beside, and no run reads.
+/// Fields that only SGLang sends and no run reads.
 const BESIDE: [&str; 11] = [
     "queue_time",
     "reasoning_tokens",
@@ -25,10 +25,10 @@ const BESIDE: [&str; 11] = [
     "has_image_understanding",
 ];
 
-/// Log-probabilities of two implementations, in nats.
+/// Tolerance of log-probabilities, in nats.
 const TOLERANCE: f64 = 2e-4;
 
-/// Every difference, with where it is.
+/// Lists the differences with their JSON paths.
 pub fn differences(place: &str, ours: &Value, theirs: &Value) -> Vec<String> {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {

@@ -1,4 +1,4 @@
-//! What a run relies on: streams, aborts, pauses, flushes.
+//! Streams, aborts, pauses and flushes.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::server::{LIMIT, Server};
 
 const PROMPT: [i64; 4] = [11, 12, 13, 14];
 
-/// Longer than anything takes that a test waits for.
+/// Completion length that outlasts every wait of a test.
 const LONG: u32 = 3000;
 
 fn ids(answer: &Value) -> Vec<i64> {
@@ -40,7 +40,7 @@ pub async fn streams_are_cumulative_and_end_with_done(server: &Server) {
     assert_eq!(last["meta_info"]["finish_reason"], json!({"type": "length", "length": 40}));
 }
 
-pub async fn a_batch_is_answered_in_order_and_streamed_with_indexes(server: &Server) {
+pub async fn a_batch_response_is_in_order_and_its_stream_has_indexes(server: &Server) {
     let one = async |prompt: &[i64]| ids(&server.generate(&greedy("one", prompt, 6)).await);
     let expected = [one(&[21, 22]).await, one(&[31]).await];
     let mut body = greedy("batch", &[], 6);
@@ -58,7 +58,7 @@ pub async fn a_batch_is_answered_in_order_and_streamed_with_indexes(server: &Ser
     }
 }
 
-pub async fn abort_takes_a_live_id_and_what_begins_with_it(server: &Server) {
+pub async fn abort_matches_an_id_and_ids_that_start_with_it(server: &Server) {
     let mut running = Vec::new();
     for rid in ["x-1", "x-10", "x-2"] {
         running.push(server.running(greedy(rid, &PROMPT, LONG)).await);
@@ -75,7 +75,7 @@ pub async fn abort_takes_a_live_id_and_what_begins_with_it(server: &Server) {
     assert_eq!(running.next().unwrap().answer().await["meta_info"]["finish_reason"], aborted());
 }
 
-pub async fn pause_abort_answers_what_runs_and_holds_what_comes(server: &Server) {
+pub async fn pause_abort_finishes_running_requests_and_holds_new_ones(server: &Server) {
     let running = server.running(greedy("runs.", &PROMPT, LONG)).await;
     let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
     assert_eq!(server.post("/pause_generation", &json!({"mode": "abort"})).await, (200, paused));
@@ -84,13 +84,13 @@ pub async fn pause_abort_answers_what_runs_and_holds_what_comes(server: &Server)
     assert_eq!(server.ask("GET", "/model_info", None).await.0, 200);
     assert_eq!(server.ask("GET", "/flush_cache", None).await.0, 200);
     assert!(!held.is_finished());
-    let going_on = json!({"message": "Generation continued successfully.", "status": "ok"});
-    assert_eq!(server.post("/continue_generation", &json!({})).await, (200, going_on));
+    let continued = json!({"message": "Generation continued successfully.", "status": "ok"});
+    assert_eq!(server.post("/continue_generation", &json!({})).await, (200, continued));
     let answer = tokio::time::timeout(LIMIT, held).await.unwrap().unwrap();
     assert_eq!(answer["meta_info"]["finish_reason"], json!({"type": "length", "length": 5}));
 }
 
-pub async fn pause_retract_and_in_place_go_on_where_they_were(server: &Server) {
+pub async fn paused_requests_continue_after_retract_and_in_place(server: &Server) {
     let expected = ids(&server.generate(&greedy("whole", &PROMPT, 600)).await);
     for (mode, retractions) in [("retract", 1), ("in_place", 0)] {
         let running = server.running(greedy(mode, &PROMPT, 600)).await;
@@ -118,10 +118,9 @@ pub async fn a_flush_needs_an_idle_server(server: &Server) {
     assert_eq!(server.ask("POST", "/flush_cache?timeout=10", None).await.0, 200);
 }
 
-/// Limits that leave one token make any temperature greedy. Top-p and min-p keep the
-/// log-probability of the whole distribution at that temperature; with top-k 1 it is the unscaled
-/// one.
-pub async fn limits_that_leave_one_token_are_greedy(server: &Server) {
+/// Limits that leave one candidate make any temperature greedy. Top-p and min-p report the
+/// log-probability of the whole distribution at that temperature; top-k 1 reports the unscaled one.
+pub async fn limits_that_leave_one_candidate_are_greedy(server: &Server) {
     let greedy_ids = ids(&server.generate(&greedy("greedy", &PROMPT, 12)).await);
     let mut body = greedy("limited", &PROMPT, 12);
     body["return_logprob"] = json!(true);
@@ -132,7 +131,8 @@ pub async fn limits_that_leave_one_token_are_greedy(server: &Server) {
         ("top_k", json!(1), 2.0),
         ("top_k", json!(1), 1.0),
     ] {
-        body["sampling_params"] = json!({"temperature": temperature, "max_new_tokens": 12, "ignore_eos": true, key: value});
+        body["sampling_params"] = json!({"temperature": temperature, "max_new_tokens": 12,
+            "ignore_eos": true, key: value});
         let answer = server.generate(&body).await;
         assert_eq!(ids(&answer), greedy_ids, "{key}");
         logprobs.push(answer["meta_info"]["output_token_logprobs"][0][0].as_f64().unwrap());

@@ -1,12 +1,11 @@
-//! Requests whose answers must agree, field by field, between the embedded engine and the real
-//! SGLang.
+//! Requests whose responses must be equal, field by field, between the embedded engine and SGLang.
 
 use serde_json::{Value, json};
 
 use crate::agreement;
 use crate::server::Server;
 
-/// An exchange: method, route, body.
+/// Method, route, body.
 type Exchange = (&'static str, &'static str, Option<Value>);
 
 fn generate(body: Value) -> Exchange {
@@ -20,43 +19,43 @@ fn greedy(new: u32) -> Value {
 fn of_generate() -> Vec<Exchange> {
     vec![
         generate(json!({"rid": "a", "input_ids": [5, 6, 7], "sampling_params": greedy(12)})),
+        generate(json!({"rid": "b", "input_ids": [5, 6, 7], "sampling_params": greedy(6),
+                "return_logprob": true})),
         generate(
-            json!({"rid": "b", "input_ids": [5, 6, 7], "sampling_params": greedy(6), "return_logprob": true}),
-        ),
-        generate(
-            json!({"input_ids": [5, 6, 7, 8], "sampling_params": greedy(4), "return_logprob": true, "logprob_start_len": 0, "top_logprobs_num": 3}),
+            json!({"input_ids": [5, 6, 7, 8], "sampling_params": greedy(4), "return_logprob": true,
+                "logprob_start_len": 0, "top_logprobs_num": 3}),
         ),
         generate(json!({
-            "input_ids": [5, 6, 7, 9], "sampling_params": greedy(4), "return_logprob": true, "logprob_start_len": 2, "top_logprobs_num": 2,
+            "input_ids": [5, 6, 7, 9], "sampling_params": greedy(4), "return_logprob": true,
+            "logprob_start_len": 2, "top_logprobs_num": 2,
             "return_text_in_logprobs": true
         })),
-        generate(
-            json!({"input_ids": [9, 10, 11], "sampling_params": {"max_new_tokens": 0}, "return_logprob": true, "logprob_start_len": 0}),
-        ),
+        generate(json!({"input_ids": [9, 10, 11], "sampling_params": {"max_new_tokens": 0},
+                "return_logprob": true, "logprob_start_len": 0})),
         generate(json!({"text": "What is 12 + 30?", "sampling_params": greedy(20)})),
         generate(json!({"text": ["What", "is"], "sampling_params": greedy(5), "rid": "c"})),
         generate(
-            json!({"text": ["What", "is"], "sampling_params": [greedy(5), greedy(3)], "rid": ["d", "e"], "return_logprob": [true, false]}),
+            json!({"text": ["What", "is"], "sampling_params": [greedy(5), greedy(3)], "rid": ["d",
+                "e"], "return_logprob": [true, false]}),
+        ),
+        generate(json!({"text": "What", "sampling_params": {"temperature": 0, "max_new_tokens": 5,
+                "ignore_eos": true, "n": 2}})),
+        generate(json!({"input_ids": [5, 6, 7], "sampling_params": {"temperature": 0,
+                "max_new_tokens": 30, "stop": ["e", "a"]}})),
+        generate(json!({"input_ids": [5, 6, 7], "sampling_params": {"temperature": 0,
+                "max_new_tokens": 30, "stop": "t", "no_stop_trim": true}})),
+        generate(
+            json!({"input_ids": [5, 6], "sampling_params": {"temperature": 0, "max_new_tokens": 30,
+                "frequency_penalty": 1.5, "presence_penalty": 0.5}}),
         ),
         generate(
-            json!({"text": "What", "sampling_params": {"temperature": 0, "max_new_tokens": 5, "ignore_eos": true, "n": 2}}),
-        ),
-        generate(
-            json!({"input_ids": [5, 6, 7], "sampling_params": {"temperature": 0, "max_new_tokens": 30, "stop": ["e", "a"]}}),
-        ),
-        generate(
-            json!({"input_ids": [5, 6, 7], "sampling_params": {"temperature": 0, "max_new_tokens": 30, "stop": "t", "no_stop_trim": true}}),
-        ),
-        generate(
-            json!({"input_ids": [5, 6], "sampling_params": {"temperature": 0, "max_new_tokens": 30, "frequency_penalty": 1.5, "presence_penalty": 0.5}}),
-        ),
-        generate(
-            json!({"input_ids": [4], "sampling_params": {"temperature": 0, "max_new_tokens": 4, "top_k": null, "stop": null}}),
+            json!({"input_ids": [4], "sampling_params": {"temperature": 0, "max_new_tokens": 4,
+                "top_k": null, "stop": null}}),
         ),
     ]
 }
 
-/// With a stop token that the model does say, and a least length that keeps it from saying it.
+/// A stop token that the model generates, and a minimum length that prevents it.
 fn of_stop_token(token: i64) -> Vec<Exchange> {
     let stop = |extra: Value| {
         let mut sampling =
@@ -109,28 +108,25 @@ fn of_openai() -> Vec<Exchange> {
     let chat = |body: Value| ("POST", "/v1/chat/completions", Some(body));
     let messages = json!([{"role": "user", "content": "hello"}]);
     vec![
+        complete(json!({"model": "m", "prompt": "hello", "max_tokens": 4, "temperature": 0,
+                "ignore_eos": true, "logprobs": 2})),
         complete(
-            json!({"model": "m", "prompt": "hello", "max_tokens": 4, "temperature": 0, "ignore_eos": true, "logprobs": 2}),
+            json!({"model": "m", "prompt": ["hello", "you"], "max_tokens": 3, "temperature": 0,
+                "ignore_eos": true}),
         ),
-        complete(
-            json!({"model": "m", "prompt": ["hello", "you"], "max_tokens": 3, "temperature": 0, "ignore_eos": true}),
-        ),
-        complete(
-            json!({"model": "m", "prompt": [5, 6, 7], "max_tokens": 3, "temperature": 0, "ignore_eos": true, "n": 2}),
-        ),
+        complete(json!({"model": "m", "prompt": [5, 6, 7], "max_tokens": 3, "temperature": 0,
+                "ignore_eos": true, "n": 2})),
         complete(json!({"model": "m", "prompt": ""})),
-        chat(
-            json!({"model": "m", "messages": messages, "max_tokens": 4, "temperature": 0, "ignore_eos": true, "logprobs": true, "top_logprobs": 2}),
-        ),
-        chat(
-            json!({"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}], "max_tokens": 3, "temperature": 0}),
-        ),
+        chat(json!({"model": "m", "messages": messages, "max_tokens": 4, "temperature": 0,
+                "ignore_eos": true, "logprobs": true, "top_logprobs": 2})),
+        chat(json!({"model": "m", "max_tokens": 3, "temperature": 0, "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "hello"}]}]})),
         chat(json!({"model": "m", "messages": []})),
         chat(json!({"model": "m", "messages": messages, "max_tokens": 99999})),
     ]
 }
 
-/// What is told apart by status and the kind of body alone, since the words are those of either
+/// Malformed requests, compared by status and kind of body because the messages come from each
 /// server's parser.
 fn of_malformed() -> Vec<Exchange> {
     vec![
@@ -142,7 +138,7 @@ fn of_malformed() -> Vec<Exchange> {
     ]
 }
 
-/// Where the embedded engine's answers differ from SGLang's.
+/// Lists differences between the responses of the two servers.
 pub async fn differences(embedded: &Server, sglang: &Server) -> Vec<String> {
     let probe =
         embedded.generate(&json!({"input_ids": [5, 6, 7], "sampling_params": greedy(12)})).await;

@@ -1,5 +1,5 @@
-//! The models that both servers are asked about: one shape, two sets of random weights, a tokenizer
-//! with a chat template.
+//! Models served by both servers: one shape, two sets of random weights, a tokenizer with a chat
+//! template.
 
 use std::path::Path;
 
@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use tch::Kind;
 use tempfile::TempDir;
 
-/// A folder with the models `first` and `second`: one shape, two sets of weights, a tokenizer with
-/// a chat template.
+/// Creates a folder with the models `first` and `second`.
 pub fn model_folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, seed) in [("first", 1), ("second", 2)] {
@@ -18,7 +17,7 @@ pub fn model_folder() -> TempDir {
     folder
 }
 
-/// Weights of a seed, as blocks.
+/// Random weights as blocks.
 pub fn blocks(seed: u64) -> (ModelLayout, Vec<tch::Tensor>) {
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("config.json"), config().to_string()).unwrap();
@@ -30,9 +29,12 @@ pub fn blocks(seed: u64) -> (ModelLayout, Vec<tch::Tensor>) {
 
 fn config() -> Value {
     json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32", "bos_token_id": 1,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1024,
+        "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": false,
+        "torch_dtype": "float32", "bos_token_id": 1,
         "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.2
     })
 }

@@ -1,4 +1,4 @@
-//! OpenAI's own Python client talks to the embedded engine.
+//! OpenAI's Python client against the embedded engine.
 
 use std::process::Command;
 
@@ -11,8 +11,10 @@ from openai import OpenAI, BadRequestError
 client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none")
 model = client.models.list().data[0].id
 assert client.models.list().data[0].max_model_len > 0
-chat = lambda **k: client.chat.completions.create(model=model, messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
-                                                  max_tokens=12, temperature=0, extra_body={"ignore_eos": True}, **k)
+messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+chat = lambda **k: client.chat.completions.create(
+    model=model, messages=messages, max_tokens=12, temperature=0,
+    extra_body={"ignore_eos": True}, **k)
 whole = chat(logprobs=True, top_logprobs=2)
 choice = whole.choices[0]
 assert choice.finish_reason == "length" and choice.message.role == "assistant", choice
@@ -21,22 +23,25 @@ assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in choi
 chunks = list(chat(stream=True, stream_options={"include_usage": True}))
 text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
 assert text == choice.message.content, (text, choice.message.content)
-assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].usage.total_tokens == whole.usage.total_tokens
-two = client.completions.create(model=model, prompt=["What", "is"], n=2, max_tokens=5, temperature=0.8, seed=3)
-assert [choice.index for choice in two.choices] == [0, 1, 2, 3] and two.usage.completion_tokens <= 20
-stream = client.completions.create(model=model, prompt="What", max_tokens=5, temperature=0, stream=True)
-once = client.completions.create(model=model, prompt="What", max_tokens=5, temperature=0)
+assert chunks[0].choices[0].delta.role == "assistant"
+assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+complete = lambda **k: client.completions.create(model=model, max_tokens=5, **k)
+two = complete(prompt=["What", "is"], n=2, temperature=0.8, seed=3)
+assert [choice.index for choice in two.choices] == [0, 1, 2, 3]
+assert two.usage.completion_tokens <= 20
+stream = complete(prompt="What", temperature=0, stream=True)
+once = complete(prompt="What", temperature=0)
 assert "".join(chunk.choices[0].text for chunk in stream) == once.choices[0].text
 try:
-    client.completions.create(model=model, prompt="What", max_tokens=5, temperature=-1)
-    raise SystemExit("a negative temperature was taken")
+    complete(prompt="What", temperature=-1)
+    raise SystemExit("a negative temperature was accepted")
 except BadRequestError as error:
     assert "temperature must be non-negative" in str(error), error
 print("all of it")
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_openai_client_library_talks_to_the_embedded_engine() {
+async fn an_openai_client_library_works_with_the_embedded_engine() {
     let python = std::env::var_os("RLJOB_PYTHON")
         .map(Into::into)
         .or_else(|| Some(installation()?.join("venv/bin/python")));
@@ -48,7 +53,8 @@ async fn an_openai_client_library_talks_to_the_embedded_engine() {
     };
     let Some(python) = python.filter(usable) else {
         eprintln!(
-            "skipped: no Python with the package openai; set RLJOB_PYTHON to one, or run tests/sglang/setup.sh"
+            "skipped: no Python with the package openai; set RLJOB_PYTHON to one, or run \
+            tests/sglang/setup.sh"
         );
         return;
     };

@@ -1,5 +1,4 @@
-//! What the contract asks of a server beside plain requests: servers in fp32, and generations that
-//! are still running.
+//! Server fixtures in fp32 and generations in progress.
 
 use std::path::Path;
 
@@ -9,17 +8,16 @@ use serde_json::{Value, json};
 use crate::server::{LIMIT, Server};
 
 impl Server {
-    /// The embedded engine in fp32.
     pub async fn embedded(model: &Path) -> Self {
         Self::embedded_of(model, "float32").await
     }
 
-    /// The real SGLang in fp32, if it is installed.
+    /// SGLang in fp32; `None` if it is not installed.
     pub async fn sglang(model: &Path) -> Option<Self> {
         Self::sglang_of(model, "float32").await
     }
 
-    /// A generate whose first token is there, so that it runs.
+    /// Starts a generation and waits for its first token.
     pub async fn running(&self, mut body: Value) -> Running {
         body["stream"] = json!(true);
         let response = self
@@ -35,21 +33,20 @@ impl Server {
         Running { text: first.to_vec(), stream }
     }
 
-    /// A generate that may wait.
+    /// Starts a generation in the background.
     pub fn spawn(&self, body: &Value) -> tokio::task::JoinHandle<Value> {
         let request = self.client.post(format!("{}/generate", self.url)).timeout(LIMIT).json(body);
         tokio::spawn(async move { request.send().await.unwrap().json().await.unwrap() })
     }
 }
 
-/// A stream that has begun.
+/// A started stream.
 pub struct Running {
     text: Vec<u8>,
     stream: futures::stream::BoxStream<'static, reqwest::Result<axum::body::Bytes>>,
 }
 
 impl Running {
-    /// All events, up to `[DONE]`.
     pub async fn events(mut self) -> Vec<Value> {
         while let Some(bytes) = self.stream.next().await {
             self.text.extend(bytes.unwrap());
@@ -63,13 +60,14 @@ impl Running {
         events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
 
-    /// The last answer.
+    /// The final response.
     pub async fn answer(self) -> Value {
         self.events().await.pop().unwrap()
     }
 }
 
-/// A greedy request that goes on past the end-of-sequence token.
+/// A greedy request that ignores the end-of-sequence token.
 pub fn greedy(rid: &str, input_ids: &[i64], max_new_tokens: u32) -> Value {
-    json!({"rid": rid, "input_ids": input_ids, "sampling_params": {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": true}})
+    json!({"rid": rid, "input_ids": input_ids, "sampling_params": {"temperature": 0,
+        "max_new_tokens": max_new_tokens, "ignore_eos": true}})
 }

@@ -1,5 +1,4 @@
-//! The two servers, each a process that the test or benchmark owns, and a client that knows
-//! neither.
+//! Server processes of tests and benchmarks, and an HTTP client for either server.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -9,20 +8,19 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
-/// Bound of every wait.
+/// Time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
 const VERSION: &str = "0.5.12";
 
-/// A server and the client to it.
 pub struct Server {
     pub url: String,
     pub client: reqwest::Client,
-    /// The shell that leads its process group.
+    /// Shell that leads the process group.
     pub child: Child,
 }
 
-/// Where tests/sglang/setup.sh installs, and whether it has.
+/// Folder of tests/sglang/setup.sh, if it is installed.
 pub fn installation() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -32,7 +30,6 @@ pub fn installation() -> Option<PathBuf> {
 }
 
 impl Server {
-    /// The embedded engine.
     pub async fn embedded_of(model: &Path, dtype: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rljob-engine"));
         let port = free_port();
@@ -47,11 +44,12 @@ impl Server {
         Self::start(command, port).await
     }
 
-    /// The real SGLang, if it is installed.
+    /// `None` if SGLang is not installed.
     pub async fn sglang_of(model: &Path, dtype: &str) -> Option<Self> {
         let Some(folder) = installation() else {
             eprintln!(
-                "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh, then this test asks it the same"
+                "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh, then this \
+                test asks it the same"
             );
             return None;
         };
@@ -61,7 +59,7 @@ impl Server {
         Some(Self::start(command, port).await)
     }
 
-    /// In a process group of its own, which ends with this value; and with this process, since a
+    /// Starts a separate process group. It ends with this value, and with this process, because the
     /// shell waits for the end of its input.
     async fn start(command: Command, port: u16) -> Self {
         let mut shell = Command::new("sh");
@@ -78,12 +76,12 @@ impl Server {
             .stdout(file.try_clone().unwrap())
             .stderr(file)
             .process_group(0);
-        // SGLang closes connections that were idle for some seconds, just when one is used again.
+        // SGLang closes idle connections, possibly while one is reused.
         let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
         let server =
             Self { url: format!("http://127.0.0.1:{port}"), client, child: shell.spawn().unwrap() };
         let ready = async {
-            // SGLang answers 200 once it has generated a token.
+            // SGLang returns 200 once it has generated a token.
             while !server
                 .client
                 .get(format!("{}/health", server.url))
@@ -104,12 +102,11 @@ impl Server {
         server
     }
 
-    /// Ends it.
     pub async fn stop(self) {
         tokio::task::spawn_blocking(move || drop(self)).await.unwrap();
     }
 
-    /// Status and JSON, or text, of an answer.
+    /// Sends a request; returns status and JSON or text.
     pub async fn ask(&self, method: &str, route: &str, body: Option<&Value>) -> (u16, Value) {
         let mut request = self
             .client
@@ -128,7 +125,7 @@ impl Server {
         self.ask("POST", route, Some(body)).await
     }
 
-    /// A generate that must succeed.
+    /// Sends a `/generate` request that must succeed.
     pub async fn generate(&self, body: &Value) -> Value {
         let (status, answer) = self.post("/generate", body).await;
         assert_eq!(status, 200, "{answer}");
@@ -143,12 +140,12 @@ impl Drop for Server {
     }
 }
 
-/// Threads of a server that computes; several run at once.
+/// Number of compute threads per server; several servers run at once.
 fn threads() -> String {
     std::env::var("OMP_NUM_THREADS").unwrap_or_else(|_| "1".to_owned())
 }
 
-/// A port that was free a moment ago.
+/// Returns an unused port.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -1,4 +1,4 @@
-//! Weights by folder and by broadcast, to either server.
+//! Weight updates from a folder and by broadcast, on either server.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub async fn a_folder_replaces_weights_and_version(server: &Server, models: &Pat
     assert_eq!((output(server).await, first_weights(server).await), (first, row));
 }
 
-/// As the learner's publication does it: the store and rank 0 are here.
+/// Publishes like the learner: this process hosts the store and is rank 0.
 pub async fn a_broadcast_gives_the_same_weights_as_the_folder(server: &Server, models: &Path) {
     load(server, &models.join("second"), "step-3.attempt-0").await;
     let (by_folder, row) = (output(server).await, first_weights(server).await);
@@ -61,7 +61,8 @@ pub async fn a_broadcast_gives_the_same_weights_as_the_folder(server: &Server, m
         tensors.iter().map(of).collect::<Vec<Value>>()
     };
     let update = json!({
-        "names": field(&|(name, _)| json!(name)), "shapes": field(&|(_, tensor)| json!(tensor.size())), "dtypes": vec!["float32"; tensors.len()],
+        "names": field(&|(name, _)| json!(name)), "shapes": field(&|(_,
+        tensor)| json!(tensor.size())), "dtypes": vec!["float32"; tensors.len()],
         "group_name": "contract", "flush_cache": true, "weight_version": "step-5.attempt-0"
     });
     let store = Store::host(0, LIMIT).unwrap();
@@ -75,7 +76,8 @@ pub async fn a_broadcast_gives_the_same_weights_as_the_folder(server: &Server, m
         }
         let _ = released.recv_timeout(LIMIT);
     });
-    let init = json!({"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2, "group_name": "contract", "backend": "gloo"});
+    let init = json!({"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1,
+        "world_size": 2, "group_name": "contract", "backend": "gloo"});
     let joined = server.post("/init_weights_update_group", &init).await;
     assert_eq!(
         joined,
@@ -100,7 +102,7 @@ pub async fn a_broadcast_gives_the_same_weights_as_the_folder(server: &Server, m
     load(server, &models.join("first"), "step-6.attempt-0").await;
 }
 
-pub async fn what_is_refused_changes_nothing(server: &Server) {
+pub async fn a_rejected_update_changes_nothing(server: &Server) {
     let (first, before) = (output(server).await, version(server).await);
     let (status, body) = server
         .post(

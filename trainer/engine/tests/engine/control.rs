@@ -1,4 +1,4 @@
-//! Pause, abort, flush, health, keys.
+//! Pause, abort, flush, health and authentication.
 
 use rljob_protocol::sglang::FinishReason;
 use serde_json::json;
@@ -10,7 +10,7 @@ fn aborted(message: &str) -> FinishReason {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pause_answers_what_is_in_flight_and_holds_what_comes_until_continue() {
+async fn pause_finishes_requests_in_flight_and_holds_new_ones_until_continue() {
     let engine = start(&["--max-running-requests", "1"]).await;
     let running = engine.spawn(&request("a", vec![5, 6, 7], 8000, 3));
     engine.until("sglang:num_running_reqs", 1.0).await;
@@ -37,9 +37,9 @@ async fn pause_answers_what_is_in_flight_and_holds_what_comes_until_continue() {
     engine.post("/pause_generation", &json!({"mode": "abort"})).await;
     assert!(!held.is_finished());
 
-    let going_on = engine.post("/continue_generation", &json!({})).await;
+    let continued = engine.post("/continue_generation", &json!({})).await;
     assert_eq!(
-        going_on,
+        continued,
         (200, json!({"message": "Generation continued successfully.", "status": "ok"}))
     );
     assert_eq!(
@@ -50,7 +50,7 @@ async fn pause_answers_what_is_in_flight_and_holds_what_comes_until_continue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn abort_matches_a_live_id_and_everything_that_begins_with_it() {
+async fn abort_matches_an_id_and_ids_that_start_with_it() {
     let engine = start(&[]).await;
     let mut requests = Vec::new();
     for rid in ["x-1", "x-10", "x-2"] {
@@ -88,14 +88,14 @@ async fn a_flush_needs_an_idle_engine_and_drops_cached_prompts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_generate_proves_that_a_token_can_be_made() {
+async fn health_generate_generates_a_token() {
     let engine = start(&[]).await;
     assert_eq!(engine.get("/health_generate").await.0, 200);
     engine.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_guard_generate_and_control_routes_apart() {
+async fn api_and_admin_keys_guard_separate_routes() {
     let keys = tempfile::tempdir().unwrap();
     let file = |name: &str| {
         let path = keys.path().join(name);

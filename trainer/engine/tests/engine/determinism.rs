@@ -1,5 +1,4 @@
-//! `--deterministic`: a request's bits are its own, whatever else is in the batch and in whatever
-//! order it came.
+//! Determinism: the bits of a request do not depend on the batch or the order of arrival.
 
 use rljob_protocol::sglang::{GenerateRequest, GenerateResponse};
 use serde_json::{Value, json};
@@ -20,8 +19,8 @@ fn bits(answer: &GenerateResponse) -> Bits {
     )
 }
 
-/// Requests whose prompts and completions have many lengths, so that rows of different buckets meet
-/// and leave at different times.
+/// Requests with prompts and completions of many lengths, so that rows of different buckets share
+/// batches.
 fn requests(count: u64, vocabulary: u64) -> Vec<GenerateRequest> {
     let one = |index: u64| {
         let length = [3, 17, 62, 63, 64, 90, 130][index as usize % 7];
@@ -46,7 +45,7 @@ async fn together(engine: &Running, requests: impl Iterator<Item = &GenerateRequ
     answers
 }
 
-async fn bits_do_not_depend_on_company(config: &Value, count: u64) {
+async fn bits_are_independent_of_the_batch(config: &Value, count: u64) {
     let engine = start_with(config, &["--deterministic"]).await;
     let requests = requests(count, config["vocab_size"].as_u64().unwrap());
     let mut alone = Vec::new();
@@ -62,12 +61,12 @@ async fn bits_do_not_depend_on_company(config: &Value, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tiny_models_bits_do_not_depend_on_company() {
-    bits_do_not_depend_on_company(&tiny_config(), 90).await;
+async fn a_tiny_models_bits_are_independent_of_the_batch() {
+    bits_are_independent_of_the_batch(&tiny_config(), 90).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bits_at_the_widths_of_smollm2_do_not_depend_on_company() {
+async fn bits_at_the_widths_of_smollm2_are_independent_of_the_batch() {
     let mut config = tiny_config();
     let widths = [
         ("hidden_size", 576),
@@ -81,12 +80,12 @@ async fn bits_at_the_widths_of_smollm2_do_not_depend_on_company() {
         config[key] = width.into();
     }
     config["initializer_range"] = json!(0.05);
-    bits_do_not_depend_on_company(&config, 31).await;
+    bits_are_independent_of_the_batch(&config, 31).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bits_in_bfloat16_do_not_depend_on_company() {
+async fn bits_in_bfloat16_are_independent_of_the_batch() {
     let mut config = tiny_config();
     config["dtype"] = json!("bfloat16");
-    bits_do_not_depend_on_company(&config, 31).await;
+    bits_are_independent_of_the_batch(&config, 31).await;
 }

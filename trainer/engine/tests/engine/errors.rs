@@ -1,11 +1,11 @@
-//! What is refused, with exact bodies.
+//! Rejected requests with their exact bodies.
 
 use serde_json::json;
 
 use crate::harness::{random_blocks, request, start, tiny_config, write_blocks};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_cannot_be_served_gets_sglangs_error() {
+async fn invalid_requests_get_sglangs_errors() {
     let engine = start(&[]).await;
     let refused = async |ids: Vec<i64>, new: u32| {
         engine.post("/generate", &serde_json::to_value(request("a", ids, new, 1)).unwrap()).await
@@ -27,7 +27,9 @@ async fn a_request_that_cannot_be_served_gets_sglangs_error() {
     assert!(status == 400 && message.starts_with("unknown field `return_logprobs`"), "{body}");
     assert_eq!(
         body,
-        json!({"object": "error", "message": message, "type": "Bad Request", "param": null, "code": 400})
+        json!({
+            "object": "error", "message": message, "type": "Bad Request", "param": null, "code": 400
+        })
     );
     let (status, body) = engine.post("/pause_generation", &json!({"mode": "other"})).await;
     let message = body["message"].as_str().unwrap();
@@ -53,7 +55,7 @@ async fn a_request_that_cannot_be_served_gets_sglangs_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_answers_503_at_once() {
+async fn a_full_queue_returns_503_immediately() {
     let engine = start(&["--max-running-requests", "1", "--max-queued-requests", "1"]).await;
     engine.post("/pause_generation", &json!({"mode": "abort"})).await;
     let held =
@@ -65,7 +67,10 @@ async fn a_full_queue_answers_503_at_once() {
         full,
         (
             503,
-            json!({"object": "error", "message": "The request queue is full.", "type": "503", "param": null, "code": 503})
+            json!({
+                "object": "error", "message": "The request queue is full.", "type": "503",
+                "param": null, "code": 503
+            })
         )
     );
     engine.post("/continue_generation", &json!({})).await;
@@ -76,7 +81,7 @@ async fn a_full_queue_answers_503_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn logits_that_are_not_finite_fail_the_request_and_not_the_engine() {
+async fn non_finite_logits_fail_the_request_but_not_the_engine() {
     let engine = start(&[]).await;
     let (layout, blocks) = random_blocks(&tiny_config(), 1);
     let broken = engine.folder.path().join("broken");
@@ -91,7 +96,9 @@ async fn logits_that_are_not_finite_fail_the_request_and_not_the_engine() {
         failed,
         (
             500,
-            json!({"object": "error", "message": message, "type": "500", "param": null, "code": 500})
+            json!({
+                "object": "error", "message": message, "type": "500", "param": null, "code": 500
+            })
         )
     );
     assert_eq!(engine.post("/update_weights_from_disk", &update(&engine.model())).await.0, 200);

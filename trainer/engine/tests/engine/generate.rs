@@ -1,4 +1,4 @@
-//! `/generate` in one piece and streamed.
+//! `/generate` with and without streaming.
 
 use futures::StreamExt as _;
 use rljob_protocol::sglang::{FinishReason, GenerateResponse};
@@ -6,7 +6,7 @@ use rljob_protocol::sglang::{FinishReason, GenerateResponse};
 use crate::harness::{greedy, request, start};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_has_tokens_log_probabilities_and_the_weights_version() {
+async fn a_response_has_tokens_log_probabilities_and_the_weight_version() {
     let engine = start(&[]).await;
     let answer = engine.generate(&request("a", vec![5, 6, 7], 4, 3)).await;
     let meta = &answer.meta_info;
@@ -42,7 +42,7 @@ async fn a_seed_fixes_a_sample_and_samples_of_one_prompt_share_its_prefill() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_token_ends_the_answer_and_is_in_it_unless_eos_is_ignored() {
+async fn a_stop_token_ends_the_completion_unless_eos_is_ignored() {
     let engine = start(&[]).await;
     let free = engine.generate(&greedy("a", vec![9, 8, 7], 12)).await;
     let mut stopped = greedy("b", vec![9, 8, 7], 12);
@@ -58,7 +58,7 @@ async fn a_stop_token_ends_the_answer_and_is_in_it_unless_eos_is_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_cumulative_and_ends_with_the_whole_answer_and_done() {
+async fn a_stream_is_cumulative_and_ends_with_the_final_response_and_done() {
     let engine = start(&[]).await;
     let mut streamed = request("a", vec![5, 6, 7], 300, 3);
     let whole = engine.generate(&streamed).await;
@@ -91,7 +91,7 @@ async fn a_stream_is_cumulative_and_ends_with_the_whole_answer_and_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_aborts_its_request() {
+async fn a_disconnected_client_aborts_its_request() {
     let engine = start(&[]).await;
     let mut streamed = request("a", vec![5, 6, 7], 8000, 3);
     streamed.stream = true;

@@ -1,4 +1,4 @@
-//! A tiny model in a temporary folder and an engine that serves it from this process.
+//! Test fixture: a tiny model in a temporary folder and an engine in this process.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,20 +14,22 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Bound of every wait for a condition.
+/// Time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// `config.json` of a model with two layers of 64.
+/// `config.json` with two layers and hidden size 64.
 pub fn tiny_config() -> Value {
     json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 128,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 8192, "rope_theta": 10000.0, "tie_word_embeddings": true, "dtype": "float32", "eos_token_id": 2,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 320,
+        "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 8192, "rope_theta": 10000.0, "tie_word_embeddings": true,
+        "dtype": "float32", "eos_token_id": 2,
         "initializer_range": 0.2
     })
 }
 
-/// Flat blocks of random weights.
 pub fn random_blocks(config: &Value, seed: u64) -> (ModelLayout, Vec<tch::Tensor>) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -37,20 +39,17 @@ pub fn random_blocks(config: &Value, seed: u64) -> (ModelLayout, Vec<tch::Tensor
     (layout, blocks)
 }
 
-/// Writes a model folder with random weights.
 pub fn write_model(folder: &Path, config: &Value, seed: u64) {
     let (layout, blocks) = random_blocks(config, seed);
     write_blocks(folder, config, &layout, &blocks);
 }
 
-/// Writes a model folder.
 pub fn write_blocks(folder: &Path, config: &Value, layout: &ModelLayout, blocks: &[tch::Tensor]) {
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("config.json"), config.to_string()).unwrap();
     hugging_face::write_folder(folder, source.path(), layout, blocks, Kind::Float).unwrap();
 }
 
-/// An engine and the client to it.
 pub struct Running {
     pub url: String,
     pub client: reqwest::Client,
@@ -64,7 +63,7 @@ pub async fn start(flags: &[&str]) -> Running {
     start_with(&tiny_config(), flags).await
 }
 
-/// Serves a model of this configuration with weights of seed 1.
+/// Serves a model with this configuration and weights of seed 1.
 pub async fn start_with(config: &Value, flags: &[&str]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model");
@@ -72,7 +71,6 @@ pub async fn start_with(config: &Value, flags: &[&str]) -> Running {
     serve(folder, &model, flags).await
 }
 
-/// Serves a folder.
 pub async fn serve(folder: TempDir, model: &Path, flags: &[&str]) -> Running {
     tch::set_num_threads(1);
     let model = model.to_str().unwrap();
@@ -92,7 +90,7 @@ impl Running {
         self.folder.path().join("model")
     }
 
-    /// Posts JSON; status and JSON or text of the answer.
+    /// Posts JSON; returns status and JSON or text.
     pub async fn post(&self, route: &str, body: &Value) -> (u16, Value) {
         let response =
             self.client.post(format!("{}{route}", self.url)).json(body).send().await.unwrap();
@@ -106,14 +104,14 @@ impl Running {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    /// The answer of a request that must succeed.
+    /// Sends a request that must succeed.
     pub async fn generate(&self, request: &GenerateRequest) -> GenerateResponse {
         let (status, body) = self.post("/generate", &serde_json::to_value(request).unwrap()).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_value(body).unwrap()
     }
 
-    /// A request in flight.
+    /// Sends a request in the background.
     pub fn spawn(&self, request: &GenerateRequest) -> JoinHandle<GenerateResponse> {
         let (client, url, request) =
             (self.client.clone(), format!("{}/generate", self.url), request.clone());
@@ -132,7 +130,6 @@ impl Running {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 
-    /// Waits until a metric has a value.
     pub async fn until(&self, name: &str, value: f64) {
         let seen = async {
             while (self.metric(name).await - value).abs() > 0.0 {
@@ -144,14 +141,13 @@ impl Running {
             .unwrap_or_else(|_| panic!("{name} did not become {value}"));
     }
 
-    /// Stops the engine and waits for its end.
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(LIMIT, self.serving).await.unwrap().unwrap().unwrap();
     }
 }
 
-/// A request at temperature 1 that goes on past the end-of-sequence token.
+/// A request at temperature 1 that ignores the end-of-sequence token.
 pub fn request(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32, seed: u64) -> GenerateRequest {
     let sampling_params = SamplingParams {
         max_new_tokens,
@@ -172,7 +168,6 @@ pub fn request(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32, seed: u64) -
     }
 }
 
-/// A greedy request.
 pub fn greedy(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32) -> GenerateRequest {
     let mut request = request(rid, input_ids, max_new_tokens, 0);
     request.sampling_params.temperature = 0.0;

@@ -1,4 +1,4 @@
-//! The engine over HTTP, with a real model of random weights: what a run relies on.
+//! Engine tests over HTTP, with a small model of random weights.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Greedy tokens and log-probabilities against transformers, in Python beside it
-//! (tests/sglang/setup.sh installs it; without it the test says that it is skipped).
+//! Parity of greedy tokens and log-probabilities with transformers in Python. Skipped with a
+//! message unless tests/sglang/setup.sh has installed it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::harness::{greedy, random_blocks, serve, tiny_config, write_blocks};
 
 const NEW_TOKENS: u32 = 24;
 
-/// Decodes without a cache, in fp32: the plainest form of the same arithmetic.
+/// Decodes without a cache, in fp32.
 const SCRIPT: &str = r"
 import json, sys, torch
 from transformers import AutoModelForCausalLM
@@ -43,7 +43,7 @@ fn installation() -> PathBuf {
     std::env::home_dir().unwrap_or_default().join(".cache/rljob/sglang-0.5.12")
 }
 
-/// A Python with transformers, if there is one.
+/// Python interpreter with transformers, if installed.
 fn python() -> Option<PathBuf> {
     let python = std::env::var_os("RLJOB_PYTHON")
         .map_or_else(|| installation().join("venv/bin/python"), PathBuf::from);
@@ -97,7 +97,7 @@ async fn agrees_with_transformers(folder: &Path, prompts: &[Vec<i64>]) {
     engine.stop().await;
 }
 
-/// A random model whose norms and biases are not the ones that a model begins with.
+/// A random model with non-trivial norms and biases.
 async fn random_agrees_with_transformers(architecture: &str, kind: &str) {
     let mut config = tiny_config();
     (config["architectures"], config["model_type"]) = (json!([architecture]), json!(kind));

@@ -1,4 +1,4 @@
-//! The binary as a process: waiting for its folder, signals, the end of its parent.
+//! Process behavior: waiting for the folder, signals, exit of the parent.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn engine(model: &std::path::Path, flags: &[&str]) -> Command {
     command
 }
 
-/// Waits for a line of the log that contains `text`.
+/// Waits for a log line that contains `text`.
 async fn logged(child: &mut Child, text: &str) -> BufReader<tokio::process::ChildStderr> {
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
@@ -40,7 +40,7 @@ async fn logged(child: &mut Child, text: &str) -> BufReader<tokio::process::Chil
 }
 
 #[tokio::test]
-async fn it_waits_for_its_folder_and_ends_with_0_on_sigterm() {
+async fn the_engine_waits_for_its_folder_and_exits_with_0_on_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model");
     let mut child = engine(&model, &[]).spawn().unwrap();
@@ -55,10 +55,12 @@ async fn it_waits_for_its_folder_and_ends_with_0_on_sigterm() {
 }
 
 #[tokio::test]
-async fn it_ends_with_its_parent_if_asked() {
+async fn the_engine_exits_with_its_parent_on_request() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), tiny_config().to_string()).unwrap();
-    let command = r#""$0" --port 0 --load-format dummy --exit-with-parent $$ --model-path "$1" & echo "pid $!" >&2; read _; exit 0"#;
+    let command = r#"
+"$0" --port 0 --load-format dummy --exit-with-parent $$ --model-path "$1" &
+echo "pid $!" >&2; read _; exit 0"#;
     let mut shell = Command::new("sh");
     shell
         .args(["-c", command, env!("CARGO_BIN_EXE_rljob-engine"), folder.path().to_str().unwrap()])
@@ -91,7 +93,7 @@ async fn it_ends_with_its_parent_if_asked() {
     timeout(LIMIT, gone).await.unwrap();
 }
 
-/// An ended process that nobody has waited for still has its number.
+/// Whether the process has exited but has not been waited for.
 fn is_zombie(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
         .is_ok_and(|stat| stat.contains(") Z "))

@@ -1,4 +1,4 @@
-//! Weight updates: by folder and by broadcast, whole, refused and torn.
+//! Weight updates from a folder and by broadcast: complete, rejected and interrupted.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn from_disk(path: &std::path::Path, version: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_replaces_weights_and_version_and_the_first_ones_give_the_first_output() {
+async fn a_folder_replaces_weights_and_version_and_old_weights_restore_the_output() {
     let engine = start(&[]).await;
     let first = output(&engine).await;
     let other = engine.folder.path().join("other");
@@ -48,7 +48,7 @@ async fn a_folder_replaces_weights_and_version_and_the_first_ones_give_the_first
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_changes_nothing() {
+async fn a_rejected_update_changes_nothing() {
     let engine = start(&[]).await;
     let first = output(&engine).await;
     let (status, body) =
@@ -59,7 +59,8 @@ async fn what_is_refused_changes_nothing() {
         "{body}"
     );
 
-    let unknown = json!({"names": ["a"], "dtypes": ["float32"], "shapes": [[1]], "group_name": "none", "flush_cache": true, "weight_version": "v"});
+    let unknown = json!({"names": ["a"], "dtypes": ["float32"], "shapes": [[1]],
+        "group_name": "none", "flush_cache": true, "weight_version": "v"});
     let message =
         "Failed to update parameter online: group `none` does not exist; initialize it first.";
     assert_eq!(
@@ -76,7 +77,8 @@ async fn what_is_refused_changes_nothing() {
     let busy = engine.spawn(&request("a", vec![5, 6, 7], 8000, 3));
     engine.until("sglang:num_running_reqs", 1.0).await;
     let refused = engine.post("/update_weights_from_disk", &from_disk(&engine.model(), "v")).await;
-    let message = "Weights change only while no request is running or waiting: pause_generation with mode `abort` first, or with another mode and send \
+    let message = "Weights change only while no request is running or waiting: pause_generation \
+        with mode `abort` first, or with another mode and send \
                    flush_cache false.";
     assert_eq!(
         refused,
@@ -105,8 +107,8 @@ async fn paused_requests_wait_for_the_new_weights() {
     engine.stop().await;
 }
 
-/// A sender that hosts a store, and broadcasts the first `count` tensors of the model with weights
-/// of seed 2. It stays in the group until told.
+/// Starts a sender that hosts a store and broadcasts the first `count` tensors of a model with
+/// weights of seed 2. It stays in the group until it receives a message.
 fn sender(count: usize) -> (u16, Value, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
     let store = Store::host(0, TIMEOUT).unwrap();
     let port = store.port();
@@ -118,7 +120,8 @@ fn sender(count: usize) -> (u16, Value, std::sync::mpsc::Sender<()>, std::thread
     let (names, shapes) =
         (field(&|(name, _)| json!(name)), field(&|(_, tensor)| json!(tensor.size())));
     let dtypes = vec!["float32"; tensors.len()];
-    let update = json!({"names": names, "dtypes": dtypes, "shapes": shapes, "group_name": "g", "flush_cache": true, "weight_version": "step-3.attempt-1"});
+    let update = json!({"names": names, "dtypes": dtypes, "shapes": shapes, "group_name": "g",
+        "flush_cache": true, "weight_version": "step-3.attempt-1"});
     let (release, released) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         let group = Group::join_weight_update(&store, "g", 0, 2, "127.0.0.1", TIMEOUT).unwrap();
@@ -131,7 +134,8 @@ fn sender(count: usize) -> (u16, Value, std::sync::mpsc::Sender<()>, std::thread
 }
 
 async fn join(engine: &Running, port: u16) {
-    let init = json!({"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2, "group_name": "g", "backend": "gloo"});
+    let init = json!({"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1,
+        "world_size": 2, "group_name": "g", "backend": "gloo"});
     let joined = engine.post("/init_weights_update_group", &init).await;
     assert_eq!(
         joined,
@@ -164,7 +168,7 @@ async fn a_broadcast_gives_the_same_weights_as_the_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sender_that_dies_midway_leaves_an_engine_that_claims_no_version() {
+async fn an_interrupted_broadcast_resets_the_version() {
     let engine = start(&[]).await;
     engine.post("/update_weights_from_disk", &from_disk(&engine.model(), "step-2.attempt-0")).await;
     let (port, update, release, thread) = sender(3);
@@ -177,7 +181,13 @@ async fn a_sender_that_dies_midway_leaves_an_engine_that_claims_no_version() {
         status == 400 && message.starts_with("Failed to update parameter online: tensor `"),
         "{body}"
     );
-    assert!(message.ends_with("The full weights of the ModelRunner are partially updated. Please discard the whole weights."), "{body}");
+    assert!(
+        message.ends_with(
+            "The full weights of the ModelRunner are partially updated. Please \
+        discard the whole weights."
+        ),
+        "{body}"
+    );
     assert_eq!(version(&engine).await, "default");
     assert_eq!(
         engine

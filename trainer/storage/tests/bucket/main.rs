@@ -1,4 +1,4 @@
-//! A bucket on a real S3 server.
+//! Buckets on a real S3 server.
 
 #[cfg(test)]
 mod objects;

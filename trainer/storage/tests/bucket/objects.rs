@@ -1,5 +1,4 @@
-//! A bucket on a real S3 server, and what becomes of objects when the server or the link to it
-//! fails.
+//! Objects under failures of the server and the connection.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +12,10 @@ use rljob_tests::link::{Fault, Link};
 use rljob_tests::s3::{ACCESS_KEY, BUCKET, SECRET_KEY};
 
 const PREFIX: &str = "team/lab/job";
-/// Three parts, the last one short.
+/// Three parts; the last one is short.
 const LARGE: usize = (2 << 24) + 12345;
 
-/// The test's part of the bucket, with its keys in a folder, as a pod has them.
+/// Opens the test's prefix with keys from a folder, as in a pod.
 fn open(endpoint: String, keys: &Path) -> Bucket {
     fs::write(keys.join("AWS_ACCESS_KEY_ID"), ACCESS_KEY).unwrap();
     fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), format!("{SECRET_KEY}\n")).unwrap();
@@ -34,7 +33,7 @@ fn config(endpoint: String, keys: &Path) -> BucketConfig {
     }
 }
 
-/// Bytes that differ everywhere.
+/// Non-repeating bytes.
 fn bytes(length: usize) -> Vec<u8> {
     (0..length as u64)
         .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
@@ -47,7 +46,7 @@ fn large_file(folder: &Path) -> (std::path::PathBuf, Vec<u8>) {
     (path, content)
 }
 
-/// A file of sixteen parts, mostly a hole: time enough to strike in the middle of its upload.
+/// A sparse file of sixteen parts, large enough to inject faults during its upload.
 fn larger_file(folder: &Path) -> (std::path::PathBuf, Vec<u8>) {
     let (path, mut content) = large_file(folder);
     content.resize(1 << 28, 0);
@@ -92,11 +91,11 @@ fn objects_are_written_found_measured_and_removed_with_their_folder() {
 }
 
 #[test]
-fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
+fn a_large_file_is_uploaded_in_parts_and_read_back_unchanged() {
     static ANSWERS: AtomicUsize = AtomicUsize::new(0);
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path())
-        .on_answer(|| _ = ANSWERS.fetch_add(1, Ordering::Relaxed));
+        .on_response(|| _ = ANSWERS.fetch_add(1, Ordering::Relaxed));
     let (path, content) = large_file(scratch.path());
     bucket.upload(&path, "large").unwrap();
     let of_upload = ANSWERS.swap(0, Ordering::Relaxed);
@@ -104,7 +103,7 @@ fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
     let parts = content.len().div_ceil(16 << 20);
     assert!(
         of_upload > parts && ANSWERS.load(Ordering::Relaxed) > parts,
-        "every part and every range is told of"
+        "every part and every range is reported"
     );
     assert_eq!(
         RunStore::Bucket(bucket).sha256("large").unwrap(),
@@ -114,21 +113,21 @@ fn a_large_file_is_uploaded_in_parts_and_comes_back_the_same() {
 }
 
 #[test]
-fn of_two_writers_of_a_new_object_one_wins_and_may_repeat_itself() {
+fn one_of_two_writers_creates_an_object_and_may_repeat_the_request() {
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path());
-    let write = |bytes: &str| bucket.put_new("log/1", bytes.as_bytes()).unwrap();
+    let write = |bytes: &str| bucket.put_if_absent("log/1", bytes.as_bytes()).unwrap();
     assert_eq!(["mine", "other", "mine"].map(write), [true, false, true]);
     assert_eq!(bucket.read("log/1").unwrap().unwrap(), b"mine");
-    assert_eq!([0, 1].map(|_| bucket.refuses_to_replace("probe").unwrap()), [true, true]);
+    assert_eq!([0, 1].map(|_| bucket.rejects_overwrites("probe").unwrap()), [true, true]);
 }
 
 #[test]
-fn an_object_that_a_server_refuses_to_make_and_does_not_have_is_nobody_elses() {
+fn a_rejected_put_of_a_missing_object_is_not_a_conflict() {
     let (mut s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     s3.half_make(&format!("{PREFIX}/log/1")).unwrap();
-    let bucket = open(s3.endpoint(), scratch.path()).with_patience(Duration::from_secs(1));
-    let error = bucket.put_new("log/1", b"mine").unwrap_err();
+    let bucket = open(s3.endpoint(), scratch.path()).with_retry_limit(Duration::from_secs(1));
+    let error = bucket.put_if_absent("log/1", b"mine").unwrap_err();
     let cause =
         std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source())
             .last()
@@ -136,12 +135,12 @@ fn an_object_that_a_server_refuses_to_make_and_does_not_have_is_nobody_elses() {
             .to_string();
     assert!(cause.contains("refuses to make an object that is not there"), "{cause}");
     s3.restart().unwrap();
-    assert!(bucket.put_new("log/1", b"mine").unwrap());
+    assert!(bucket.put_if_absent("log/1", b"mine").unwrap());
 }
 
-/// Each of an upload's requests meets one of the faults at least once.
+/// Every kind of request of an upload meets a fault at least once.
 #[test]
-fn an_upload_over_a_link_that_fails_is_whole_in_the_end() {
+fn an_upload_over_a_faulty_connection_completes() {
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let link = Link::to(s3.port()).unwrap();
     let bucket = open(link.endpoint(), scratch.path());
@@ -159,12 +158,12 @@ fn an_upload_over_a_link_that_fails_is_whole_in_the_end() {
     ]);
     assert!(bucket.read("large").unwrap().unwrap() == content);
     link.fail([Fault::CutAnswer(0)]);
-    assert!(bucket.put_new("new", b"x").unwrap(), "an answer that was lost is found out");
+    assert!(bucket.put_if_absent("new", b"x").unwrap(), "an answer that was lost is found out");
     assert!(link.faults_injected() >= 13, "{}", link.faults_injected());
 }
 
 #[test]
-fn a_server_that_is_killed_in_an_upload_and_started_again_gets_it_whole() {
+fn an_upload_completes_after_a_kill_and_restart_of_the_server() {
     let (mut s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path());
     let (path, content) = larger_file(scratch.path());
@@ -185,9 +184,9 @@ fn a_server_that_is_killed_in_an_upload_and_started_again_gets_it_whole() {
 }
 
 #[test]
-fn an_upload_to_a_server_that_stays_away_fails_is_no_object_and_goes_with_its_folder() {
+fn a_failed_upload_creates_no_object_and_is_removed_with_its_folder() {
     let (mut s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
-    let bucket = open(s3.endpoint(), scratch.path()).with_patience(Duration::from_millis(300));
+    let bucket = open(s3.endpoint(), scratch.path()).with_retry_limit(Duration::from_millis(300));
     let (path, _) = larger_file(scratch.path());
     let (uploading, file) = (bucket.clone(), path.clone());
     let upload = std::thread::spawn(move || uploading.upload(&file, "c/one/large"));
@@ -206,7 +205,7 @@ fn an_upload_to_a_server_that_stays_away_fails_is_no_object_and_goes_with_its_fo
 }
 
 #[test]
-fn wrong_keys_and_a_missing_bucket_are_errors_at_once_that_name_no_secret() {
+fn wrong_keys_and_a_missing_bucket_fail_immediately_without_naming_secrets() {
     let (s3, scratch) = (S3::start().unwrap(), tempfile::tempdir().unwrap());
     let bucket = open(s3.endpoint(), scratch.path());
     let words = |bucket: &Bucket| {
@@ -220,7 +219,7 @@ fn wrong_keys_and_a_missing_bucket_are_errors_at_once_that_name_no_secret() {
         "{refused}"
     );
     fs::remove_file(scratch.path().join("AWS_SECRET_ACCESS_KEY")).unwrap();
-    let missing = words(&bucket.clone().with_patience(Duration::ZERO));
+    let missing = words(&bucket.clone().with_retry_limit(Duration::ZERO));
     assert!(
         missing.ends_with(
             "the Secret of storage.s3.credentialsSecretRef has no key `AWS_SECRET_ACCESS_KEY`"

@@ -183,7 +183,7 @@ fn calls_wait_for_an_unavailable_server_and_are_saved_afterwards() {
     let first = Machine::new(&s3, 1).unwrap();
     first.state(1).unwrap();
     let mirror = Mirror {
-        bucket: first.mirror.bucket.clone().with_patience(std::time::Duration::ZERO),
+        bucket: first.mirror.bucket.clone().with_retry_limit(std::time::Duration::ZERO),
         ..first.mirror
     };
     let first = Machine { mirror, ..first };

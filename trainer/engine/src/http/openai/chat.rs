@@ -12,29 +12,28 @@ use futures::stream;
 use serde_json::{Value, json};
 
 use super::completions::now;
+use super::error_response;
 use super::logprobs;
-use super::refused;
 use super::request::Body;
 use super::usage::Usage;
-use crate::answer::{Answer, Finish};
 use crate::engine::Engine;
-use crate::http::answers::parse;
-use crate::http::stream::{Update, answer, error_value, events, merged};
+use crate::generation::{FinishReason, Generation};
+use crate::http::responses::parse;
+use crate::http::stream::{Update, error_value, events, final_response, merged};
 use crate::request::GenerateError;
 
-/// Answers a conversation.
 pub async fn chat_completions(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<Body>(&body) {
-        Ok(body) => answered(&engine, body).await.unwrap_or_else(|error| refused(&error)),
+        Ok(body) => respond(&engine, body).await.unwrap_or_else(|error| error_response(&error)),
         Err(response) => *response,
     }
 }
 
-async fn answered(engine: &Engine, body: Body) -> Result<Response, GenerateError> {
+async fn respond(engine: &Engine, body: Body) -> Result<Response, GenerateError> {
     let pending = engine.generate_all(body.chat(engine)?).await?;
     if !body.streams() {
-        let answers = try_join_all(pending.into_iter().map(answer)).await?;
-        return Ok(Json(whole(&body, &answers)).into_response());
+        let generations = try_join_all(pending.into_iter().map(final_response)).await?;
+        return Ok(Json(whole(&body, &generations)).into_response());
     }
     let mut chunks = Chunks {
         body,
@@ -47,48 +46,54 @@ async fn answered(engine: &Engine, body: Body) -> Result<Response, GenerateError
     Ok(events(updates.flat_map(move |update| stream::iter(chunks.next(update)))))
 }
 
-fn whole(body: &Body, answers: &[Answer]) -> Value {
+fn whole(body: &Body, generations: &[Generation]) -> Value {
     let mut usage = Usage::default();
-    let choice = |(index, answer): (usize, &Answer)| {
-        usage.set(index, answer);
-        let content = Some(&answer.text).filter(|text| !text.is_empty());
-        let reason = answer.meta_info.finish_reason.as_ref();
+    let choice = |(index, generation): (usize, &Generation)| {
+        usage.set(index, generation);
+        let content = Some(&generation.text).filter(|text| !text.is_empty());
+        let reason = generation.meta_info.finish_reason.as_ref();
         json!({
-            "index": index, "message": {"role": "assistant", "content": content, "reasoning_content": null, "tool_calls": null},
-            "logprobs": logprobs::objects(answer, 0), "finish_reason": reason.map(Finish::kind), "matched_stop": reason.map(Finish::matched)
+            "index": index, "message": {"role": "assistant", "content": content,
+            "reasoning_content": null, "tool_calls": null},
+            "logprobs": logprobs::objects(generation, 0), "finish_reason": reason.map(FinishReason::kind),
+            "matched_stop": reason.map(FinishReason::matched)
         })
     };
-    let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
+    let choices: Vec<Value> = generations.iter().enumerate().map(choice).collect();
     json!({
-        "id": answers.first().map(|answer| &answer.meta_info.id), "object": "chat.completion", "created": now(), "model": body.model(), "choices": choices,
-        "usage": usage.value(body.n()), "metadata": {"weight_version": answers.first().map(|answer| &answer.meta_info.weight_version)}
+        "id": generations.first().map(|generation| &generation.meta_info.id), "object": "chat.completion",
+        "created": now(), "model": body.model(), "choices": choices,
+        "usage": usage.value(body.n()),
+        "metadata": {
+            "weight_version": generations.first().map(|generation| &generation.meta_info.weight_version)
+        }
     })
 }
 
-/// The stream's state: how much of each choice has been sent, and which have ended.
+/// Stream state: what has been sent of each choice, and which choices have finished.
 struct Chunks {
     body: Body,
-    /// Bytes of text and tokens sent, by choice.
+    /// Bytes of text and number of tokens sent, by choice.
     sent: BTreeMap<usize, (usize, usize)>,
     usage: Usage,
     id: String,
-    ended: Vec<(usize, Finish)>,
+    ended: Vec<(usize, FinishReason)>,
 }
 
 impl Chunks {
-    /// The chunks of an update: a choice's role before its first text; at the end, why each choice
-    /// ended, and the tokens used.
+    /// Returns the chunks of an update: a role before the first text of a choice; at the end, the
+    /// finish reasons and the usage.
     fn next(&mut self, update: Option<(usize, Update)>) -> Vec<Value> {
         match update {
-            Some((index, Ok(answer))) => self.of_answer(index, &answer),
+            Some((index, Ok(generation))) => self.generation_chunks(index, &generation),
             Some((_, Err(error))) => vec![error_value(&error.to_string())],
             None => self.last(),
         }
     }
 
-    fn of_answer(&mut self, index: usize, answer: &Answer) -> Vec<Value> {
-        self.usage.set(index, answer);
-        answer.meta_info.id.clone_into(&mut self.id);
+    fn generation_chunks(&mut self, index: usize, generation: &Generation) -> Vec<Value> {
+        self.usage.set(index, generation);
+        generation.meta_info.id.clone_into(&mut self.id);
         let mut chunks = Vec::new();
         let sent = self.sent.get(&index).copied();
         if sent.is_none() {
@@ -100,17 +105,17 @@ impl Chunks {
             ));
         }
         let (text, tokens) = sent.unwrap_or_default();
-        let delta = answer.text.get(text..).unwrap_or_default();
+        let delta = generation.text.get(text..).unwrap_or_default();
         if !delta.is_empty() {
             chunks.push(self.chunk(
                 index,
                 &json!({"reasoning_content": null, "content": delta}),
-                &logprobs::objects(answer, tokens),
+                &logprobs::objects(generation, tokens),
                 None,
             ));
         }
-        self.sent.insert(index, (answer.text.len(), answer.output_ids.len()));
-        self.ended.extend(answer.meta_info.finish_reason.clone().map(|reason| (index, reason)));
+        self.sent.insert(index, (generation.text.len(), generation.output_ids.len()));
+        self.ended.extend(generation.meta_info.finish_reason.clone().map(|reason| (index, reason)));
         chunks
     }
 
@@ -124,7 +129,8 @@ impl Chunks {
             .collect();
         if self.body.includes_usage() {
             let usage = self.usage.value(self.body.n());
-            chunks.push(json!({"id": self.id, "object": "chat.completion.chunk", "created": now(), "model": self.body.model(), "choices": [], "usage": usage}));
+            chunks.push(json!({"id": self.id, "object": "chat.completion.chunk", "created": now(),
+                "model": self.body.model(), "choices": [], "usage": usage}));
         }
         chunks
     }
@@ -134,10 +140,12 @@ impl Chunks {
         index: usize,
         delta: &Value,
         logprobs: &Value,
-        reason: Option<&Finish>,
+        reason: Option<&FinishReason>,
     ) -> Value {
-        let (kind, matched) = (reason.map(Finish::kind), reason.map(Finish::matched));
-        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": kind, "matched_stop": matched});
-        json!({"id": self.id, "object": "chat.completion.chunk", "created": now(), "model": self.body.model(), "choices": [choice]})
+        let (kind, matched) = (reason.map(FinishReason::kind), reason.map(FinishReason::matched));
+        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs,
+            "finish_reason": kind, "matched_stop": matched});
+        json!({"id": self.id, "object": "chat.completion.chunk", "created": now(),
+            "model": self.body.model(), "choices": [choice]})
     }
 }

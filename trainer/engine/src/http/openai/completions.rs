@@ -11,20 +11,19 @@ use futures::StreamExt as _;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
+use super::error_response;
 use super::logprobs;
-use super::refused;
 use super::request::Body;
 use super::usage::Usage;
-use crate::answer::{Answer, Finish};
 use crate::engine::Engine;
-use crate::http::answers::parse;
-use crate::http::stream::{Update, answer, error_value, events, merged};
+use crate::generation::{FinishReason, Generation};
+use crate::http::responses::parse;
+use crate::http::stream::{Update, error_value, events, final_response, merged};
 use crate::request::GenerateError;
 
-/// Completes prompts.
 pub async fn completions(State(engine): State<Engine>, body: Bytes) -> Response {
     match parse::<Body>(&body) {
-        Ok(body) => completed(&engine, body).await.unwrap_or_else(|error| refused(&error)),
+        Ok(body) => completed(&engine, body).await.unwrap_or_else(|error| error_response(&error)),
         Err(response) => *response,
     }
 }
@@ -32,8 +31,8 @@ pub async fn completions(State(engine): State<Engine>, body: Bytes) -> Response 
 async fn completed(engine: &Engine, body: Body) -> Result<Response, GenerateError> {
     let pending = engine.generate_all(body.completions(engine)?).await?;
     if !body.streams() {
-        let answers = try_join_all(pending.into_iter().map(answer)).await?;
-        return Ok(Json(whole(&body, &answers)).into_response());
+        let generations = try_join_all(pending.into_iter().map(final_response)).await?;
+        return Ok(Json(whole(&body, &generations)).into_response());
     }
     let mut chunks = Chunks {
         includes_usage: body.includes_usage(),
@@ -51,56 +50,64 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn whole(body: &Body, answers: &[Answer]) -> Value {
+fn whole(body: &Body, generations: &[Generation]) -> Value {
     let mut usage = Usage::default();
-    let choice = |(index, answer): (usize, &Answer)| {
-        usage.set(index, answer);
-        let reason = answer.meta_info.finish_reason.as_ref();
+    let choice = |(index, generation): (usize, &Generation)| {
+        usage.set(index, generation);
+        let reason = generation.meta_info.finish_reason.as_ref();
         json!({
-            "index": index, "text": answer.text, "logprobs": logprobs::lists(answer, 0), "finish_reason": reason.map(Finish::kind),
-            "matched_stop": reason.map(Finish::matched)
+            "index": index, "text": generation.text, "logprobs": logprobs::lists(generation, 0),
+            "finish_reason": reason.map(FinishReason::kind),
+            "matched_stop": reason.map(FinishReason::matched)
         })
     };
-    let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
+    let choices: Vec<Value> = generations.iter().enumerate().map(choice).collect();
     json!({
-        "id": answers.first().map(|answer| &answer.meta_info.id), "object": "text_completion", "created": now(), "model": body.model(), "choices": choices,
-        "usage": usage.value(body.n()), "metadata": {"weight_version": answers.first().map(|answer| &answer.meta_info.weight_version)}
+        "id": generations.first().map(|generation| &generation.meta_info.id), "object": "text_completion",
+        "created": now(), "model": body.model(), "choices": choices,
+        "usage": usage.value(body.n()),
+        "metadata": {
+            "weight_version": generations.first().map(|generation| &generation.meta_info.weight_version)
+        }
     })
 }
 
-/// The stream's state: how much of each choice has been sent.
+/// Stream state: what has been sent of each choice.
 struct Chunks {
     body: Body,
     includes_usage: bool,
-    /// Bytes of text and tokens sent, by choice.
+    /// Bytes of text and number of tokens sent, by choice.
     sent: BTreeMap<usize, (usize, usize)>,
     usage: Usage,
     id: String,
 }
 
 impl Chunks {
-    /// The chunk of an update; at the end, the tokens used.
+    /// Returns the chunk of an update; at the end, the usage.
     fn next(&mut self, update: Option<(usize, Update)>) -> Option<Value> {
         match update {
-            Some((index, Ok(answer))) => Some(self.chunk(index, &answer)),
+            Some((index, Ok(generation))) => Some(self.chunk(index, &generation)),
             Some((_, Err(error))) => Some(error_value(&error.to_string())),
             None => self.includes_usage.then(|| {
                 let usage = self.usage.value(self.body.n());
-                json!({"id": self.id, "object": "text_completion", "created": now(), "model": self.body.model(), "choices": [], "usage": usage})
+                json!({"id": self.id, "object": "text_completion", "created": now(),
+                    "model": self.body.model(), "choices": [], "usage": usage})
             }),
         }
     }
 
-    fn chunk(&mut self, index: usize, answer: &Answer) -> Value {
-        self.usage.set(index, answer);
-        answer.meta_info.id.clone_into(&mut self.id);
+    fn chunk(&mut self, index: usize, generation: &Generation) -> Value {
+        self.usage.set(index, generation);
+        generation.meta_info.id.clone_into(&mut self.id);
         let (text, tokens) = self.sent.get(&index).copied().unwrap_or_default();
-        self.sent.insert(index, (answer.text.len(), answer.output_ids.len()));
-        let reason = answer.meta_info.finish_reason.as_ref();
+        self.sent.insert(index, (generation.text.len(), generation.output_ids.len()));
+        let reason = generation.meta_info.finish_reason.as_ref();
         let choice = json!({
-            "index": index, "text": answer.text.get(text..).unwrap_or_default(), "logprobs": logprobs::lists(answer, tokens),
-            "finish_reason": reason.map(Finish::kind), "matched_stop": reason.map(Finish::matched)
+            "index": index, "text": generation.text.get(text..).unwrap_or_default(),
+            "logprobs": logprobs::lists(generation, tokens),
+            "finish_reason": reason.map(FinishReason::kind), "matched_stop": reason.map(FinishReason::matched)
         });
-        json!({"id": self.id, "object": "text_completion", "created": now(), "model": self.body.model(), "choices": [choice], "usage": null})
+        json!({"id": self.id, "object": "text_completion", "created": now(),
+            "model": self.body.model(), "choices": [choice], "usage": null})
     }
 }

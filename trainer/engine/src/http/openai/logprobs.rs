@@ -1,12 +1,12 @@
-//! Log-probabilities in OpenAI's two forms.
+//! Log-probabilities in the two formats of the OpenAI API.
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, TokenLogprob};
+use crate::generation::{Generation, TokenLogprob};
 
-/// The log-probabilities of an answer's tokens from `start` on, and the likeliest tokens of each.
-fn from(answer: &Answer, start: usize) -> Option<(&[TokenLogprob], &[Vec<TokenLogprob>])> {
-    let logprobs = answer.meta_info.logprobs.as_ref()?;
+/// Log-probabilities of the tokens from `start` on, and the most likely tokens of each.
+fn from(generation: &Generation, start: usize) -> Option<(&[TokenLogprob], &[Vec<TokenLogprob>])> {
+    let logprobs = generation.meta_info.logprobs.as_ref()?;
     let top = logprobs.top.as_ref().map_or(&[][..], |top| &top.output_top_logprobs);
     Some((logprobs.output_token_logprobs.get(start..)?, top.get(start..).unwrap_or(&[])))
 }
@@ -15,10 +15,10 @@ fn text(token: &TokenLogprob) -> &str {
     token.2.as_deref().unwrap_or_default()
 }
 
-/// Those of `/v1/completions`: a list for each of text, number and likeliest tokens. Null if there
-/// is no token.
-pub fn lists(answer: &Answer, start: usize) -> Value {
-    let Some((tokens, top)) = from(answer, start).filter(|(tokens, _)| !tokens.is_empty()) else {
+/// Format of `/v1/completions`: lists of texts, values and most likely tokens. Null without tokens.
+pub fn lists(generation: &Generation, start: usize) -> Value {
+    let Some((tokens, top)) = from(generation, start).filter(|(tokens, _)| !tokens.is_empty())
+    else {
         return Value::Null;
     };
     let likeliest = |top: &Vec<TokenLogprob>| -> Map<String, Value> {
@@ -32,12 +32,16 @@ pub fn lists(answer: &Answer, start: usize) -> Value {
     })
 }
 
-/// Those of `/v1/chat/completions`: an object for each token. Null if there is no token.
-pub fn objects(answer: &Answer, start: usize) -> Value {
-    let Some((tokens, top)) = from(answer, start).filter(|(tokens, _)| !tokens.is_empty()) else {
+/// Format of `/v1/chat/completions`: one object per token. Null without tokens.
+pub fn objects(generation: &Generation, start: usize) -> Value {
+    let Some((tokens, top)) = from(generation, start).filter(|(tokens, _)| !tokens.is_empty())
+    else {
         return Value::Null;
     };
-    let object = |token: &TokenLogprob| json!({"token": text(token), "bytes": text(token).as_bytes(), "logprob": token.0});
+    let object = |token: &TokenLogprob| {
+        json!({"token": text(token),
+        "bytes": text(token).as_bytes(), "logprob": token.0})
+    };
     let content = tokens.iter().enumerate().map(|(index, token)| {
         let mut value = object(token);
         value["top_logprobs"] = top.get(index).into_iter().flatten().map(object).collect();

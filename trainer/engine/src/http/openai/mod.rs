@@ -1,5 +1,5 @@
-//! OpenAI's routes, as SGLang serves them: `/v1/models`, `/v1/completions`, `/v1/chat/completions`.
-//! For people and their clients; a run uses `/generate`.
+//! OpenAI API as served by SGLang: `/v1/models`, `/v1/completions`, `/v1/chat/completions`. Runs
+//! use `/generate` instead.
 
 mod chat;
 mod completions;
@@ -14,16 +14,16 @@ pub use chat::chat_completions;
 pub use completions::completions;
 pub use models::{model, models};
 
-use super::answers::server_error;
+use super::responses::server_error;
 use crate::request::GenerateError;
 use axum::http::StatusCode;
 
-/// An error in OpenAI's form.
-fn refused(error: &GenerateError) -> Response {
+/// Error response in the format of the OpenAI API.
+fn error_response(error: &GenerateError) -> Response {
     match error {
         GenerateError::Invalid(message) => {
             server_error(StatusCode::BAD_REQUEST, "BadRequestError", message)
         }
-        other => super::answers::generate_error(other),
+        other => super::responses::generate_error(other),
     }
 }

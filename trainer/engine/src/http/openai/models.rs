@@ -1,4 +1,4 @@
-//! `/v1/models`: the one model, under its folder's name.
+//! `/v1/models`: the served model, named by its folder.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -11,22 +11,24 @@ use crate::engine::Engine;
 fn card(engine: &Engine) -> Value {
     let name = &engine.served.name;
     json!({
-        "id": name, "object": "model", "created": engine.served.since, "owned_by": "sglang", "root": name, "parent": null,
+        "id": name, "object": "model", "created": engine.served.since, "owned_by": "sglang",
+        "root": name, "parent": null,
         "max_model_len": engine.limits.context_length
     })
 }
 
-/// The list of one.
 pub async fn models(State(engine): State<Engine>) -> Json<Value> {
     Json(json!({"object": "list", "data": [card(&engine)]}))
 }
 
-/// The model, if it has this name.
 pub async fn model(State(engine): State<Engine>, Path(name): Path<String>) -> Response {
     if engine.served.name.trim_start_matches('/') == name.trim_start_matches('/') {
         return Json(card(&engine)).into_response();
     }
     let message = format!("The model '{name}' does not exist");
-    let error = json!({"error": {"message": message, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}});
+    let error = json!({"error": {
+        "message": message, "type": "invalid_request_error", "param": "model",
+        "code": "model_not_found"
+    }});
     (StatusCode::NOT_FOUND, Json(error)).into_response()
 }

@@ -1,5 +1,5 @@
-//! The bodies of OpenAI's two generating routes. They differ in the prompt and in how
-//! log-probabilities are asked for; the rest is one.
+//! Request bodies of `/v1/completions` and `/v1/chat/completions`, which differ in the prompt and
+//! the log-probabilities.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::engine::Engine;
 use crate::http::input::{InputIds, OneOrMany, REQUESTS, encode};
 use crate::request::{GenerateError, Logprobs, Request, Sampling};
 
-/// Completion tokens of `/v1/completions` if the body does not say.
+/// Default number of completion tokens of `/v1/completions`.
 const MAX_TOKENS: i64 = 16;
 
-/// The body of either route. What is not acted on is an error.
+/// Body of either route. Unsupported fields are errors.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Body {
-    /// Echoed in the answer; an engine serves one model.
+    /// Echoed in the response; an engine serves one model.
     pub model: Option<String>,
     prompt: Option<Prompt>,
     messages: Option<Vec<Message>>,
@@ -40,7 +40,7 @@ pub struct Body {
     ignore_eos: Option<bool>,
     skip_special_tokens: Option<bool>,
     no_stop_trim: Option<bool>,
-    /// Answer as server-sent events.
+    /// Respond with server-sent events.
     pub stream: Option<bool>,
     stream_options: StreamOptions,
 }
@@ -51,7 +51,7 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-/// A flag in chats, a number of likeliest tokens in completions.
+/// A flag in chats; the number of most likely tokens in completions.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 enum LogprobsField {
@@ -87,7 +87,7 @@ struct Message {
     name: Option<String>,
 }
 
-/// Text, or a part of type `text`.
+/// Text, or a content part of type `text`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum Content {
@@ -96,7 +96,7 @@ enum Content {
 }
 
 impl Body {
-    /// Requests of `/v1/completions`, samples of one prompt side by side.
+    /// Requests of `/v1/completions`; samples of one prompt are adjacent.
     pub fn completions(&self, engine: &Engine) -> Result<Vec<Request>, GenerateError> {
         if self.messages.is_some()
             || self.top_logprobs.is_some()
@@ -104,7 +104,8 @@ impl Body {
             || !self.chat_template_kwargs.is_empty()
         {
             return Err(invalid(
-                "messages, top_logprobs, max_completion_tokens and chat_template_kwargs belong to /v1/chat/completions.",
+                "messages, top_logprobs, max_completion_tokens and chat_template_kwargs belong to \
+                /v1/chat/completions.",
             ));
         }
         let prompts = match self.prompt.clone() {
@@ -213,29 +214,28 @@ impl Body {
         }
     }
 
-    /// Samples of each prompt.
+    /// Samples per prompt.
     pub fn n(&self) -> usize {
         self.n.unwrap_or(1)
     }
 
-    /// Whether the answer is streamed.
     pub fn streams(&self) -> bool {
         self.stream.unwrap_or(false)
     }
 
-    /// Whether a stream ends with the tokens used.
+    /// Whether a stream ends with the usage.
     pub fn includes_usage(&self) -> bool {
         self.stream_options.include_usage.unwrap_or(false)
     }
 
-    /// The model's name in the answer.
+    /// Model name in the response.
     pub fn model(&self) -> String {
         self.model.clone().unwrap_or_else(|| "default".to_owned())
     }
 }
 
 impl Message {
-    /// The message as a template sees it: the texts of its parts in one.
+    /// Message fields for the chat template, with the text parts joined.
     fn turn(&self) -> Result<BTreeMap<&'static str, String>, GenerateError> {
         let text = |content: Content| match content {
             Content::Text(text) => Ok(text),

@@ -1,28 +1,32 @@
-//! Tokens used, as OpenAI counts them: a prompt once, however many samples it has.
+//! Token usage as in the OpenAI API: a prompt counts once for all its samples.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::generation::Generation;
 
-/// Tokens of the answers so far, by index.
+/// Prompt and completion tokens by response index.
 #[derive(Clone, Debug, Default)]
 pub struct Usage(BTreeMap<usize, [usize; 2]>);
 
 impl Usage {
-    /// Takes an answer's counts in the place of earlier ones.
-    pub fn set(&mut self, index: usize, answer: &Answer) {
-        self.0.insert(index, [answer.meta_info.prompt_tokens, answer.meta_info.completion_tokens]);
+    /// Replaces the counts of a response.
+    pub fn set(&mut self, index: usize, generation: &Generation) {
+        self.0.insert(
+            index,
+            [generation.meta_info.prompt_tokens, generation.meta_info.completion_tokens],
+        );
     }
 
-    /// The sums, with `n` samples of each prompt.
+    /// Sums the counts, with `n` samples per prompt.
     pub fn value(&self, n: usize) -> Value {
         let prompt: usize =
             self.0.iter().filter(|(index, _)| *index % n == 0).map(|(_, [prompt, _])| prompt).sum();
         let completion: usize = self.0.values().map(|[_, completion]| completion).sum();
         json!({
-            "prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion,
+            "prompt_tokens": prompt, "total_tokens": prompt + completion,
+            "completion_tokens": completion,
             "prompt_tokens_details": null, "reasoning_tokens": 0
         })
     }

@@ -1,4 +1,4 @@
-//! Bodies in and out: JSON with SGLang's error shapes.
+//! Request and response bodies: JSON with SGLang's error formats.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 
 use crate::request::GenerateError;
 
-/// Reads a body; one that is not as agreed is answered as SGLang answers a failed validation.
+/// Parses a body. An invalid one gets SGLang's response to failed validation.
 pub fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Box<Response>> {
     serde_json::from_slice(body).map_err(|error| {
         Box::new(server_error(StatusCode::BAD_REQUEST, "Bad Request", &error.to_string()))
     })
 }
 
-/// 400 with `{"error": {"message": …}}`.
+/// Response 400 with `{"error": {"message": …}}`.
 pub fn invalid(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(error_body(message))).into_response()
 }
@@ -26,7 +26,7 @@ pub fn error_body(message: &str) -> ErrorBody {
     ErrorBody { error: ErrorMessage { message: message.to_owned() } }
 }
 
-/// The answer to a request that failed.
+/// Response to a failed request.
 pub fn generate_error(error: &GenerateError) -> Response {
     let status = match error {
         GenerateError::Invalid(message) => return invalid(message),
@@ -36,19 +36,20 @@ pub fn generate_error(error: &GenerateError) -> Response {
     server_error(status, status.as_str(), &error.to_string())
 }
 
-/// The scheduler's thread is gone.
-pub fn scheduler_ended() -> Response {
+pub fn scheduler_exited() -> Response {
     generate_error(&GenerateError::Internal("the scheduler has ended".to_owned()))
 }
 
-/// A weight route's answer: 400 if it failed.
+/// Response of a weight route; 400 on failure.
 pub fn weights_answer(answer: WeightsAnswer) -> Response {
     let status = if answer.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     (status, Json(answer)).into_response()
 }
 
-/// `{"object": "error", …}`.
+/// Response `{"object": "error", …}`.
 pub fn server_error(status: StatusCode, kind: &str, message: &str) -> Response {
-    let body = serde_json::json!({"object": "error", "message": message, "type": kind, "param": null, "code": status.as_u16()});
+    let body = serde_json::json!({
+        "object": "error", "message": message, "type": kind, "param": null, "code": status.as_u16()
+    });
     (status, Json(body)).into_response()
 }

@@ -1,91 +1,73 @@
-//! Answers as SGLang gives them: text, tokens, log-probabilities, why it ended, and the weights'
-//! version at the end.
+//! Response types of `/generate`, in SGLang's format.
 
 use serde::ser::{Serialize, Serializer};
 use serde_json::json;
 
-/// A token's log-probability, its id, and its text if that was asked for. The first token of a
-/// prompt has none.
+/// Log-probability, token id and, on request, text. The first prompt token has no log-probability.
 pub type TokenLogprob = (Option<f64>, i64, Option<String>);
 
-/// The answer to one request, whole or so far.
+/// Final or partial response to one request.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Answer {
-    /// Text of the completion; empty without a tokenizer.
+pub struct Generation {
+    /// Empty without a tokenizer.
     pub text: String,
-    /// Its tokens, the stop token included.
+    /// Includes the stop token.
     pub output_ids: Vec<i64>,
-    /// The rest.
-    pub meta_info: Meta,
-    /// Which of the requests sent together, if the answer is streamed.
+    pub meta_info: GenerationMeta,
+    /// Index in a batch request; only in streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
 }
 
-/// Part of an answer.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Meta {
-    /// Request id.
+pub struct GenerationMeta {
     pub id: String,
-    /// Why it ended; null while it goes on.
-    pub finish_reason: Option<Finish>,
-    /// Tokens of the prompt.
+    /// Null in partial responses.
+    pub finish_reason: Option<FinishReason>,
     pub prompt_tokens: usize,
-    /// The weights when the answer was made.
+    /// Version at the time of the response.
     pub weight_version: String,
-    /// Times a pause took it back to the queue.
+    /// Number of pauses that moved the request back to the queue.
     pub num_retractions: u32,
-    /// Log-probabilities, if they were asked for.
     #[serde(flatten)]
-    pub logprobs: Option<MetaLogprobs>,
-    /// Tokens generated.
+    pub logprobs: Option<GenerationLogprobs>,
     pub completion_tokens: usize,
-    /// Prompt tokens found in the cache.
+    /// Prompt tokens whose prefill was cached.
     pub cached_tokens: usize,
-    /// Seconds from arrival to end.
+    /// Seconds from arrival to completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub e2e_latency: Option<f64>,
 }
 
-/// Log-probabilities of an answer.
 #[derive(Clone, Debug, PartialEq, Default, serde::Serialize)]
-pub struct MetaLogprobs {
-    /// Of the prompt, from where it was asked for; the first has none.
+pub struct GenerationLogprobs {
+    /// Prompt tokens from `logprob_start_len` on.
     pub input_token_logprobs: Vec<TokenLogprob>,
-    /// Of the completion.
     pub output_token_logprobs: Vec<TokenLogprob>,
-    /// How many of the completion.
     pub output_token_logprobs_length: usize,
-    /// The likeliest tokens of each position.
     #[serde(flatten)]
     pub top: Option<TopLogprobs>,
 }
 
-/// The likeliest tokens of each position.
 #[derive(Clone, Debug, PartialEq, Default, serde::Serialize)]
 pub struct TopLogprobs {
-    /// Of the prompt.
     pub input_top_logprobs: Vec<Option<Vec<TokenLogprob>>>,
-    /// Of the completion.
     pub output_top_logprobs: Vec<Vec<TokenLogprob>>,
 }
 
-/// Why a completion ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// An end-of-sequence or stop token.
+pub enum FinishReason {
+    /// End-of-sequence or stop token.
     StopToken(i64),
-    /// A stop string.
     StopText(String),
-    /// As long as it may be.
+    /// Length limit, in tokens.
     Length(usize),
-    /// Aborted while it ran; it keeps its tokens.
+    /// Aborted while running; keeps the tokens generated so far.
     Aborted,
-    /// Aborted before it ran.
     AbortedWaiting,
 }
 
-impl Finish {
+impl FinishReason {
     /// `stop`, `length` or `abort`.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -95,7 +77,7 @@ impl Finish {
         }
     }
 
-    /// What matched, of a stop.
+    /// The matched token or string of a stop.
     pub fn matched(&self) -> serde_json::Value {
         match self {
             Self::StopToken(id) => json!(id),
@@ -105,7 +87,7 @@ impl Finish {
     }
 }
 
-impl Serialize for Finish {
+impl Serialize for FinishReason {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let kind = self.kind();
         let value = match self {
