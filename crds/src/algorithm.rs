@@ -1,4 +1,4 @@
-//! What is optimised, on which samples, and with which numerics.
+//! Algorithm, optimizer, number of steps, batching and numerics.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use crate::grpo::GrpoSpec;
 pub use crate::rollout::{RolloutSpec, Truncated};
 
-/// What is optimised. Exactly one of the fields.
+/// Algorithm. Exactly one of `grpo` and `sft`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("has(self.grpo) != has(self.sft)").message("set exactly one of grpo and sft"))]
+#[x_kube(validation = Rule::new("[has(self.grpo), has(self.sft)].filter(x, x).size() == 1").message("set exactly one of grpo and sft"))]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
     /// asymmetric clip and token-level loss (arXiv 2503.14476).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpo: Option<GrpoSpec>,
-    /// Supervised fine-tuning: cross entropy of the completion's tokens.
+    /// Supervised fine-tuning: cross entropy of the completion tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sft: Option<SftSpec>,
 }
@@ -137,7 +137,7 @@ impl<'a> Algorithm<'a> {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SftSpec {
-    /// Sequences a step. Default 64.
+    /// Sequences per step. Default 64.
     #[serde(default = "sft_batch_size")]
     #[schemars(range(min = 1, max = 65536))]
     pub batch_size: u32,
@@ -159,7 +159,7 @@ pub struct OptimizerSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub warmup_steps: u32,
-    /// Course of the learning rate after warm-up, to 0 at the last step unless Constant. Default
+    /// Learning-rate schedule after warm-up. Linear and Cosine reach 0 at the last step. Default
     /// Constant.
     #[serde(default)]
     pub schedule: Schedule,
@@ -179,7 +179,7 @@ pub struct OptimizerSpec {
     #[serde(default = "epsilon")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon: f64,
-    /// Largest L2 norm of the gradient over all parameters; 0 turns clipping off. Default 1.
+    /// Maximum L2 norm of the gradient of all parameters; 0 disables clipping. Default 1.
     #[serde(default = "gradient_clipping")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub gradient_clipping: f64,
@@ -224,17 +224,17 @@ impl Default for OptimizerSpec {
     }
 }
 
-/// Course of the learning rate after warm-up.
+/// Learning-rate schedule after warm-up.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum Schedule {
-    /// Stays.
+    /// Constant learning rate.
     #[default]
     Constant,
-    /// Falls linearly to 0 at the last step.
+    /// Linear decay to 0 at the last step.
     Linear,
-    /// Falls along a half cosine to 0 at the last step.
+    /// Half-cosine decay to 0 at the last step.
     Cosine,
 }
 
@@ -245,29 +245,30 @@ pub struct TrainingSpec {
     /// Steps to run; each consumes one batch.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub steps: u32,
-    /// Optimizer updates a step: the batch's groups are split into so many parts. Default 1.
+    /// Optimizer updates per step. The groups of a batch are split into this many equal parts.
+    /// Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1024))]
     pub minibatches: u32,
-    /// Tokens packed into one forward and backward pass of a rank; a longer sequence goes alone.
-    /// Default 16384.
+    /// Tokens per forward and backward pass of a rank. A longer sequence is a micro-batch of its
+    /// own. Default 16384.
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,
-    /// What a forward pass keeps for the backward pass. `Keep` is faster; `Recompute` keeps each
-    /// layer's input only, for a third more arithmetic. Default Keep.
+    /// Activations that a forward pass keeps for the backward pass. `Keep` is faster. `Recompute`
+    /// keeps only the input of each layer and computes a third more. Default Keep.
     #[serde(default)]
     pub activations: Activations,
-    /// Compute type of forward and backward; master weights and optimizer states are always fp32.
-    /// Default FP32.
-    #[serde(default)]
-    pub precision: Precision,
-    /// Seed of data order, sampling and random weights. Default 1.
+    /// Compute type of forward and backward passes and of engines; master weights and optimizer
+    /// states are always FP32. Default BF16 if engines or trainers have GPUs, else FP32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// Seed of the data order, of sampling and of random weights. Default 1.
     #[serde(default = "seed")]
     #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
     pub seed: u64,
-    /// Same bits after any crash: fixed shapes in the engines and seeds per sample, at some cost in
-    /// speed. Default false.
+    /// Bit-identical results after crashes, by fixed shapes in the engines and a seed per sample.
+    /// Slower. Default false.
     #[serde(default)]
     pub deterministic: bool,
 }
@@ -284,25 +285,22 @@ fn seed() -> u64 {
     1
 }
 
-/// What a forward pass keeps for the backward pass.
+/// Activations that a forward pass keeps for the backward pass.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum Activations {
-    /// Everything the derivatives need.
+    /// All activations.
     #[default]
     Keep,
-    /// Each layer's input; the rest is computed again in the backward pass.
+    /// Input of each layer; the backward pass recomputes the rest.
     Recompute,
 }
 
-/// Compute type of forward and backward.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
+/// Compute type of forward and backward passes.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit floating point.
-    #[default]
     FP32,
     /// bfloat16.
     BF16,

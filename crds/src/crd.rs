@@ -1,32 +1,41 @@
-//! The CustomResourceDefinition: what kube derives from the types, and the little that it cannot
-//! derive.
+//! CustomResourceDefinition: the schema that kube derives from the types, and its corrections.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    ValidationRule,
 };
 use kube::CustomResourceExt;
 use serde_json::json;
 
-use crate::RLJob;
+use crate::storage::VOLUME_SOURCES;
+use crate::template::object;
+use crate::{RLJob, freeze};
+
+/// Resource names in `requests` and `limits`, which bounds the cost of rules about them.
+const MAX_RESOURCES: i64 = 32;
 
 /// The CRD as it is installed.
 pub fn crd() -> CustomResourceDefinition {
     let mut crd = RLJob::crd();
     for version in &mut crd.spec.versions {
-        if let Some(root) =
-            version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut())
-        {
+        let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+        if let Some(root) = root {
             default_status(root);
-            known_formats(root);
+            correct(root);
             let spec = root.properties.as_mut().and_then(|properties| properties.get_mut("spec"));
-            spec.into_iter().for_each(ratchet);
+            if let Some(spec) = spec {
+                ratchet(spec);
+                add_volume_sources(spec);
+                let rules = freeze::rules(spec);
+                root.x_kubernetes_validations.get_or_insert_default().extend(rules);
+            }
         }
     }
     crd
 }
 
-/// An object that no operator has visited shows `observedGeneration: -1`: tools that compare it
-/// with the generation (kubectl wait, kstatus) then call it "in progress", not "current".
+/// Sets `observedGeneration: -1` on objects that no operator has reconciled, so that kubectl wait
+/// and kstatus report them as in progress.
 fn default_status(root: &mut JSONSchemaProps) {
     if let Some(status) =
         root.properties.as_mut().and_then(|properties| properties.get_mut("status"))
@@ -35,10 +44,9 @@ fn default_status(root: &mut JSONSchemaProps) {
     }
 }
 
-/// A rule across the spec's fields that an object broke when it was written, under an older CRD,
-/// does not keep it from being changed elsewhere: suspended, for example. Of rules for a part that
-/// stays as it is the API server takes care itself (KEP-4008); a spec that is changed anywhere does
-/// not.
+/// Lets an object that violated a rule before an update violate it after, so that jobs which an
+/// older CRD admitted can be suspended. The API server ratchets rules of unchanged values
+/// (KEP-4008); a spec with any change is a changed value.
 fn ratchet(schema: &mut JSONSchemaProps) {
     for rule in schema
         .x_kubernetes_validations
@@ -52,22 +60,55 @@ fn ratchet(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// The API server knows no unsigned formats and warns of them; ranges keep the numbers positive.
-fn known_formats(schema: &mut JSONSchemaProps) {
+/// Adds the sources of volumes to the schema. Their contents are free-form.
+fn add_volume_sources(spec: &mut JSONSchemaProps) {
+    let volumes = spec.properties.as_mut().and_then(|properties| properties.get_mut("volumes"));
+    let Some(JSONSchemaPropsOrArray::Schema(volume)) = volumes.and_then(|list| list.items.as_mut())
+    else {
+        return;
+    };
+    let sources = VOLUME_SOURCES.map(|name| {
+        // Plain data of the right shape.
+        (name.to_owned(), serde_json::from_value(object()).unwrap_or_default())
+    });
+    volume.properties.get_or_insert_default().extend(sources);
+    let set = VOLUME_SOURCES.map(|name| format!("has(self.{name})")).join(", ");
+    volume.x_kubernetes_validations.get_or_insert_default().push(ValidationRule {
+        rule: format!("[{set}].filter(x, x).size() == 1"),
+        message: Some(format!("set exactly one of {}", one_of(&VOLUME_SOURCES))),
+        ..ValidationRule::default()
+    });
+}
+
+/// `a, b and c`.
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [names @ .., last] => format!("{} and {last}", names.join(", ")),
+    }
+}
+
+/// Replaces unsigned formats, which the API server does not know; makes optional fields not
+/// nullable; describes quantities in one line; bounds maps of resources.
+fn correct(schema: &mut JSONSchemaProps) {
     if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
         schema.format = Some("int64".to_owned());
     }
-    schema
-        .properties
-        .iter_mut()
-        .flat_map(|properties| properties.values_mut())
-        .for_each(known_formats);
+    schema.nullable = None;
+    if schema.x_kubernetes_int_or_string == Some(true) {
+        schema.description = Some("Quantity, for example 500m, 2 or 4Gi.".to_owned());
+    }
+    schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(correct);
     match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(items)) => known_formats(items),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(known_formats),
+        Some(JSONSchemaPropsOrArray::Schema(items)) => correct(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(correct),
         None => {}
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        known_formats(values);
+        if values.x_kubernetes_int_or_string == Some(true) {
+            schema.max_properties = Some(MAX_RESOURCES);
+        }
+        correct(values);
     }
 }

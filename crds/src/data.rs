@@ -1,261 +1,147 @@
-//! Where models, data and the run directory come from.
+//! Training and evaluation data.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// The model to train. Exactly one of `path` and `exportOf`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("has(self.path) != has(self.exportOf)").message("set exactly one of path and exportOf"))]
-#[x_kube(validation = Rule::new("!has(self.exportOf) || self.weights == 'Pretrained'").message("exportOf names trained weights: weights must be Pretrained"))]
-pub struct ModelSpec {
-    /// A Hugging Face model folder (`config.json`, `tokenizer.json`, `*.safetensors`) as every role
-    /// sees it. `rljob run` resolves a relative path against the job file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
-    pub path: Option<String>,
-    /// The name of another RLJob in this namespace and storage: its exported model is used as soon
-    /// as it is complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 40))]
-    pub export_of: Option<String>,
-    /// `Pretrained` loads the folder's weights; `Random` draws them from `training.seed` for the
-    /// shape in `config.json`. Default Pretrained.
-    #[serde(default)]
-    pub weights: InitialWeights,
-}
-
-/// Where the first weights come from.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
-pub enum InitialWeights {
-    /// The folder's safetensors.
-    #[default]
-    Pretrained,
-    /// Drawn at random for the shape in `config.json`.
-    Random,
-}
-
-/// A volume mounted into every role. Exactly one source.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.persistentVolumeClaim), has(self.hostPath), has(self.configMap)].filter(x, x).size() == 1").message("set exactly one of persistentVolumeClaim, hostPath and configMap"))]
-pub struct VolumeSpec {
-    /// The volume's name, a DNS label that is unique in the job.
-    #[schemars(length(min = 1, max = 50), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
-    pub name: String,
-    /// Absolute path in the containers.
-    #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
-    pub mount_path: String,
-    /// Mount without the right to write. Default true.
-    #[serde(default = "read_only")]
-    pub read_only: bool,
-    /// An existing claim in the job's namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub persistent_volume_claim: Option<ClaimSource>,
-    /// A folder of the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_path: Option<HostPathSource>,
-    /// A ConfigMap's keys as files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map: Option<ConfigMapSource>,
-}
-
-fn read_only() -> bool {
-    true
-}
-
-/// An existing PersistentVolumeClaim.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ClaimSource {
-    /// The claim's name.
-    #[schemars(length(min = 1, max = 253))]
-    pub claim_name: String,
-    /// A folder inside the volume. Default its root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
-    pub sub_path: Option<String>,
-}
-
-/// A folder of the node.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HostPathSource {
-    /// Absolute path on the node.
-    #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
-    pub path: String,
-}
-
-/// A ConfigMap in the job's namespace.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ConfigMapSource {
-    /// The ConfigMap's name.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
-
-/// Where run directories are kept. Exactly one source. A volume must be readable and writable by
-/// every pod of the job.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.persistentVolumeClaim), has(self.hostPath), has(self.s3)].filter(x, x).size() == 1").message("set exactly one of persistentVolumeClaim, hostPath and s3"))]
-pub struct StorageSpec {
-    /// An existing claim with access mode ReadWriteMany (ReadWriteOnce suffices on one node).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub persistent_volume_claim: Option<ClaimSource>,
-    /// A folder that all nodes share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_path: Option<HostPathSource>,
-    /// A bucket of an S3-compatible store. Pods share no folder then: weights reach the engines by
-    /// `weightSync.method: Distributed`, and `model.exportOf` is not to be had.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub s3: Option<S3Source>,
-}
-
-/// A bucket of an S3-compatible store. Checkpoints, exports, the coordinator's journal and the
-/// JSONL files are objects below `<prefix>/<namespace>/<name>/`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct S3Source {
-    /// The bucket's name.
-    #[schemars(length(min = 3, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9.]*[a-z0-9]$"))]
-    pub bucket: String,
-    /// What the name of every object starts with. Default nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 1, max = 512),
-        regex(pattern = "^[-A-Za-z0-9_.=]+(/[-A-Za-z0-9_.=]+)*$")
-    )]
-    pub prefix: Option<String>,
-    /// URL of the store, `https://host` with a port if it needs one; `http://` is sent as it is.
-    /// Default AWS's own of the region.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 8, max = 512), regex(pattern = "^https?://[^/]+/?$"))]
-    pub endpoint: Option<String>,
-    /// Region that requests are signed for. Default us-east-1.
-    #[serde(default = "region")]
-    #[schemars(length(min = 1, max = 63))]
-    pub region: String,
-    /// A Secret in the job's namespace with the keys `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`
-    /// and, if there is one, `AWS_SESSION_TOKEN`. The coordinator and the trainers mount it and
-    /// read it again for every request. Default what the node gives its pods (an instance's or a
-    /// pod's own role).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub credentials_secret_ref: Option<SecretReference>,
-}
-
-fn region() -> String {
-    "us-east-1".to_owned()
-}
-
-/// A Secret in the job's namespace.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SecretReference {
-    /// The Secret's name.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
+use crate::model::main_branch;
+use crate::storage::SecretKeyReference;
 
 /// Training and evaluation data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatasetSpec {
-    /// What is trained on.
+    /// Training data.
     pub train: TrainDataset,
-    /// What is measured while training goes on: accuracy, with the same reward, or the loss of
-    /// `sft`.
+    /// Evaluation data: accuracy, scored by the rewards of training, or the loss of `sft`. Default
+    /// no evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationDataset>,
 }
 
-/// Rows and how they become prompts.
+/// Dataset repository of the Hugging Face Hub.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HubDatasetSource {
+    /// Repository, for example `openai/gsm8k`.
+    #[schemars(
+        length(min = 1, max = 193),
+        regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?$")
+    )]
+    pub repo: String,
+    /// Configuration (subset) of the dataset. Default the one that its README.md marks as default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub config: Option<String>,
+    /// Split of the dataset. Default `train` for training and `test` for evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub split: Option<String>,
+    /// Branch, tag or commit. The run resolves it once, at its start. Default `main`.
+    #[serde(default = "main_branch")]
+    #[schemars(length(min = 1, max = 255), regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._/]*$"))]
+    pub revision: String,
+    /// Access token for private and gated repositories. Default no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyReference>,
+}
+
+/// Training rows and their prompts. Exactly one of `path` and `huggingFace`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1").message("set exactly one of path and huggingFace"))]
+#[x_kube(validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)").message("split and subset select files of path; huggingFace has its own split and config"))]
 pub struct TrainDataset {
-    /// A `.jsonl` file (one object a line), a `.parquet` file, or a Hugging Face dataset folder of
-    /// such files. `rljob run` resolves a relative path against the job file.
+    /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
+    /// of such files. `rljob run` resolves a relative path against the job file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
-    pub path: String,
-    /// Split of a dataset folder, as its README.md or its files' names say. Default `train`; not
-    /// for a single file.
+    pub path: Option<String>,
+    /// Dataset repository of the Hugging Face Hub. The run downloads it once and keeps the commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugging_face: Option<HubDatasetSource>,
+    /// Split of a dataset folder, by its README.md or file names; not for a single file. Default
+    /// `train`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub split: Option<String>,
     /// Subset (configuration) of a dataset folder whose README.md lists several. Default the one
-    /// marked as default.
+    /// that is marked as default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub subset: Option<String>,
-    /// Rows whose prompt has more tokens, chat template included, are left out, and their number is
-    /// logged. Unset, a prompt that the model's context cannot hold is an error.
+    /// Longest prompt in tokens, chat template included. Longer rows are dropped and counted in the
+    /// log. Default: a prompt that exceeds the context of the model is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
-    /// Jinja template of the prompt over a row's fields, for example `{{question}}`.
+    /// Jinja template of the prompt over the fields of a row, for example `{{question}}`.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
-    /// Name of the field that holds the reference answer, which `math` and `exactMatch` rewards
-    /// compare with and others are given.
+    /// Field with the reference answer. `math` and `exactMatch` rewards need it; `http` and
+    /// `command` rewards receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
-    /// Jinja template of the text to learn, for example `{{answer}}`. Needed by `sft`.
+    /// Jinja template of the text to learn, for example `{{answer}}`. Required by `sft`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
-    /// `Chat` makes the prompt the user's turn of the tokenizer's chat template; `Text` takes it as
-    /// it is. Default Chat.
+    /// `Chat` renders the prompt as the user turn of the chat template. `Text` uses the prompt
+    /// unchanged. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,
 }
 
-/// Evaluation data. With `answer`, accuracy is measured: each prompt is completed greedily, and
-/// `samples` times at `temperature`. With `completion`, `sft` measures its loss: the mean negative
-/// log-likelihood of the completions' tokens, without training on them.
+/// Evaluation rows. Exactly one of `path` and `huggingFace`. With `answer`, an evaluation measures
+/// accuracy: each prompt is completed greedily once, and `samples` times at `temperature`. With
+/// `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion tokens.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("has(self.answer) || has(self.completion)").message("set answer, which the reward compares with, or completion, whose loss sft measures, or both"))]
+#[x_kube(validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1").message("set exactly one of path and huggingFace"))]
+#[x_kube(validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)").message("split and subset select files of path; huggingFace has its own split and config"))]
 pub struct EvaluationDataset {
-    /// A `.jsonl` file (one object a line), a `.parquet` file, or a Hugging Face dataset folder of
-    /// such files. `rljob run` resolves a relative path against the job file.
+    /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
+    /// of such files. `rljob run` resolves a relative path against the job file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
-    pub path: String,
-    /// Split of a dataset folder, as its README.md or its files' names say. Default `test`; not for
-    /// a single file.
+    pub path: Option<String>,
+    /// Dataset repository of the Hugging Face Hub. The run downloads it once and keeps the commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugging_face: Option<HubDatasetSource>,
+    /// Split of a dataset folder, by its README.md or file names; not for a single file. Default
+    /// `test`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub split: Option<String>,
     /// Subset (configuration) of a dataset folder whose README.md lists several. Default the one
-    /// marked as default.
+    /// that is marked as default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub subset: Option<String>,
-    /// Rows whose prompt has more tokens, chat template included, are left out, and their number is
-    /// logged. Unset, a prompt that the model's context cannot hold is an error.
+    /// Longest prompt in tokens, chat template included. Longer rows are dropped and counted in the
+    /// log. Default: a prompt that exceeds the context of the model is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_prompt_tokens: Option<u32>,
-    /// Jinja template of the prompt over a row's fields.
+    /// Jinja template of the prompt over the fields of a row.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
-    /// Name of the field that holds the reference answer, with which the reward scores completions.
-    /// Needed by `grpo`. Default none: accuracy is not measured.
+    /// Field with the reference answer that rewards compare with. Required by `grpo`. Default: no
+    /// accuracy is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub answer: Option<String>,
-    /// Jinja template of the text whose loss `sft` measures, for example `{{answer}}`. Default
-    /// none: the loss is not measured.
+    /// Jinja template of the text whose loss `sft` measures, for example `{{answer}}`. Default: no
+    /// loss is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
     /// `Chat` or `Text`, as for training data. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,
-    /// Steps between evaluations; also before the first step and after the last. Default 10.
+    /// Steps between evaluations. The run also evaluates before the first and after the last step.
+    /// Default 10.
     #[serde(default = "evaluation_every_steps")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub every_steps: u32,
@@ -263,16 +149,16 @@ pub struct EvaluationDataset {
     #[serde(default = "evaluation_limit")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub limit: u32,
-    /// Completions of each prompt beside the greedy one, from which pass@k (the unbiased estimator
-    /// of Chen et al., arXiv 2107.03374) and maj@k are made for k = 1, 2, 4, … up to it. Default 1.
+    /// Sampled completions per prompt, in addition to the greedy one. pass@k (unbiased estimator of
+    /// Chen et al., arXiv 2107.03374) and maj@k are computed from them for k = 1, 2, 4, …. Default 1.
     #[serde(default = "evaluation_samples")]
     #[schemars(range(min = 1, max = 1024))]
     pub samples: u32,
-    /// Their sampling temperature. Default `rollout.temperature`.
+    /// Temperature of the sampled completions. Default `rollout.temperature`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub temperature: Option<f64>,
-    /// Reward from which on a completion counts as correct, for pass@k. Default 1.
+    /// Smallest reward of a correct completion, for pass@k. Default 1.
     #[serde(default = "correct_reward")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub correct_reward: f64,
@@ -294,14 +180,14 @@ fn evaluation_limit() -> u32 {
     256
 }
 
-/// How a rendered prompt becomes tokens.
+/// Conversion of a rendered prompt to tokens.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum PromptFormat {
-    /// The user's turn in the tokenizer's chat template.
+    /// User turn of the chat template.
     #[default]
     Chat,
-    /// The text itself.
+    /// Unchanged text.
     Text,
 }

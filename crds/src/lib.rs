@@ -1,15 +1,19 @@
-//! The RLJob API: what a user writes, what the operator answers, and the run configuration that
-//! both hand to the job's processes.
+//! RLJob API: spec, status, CustomResourceDefinition, and the run configuration of processes.
 //!
-//! Nothing here does IO. The crate depends on no other member of the workspace, on no client and on
-//! no tensor library, so that anything can read an RLJob.
+//! The crate performs no IO and depends on no other member of the workspace, no client and no tensor
+//! library, so that any program can read an RLJob.
 //!
-//! Read in this order: [`job`] (the root), [`data`], [`algorithm`], [`grpo`], [`reward`],
-//! [`rollout`], [`roles`], [`status`], [`run_config`], then [`mod@crd`].
+//! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
+//! [`reward`], [`rollout`], [`roles`], [`template`], [`restore`], [`status`], [`run_config`], then
+//! [`mod@crd`] and [`freeze`].
 
 #![warn(missing_docs)]
 
 pub mod job;
+
+pub mod model;
+
+pub mod storage;
 
 pub mod data;
 
@@ -25,6 +29,10 @@ pub mod rollout;
 
 pub mod roles;
 
+pub mod template;
+
+pub mod restore;
+
 pub mod status;
 
 pub mod names;
@@ -32,6 +40,8 @@ pub mod names;
 pub mod run_config;
 
 pub mod crd;
+
+pub mod freeze;
 
 pub use crd::crd;
 pub use job::{RLJob, RLJobSpec};

@@ -139,6 +139,23 @@ pub const STORAGE_MOUNT: &str = "/rljob/runs";
 pub const CONFIG_MOUNT: &str = "/rljob/config";
 /// Where pods see the tokens, one file each.
 pub const TOKENS_MOUNT: &str = "/rljob/tokens";
+/// In the run directory: the folder of repositories downloaded from the Hugging Face Hub.
+pub const HUB_DIR: &str = "hub";
+/// Mount path of the access tokens of the Hugging Face Hub, one file each: [`HUB_MODEL_TOKEN`],
+/// [`HUB_TRAIN_TOKEN`] and [`HUB_EVALUATION_TOKEN`].
+pub const HUB_TOKENS_MOUNT: &str = "/rljob/hub";
+/// Token file of `model.huggingFace`.
+pub const HUB_MODEL_TOKEN: &str = "model";
+/// Token file of `dataset.train.huggingFace`.
+pub const HUB_TRAIN_TOKEN: &str = "train";
+/// Token file of `dataset.evaluation.huggingFace`.
+pub const HUB_EVALUATION_TOKEN: &str = "evaluation";
+/// Name of the engine container.
+pub const CONTAINER_ENGINE: &str = "engine";
+/// Name of the coordinator container.
+pub const CONTAINER_COORDINATOR: &str = "coordinator";
+/// Name of the trainer container.
+pub const CONTAINER_TRAINER: &str = "trainer";
 /// Where the pods that reach the bucket see its keys, one file each.
 pub const S3_KEYS_MOUNT: &str = "/rljob/s3";
 /// Key of a bucket's Secret: who asks.

@@ -1,38 +1,62 @@
-//! How completions are scored: by built-in verifiers, or by a user's own behind HTTP or a command.
+//! Rewards: built-in verifiers, and custom verifiers behind HTTP or a command.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a completion is scored. Exactly one of the fields. A verifier that fails is tried again,
-/// then its sample is rejected: it is never scored 0.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `http` and `command`. A verifier
+/// that fails is retried; then its sample is rejected, never scored 0.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("[has(self.math), has(self.exactMatch), has(self.regex), has(self.http), has(self.command)].filter(x, x).size() == 1").message("set exactly one of math, exactMatch, regex, http and command"))]
 pub struct RewardSpec {
+    /// Name of the reward, unique in the list. Metrics report its mean as `reward/<name>`.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z][-_A-Za-z0-9]*$"))]
+    pub name: String,
+    /// Factor of the reward in the sum. Default 1.
+    #[serde(default = "weight")]
+    #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
+    pub weight: f64,
     /// 1 if the completion's final answer equals the reference answer by value (`0.5` is
     /// `\frac{1}{2}`, `\{2, 1\}` is `1, 2`), else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub math: Option<MathReward>,
-    /// 1 if the completion equals the answer, leading and trailing white space aside, else 0.
+    /// 1 if the completion equals the answer without leading and trailing white space, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_match: Option<ExactMatchReward>,
     /// 1 if the completion matches a regular expression, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<RegexReward>,
-    /// A server of the user's own: it gets one POST a completion and answers the reward.
+    /// HTTP server that receives one POST per completion and answers with the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
-    /// A command of the user's own, long-lived: it reads one JSON line a completion and answers
-    /// with one.
+    /// Long-lived command that reads one JSON line per completion and answers with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandReward>,
+}
+
+fn weight() -> f64 {
+    1.0
+}
+
+impl Default for RewardSpec {
+    fn default() -> Self {
+        Self {
+            name: "reward".to_owned(),
+            weight: weight(),
+            math: None,
+            exact_match: None,
+            regex: None,
+            http: None,
+            command: None,
+        }
+    }
 }
 
 /// Settings of the `math` reward.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MathReward {
-    /// Where a completion's final answer is looked for: the first of these places that the
+    /// Places of the final answer in a completion, in order of preference. The first place that the
     /// completion has decides. Default Hashes, Boxed, Phrase, LastNumber.
     #[serde(default = "extract")]
     #[schemars(length(min = 1, max = 5))]
@@ -49,16 +73,16 @@ impl Default for MathReward {
     }
 }
 
-/// A place of a completion's final answer.
+/// Place of the final answer in a completion.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
 pub enum AnswerPlace {
-    /// What follows the last `####` on its line.
+    /// Text after the last `####` on its line.
     Hashes,
     /// The content of the last `\boxed{}`.
     Boxed,
-    /// What follows the last `answer is` or `answer:` in its sentence, capitals aside.
+    /// Text after the last `answer is` or `answer:` in its sentence, in any case.
     Phrase,
     /// The last formula between `$`, `\(` and `\)` or `\[` and `\]`.
     Formula,
@@ -88,43 +112,44 @@ pub struct RegexReward {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpReward {
-    /// Where completions are posted.
+    /// URL that completions are posted to.
     #[schemars(length(min = 1, max = 2048), regex(pattern = "^https?://[^/ ]"))]
     pub url: String,
-    /// Seconds that one try may take. Default 15.
+    /// Seconds per try. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Tries after the first one fails, 1, 2, 4, … at most 30 seconds after each other. Default 5.
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// Requests at once. Default 64.
+    /// Concurrent requests. Default 64.
     #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 4096))]
     pub concurrency: u32,
 }
 
 /// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text,
-/// "completion": text, "answer": text or null}` on standard input; the answer is a line `{"id": the
+/// "completion": text, "answer": text or null}` on standard input. The answer is a line `{"id": the
 /// same, "reward": number}` on standard output, optionally with `"components": {name: number}` and
-/// `"answer": text`, as for `http`. Nothing else may stand there; standard error goes to the coordinator's log.
+/// `"answer": text`, as for `http`. Standard output must contain nothing else. Standard error is
+/// copied to the log of the coordinator.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandReward {
-    /// Program and arguments. It runs beside the coordinator, in its working directory, until the
-    /// run ends; it is started again after a failure.
+    /// Program and arguments. The program runs next to the coordinator, in its working directory,
+    /// until the run ends. It is restarted after a failure.
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 4096)))]
     pub command: Vec<String>,
-    /// Seconds that one try may take, the start of the program included. Default 15.
+    /// Seconds per try, including the start of the program. Default 15.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Tries after the first one fails, 1, 2, 4, … at most 30 seconds after each other. Default 5.
+    /// Retries after a failed try, after 1, 2, 4, … seconds, at most 30. Default 5.
     #[serde(default = "retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// Copies of the program; each scores one completion at a time. Default 1.
+    /// Processes of the program; each scores one completion at a time. Default 1.
     #[serde(default = "processes")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,

@@ -1,83 +1,111 @@
-//! The three roles: inference, trainer, coordinator.
+//! Roles of a job: inference engines, trainers and the coordinator.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// The inference engines.
+use crate::template::PodTemplate;
+
+/// Inference engines. At most one of `sglang` and `embedded`. Default `sglang` if
+/// `resources.limits` has GPUs, else `embedded`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("self.engine == 'SGLang' || self.gpusPerReplica == 0").message("the embedded engine runs on CPUs: gpusPerReplica needs engine SGLang"))]
-#[x_kube(validation = Rule::new("self.engine == 'SGLang' || !has(self.extraArgs)").message("the embedded engine takes no extraArgs: they need engine SGLang"))]
+#[x_kube(validation = Rule::new("[has(self.sglang), has(self.embedded)].filter(x, x).size() <= 1").message("set at most one of sglang and embedded"))]
+#[x_kube(validation = Rule::new("!has(self.embedded) || !has(self.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in self.resources.limits)").message("the embedded engine runs on CPUs: remove the GPUs from resources.limits or use sglang"))]
 pub struct InferenceSpec {
-    /// The server that generates: `SGLang`, or `Embedded`, rljob's own small engine for CPUs.
-    /// Default Embedded.
-    #[serde(default)]
-    pub engine: EngineKind,
-    /// Container image. Default the operator's for Embedded, `lmsysorg/sglang:v0.5.12` for SGLang.
+    /// SGLang server, on GPUs or on CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sglang: Option<SGLangSpec>,
+    /// Small engine of rljob for CPUs. It implements the part of the HTTP interface of SGLang that a
+    /// run uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedded: Option<EmbeddedSpec>,
+    /// Container image. Default `lmsysorg/sglang:v0.5.12` for sglang and the image of the operator
+    /// for embedded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Engines. `sft` without evaluation needs none. Default 1.
+    /// Number of engines. May change while the run is active. `sft` without accuracy evaluation
+    /// needs 0. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// GPUs of each engine, over which its model is split (tensor parallelism); 0 is a server on
-    /// the CPU. Default 0.
+    /// Requests and limits of the engine container. The tensor-parallel size of SGLang is the number
+    /// of GPUs in `limits`, for example `nvidia.com/gpu: 2`. Default requests: 250m CPU, 1Gi memory.
     #[serde(default)]
-    #[schemars(range(min = 0, max = 8))]
-    pub gpus_per_replica: i32,
-    /// Resource name of GPUs. Default `nvidia.com/gpu`.
-    #[serde(default = "gpu_resource_name")]
-    #[schemars(length(min = 1, max = 253))]
-    pub gpu_resource_name: String,
-    /// Further flags of the SGLang server, for example `--mem-fraction-static=0.8`. Those that the
-    /// run sets itself are refused.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
-    pub extra_args: Vec<String>,
-    /// Requests and limits of an engine's container.
-    #[serde(default)]
-    pub resources: Resources,
+    pub resources: ResourceRequirements,
+    /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
+    /// named `engine`; containers with other names are sidecars. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
 }
 
 impl Default for InferenceSpec {
     fn default() -> Self {
         Self {
-            engine: EngineKind::default(),
+            sglang: None,
+            embedded: None,
             image: None,
             replicas: one(),
-            gpus_per_replica: 0,
-            gpu_resource_name: gpu_resource_name(),
-            extra_args: Vec::new(),
-            resources: Resources::default(),
+            resources: ResourceRequirements::default(),
+            template: None,
         }
     }
 }
 
-/// The server that generates.
-#[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
-)]
+impl InferenceSpec {
+    /// The engine, by the spec alone.
+    pub fn engine(&self) -> EngineKind {
+        match (&self.sglang, &self.embedded) {
+            (Some(_), _) => EngineKind::SGLang,
+            (None, Some(_)) => EngineKind::Embedded,
+            (None, None) if self.gpus() > 0 => EngineKind::SGLang,
+            (None, None) => EngineKind::Embedded,
+        }
+    }
+
+    /// GPUs of each engine; its tensor-parallel size if not 0.
+    pub fn gpus(&self) -> u32 {
+        gpus(&self.resources)
+    }
+
+    /// Further flags of the SGLang server.
+    pub fn extra_args(&self) -> &[String] {
+        self.sglang.as_ref().map_or(&[], |sglang| &sglang.extra_args)
+    }
+}
+
+/// Settings of `sglang`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SGLangSpec {
+    /// Further flags of the server, for example `--mem-fraction-static=0.8`. Flags that the run sets
+    /// are rejected. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
+    pub extra_args: Vec<String>,
+}
+
+/// Settings of `embedded`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EmbeddedSpec {}
+
+/// Server that generates completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
-    /// rljob's own small engine, which speaks the part of SGLang's HTTP interface that a run needs.
-    #[default]
+    /// Engine of rljob for CPUs.
     Embedded,
-    /// The SGLang server, version 0.5.12 or one with the same interface.
+    /// SGLang 0.5.12, or a server with the same interface.
     SGLang,
 }
 
-fn gpu_resource_name() -> String {
-    "nvidia.com/gpu".to_owned()
-}
-
-/// The trainer pods and the learner processes in them.
+/// Trainer pods and their learner processes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("!has(self.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in self.resources.limits)").message("learners run on CPUs in this release: remove the GPUs from trainer.resources.limits"))]
 pub struct TrainerSpec {
-    /// Container image. Default the operator's.
+    /// Container image. Default the image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
@@ -86,12 +114,17 @@ pub struct TrainerSpec {
     #[schemars(range(min = 1, max = 1000))]
     pub replicas: i32,
     /// Learner processes (FSDP ranks) in each pod. Default 1.
-    #[serde(default = "one")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 8))]
-    pub processes_per_replica: i32,
-    /// Requests and limits of a trainer's container.
+    pub processes_per_replica: Option<i32>,
+    /// Requests and limits of the trainer container. Learners run on CPUs in this release: GPUs in
+    /// `limits` are rejected. Default requests: 250m CPU, 1Gi memory.
     #[serde(default)]
-    pub resources: Resources,
+    pub resources: ResourceRequirements,
+    /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
+    /// named `trainer`; containers with other names are sidecars. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
 }
 
 impl Default for TrainerSpec {
@@ -99,44 +132,104 @@ impl Default for TrainerSpec {
         Self {
             image: None,
             replicas: one(),
-            processes_per_replica: one(),
-            resources: Resources::default(),
+            processes_per_replica: None,
+            resources: ResourceRequirements::default(),
+            template: None,
         }
     }
 }
 
 impl TrainerSpec {
-    /// FSDP ranks over all pods.
+    /// Learner processes in each pod: one for each GPU, at least one.
+    pub fn processes(&self) -> u32 {
+        let set = self.processes_per_replica.map(|processes| processes.max(1).unsigned_abs());
+        set.unwrap_or_else(|| gpus(&self.resources).max(1))
+    }
+
+    /// FSDP ranks of all pods.
     pub fn world_size(&self) -> u32 {
-        self.replicas.max(0).unsigned_abs() * self.processes_per_replica.max(0).unsigned_abs()
+        self.replicas.max(0).unsigned_abs() * self.processes()
     }
 }
 
-/// The coordinator pod.
+/// Coordinator pod.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CoordinatorSpec {
-    /// Container image. Default the operator's.
+    /// Container image. Default the image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Requests and limits of the coordinator's container.
+    /// Requests and limits of the coordinator container. Default requests: 100m CPU, 256Mi memory.
     #[serde(default)]
-    pub resources: Resources,
+    pub resources: ResourceRequirements,
+    /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
+    /// named `coordinator`; containers with other names are sidecars. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
 }
 
-/// Requests and limits of a container, as in a pod.
+/// Scheduling of all pods of the job.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Resources {
-    /// Amounts reserved, by resource name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub requests: BTreeMap<String, Quantity>,
-    /// Amounts that may not be exceeded, by resource name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub limits: BTreeMap<String, Quantity>,
+pub struct SchedulingSpec {
+    /// PriorityClass of all pods; `template.spec.priorityClassName` of a role overrides it. Default
+    /// the default class of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
+}
+
+/// Whether a resource name is a GPU or another accelerator: a name with a domain that is not a
+/// network device.
+pub fn is_gpu(name: &str) -> bool {
+    const NETWORK: [&str; 6] = ["rdma", "efa", "sriov", "hca", "roce", "hostdev"];
+    let is_native = name.starts_with("kubernetes.io/") || name.contains(".kubernetes.io/");
+    name.contains('/') && !is_native && !NETWORK.iter().any(|part| name.contains(part))
+}
+
+/// GPUs in `limits`, of all resource names.
+pub fn gpus(resources: &ResourceRequirements) -> u32 {
+    let limits = resources.limits.iter().flatten().filter(|(name, _)| is_gpu(name));
+    limits.filter_map(|(_, quantity)| quantity.0.parse::<u32>().ok()).sum()
 }
 
 fn one() -> i32 {
     1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inference(json: serde_json::Value) -> InferenceSpec {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn the_engine_and_its_gpus_follow_from_the_limits() {
+        let limits = |limits: serde_json::Value| {
+            inference(serde_json::json!({"resources": {"limits": limits}}))
+        };
+        for (spec, engine, gpus) in [
+            (limits(serde_json::json!({})), EngineKind::Embedded, 0),
+            (
+                limits(serde_json::json!({"cpu": 4, "hugepages-2Mi": "2Mi"})),
+                EngineKind::Embedded,
+                0,
+            ),
+            (limits(serde_json::json!({"rdma/hca_a": 1})), EngineKind::Embedded, 0),
+            (
+                limits(serde_json::json!({"nvidia.com/gpu": 2, "rdma/hca_a": 1})),
+                EngineKind::SGLang,
+                2,
+            ),
+            (limits(serde_json::json!({"amd.com/gpu": "4"})), EngineKind::SGLang, 4),
+            (limits(serde_json::json!({"nvidia.com/mig-1g.10gb": 1})), EngineKind::SGLang, 1),
+            (inference(serde_json::json!({"sglang": {}})), EngineKind::SGLang, 0),
+            (inference(serde_json::json!({"embedded": {}})), EngineKind::Embedded, 0),
+        ] {
+            assert_eq!((spec.engine(), spec.gpus()), (engine, gpus), "{spec:?}");
+        }
+    }
 }

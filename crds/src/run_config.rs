@@ -1,11 +1,13 @@
-//! What the operator (or `rljob run`) hands to every process of a job: the spec and where things
-//! are. No secret is in it.
+//! Run configuration: the spec and the paths that the operator or `rljob run` passes to every process
+//! of a job. It contains no secret.
 
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::RLJobSpec;
-use crate::data::S3Source;
+use crate::data::{EvaluationDataset, HubDatasetSource, TrainDataset};
+use crate::names::HUB_DIR;
+use crate::storage::S3Source;
 
 /// The run configuration, `run.json`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -23,22 +25,59 @@ pub struct RunConfig {
     /// The bucket in which the run is kept; none where the run directory is its run store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<BucketConfig>,
-    /// The model folder as the processes see it: `spec.model.path`, or the export of another job,
-    /// which may not be complete yet.
+    /// Model folder as the processes see it: `spec.model.path`, the downloaded repository, or the
+    /// export of another job. The latter two may not be complete yet.
     pub model_directory: PathBuf,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
 }
 
 impl RunConfig {
-    /// Where checkpoints and exports are, as messages between processes name it: the run directory,
-    /// or `s3://bucket/prefix`.
+    /// Model folder of a job whose model comes from the Hugging Face Hub.
+    pub fn hub_model(run_directory: &Path, spec: &RLJobSpec) -> Option<PathBuf> {
+        let source = spec.model.hugging_face.as_ref()?;
+        Some(run_directory.join(hub_path("models", &source.repo, &source.revision)))
+    }
+
+    /// Training data, with the downloaded folder in place of a Hugging Face source.
+    pub fn train_dataset(&self) -> TrainDataset {
+        let mut dataset = self.spec.dataset.train.clone();
+        if let Some(source) = dataset.hugging_face.take() {
+            dataset.path = Some(self.hub_dataset(&source));
+            (dataset.split, dataset.subset) = (source.split, source.config);
+        }
+        dataset
+    }
+
+    /// Evaluation data, with the downloaded folder in place of a Hugging Face source.
+    pub fn evaluation_dataset(&self) -> Option<EvaluationDataset> {
+        let mut dataset = self.spec.dataset.evaluation.clone()?;
+        if let Some(source) = dataset.hugging_face.take() {
+            dataset.path = Some(self.hub_dataset(&source));
+            (dataset.split, dataset.subset) = (source.split, source.config);
+        }
+        Some(dataset)
+    }
+
+    fn hub_dataset(&self, source: &HubDatasetSource) -> String {
+        let path = self.run_directory.join(hub_path("datasets", &source.repo, &source.revision));
+        path.to_string_lossy().into_owned()
+    }
+
+    /// Run store as messages between processes name it: the run directory, or `s3://bucket/prefix`.
     pub fn run_store(&self) -> PathBuf {
         self.bucket.as_ref().map_or_else(
             || self.run_directory.clone(),
             |bucket| format!("s3://{}/{}", bucket.bucket, bucket.prefix).into(),
         )
     }
+}
+
+/// Path of a downloaded repository, relative to the run directory:
+/// `hub/<models or datasets>/<owner>--<name>@<revision>`.
+pub fn hub_path(kind: &str, repo: &str, revision: &str) -> PathBuf {
+    let name = format!("{repo}@{revision}").replace('/', "--");
+    [HUB_DIR, kind, &name].iter().collect()
 }
 
 /// A prefix of a bucket of an S3-compatible store, and how it is reached.

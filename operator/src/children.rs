@@ -126,7 +126,10 @@ pub fn children(resources: &Resources) -> Vec<Child> {
         child(Kind::PodDisruptionBudget, disruption_budget),
     ];
     children.extend(services.iter().map(|service| child(Kind::Service, service)));
-    children.extend(stateful_sets.iter().map(|set| child(Kind::StatefulSet, set)));
+    children.extend(stateful_sets.iter().map(|set| Child {
+        name: (Kind::StatefulSet, set["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
+        object: set.clone(),
+    }));
     children
 }
 

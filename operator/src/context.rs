@@ -11,6 +11,7 @@ use crate::desired::tokens::TokenKey;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::poll::Pollers;
+use crate::validate::Policy;
 
 /// Shared by every pass.
 pub struct Context {
@@ -20,6 +21,7 @@ pub struct Context {
     pub cache: Arc<Cache>,
     pub memory: Memory,
     pub settings: Settings,
+    pub policy: Policy,
     pub token_key: TokenKey,
     pub pollers: Pollers,
     /// Reports events.

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Precision;
-use rljob_crds::data::InitialWeights;
+use rljob_crds::model::InitialWeights;
 
 /// The release that rljob is tested with.
 pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 
-/// Flags that a run sets itself; `inference.extraArgs` must not.
+/// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
 pub const OWN_FLAGS: [&str; 16] = [
     "--model-path",
     "--model",
@@ -39,7 +39,7 @@ pub fn arguments(
     config_file: &str,
 ) -> Vec<String> {
     let load_format = if spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" };
-    let dtype = if spec.training.precision == Precision::BF16 { "bfloat16" } else { "float32" };
+    let dtype = if spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" };
     let mut arguments = vec![
         format!("--model-path={}", model_directory.display()),
         format!("--host={host}"),
@@ -52,13 +52,13 @@ pub fn arguments(
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
     ];
-    if spec.inference.gpus_per_replica > 1 {
-        arguments.push(format!("--tp-size={}", spec.inference.gpus_per_replica));
+    if spec.inference.gpus() > 1 {
+        arguments.push(format!("--tp-size={}", spec.inference.gpus()));
     }
     if spec.training.deterministic {
         arguments.push("--enable-deterministic-inference".to_owned());
     }
-    arguments.extend(spec.inference.extra_args.iter().cloned());
+    arguments.extend(spec.inference.extra_args().iter().cloned());
     // The server finds this one only as two words.
     arguments.extend(["--config".to_owned(), config_file.to_owned()]);
     arguments
@@ -98,10 +98,13 @@ mod tests {
         ];
         assert_eq!(arguments(&spec, Path::new("/models/tiny"), "0.0.0.0", "/keys.yaml"), plain);
         spec.model.weights = InitialWeights::Random;
-        spec.training.precision = Precision::BF16;
+        spec.training.precision = Some(Precision::BF16);
         spec.training.deterministic = true;
-        spec.inference.gpus_per_replica = 4;
-        spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
+        spec.inference = serde_json::from_value(serde_json::json!({
+            "sglang": {"extraArgs": ["--mem-fraction-static=0.8"]},
+            "resources": {"limits": {"nvidia.com/gpu": 4}},
+        }))
+        .unwrap();
         let all = arguments(&spec, Path::new("/m"), "::", "/keys.yaml");
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(

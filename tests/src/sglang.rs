@@ -20,7 +20,7 @@ use crate::process::run;
 use crate::{files, rootfs};
 
 pub const IMAGE: &str = "rljob.local/sglang:test";
-/// `inference.extraArgs` of a job for a machine without a GPU.
+/// `inference.sglang.extraArgs` of a job for a machine without a GPU.
 pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, \
     --mem-fraction-static=0.1, --max-total-tokens=4096, --disable-overlap-schedule]";
 /// Mount path of the environment in pods.

@@ -14,7 +14,7 @@ pub fn job(name: &str) -> RLJob {
         "spec": {
             "model": {"path": "/models/tiny"}, "storage": {"hostPath": {"path": "/srv/runs"}},
             "dataset": {"train": {"path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer"}},
-            "reward": {"exactMatch": {}}, "algorithm": {"grpo": {}}, "training": {"steps": 3},
+            "rewards": [{"name": "correct", "exactMatch": {}}], "algorithm": {"grpo": {}}, "training": {"steps": 3},
         },
     }))
     .unwrap()

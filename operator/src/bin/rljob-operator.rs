@@ -27,6 +27,7 @@ use rljob_operator::poll::Pollers;
 use rljob_operator::requests;
 use rljob_operator::server::{self, App};
 use rljob_operator::token_key;
+use rljob_operator::validate::Policy;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +53,10 @@ struct Arguments {
     /// Namespace of the RLJobs to manage. Default: all namespaces.
     #[arg(long)]
     namespace: Option<String>,
+    /// Accept hostPath volumes and hostPath storage in RLJobs. They give access to the files of
+    /// nodes.
+    #[arg(long)]
+    allow_host_path: bool,
     /// Run the controller only while holding the Lease `rljob-operator` in the operator's
     /// namespace, so that several replicas can run.
     #[arg(long)]
@@ -98,6 +103,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         client,
         namespace: arguments.namespace,
         image: arguments.image,
+        policy: Policy { allow_host_path: arguments.allow_host_path },
         token_key,
         metrics,
         app,
@@ -123,6 +129,7 @@ struct Leader {
     client: Client,
     namespace: Option<String>,
     image: String,
+    policy: Policy,
     token_key: TokenKey,
     metrics: Metrics,
     app: App,
@@ -146,6 +153,7 @@ impl Leader {
             },
             client: self.client.clone(),
             settings: Settings { image: self.image.clone() },
+            policy: self.policy,
             token_key: self.token_key.clone(),
             pollers,
             metrics: self.metrics.clone(),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::decide::WantedRoles;
 use crate::desired::{Pinned, Resources, Settings, Tokens, build};
 use crate::install::DEFAULT_IMAGE;
-use crate::validate::{ValidatedJob, validate};
+use crate::validate::{Policy, ValidatedJob, validate};
 
 /// Prints the objects that the operator would make of a job.
 #[derive(clap::Args, Debug)]
@@ -33,7 +33,7 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     let mut text = String::new();
     for mut job in super::read_jobs(&arguments.file)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());
-        let job: ValidatedJob = validate(&job)?;
+        let job: ValidatedJob = validate(&job, Policy::LOCAL)?;
         let resources = build(
             &job,
             if job.spec.suspend { WantedRoles::Nothing } else { WantedRoles::Everything },

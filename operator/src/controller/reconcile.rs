@@ -84,7 +84,7 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let now = Timestamp::now();
     let old = object.status.clone().unwrap_or_default();
     // validate (no client)
-    let job = match validate_subject(object) {
+    let job = match validate_subject(object, context.policy) {
         Ok(job) => job,
         Err(invalid) => return stall(object, context, &old, &invalid, now).await,
     };

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use rljob_crds::RLJob;
 
-use crate::validate::{InvalidSpec, Job, ReleaseOnly, ValidatedJob, validate};
+use crate::validate::{InvalidSpec, Job, Policy, ReleaseOnly, ValidatedJob, validate};
 
 /// A job that a pass can act on.
 pub(super) enum Subject {
@@ -24,8 +24,8 @@ impl Deref for Subject {
 }
 
 /// Accepts a valid job, and a suspended job with an invalid spec whose pods must be released.
-pub(super) fn validate_subject(object: &RLJob) -> Result<Subject, InvalidSpec> {
-    validate(object).map(Subject::Valid).or_else(|invalid| {
+pub(super) fn validate_subject(object: &RLJob, policy: Policy) -> Result<Subject, InvalidSpec> {
+    validate(object, policy).map(Subject::Valid).or_else(|invalid| {
         ReleaseOnly::from_unvalidated(object).map(Subject::ReleaseOnly).ok_or(invalid)
     })
 }

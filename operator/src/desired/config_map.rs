@@ -12,10 +12,11 @@ use crate::validate::ValidatedJob;
 
 /// The run configuration of a job in a cluster.
 pub fn run_config(job: &ValidatedJob) -> RunConfig {
-    let model = &job.spec.model;
-    let model_directory = match &model.export_of {
+    let (model, run_directory) = (&job.spec.model, meta::run_directory(job, &job.name));
+    let model_directory = match model.job() {
         Some(other) => meta::run_directory(job, other).join(EXPORT_DIR),
-        None => model.path.clone().unwrap_or_default().into(),
+        None => RunConfig::hub_model(&run_directory, &job.spec)
+            .unwrap_or_else(|| model.path.clone().unwrap_or_default().into()),
     };
     let bucket = job.spec.storage.s3.as_ref().map(|source| {
         let keys = source.credentials_secret_ref.as_ref().map(|_| S3_KEYS_MOUNT.into());
@@ -26,14 +27,14 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),
-        run_directory: meta::run_directory(job, &job.name),
+        run_directory,
         model_directory,
         spec: job.spec.clone(),
     }
 }
 
 pub(super) fn build_config_map(job: &ValidatedJob, pinned: &Pinned) -> ConfigMap {
-    // The configuration is plain data with text keys; its serialization has no way to fail.
+    // Serialization of plain data with text keys cannot fail.
     let text = serde_json::to_string_pretty(&run_config(job)).unwrap_or_default();
     let text = pin::unless_pinned(text, pinned.run_config.as_ref());
     let annotations = Some(BTreeMap::from([(ANNOTATION_DIGEST.to_owned(), pin::digest(&text))]));

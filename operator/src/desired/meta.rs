@@ -37,6 +37,15 @@ impl Role {
         }
     }
 
+    /// Name of the main container of the role's pods.
+    pub fn container(self) -> &'static str {
+        match self {
+            Self::Inference => names::CONTAINER_ENGINE,
+            Self::Coordinator => names::CONTAINER_COORDINATOR,
+            Self::Trainer => names::CONTAINER_TRAINER,
+        }
+    }
+
     /// The role of that name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == text)

@@ -12,10 +12,11 @@
 //! rendered ([`pin`]), whatever this version of the operator would render. An upgrade of the
 //! operator therefore changes no pod.
 
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+
+use serde_json::Value;
 
 use crate::decide::WantedRoles;
 use crate::validate::ValidatedJob;
@@ -29,6 +30,7 @@ mod pod;
 mod secret;
 mod service;
 mod stateful_set;
+mod template;
 pub mod tokens;
 mod volumes;
 
@@ -58,8 +60,8 @@ pub struct Resources {
     pub disruption_budget: PodDisruptionBudget,
     /// One headless Service a role.
     pub services: [Service; 3],
-    /// One StatefulSet a role.
-    pub stateful_sets: [StatefulSet; 3],
+    /// StatefulSets, one per role; JSON, because templates keep fields that are newer than the types.
+    pub stateful_sets: [Value; 3],
 }
 
 /// Builds every object. The StatefulSets want the pods of the roles that are `wanted`.

@@ -94,10 +94,9 @@ pub(super) fn unless_pinned(text: String, pinned: Option<&Arc<str>>) -> String {
     pinned.filter(|pinned| ***pinned != *mark(&text)).map_or(text, ToString::to_string)
 }
 
-/// The annotation's text.
-pub(super) fn text(template: &PodTemplateSpec) -> String {
-    // A template is plain data with text keys; its serialization has no way to fail.
-    serde_json::to_string(template).unwrap_or_default()
+/// The text of the annotation.
+pub(super) fn text(template: &Value) -> String {
+    template.to_string()
 }
 
 /// Whether an annotation holds a template.

@@ -1,4 +1,5 @@
-//! A role's pod template: one container under the restricted pod security standard.
+//! Pod template of a role before the template of the job is merged: one container under the
+//! restricted pod security standard.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
@@ -9,26 +10,29 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::algorithm::Precision;
-use rljob_crds::data::InitialWeights;
+use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{
     CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, RUN_CONFIG_FILE,
     SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
 };
-use rljob_crds::roles::{EngineKind, Resources};
+use rljob_crds::roles::EngineKind;
 
-use super::{Role, Settings, meta, run_config, volumes};
+use super::{Role, Settings, meta, run_config, template, volumes};
 use crate::sglang;
 use crate::validate::ValidatedJob;
 
-/// User and group of every process: `nonroot` of distroless images.
+/// Default user and group: `nonroot` of distroless images.
 const USER: i64 = 65532;
-/// Seconds for which a pod waits for its node to come back: the node's controller has waited for 40
-/// to 50 before it says that it is away.
+/// Seconds until a pod on an unreachable node is evicted. The node controller reports the node after
+/// 40 to 50 seconds.
 const NODE_AWAY_SECONDS: i64 = 5;
-/// How long a trainer pod that is told to end may go on: to the end of its step, and for as long as
-/// a checkpoint takes. One without learners ends at once.
-const TRAINER_GRACE_SECONDS: i64 = 120;
-/// Where the image holds the programs.
+/// Grace period of trainer pods: the rest of a step and a checkpoint.
+const TRAINER_GRACE_SECONDS: i64 = 125;
+/// Grace period of other pods.
+const GRACE_SECONDS: i64 = 30;
+/// Part of the grace period in which a supervisor kills its learners.
+const KILL_SECONDS: i64 = 5;
+/// Folder of the programs in the image.
 const PROGRAMS: &str = "/usr/local/bin";
 
 pub(super) fn build_template(
@@ -39,7 +43,7 @@ pub(super) fn build_template(
     let (volumes, volume_mounts) = volumes::volumes(job, role);
     let (image, resources) = of_role(job, role);
     let container = Container {
-        name: role.as_str().to_owned(),
+        name: role.container().to_owned(),
         image: Some(
             image
                 .unwrap_or(if is_sglang(job, role) {
@@ -57,7 +61,7 @@ pub(super) fn build_template(
             container_port: i32::from(role.port()),
             ..ContainerPort::default()
         }]),
-        resources: requirements(resources, gpus(job, role)),
+        resources: Some(with_default_requests(role, resources)),
         volume_mounts: Some(volume_mounts),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -74,11 +78,8 @@ pub(super) fn build_template(
             security_context: Some(pod_security()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            termination_grace_period_seconds: Some(if role == Role::Trainer {
-                TRAINER_GRACE_SECONDS + 5
-            } else {
-                30
-            }),
+            termination_grace_period_seconds: Some(grace_seconds(role)),
+            priority_class_name: job.spec.scheduling.priority_class_name.clone(),
             tolerations: Some(brief_tolerations()),
             readiness_gates: (role == Role::Inference)
                 .then(|| vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }]),
@@ -87,7 +88,7 @@ pub(super) fn build_template(
     }
 }
 
-fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, &Resources) {
+fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, &ResourceRequirements) {
     let spec = &job.spec;
     let (image, resources) = match role {
         Role::Inference => (&spec.inference.image, &spec.inference.resources),
@@ -98,14 +99,19 @@ fn of_role(job: &ValidatedJob, role: Role) -> (Option<&str>, &Resources) {
 }
 
 fn is_sglang(job: &ValidatedJob, role: Role) -> bool {
-    role == Role::Inference && job.spec.inference.engine == EngineKind::SGLang
+    role == Role::Inference && job.spec.inference.engine() == EngineKind::SGLang
 }
 
-/// Name and number of the GPUs of a role's container.
-fn gpus(job: &ValidatedJob, role: Role) -> Option<(String, i32)> {
-    let inference = &job.spec.inference;
-    (role == Role::Inference && inference.gpus_per_replica > 0)
-        .then(|| (inference.gpu_resource_name.clone(), inference.gpus_per_replica))
+fn grace_seconds(role: Role) -> i64 {
+    if role == Role::Trainer { TRAINER_GRACE_SECONDS } else { GRACE_SECONDS }
+}
+
+/// Time that a supervisor gives its learners after SIGTERM.
+fn supervisor_grace_seconds(job: &ValidatedJob) -> i64 {
+    let template = template::of_role(job, Role::Trainer);
+    let set = template.and_then(|template| template.spec.get("terminationGracePeriodSeconds"));
+    let seconds = set.and_then(serde_json::Value::as_i64).unwrap_or(TRAINER_GRACE_SECONDS);
+    (seconds - KILL_SECONDS).max(0)
 }
 
 fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
@@ -125,11 +131,10 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Trainer => {
             let mut arguments = config_arguments();
             arguments.push(format!("--coordinator={}", meta::coordinator_url(job)));
-            // The address travels in every report, so that no rank waits for a host name of a new
-            // pod to be published.
+            // Reports carry the address, so that ranks do not wait for the DNS record of a new pod.
             arguments.extend(["--name=$(POD_NAME)", "--address=$(POD_IP)"].map(ToOwned::to_owned));
             arguments.push(format!("--health-port={SUPERVISOR_PORT}"));
-            arguments.push(format!("--grace-seconds={TRAINER_GRACE_SECONDS}"));
+            arguments.push(format!("--grace-seconds={}", supervisor_grace_seconds(job)));
             arguments
         }
     };
@@ -161,7 +166,7 @@ fn engine_arguments(job: &ValidatedJob) -> Vec<String> {
         InitialWeights::Pretrained => "auto",
         InitialWeights::Random => "dummy",
     };
-    let dtype = match job.spec.training.precision {
+    let dtype = match job.spec.precision() {
         Precision::FP32 => "float32",
         Precision::BF16 => "bfloat16",
     };
@@ -207,37 +212,36 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
         environment.push(value("OMP_WAIT_POLICY", "PASSIVE"));
     }
     if is_sglang(job, role) {
-        // torch.compile names its cache after the user, who has no name in an image that is made
-        // for root.
+        // torch.compile names its cache after the user, who has no name in an image made for root.
         environment.push(value("USER", "rljob"));
     }
-    if role == Role::Trainer && job.spec.trainer.processes_per_replica > 1 {
+    if role == Role::Trainer && job.spec.trainer.processes() > 1 {
         environment.push(value("OMP_NUM_THREADS", "1"));
     }
     environment
 }
 
-fn requirements(
-    resources: &Resources,
-    gpus: Option<(String, i32)>,
-) -> Option<ResourceRequirements> {
-    let amounts = |amounts: &std::collections::BTreeMap<_, _>| {
-        if amounts.is_empty() { None } else { Some(amounts.clone()) }
+/// Adds default requests for resources without request and limit, so that no pod is BestEffort.
+fn with_default_requests(role: Role, resources: &ResourceRequirements) -> ResourceRequirements {
+    let (cpu, memory) = match role {
+        Role::Inference | Role::Trainer => ("250m", "1Gi"),
+        Role::Coordinator => ("100m", "256Mi"),
     };
-    let mut limits = resources.limits.clone();
-    // An extended resource is requested by its limit.
-    limits.extend(gpus.map(|(name, count)| (name, Quantity(count.to_string()))));
-    let (requests, limits) = (amounts(&resources.requests), amounts(&limits));
-    (requests.is_some() || limits.is_some()).then(|| ResourceRequirements {
-        requests,
-        limits,
-        ..ResourceRequirements::default()
-    })
+    let mut resources = resources.clone();
+    for (name, amount) in [("cpu", cpu), ("memory", memory)] {
+        let is_limited = resources.limits.as_ref().is_some_and(|limits| limits.contains_key(name));
+        if !is_limited {
+            let requests = resources.requests.get_or_insert_default();
+            requests.entry(name.to_owned()).or_insert_with(|| Quantity(amount.to_owned()));
+        }
+    }
+    resources
 }
 
-/// An engine is healthy for as long as its port answers: its coordinator judges it, and a probe
-/// must not kill a server that pauses for weights. The start may take an hour: 100 GB of weights at
-/// 50 MB/s and kernels that are compiled, or the export of another job that is not complete yet.
+/// Adds the probes of a role. An engine has no liveness probe, because a server that pauses for
+/// weights must not be killed; the coordinator detects hung engines. The start of an engine may take
+/// an hour: 100 GB of weights at 50 MB/s, kernel compilation, or a wait for the export of another
+/// job.
 fn with_probes(role: Role) -> Container {
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
@@ -251,8 +255,8 @@ fn with_probes(role: Role) -> Container {
         failure_threshold: Some(failures),
         ..Probe::default()
     };
-    // A process that hangs fails three in a row within 3 · 5 s + 4 s; one that is busy answers at
-    // least one of them. It does not hear SIGTERM either: it gets no grace.
+    // A hung process fails three probes in a row within 3 · 5 s + 4 s; a busy one answers one of
+    // them. A hung process ignores SIGTERM, so that it gets no grace period.
     let alive = Probe {
         timeout_seconds: Some(4),
         termination_grace_period_seconds: Some(1),
@@ -279,9 +283,8 @@ fn with_probes(role: Role) -> Container {
     }
 }
 
-/// A node that does not answer, or says that it is not ready, keeps the pod so long. Where a
-/// template names none, Kubernetes waits for 300 s, in which a group of learners that lost one of
-/// its pods makes no step.
+/// Tolerations of unreachable and unready nodes. The default of Kubernetes is 300 s, in which a
+/// learner group that lost a pod makes no progress.
 pub(crate) fn brief_tolerations() -> Vec<Toleration> {
     let briefly = |taint: &str| Toleration {
         key: Some(taint.to_owned()),

@@ -1,4 +1,4 @@
-//! The Secret with the four tokens. Each role mounts only those it needs.
+//! Secret with the four tokens. Each role mounts only the tokens that it needs.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
         .into_iter()
         .map(|(name, token)| (name.to_owned(), ByteString(token.clone().into_bytes())))
         .collect();
-    if job.spec.inference.engine == EngineKind::SGLang {
+    if job.spec.inference.engine() == EngineKind::SGLang {
         data.insert(
             SGLANG_CONFIG_FILE.to_owned(),
             ByteString(sglang::config_text(engine_api, engine_admin).into_bytes()),
@@ -42,7 +42,9 @@ pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
 /// Names of the tokens that a role's pods see.
 pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> &'static [&'static str] {
     match role {
-        Role::Inference if job.spec.inference.engine == EngineKind::SGLang => &[SGLANG_CONFIG_FILE],
+        Role::Inference if job.spec.inference.engine() == EngineKind::SGLang => {
+            &[SGLANG_CONFIG_FILE]
+        }
         Role::Inference => &[TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN],
         Role::Coordinator => &[TOKEN_OPERATOR, TOKEN_LEARNER, TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN],
         Role::Trainer => &[TOKEN_LEARNER],

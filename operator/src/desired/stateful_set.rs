@@ -1,13 +1,13 @@
-//! A role's StatefulSet. Pods start together (Parallel) and are never replaced because a template
-//! changed (OnDelete).
+//! StatefulSet of a role. Its pods start in parallel, and a new template does not replace them
+//! (OnDelete).
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use rljob_crds::names::ANNOTATION_TEMPLATE;
+use serde_json::{Value, json};
 
-use super::{Pinned, Role, Settings, meta, pin, pod};
+use super::{Pinned, Role, Settings, meta, pin, pod, template};
 use crate::decide::WantedRoles;
 use crate::validate::ValidatedJob;
 
@@ -17,14 +17,14 @@ pub(super) fn build_stateful_set(
     wanted: WantedRoles,
     settings: &Settings,
     pinned: &Pinned,
-) -> StatefulSet {
-    let template = pod::build_template(job, role, settings);
+) -> Value {
+    let template = template::merge(pod::build_template(job, role, settings), job, role);
     let text = pin::unless_pinned(pin::text(&template), pinned.templates.get(&role));
-    let template = if pin::is_mark(&text) { PodTemplateSpec::default() } else { template };
+    let template = if pin::is_mark(&text) { json!({}) } else { template };
     let name = meta::role_name(job, role);
     let mut metadata = meta::child(job, name.clone(), Some(role));
     metadata.annotations = Some(BTreeMap::from([(ANNOTATION_TEMPLATE.to_owned(), text)]));
-    StatefulSet {
+    let set = StatefulSet {
         metadata,
         spec: Some(StatefulSetSpec {
             replicas: Some(replicas(job, role, wanted)),
@@ -36,21 +36,21 @@ pub(super) fn build_stateful_set(
                 rolling_update: None,
             }),
             revision_history_limit: Some(2),
-            template,
             ..StatefulSetSpec::default()
         }),
         ..StatefulSet::default()
-    }
+    };
+    // Serialization of plain data with text keys cannot fail.
+    let mut set = serde_json::to_value(set).unwrap_or_default();
+    // The template keeps fields that are newer than the typed one.
+    set["spec"]["template"] = template;
+    set
 }
 
 fn replicas(job: &ValidatedJob, role: Role, wanted: WantedRoles) -> i32 {
     match role {
         _ if wanted == WantedRoles::Nothing => 0,
-        Role::Inference
-            if wanted == WantedRoles::WithoutGpus && job.spec.inference.gpus_per_replica > 0 =>
-        {
-            0
-        }
+        Role::Inference if wanted == WantedRoles::WithoutGpus && job.spec.inference.gpus() > 0 => 0,
         Role::Inference => match wanted {
             WantedRoles::EverythingWith { engines } => engines,
             _ => job.spec.inference.replicas,

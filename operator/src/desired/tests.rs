@@ -1,7 +1,9 @@
 //! Golden tests: every child of a minimal job, whole; and what pinning keeps.
 
-use rljob_crds::names::{ANNOTATION_TEMPLATE, RUN_CONFIG_FILE};
-use rljob_crds::roles::EngineKind;
+use k8s_openapi::api::core::v1::PodSpec;
+use rljob_crds::model::JobModelSource;
+use rljob_crds::names::RUN_CONFIG_FILE;
+use rljob_crds::roles::InferenceSpec;
 use serde_json::Value;
 
 use super::pin::LiveSet;
@@ -25,6 +27,19 @@ fn built(wanted: WantedRoles, pinned: &Pinned) -> Resources {
     )
 }
 
+fn pod_of(set: &Value) -> PodSpec {
+    serde_json::from_value(set["spec"]["template"]["spec"].clone()).unwrap()
+}
+
+fn sglang(gpus: u32, extra_args: &[&str]) -> InferenceSpec {
+    let mut spec =
+        serde_json::json!({"replicas": 2, "sglang": {"extraArgs": extra_args}, "resources": {}});
+    if gpus > 0 {
+        spec["resources"] = serde_json::json!({"limits": {"nvidia.com/gpu": gpus}});
+    }
+    serde_json::from_value(spec).unwrap()
+}
+
 #[test]
 fn the_children_of_a_minimal_job() {
     let Resources {
@@ -37,7 +52,7 @@ fn the_children_of_a_minimal_job() {
     } = built(WantedRoles::Everything, &Pinned::default());
     // The annotation holds the template below once more.
     for set in &mut stateful_sets {
-        set.metadata.annotations = None;
+        set["metadata"]["annotations"] = Value::Null;
     }
     insta::assert_yaml_snapshot!("config_map", config_map);
     insta::assert_yaml_snapshot!("secret", secret);
@@ -51,21 +66,20 @@ fn the_children_of_a_minimal_job() {
 fn a_stopped_job_keeps_its_children_and_wants_no_pods() {
     let mut running = built(WantedRoles::Everything, &Pinned::default());
     for set in &mut running.stateful_sets {
-        set.spec.as_mut().unwrap().replicas = Some(0);
+        set["spec"]["replicas"] = 0.into();
     }
     assert_eq!(built(WantedRoles::Nothing, &Pinned::default()), running);
 }
 
 #[test]
 fn before_gpus_may_be_asked_for_only_their_engines_are_missing() {
-    let replicas = |gpus: i32| {
+    let replicas = |gpus: u32| {
         let mut job = validated();
-        job.spec.inference.engine = EngineKind::SGLang;
-        job.spec.inference.gpus_per_replica = gpus;
+        job.spec.inference = sglang(gpus, &[]);
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
         build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default())
             .stateful_sets
-            .map(|set| set.spec.unwrap().replicas.unwrap())
+            .map(|set| set["spec"]["replicas"].as_i64().unwrap())
     };
     assert_eq!((replicas(0), replicas(2)), ([2, 1, 1], [0, 1, 1]));
 }
@@ -74,20 +88,14 @@ fn before_gpus_may_be_asked_for_only_their_engines_are_missing() {
 fn a_model_of_another_job_is_its_export() {
     let mut job = validated();
     job.spec.model.path = None;
-    job.spec.model.export_of = Some("warmup".to_owned());
+    job.spec.model.rljob = Some(JobModelSource { name: "warmup".to_owned() });
     assert_eq!(run_config(&job).model_directory.to_str(), Some("/rljob/runs/lab/warmup/export"));
 }
 
 fn pinned_by(resources: &Resources, wanted: WantedRoles) -> Pinned {
-    let live = |set: &StatefulSet| LiveSet {
-        replicas: set.spec.as_ref().unwrap().replicas.unwrap(),
-        template: set
-            .metadata
-            .annotations
-            .as_ref()
-            .unwrap()
-            .get(ANNOTATION_TEMPLATE)
-            .map(|text| pin::mark(text).into()),
+    let live = |set: &Value| LiveSet {
+        replicas: set["spec"]["replicas"].as_i64().unwrap() as i32,
+        template: pin::template_text(set).map(|text| pin::mark(text).into()),
         ..LiveSet::default()
     };
     let run_config = resources
@@ -124,8 +132,7 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
         built(WantedRoles::Nothing, &Pinned::default()),
     );
     let mut cut_short = running.clone();
-    let coordinators = cut_short.stateful_sets[1].spec.as_mut().unwrap();
-    coordinators.replicas = Some(0);
+    cut_short.stateful_sets[1]["spec"]["replicas"] = 0.into();
     let anew = build(&job, WantedRoles::Everything, &newer, &tokens, &Pinned::default());
     for (case, live, wanted, expected) in [
         ("it runs", &running, WantedRoles::Everything, &running),
@@ -183,7 +190,7 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
     let bucket = serde_json::json!({"bucket": "runs", "prefix": "team-a/lab/sums", "endpoint": "https://s3.example", "region": "us-east-1", "credentials": keys});
     assert_eq!(config["bucket"], bucket);
     for (set, role) in stateful_sets.into_iter().zip(Role::ALL) {
-        let pod = set.spec.unwrap().template.spec.unwrap();
+        let pod = pod_of(&set);
         let volume = |name: &str| pod.volumes.iter().flatten().find(|volume| volume.name == name);
         assert!(volume("rljob-storage").unwrap().empty_dir.is_some(), "{role:?}");
         let secret =
@@ -200,11 +207,34 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
 }
 
 #[test]
+fn tokens_of_the_hub_are_mounted_where_repositories_are_downloaded() {
+    let mut job = validated();
+    job.spec.model = serde_json::from_value(serde_json::json!({
+        "huggingFace": {"repo": "org/model", "tokenSecretRef": {"name": "hf"}},
+    }))
+    .unwrap();
+    assert_eq!(
+        run_config(&job).model_directory.to_str(),
+        Some("/rljob/runs/lab/sums/hub/models/org--model@main")
+    );
+    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let mounts = |job: &ValidatedJob| {
+        build(job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default())
+            .stateful_sets
+            .map(|set| {
+                pod_of(&set).volumes.iter().flatten().any(|volume| volume.name == "rljob-hub")
+            })
+    };
+    assert_eq!(mounts(&job), [false, true, false], "the coordinator downloads");
+    job.spec.storage =
+        serde_json::from_value(serde_json::json!({"s3": {"bucket": "runs"}})).unwrap();
+    assert_eq!(mounts(&job), [true; 3], "pods share no folder");
+}
+
+#[test]
 fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
     let mut job = validated();
-    job.spec.inference.engine = EngineKind::SGLang;
-    job.spec.inference.gpus_per_replica = 2;
-    job.spec.inference.extra_args = vec!["--mem-fraction-static=0.8".to_owned()];
+    job.spec.inference = sglang(2, &["--mem-fraction-static=0.8"]);
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
     let Resources { secret, stateful_sets, .. } =
         build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
@@ -213,7 +243,7 @@ fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
         String::from_utf8_lossy(config),
         format!("api-key: \"{}\"\nadmin-api-key: \"{}\"\n", tokens.engine_api, tokens.engine_admin)
     );
-    let pod = stateful_sets[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let pod = pod_of(&stateful_sets[0]);
     insta::assert_yaml_snapshot!("sglang_container", pod.containers[0]);
     let text = serde_json::to_string(&stateful_sets).unwrap();
     assert!(!text.contains(&tokens.engine_api) && !text.contains(&tokens.engine_admin));

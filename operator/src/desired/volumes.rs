@@ -1,13 +1,18 @@
-//! Volumes of a pod: the job's own (run directories, run configuration, tokens, a bucket's keys,
-//! scratch) and the user's.
+//! Volumes of a pod: those of the operator (run directories, run configuration, tokens, keys,
+//! scratch) and those of the job.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
-    PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
+    PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, SecretVolumeSource,
+    Volume, VolumeMount, VolumeProjection,
 };
-use rljob_crds::data::{ClaimSource, S3Source, StorageSpec, VolumeSpec};
-use rljob_crds::names::{CONFIG_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT};
+use rljob_crds::names::{
+    CONFIG_MOUNT, HUB_EVALUATION_TOKEN, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, HUB_TRAIN_TOKEN,
+    S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
+};
 use rljob_crds::roles::EngineKind;
+use rljob_crds::storage::{S3Source, SecretKeyReference, StorageSpec, VolumeSpec};
+use serde_json::Value;
 
 use super::{Role, meta, secret};
 use crate::validate::ValidatedJob;
@@ -25,15 +30,21 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
     ];
     // NCCL and SGLang's processes share memory.
     if role == Role::Trainer
-        || (role == Role::Inference && job.spec.inference.engine == EngineKind::SGLang)
+        || (role == Role::Inference && job.spec.inference.engine() == EngineKind::SGLang)
     {
         all.push(scratch("rljob-shm", "/dev/shm", Some("Memory")));
     }
     all.extend(
         job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys),
     );
-    all.extend(job.spec.volumes.iter().map(users));
-    all.into_iter().unzip()
+    // Pods of a run in a bucket share no folder, so that each of them downloads repositories.
+    if role == Role::Coordinator || job.spec.storage.s3.is_some() {
+        all.extend(hub_tokens(job));
+    }
+    let (mut volumes, mut mounts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    volumes.extend(job.spec.volumes.iter().map(volume_of_job));
+    mounts.extend(job.spec.volumes.iter().filter_map(mount_of_job));
+    (volumes, mounts)
 }
 
 fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
@@ -49,25 +60,19 @@ fn volume(name: &str) -> Volume {
     Volume { name: name.to_owned(), ..Volume::default() }
 }
 
-fn claim(source: &ClaimSource, read_only: bool) -> PersistentVolumeClaimVolumeSource {
-    PersistentVolumeClaimVolumeSource {
-        claim_name: source.claim_name.clone(),
-        read_only: read_only.then_some(true),
-    }
-}
-
 fn storage(storage: &StorageSpec) -> Mounted {
     let name = "rljob-storage";
     if storage.s3.is_some() {
-        // What is worth keeping goes to the bucket.
+        // The run is stored in the bucket.
         return scratch(name, STORAGE_MOUNT, None);
     }
     let host_path = storage
         .host_path
         .as_ref()
         .map(|source| HostPathVolumeSource { path: source.path.clone(), type_: None });
-    let persistent_volume_claim =
-        storage.persistent_volume_claim.as_ref().map(|source| claim(source, false));
+    let persistent_volume_claim = storage.persistent_volume_claim.as_ref().map(|source| {
+        PersistentVolumeClaimVolumeSource { claim_name: source.claim_name.clone(), read_only: None }
+    });
     let sub_path =
         storage.persistent_volume_claim.as_ref().and_then(|source| source.sub_path.clone());
     (
@@ -119,23 +124,55 @@ fn scratch(name: &str, path: &str, medium: Option<&str>) -> Mounted {
     (Volume { empty_dir: Some(empty_dir), ..volume(name) }, mount(name, path, false))
 }
 
-fn users(spec: &VolumeSpec) -> Mounted {
-    let name = format!("user-{}", spec.name);
-    let source = Volume {
-        persistent_volume_claim: spec
-            .persistent_volume_claim
-            .as_ref()
-            .map(|source| claim(source, spec.read_only)),
-        host_path: spec
-            .host_path
-            .as_ref()
-            .map(|source| HostPathVolumeSource { path: source.path.clone(), type_: None }),
-        config_map: spec.config_map.as_ref().map(|source| ConfigMapVolumeSource {
-            name: source.name.clone(),
-            ..ConfigMapVolumeSource::default()
-        }),
-        ..volume(&name)
+/// Access tokens of the Hugging Face Hub, one file each.
+fn hub_tokens(job: &ValidatedJob) -> Option<Mounted> {
+    let dataset = &job.spec.dataset;
+    let evaluation = dataset.evaluation.as_ref();
+    let model = job.spec.model.hugging_face.as_ref();
+    let sources = [
+        (HUB_MODEL_TOKEN, model.and_then(|hub| hub.token_secret_ref.as_ref())),
+        (
+            HUB_TRAIN_TOKEN,
+            dataset.train.hugging_face.as_ref().and_then(|hub| hub.token_secret_ref.as_ref()),
+        ),
+        (
+            HUB_EVALUATION_TOKEN,
+            evaluation
+                .and_then(|evaluation| evaluation.hugging_face.as_ref())
+                .and_then(|hub| hub.token_secret_ref.as_ref()),
+        ),
+    ];
+    let project = |(file, reference): (&str, Option<&SecretKeyReference>)| {
+        let reference = reference?;
+        let item = KeyToPath { key: reference.key.clone(), path: file.to_owned(), mode: None };
+        Some(VolumeProjection {
+            secret: Some(SecretProjection {
+                name: reference.name.clone(),
+                items: Some(vec![item]),
+                optional: None,
+            }),
+            ..VolumeProjection::default()
+        })
     };
-    let sub_path = spec.persistent_volume_claim.as_ref().and_then(|source| source.sub_path.clone());
-    (source, VolumeMount { sub_path, ..mount(&name, &spec.mount_path, spec.read_only) })
+    let sources: Vec<VolumeProjection> = sources.into_iter().filter_map(project).collect();
+    let projected = (!sources.is_empty())
+        .then_some(ProjectedVolumeSource { sources: Some(sources), default_mode: Some(0o440) })?;
+    let name = "rljob-hub";
+    Some((
+        Volume { projected: Some(projected), ..volume(name) },
+        mount(name, HUB_TOKENS_MOUNT, true),
+    ))
+}
+
+/// The volume under its own name, so that templates can mount it.
+fn volume_of_job(spec: &VolumeSpec) -> Volume {
+    let mut source: serde_json::Map<String, Value> = spec.source.clone().into_iter().collect();
+    source.insert("name".to_owned(), spec.name.clone().into());
+    // Fields of another type are rejected by the API server.
+    serde_json::from_value(Value::Object(source)).unwrap_or_else(|_| volume(&spec.name))
+}
+
+fn mount_of_job(spec: &VolumeSpec) -> Option<VolumeMount> {
+    let mount = mount(&spec.name, spec.mount_path.as_ref()?, spec.read_only);
+    Some(VolumeMount { sub_path: spec.sub_path.clone(), ..mount })
 }

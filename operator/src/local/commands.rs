@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Precision;
-use rljob_crds::data::InitialWeights;
+use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
 use rljob_crds::roles::EngineKind;
 
@@ -62,7 +62,7 @@ pub fn recipes(
 ) -> Vec<Recipe> {
     let spec = &config.spec;
     let mut recipes = vec![coordinator(directory, coordinator_port)];
-    recipes.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine {
+    recipes.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine() {
         EngineKind::Embedded => embedded(config, directory, index),
         EngineKind::SGLang => sglang(config, directory, machine, index),
     }));
@@ -118,7 +118,7 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
     push(
         &mut arguments,
         "--dtype",
-        if training.precision == Precision::BF16 { "bfloat16" } else { "float32" },
+        if config.spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" },
     );
     push(&mut arguments, "--random-seed", training.seed.to_string());
     push(&mut arguments, "--api-key-file", directory.token(TOKEN_ENGINE_API));
@@ -143,7 +143,7 @@ fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index
         .into_iter()
         .chain(machine.engine_command.iter().cloned())
         .chain(flags);
-    let visible = gpus::share(&machine.gpus, config.spec.inference.gpus_per_replica, index);
+    let visible = gpus::share(&machine.gpus, config.spec.inference.gpus(), index);
     let environment = vec![("CUDA_VISIBLE_DEVICES", visible)];
     Recipe {
         holds_lifeline: true,
@@ -182,6 +182,8 @@ fn push(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::roles::SGLangSpec;
+
     use super::*;
     use crate::desired::run_config;
     use crate::validate::test_support::validated;
@@ -192,7 +194,7 @@ mod tests {
         let directory = RunDirectory::open(runs.path()).unwrap();
         let secrets = directory.draw_tokens().unwrap();
         let mut job = validated();
-        job.spec.inference.engine = EngineKind::SGLang;
+        job.spec.inference.sglang = Some(SGLangSpec::default());
         let machine = Machine {
             engine_command: ["python3", "-m", "sglang.launch_server"]
                 .map(ToOwned::to_owned)

@@ -27,8 +27,8 @@ pub fn available() -> Vec<String> {
 }
 
 /// What engine `index` may use of the GPUs: its own share, nothing where engines run on the CPU.
-pub fn share(gpus: &[String], per_replica: i32, index: i32) -> String {
-    let per_replica = per_replica.max(0) as usize;
+pub fn share(gpus: &[String], per_replica: u32, index: i32) -> String {
+    let per_replica = per_replica as usize;
     let first = per_replica * index.max(0) as usize;
     gpus.get(first..first + per_replica).unwrap_or_default().join(",")
 }
@@ -36,10 +36,10 @@ pub fn share(gpus: &[String], per_replica: i32, index: i32) -> String {
 /// What is wrong with the GPUs that a job asks for.
 pub fn missing(job: &ValidatedJob, available: usize) -> Option<String> {
     let inference = &job.spec.inference;
-    let wanted = inference.replicas.max(0) as usize * inference.gpus_per_replica.max(0) as usize;
+    let wanted = inference.replicas.max(0) as usize * inference.gpus() as usize;
     (wanted > available).then(|| {
-        let (replicas, each) = (inference.replicas, inference.gpus_per_replica);
-        format!("spec.inference.gpusPerReplica: {replicas} engines of {each} GPUs are asked for, and this machine has {available} GPUs; set it to 0 to run them on the CPU")
+        let (replicas, each) = (inference.replicas, inference.gpus());
+        format!("spec.inference.resources.limits: {replicas} engines need {each} GPUs each, and this machine has {available} GPUs; remove the GPUs to run engines on the CPU")
     })
 }
 
@@ -52,8 +52,9 @@ mod tests {
     fn gpus_that_are_not_there_are_a_problem() {
         let mut job = validated();
         assert_eq!(missing(&job, 0), None);
-        job.spec.inference.gpus_per_replica = 2;
-        let message = "spec.inference.gpusPerReplica: 2 engines of 2 GPUs are asked for, and this machine has 3 GPUs; set it to 0 to run them on the CPU";
+        job.spec.inference.resources =
+            serde_json::from_value(serde_json::json!({"limits": {"nvidia.com/gpu": 2}})).unwrap();
+        let message = "spec.inference.resources.limits: 2 engines need 2 GPUs each, and this machine has 3 GPUs; remove the GPUs to run engines on the CPU";
         assert_eq!(missing(&job, 3).as_deref(), Some(message));
         assert_eq!(missing(&job, 4), None);
     }

@@ -6,13 +6,15 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use rljob_crds::RunConfig;
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
+use rljob_crds::restore::{JobCheckpoint, S3Checkpoint};
 use rljob_protocol::checkpoint::MANIFEST_FILE;
 use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::set::{Set, SetError, apply_all};
-use crate::validate::{InvalidSpec, ValidatedJob, parse_jobs, validate};
+use crate::validate::{InvalidSpec, Policy, ValidatedJob, parse_jobs, validate};
 
 /// A job file that cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +90,7 @@ fn parse(
     };
     let mut jobs: Vec<ValidatedJob> = Vec::new();
     for job in parse_jobs(&edited).map_err(invalid)? {
-        let job = resolved(validate(&job).map_err(invalid)?, folder);
+        let job = resolved(validate(&job, Policy::LOCAL).map_err(invalid)?, folder);
         if jobs.iter().any(|other| (&other.namespace, &other.name) == (&job.namespace, &job.name)) {
             return Err(JobsError::Twice {
                 path: file.to_owned(),
@@ -136,19 +138,14 @@ fn edit(text: &str, sets: &[Set]) -> Result<String, EditError> {
 
 fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     let spec = &mut job.spec;
-    let is_folder = spec.checkpoint.restored_job().is_none();
     let dataset = &mut spec.dataset;
-    let evaluation = dataset.evaluation.iter_mut().map(|evaluation| &mut evaluation.path);
-    let checkpoint = spec
-        .checkpoint
-        .restore_from
-        .iter_mut()
-        .filter(|path| is_folder && !path.starts_with("s3://"));
+    let evaluation = dataset.evaluation.iter_mut().flat_map(|evaluation| &mut evaluation.path);
+    let checkpoint = spec.restore_from.iter_mut().flat_map(|source| &mut source.path);
     for path in spec
         .model
         .path
         .iter_mut()
-        .chain([&mut dataset.train.path])
+        .chain(&mut dataset.train.path)
         .chain(evaluation)
         .chain(checkpoint)
     {
@@ -177,15 +174,17 @@ pub fn run_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
     runs.join(&job.namespace).join(&job.name)
 }
 
-/// The job's model folder: its own path, or the export of another job.
+/// The job's model folder: its own path, a downloaded repository, or the export of another job.
 pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
-    let export = |name: &String| runs.join(&job.namespace).join(name).join(EXPORT_DIR);
+    let export = |name: &str| runs.join(&job.namespace).join(name).join(EXPORT_DIR);
     let model = &job.spec.model;
+    let hub = || RunConfig::hub_model(&run_directory(runs, job), &job.spec);
     model
         .path
         .as_ref()
         .map(PathBuf::from)
-        .or_else(|| model.export_of.as_ref().map(export))
+        .or_else(|| model.job().map(export))
+        .or_else(hub)
         .unwrap_or_default()
 }
 
@@ -194,11 +193,11 @@ pub fn misplaced(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> {
     let problem = |job: &ValidatedJob| match (
         use_bucket,
         &job.spec.storage.s3,
-        &job.spec.checkpoint.restore_from,
+        job.spec.restore_from.as_ref().and_then(|source| source.s3.as_ref()),
     ) {
         (true, None, _) => Some(format!("{}: --use-bucket needs spec.storage.s3", job.name)),
-        (false, _, Some(path)) if path.starts_with("s3://") => {
-            Some(format!("{}: spec.checkpoint.restoreFrom: {path} needs --use-bucket", job.name))
+        (false, _, Some(S3Checkpoint { uri })) => {
+            Some(format!("{}: spec.restoreFrom.s3: {uri} needs --use-bucket", job.name))
         }
         _ => None,
     };
@@ -225,11 +224,12 @@ pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
 
 fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
     let model = model_directory(runs, job);
-    match &job.spec.model.export_of {
+    match job.spec.model.job() {
+        _ if job.spec.model.hugging_face.is_some() => None,
         Some(name) if is_earlier(job, name, earlier) => None,
         Some(name) => (!model.join(EXPORT_COMPLETE_FILE).is_file()).then(|| {
             format!(
-                "spec.model.exportOf: `{name}` has no complete export in {}; run that job first",
+                "spec.model.rljob: `{name}` has no complete export in {}; run that job first",
                 model.display()
             )
         }),
@@ -244,7 +244,8 @@ fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool 
 }
 
 fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> Option<String> {
-    if let Some(name) = job.spec.checkpoint.restored_job() {
+    let source = job.spec.restore_from.as_ref()?;
+    if let Some(JobCheckpoint { name, .. }) = &source.rljob {
         let folder = runs.join(&job.namespace).join(name).join(CHECKPOINTS_DIR);
         let complete = || {
             std::fs::read_dir(&folder)
@@ -256,14 +257,16 @@ fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob])
         // What is in a bucket, the coordinator sees.
         let is_there =
             job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
-        return (!is_there).then(|| format!("spec.checkpoint.restoreFrom: `{name}` has no complete checkpoint in {}; run that job first", folder.display()));
+        return (!is_there).then(|| {
+            format!(
+                "spec.restoreFrom.rljob: `{name}` has no complete checkpoint in {}; run that job first",
+                folder.display()
+            )
+        });
     }
-    let path =
-        job.spec.checkpoint.restore_from.as_ref().filter(|path| !path.starts_with("s3://"))?;
+    let path = source.path.as_ref()?;
     (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| {
-        format!(
-            "spec.checkpoint.restoreFrom: {path} is no complete checkpoint: it has no manifest.json"
-        )
+        format!("spec.restoreFrom.path: {path} is no complete checkpoint: it has no manifest.json")
     })
 }
 
@@ -272,14 +275,19 @@ fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
     let evaluation = dataset
         .evaluation
         .as_ref()
-        .map(|evaluation| ("spec.dataset.evaluation.path", &evaluation.path));
-    let read = [("spec.dataset.train.path", &dataset.train.path)].into_iter().chain(evaluation);
-    read.filter(|(_, path)| !Path::new(path).exists())
+        .and_then(|evaluation| Some(("spec.dataset.evaluation.path", evaluation.path.as_ref()?)));
+    let train = dataset.train.path.as_ref().map(|path| ("spec.dataset.train.path", path));
+    train
+        .into_iter()
+        .chain(evaluation)
+        .filter(|(_, path)| !Path::new(path).exists())
         .map(|(field, path)| format!("{field}: there is nothing at {path}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::model::JobModelSource;
+
     use super::*;
     use crate::validate::test_support::MINIMAL;
 
@@ -298,7 +306,7 @@ mod tests {
         .unwrap()
         .remove(0);
         assert_eq!(job.spec.model.path.as_deref(), Some("/home/a/dir/tiny"));
-        assert_eq!(job.spec.dataset.train.path, "/home/a/data/train.jsonl");
+        assert_eq!(job.spec.dataset.train.path.as_deref(), Some("/home/a/data/train.jsonl"));
         assert_eq!(
             read(MINIMAL, &[]).unwrap().remove(0).spec.model.path.as_deref(),
             Some("/models/tiny")
@@ -352,10 +360,10 @@ mod tests {
         let mut second = first.clone();
         second.name = "more".to_owned();
         second.spec.model.path = None;
-        second.spec.model.export_of = Some("sums".to_owned());
+        second.spec.model.rljob = Some(JobModelSource { name: "sums".to_owned() });
         let folder = runs.path().join("lab/sums/export");
         let needed = format!(
-            "more: spec.model.exportOf: `sums` has no complete export in {}; run that job first",
+            "more: spec.model.rljob: `sums` has no complete export in {}; run that job first",
             folder.display()
         );
         assert_eq!(missing(std::slice::from_ref(&second))[0], needed);

@@ -87,7 +87,7 @@ pub struct RunArgs {
     /// environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
     #[arg(long)]
     pub use_bucket: bool,
-    /// Command of an SGLang server, for jobs with `spec.inference.engine: SGLang`; the run's own
+    /// Command of an SGLang server, for jobs with `spec.inference.sglang`; the run's own
     /// flags (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
     pub engine_command: Option<String>,
@@ -141,12 +141,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
 /// The user's server and the GPUs.
 fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     let wants_sglang = |job: &ValidatedJob| {
-        job.spec.inference.engine == EngineKind::SGLang && job.spec.inference.replicas > 0
+        job.spec.inference.engine() == EngineKind::SGLang && job.spec.inference.replicas > 0
     };
     let Some(text) = &args.engine_command else {
         if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
             bail!(
-                "{}: spec.inference.engine: SGLang has to be started on this machine: say how with --engine-command 'python3 -m sglang.launch_server'",
+                "{}: spec.inference.sglang: the server must be started on this machine: pass --engine-command 'python3 -m sglang.launch_server'",
                 job.name
             );
         }
@@ -157,7 +157,7 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
         .with_context(|| format!("--engine-command: `{text}` is no command"))?;
     anyhow::ensure!(
         jobs.iter().any(wants_sglang),
-        "--engine-command: no job of {} has spec.inference.engine SGLang",
+        "--engine-command: no job of {} has spec.inference.sglang",
         args.file.display()
     );
     Ok(Machine { engine_command, gpus: gpus::available() })

@@ -163,12 +163,12 @@ mod tests {
     fn values_are_typed_as_yaml_and_missing_parts_are_made() {
         let set = after(&[
             "b:spec.training={}",
-            "b:spec.reward.math={}",
+            "b:spec.storage.s3={}",
             "b:spec.model.path=a=b:c",
             "a:spec.volumes.0.name=y",
             "a:spec.suspend=true",
         ]);
-        let expected = r#"{"training":{"steps":9},"volumes":[{"name":"y"}],"suspend":true} {"training":{},"reward":{"math":{}},"model":{"path":"a=b:c"}}"#;
+        let expected = r#"{"training":{"steps":9},"volumes":[{"name":"y"}],"suspend":true} {"training":{},"storage":{"s3":{}},"model":{"path":"a=b:c"}}"#;
         assert_eq!(set.unwrap(), expected);
     }
 

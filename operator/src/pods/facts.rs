@@ -112,8 +112,8 @@ pub fn read(pod: &Pod, role: Role, wanted: bool) -> PodFacts {
         up_since: readiness(pod)
             .filter(|_| is_up(pod))
             .and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
-        container: container(pod).and_then(running),
-        last_exit: container(pod).and_then(|container| last_exit(role, pod, container)),
+        container: container(pod, role).and_then(running),
+        last_exit: container(pod, role).and_then(|container| last_exit(role, pod, container)),
         gate: gate(pod),
         disruption: disruption
             .map(|condition| cause(condition.reason.as_deref(), condition.message.as_deref())),
@@ -128,8 +128,10 @@ fn readiness(pod: &Pod) -> Option<&PodCondition> {
         .filter(|condition| condition.status == "True")
 }
 
-fn container(pod: &Pod) -> Option<&ContainerStatus> {
-    pod.status.as_ref()?.container_statuses.as_ref()?.first()
+/// The main container. Templates may add sidecars.
+fn container(pod: &Pod, role: Role) -> Option<&ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == role.container()).or(statuses.first())
 }
 
 fn running(status: &ContainerStatus) -> Option<Container> {
@@ -322,12 +324,15 @@ mod tests {
             "finishedAt": "2027-01-15T07:59:58Z",
         });
         let container = json!({
-            "name": "inference", "image": "", "imageID": "", "ready": true, "restartCount": 3,
+            "name": "engine", "image": "", "imageID": "", "ready": true, "restartCount": 3,
             "containerID": "c2",
             "state": { "running": { "startedAt": "2027-01-15T08:00:00Z" } },
             "lastState": { "terminated": terminated },
         });
-        let status = json!({ "conditions": [gate], "containerStatuses": [container] });
+        let mut sidecar = container.clone();
+        sidecar["name"] = "a-sidecar".into();
+        sidecar["containerID"] = "c1".into();
+        let status = json!({ "conditions": [gate], "containerStatuses": [sidecar, container] });
         let mut engine = pod(&json!({}), &status);
         engine.spec.readiness_gates =
             vec![PodReadinessGate { condition_type: GATE_WEIGHTS_SYNCED.to_owned() }];

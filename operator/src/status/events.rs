@@ -74,8 +74,8 @@ mod tests {
     #[test]
     fn a_change_of_state_is_published_once() {
         let old = RLJobStatus::default();
-        let new = stalled(1, &old, "InvalidSpec", "spec.reward: is missing", at(0));
-        let (reason, note) = ("InvalidSpec".to_owned(), "spec.reward: is missing".to_owned());
+        let new = stalled(1, &old, "InvalidSpec", "spec.rewards: is missing", at(0));
+        let (reason, note) = ("InvalidSpec".to_owned(), "spec.rewards: is missing".to_owned());
         assert_eq!(
             events(&old, &new),
             [StatusEvent { warning: true, reason, note, ..StatusEvent::default() }]

@@ -108,7 +108,7 @@ fn invalid_spec() {
         4,
         &unvisited(),
         REASON_INVALID_SPEC,
-        "spec.reward: is missing; algorithm.grpo needs a reward",
+        "spec.rewards: is missing; algorithm.grpo needs rewards",
         at(0)
     ));
 }

@@ -1,49 +1,80 @@
-//! Text → RLJobs: several YAML (or JSON) documents a file, every problem with its path and line.
+//! Text → RLJobs: several YAML documents, a `List`, or JSON. Every problem has its path and line.
 
 use rljob_crds::{RLJob, names};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{InvalidSpec, Problem, locate::line_of, rules, schema};
+use super::{InvalidSpec, Policy, Problem, locate::line_of, rules, schema};
 
 /// The API version that this program reads.
 const API_VERSION: &str = "rljob.dev/v1alpha1";
 
-/// Reads every RLJob of a file. Documents of other API groups are somebody else's and passed over.
+/// Reads every RLJob of a file, in order. Objects of other API groups are skipped.
 ///
 /// # Errors
-/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, wrong types,
-/// ranges, and what [`super::validate`] checks; or that there is no RLJob.
+/// [`InvalidSpec`] with every problem of every document: syntax, unknown fields, types, ranges and
+/// what [`super::validate`] checks; or that the file contains no RLJob.
 pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
     let mut jobs = Vec::new();
     let mut problems = Vec::new();
     for (index, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
         match read_value(document) {
-            // What follows a syntax error cannot be read.
+            // The rest of the file cannot be read after a syntax error.
             Err(problem) => {
                 problems.push(problem);
                 break;
             }
-            Ok(Value::Null) => {}
-            Ok(value) if is_foreign(&value) => {}
-            Ok(value) => match read_job(value) {
-                Ok(job) => jobs.push(job),
-                Err(found) => problems.extend(found.into_iter().map(|problem| Problem {
+            Ok(value) => {
+                let found = read_objects(value, &mut jobs);
+                problems.extend(found.into_iter().map(|problem| Problem {
                     line: line_of(text, index, &problem.path),
                     ..problem
-                })),
-            },
+                }));
+            }
         }
     }
     if problems.is_empty() && jobs.is_empty() {
         problems.push(Problem::new(
             "",
-            format!("the file holds no object of apiVersion {API_VERSION} and kind RLJob"),
+            format!("the file contains no object of apiVersion {API_VERSION} and kind RLJob"),
         ));
     }
-    // From the top of the file to its end.
     problems.sort_by_key(|problem| problem.line);
     if problems.is_empty() { Ok(jobs) } else { Err(InvalidSpec { problems }) }
+}
+
+/// Reads a document: an RLJob, a list of objects, an object of another API group, or nothing.
+fn read_objects(value: Value, jobs: &mut Vec<RLJob>) -> Vec<Problem> {
+    if value.is_null() {
+        return Vec::new();
+    }
+    let Some(items) = list_items(&value) else {
+        if is_foreign(&value) {
+            return Vec::new();
+        }
+        return read_job(value).map_or_else(
+            |problems| problems,
+            |job| {
+                jobs.push(job);
+                Vec::new()
+            },
+        );
+    };
+    let mut problems = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let found = read_objects(item.clone(), jobs).into_iter().map(|problem| {
+            let dot = if problem.path.is_empty() { "" } else { "." };
+            Problem { path: format!("items[{index}]{dot}{}", problem.path), ..problem }
+        });
+        problems.extend(found);
+    }
+    problems
+}
+
+/// The items of a `List` or an `RLJobList`.
+fn list_items(value: &Value) -> Option<&Vec<Value>> {
+    let kind = value.get("kind")?.as_str()?;
+    value.get("items").filter(|_| kind == "List" || kind == "RLJobList")?.as_array()
 }
 
 fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> {
@@ -51,7 +82,7 @@ fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> 
         line: error.location().map(|at| at.line()),
         ..Problem::new("", error.to_string())
     };
-    // serde_yaml's own value refuses duplicate keys, which serde_json's would drop.
+    // serde_yaml rejects duplicate keys; serde_json would drop them.
     let mut value = serde_yaml::Value::deserialize(document).map_err(problem)?;
     value.apply_merge().map_err(problem)?;
     serde_json::to_value(value)
@@ -72,7 +103,7 @@ fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
             "",
             format!(
                 "expected an object of apiVersion {API_VERSION} and kind RLJob, found {}",
-                schema::in_words(&value)
+                schema::describe(&value)
             ),
         )]);
     };
@@ -82,28 +113,28 @@ fn read_job(mut value: Value) -> Result<RLJob, Vec<Problem>> {
             Some(found) if found == expected => {}
             Some(found) => problems.push(Problem::new(
                 field,
-                format!("expected {expected}, found {}", schema::in_words(found)),
+                format!("expected {expected}, found {}", schema::describe(found)),
             )),
             None => problems.push(Problem::new(field, format!("is missing; expected {expected}"))),
         }
     }
-    problems.extend(schema::mend(object));
+    problems.extend(schema::check_and_repair(object));
     object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     let mut found = match serde_path_to_error::deserialize::<_, RLJob>(&value) {
-        Ok(job) => match rules::problems(&job) {
+        Ok(job) => match rules::problems(&job, Policy::LOCAL) {
             found if found.is_empty() && problems.is_empty() => return Ok(job),
             found => found,
         },
         Err(error) => vec![Problem::new(error.path().to_string(), error.inner().to_string())],
     };
-    // What a rule finds in a stand-in is no problem of the file.
-    found.retain(|problem| !problems.iter().any(|known| holds(&known.path, &problem.path)));
+    // Rules also see replaced values; their problems are dropped.
+    found.retain(|problem| !problems.iter().any(|known| contains(&known.path, &problem.path)));
     problems.extend(found);
     Err(problems)
 }
 
-/// Whether the path is the other one or leads into it.
-fn holds(path: &str, other: &str) -> bool {
+/// Whether `other` is the path or lies below it.
+fn contains(path: &str, other: &str) -> bool {
     other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
@@ -116,7 +147,7 @@ mod tests {
         parse_jobs(text).unwrap_err().problems.iter().map(ToString::to_string).collect()
     }
 
-    /// Without the lists of known fields, which grow.
+    /// Without the lists of known fields, which grow with the API.
     fn problems_without_hints(text: &str) -> Vec<String> {
         problems(text)
             .iter()
@@ -161,7 +192,7 @@ spec: 3
             problems_without_hints(text),
             [
                 "line 5: spec.model.weigths: unknown field",
-                "line 5: spec.reward: is missing; algorithm.grpo needs a reward",
+                "line 5: spec.rewards: is missing; algorithm.grpo needs rewards",
                 "line 7: spec.dataset.train.answer: is missing; algorithm.grpo compares with it",
                 "line 8: spec.algorithm.grpo.groupSize: must be at least 2, found 1",
                 "line 10: spec.rollout.batchSize: expected integer, found \"many\"",
@@ -175,24 +206,24 @@ spec: 3
 
     #[test]
     fn rules_across_fields_are_checked_beside_unknown_fields() {
-        let text = MINIMAL.replace("reward: {math: {}}", "rewrad: {math: {}}");
+        let text = MINIMAL.replace("rewards: [", "rewrads: [");
         assert_eq!(
             problems_without_hints(&text),
             [
-                "line 6: spec.reward: is missing; algorithm.grpo needs a reward",
-                "line 10: spec.rewrad: unknown field",
+                "line 6: spec.rewards: is missing; algorithm.grpo needs rewards",
+                "line 10: spec.rewrads: unknown field",
             ]
         );
     }
 
     #[test]
-    fn a_wrong_value_hides_no_other_problem_and_brings_none() {
+    fn a_wrong_value_neither_hides_nor_causes_other_problems() {
         let text = "\
 apiVersion: rljob.dev/v1alpha1
 kind: RLJob
 metadata: {}
 spec:
-  model: {path: /m, exportOf: other}
+  model: {path: /m, rljob: {name: other}}
   storage: []
   volumes:
   - {name: data, mountPath: data}
@@ -209,12 +240,15 @@ spec:
             problems(text),
             [
                 "line 3: metadata.name: is missing",
-                "line 5: spec.model: set exactly one of path, exportOf, found path and exportOf",
+                "line 5: spec.model: set exactly one of path, huggingFace and rljob, found path and rljob",
                 "line 6: spec.storage: expected object, found a list",
                 "line 8: spec.volumes[0].mountPath: must match ^/, found \"data\"",
-                "line 8: spec.volumes[0]: set exactly one of persistentVolumeClaim, hostPath, configMap, found none",
+                "line 8: spec.volumes[0]: set exactly one of configMap, csi, downwardAPI, emptyDir, \
+                    ephemeral, fc, hostPath, image, iscsi, nfs, persistentVolumeClaim, projected \
+                    and secret, found none",
                 "line 9: spec.volumes[1].name: `data` is the name of an earlier volume",
-                "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /tmp, /dev/shm",
+                "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: \
+                    /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, /dev/shm",
                 "line 10: spec.dataset: expected object, found 1",
                 "line 11: spec.algorithm: expected object, found \"grpo\"",
                 "line 13: spec.training.steps: expected integer, found \"many\"",
@@ -242,11 +276,14 @@ spec:
             let text = grpo(fields)
                 .replace("answer: answer}", "completion: c}")
                 .replace("grpo: {}", "sft: {}");
-            text.replace("  reward: {math: {}}\n", "").replace("{replicas: 2}", "{replicas: 0}")
+            text.replace("  rewards: [{name: correct, math: {}}]\n", "")
+                .replace("{replicas: 2}", "{replicas: 0}")
         };
-        assert!(parse_jobs(&sft(", completion: c")).is_ok(), "it needs neither reward nor engines");
-        let missing =
-            "line 6: spec.reward: is missing; it scores completions by dataset.evaluation.answer";
+        assert!(
+            parse_jobs(&sft(", completion: c")).is_ok(),
+            "sft needs neither rewards nor engines"
+        );
+        let missing = "line 6: spec.rewards: is missing; rewards score completions by dataset.evaluation.answer";
         let engines = "line 12: spec.inference.replicas: must be at least 1: dataset.evaluation.answer samples from engines";
         assert_eq!(problems(&sft(", answer: a, completion: c")), [missing, engines]);
     }
@@ -256,12 +293,14 @@ spec:
         let text = MINIMAL.replace("{path: /models/tiny}", "{path: /models/tiny, weigths: Random}");
         assert_eq!(
             problems(&text),
-            ["line 6: spec.model.weigths: unknown field; expected one of exportOf, path, weights"]
+            [
+                "line 6: spec.model.weigths: unknown field; expected one of huggingFace, path, rljob, weights"
+            ]
         );
     }
 
     #[test]
-    fn broken_yaml_says_where_and_duplicate_keys_are_refused() {
+    fn syntax_errors_have_a_line_and_duplicate_keys_are_rejected() {
         assert_eq!(
             problems("a: [1,\nb: 2"),
             [
@@ -277,10 +316,29 @@ spec:
     }
 
     #[test]
-    fn a_file_without_an_rljob_is_refused() {
+    fn a_file_without_an_rljob_is_rejected() {
         assert_eq!(
             problems("---\n"),
-            ["the file holds no object of apiVersion rljob.dev/v1alpha1 and kind RLJob"]
+            ["the file contains no object of apiVersion rljob.dev/v1alpha1 and kind RLJob"]
         );
+    }
+
+    #[test]
+    fn a_list_json_and_anchors_are_read() {
+        let item = MINIMAL.trim().replace('\n', "\n  ");
+        let list = format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n");
+        assert_eq!(parse_jobs(&list).unwrap(), parse_jobs(MINIMAL).unwrap());
+        let wrong = list.replace("{steps: 10}", "{steps: 0}");
+        assert_eq!(
+            problems(&wrong),
+            ["line 14: items[0].spec.training.steps: must be at least 1, found 0"]
+        );
+        let yaml: Value = serde_yaml::from_str(MINIMAL).unwrap();
+        let json = serde_json::to_string_pretty(&yaml).unwrap();
+        assert_eq!(parse_jobs(&json).unwrap(), parse_jobs(MINIMAL).unwrap());
+        let anchors = MINIMAL
+            .replace("inference: {replicas: 2}", "inference: &pods {replicas: 2}")
+            .replace("trainer: {processesPerReplica: 2}", "trainer: {<<: *pods}");
+        assert_eq!(parse_jobs(&anchors).unwrap()[0].spec.trainer.replicas, 2);
     }
 }

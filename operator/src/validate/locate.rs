@@ -1,20 +1,19 @@
-//! The line of a path in YAML text: reads the document again as far as the path leads, and takes
-//! the position from the parser's own error there.
+//! Line of a path in YAML text: parses the document up to the path, fails there on purpose, and takes
+//! the position from the error of the parser.
 
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Line, from 1, of `path` in the document of that index; for a missing field the line of what
-/// should hold it.
+/// Line, from 1, of `path` in a document; for a missing field the line of its parent.
 pub(super) fn line_of(text: &str, document: usize, path: &str) -> Option<usize> {
     let document = serde_yaml::Deserializer::from_str(text).nth(document)?;
     let error: serde_yaml::Error = Walk { rest: path }.deserialize(document).err()?;
     error.location().map(|location| location.line())
 }
 
-/// Walks down the rest of the path; fails where it ends, on purpose.
+/// Follows the rest of the path and fails at its end.
 struct Walk<'p> {
     rest: &'p str,
 }
@@ -56,8 +55,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// A key: fails if the path ends with it, else says what is left of the path below it, if the path
-/// leads there.
+/// A key: fails if it ends the path; else returns the rest of the path below it, if any.
 struct Key<'p> {
     rest: &'p str,
 }
@@ -92,7 +90,7 @@ mod tests {
     use super::line_of;
 
     #[test]
-    fn a_path_has_the_line_of_its_key_or_of_what_should_hold_it() {
+    fn a_path_has_the_line_of_its_key_or_of_its_parent() {
         let text = "a: 1\n---\nspec:\n  model:\n    path: x\n  volumes:\n  - {name: a}\n  - name: b\n    limits: {cpu: 1, nvidia.com/gpu: 2}\n";
         for (path, line) in [
             ("spec", 3),

@@ -1,10 +1,9 @@
-//! RLJob → [`ValidatedJob`], or every problem with its path. Pure.
+//! Validation: RLJob → [`ValidatedJob`], or every problem with its path. Pure.
 //!
-//! [`document`] reads YAML or JSON text: several objects a file, and for every problem the line it
-//! stands on. [`schema`] holds the types, ranges and names of the CRD's own schema against a value,
-//! [`rules`] what goes across fields: the same rules that the API server checks by CEL, and those
-//! that CEL cannot see. So `rljob validate` says without a cluster what a cluster would say, all of
-//! it at once.
+//! [`document`] reads YAML or JSON text with several objects per file, and adds the line of each
+//! problem. [`schema`] checks a value against the schema of the CRD. [`rules`] checks rules across
+//! fields: those that the API server checks by CEL, and those that CEL cannot express. `rljob
+//! validate` therefore reports without a cluster what a cluster would report.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -22,16 +21,16 @@ mod schema;
 pub use document::parse_jobs;
 pub use release_only::ReleaseOnly;
 
-/// Identity and spec of an RLJob, as read. A spec that was checked is a [`ValidatedJob`].
+/// Identity and spec of an RLJob. A [`ValidatedJob`] is one whose spec was checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Namespace of the RLJob.
     pub namespace: String,
     /// Name of the RLJob.
     pub name: String,
-    /// UID of the RLJob; empty where no API server gave one.
+    /// UID of the RLJob; empty without an API server.
     pub uid: String,
-    /// Generation of the spec; 0 where no API server gave one.
+    /// Generation of the spec; 0 without an API server.
     pub generation: i64,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
@@ -49,8 +48,7 @@ impl From<&RLJob> for Job {
     }
 }
 
-/// A job that can run. Children are rendered from this type only, and no later step checks the
-/// spec again.
+/// A job that can run. Children are built from this type only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidatedJob(Job);
 
@@ -68,14 +66,14 @@ impl DerefMut for ValidatedJob {
     }
 }
 
-/// One thing that is wrong with a job.
+/// A problem of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The field, for example `spec.rollout.batchSize`; empty for the whole document.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The cause and its fix.
     pub message: String,
-    /// The line in the file, from 1, where a file was read.
+    /// Line in the file, from 1, if a file was read.
     pub line: Option<usize>,
 }
 
@@ -97,7 +95,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A job that cannot run, with every reason.
+/// A job that cannot run, with every problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct InvalidSpec {
@@ -105,25 +103,36 @@ pub struct InvalidSpec {
     pub problems: Vec<Problem>,
 }
 
-/// Checks a job and takes what the later steps need. The job's namespace is `default` where it
-/// names none.
+/// What the operator permits beyond the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether pods may mount folders of their nodes.
+    pub allow_host_path: bool,
+}
+
+impl Policy {
+    /// Policy of local runs and of `rljob validate` and `render`, which know no operator.
+    pub const LOCAL: Self = Self { allow_host_path: true };
+}
+
+/// Checks a job. Its namespace is `default` if it has none.
 ///
 /// # Errors
-/// [`InvalidSpec`] with every problem across fields. (Types and ranges were checked where the job
-/// was read: by the API server or by [`parse_jobs`].)
-pub fn validate(job: &RLJob) -> Result<ValidatedJob, InvalidSpec> {
-    let problems = rules::problems(job);
+/// [`InvalidSpec`] with every problem across fields. Types and ranges were checked by the API server
+/// or by [`parse_jobs`].
+pub fn validate(job: &RLJob, policy: Policy) -> Result<ValidatedJob, InvalidSpec> {
+    let problems = rules::problems(job, policy);
     if !problems.is_empty() {
         return Err(InvalidSpec { problems });
     }
     Ok(ValidatedJob(job.into()))
 }
 
-/// A small valid GRPO job for tests, read through the real parser. Names differ on purpose from all
-/// defaults, so that swapped arguments fail.
+/// A small valid GRPO job, read by the real parser. Values differ from defaults, so that swapped
+/// arguments fail tests.
 #[cfg(test)]
 pub(crate) mod test_support {
-    use super::{ValidatedJob, parse_jobs, validate};
+    use super::{Policy, ValidatedJob, parse_jobs, validate};
     use rljob_crds::RLJob;
 
     pub const MINIMAL: &str = "
@@ -135,11 +144,12 @@ spec:
   volumes: [{name: models, mountPath: /models, persistentVolumeClaim: {claimName: weights}}]
   storage: {persistentVolumeClaim: {claimName: runs, subPath: team-a}}
   dataset: {train: {path: /models/train.jsonl, prompt: '{{question}}', answer: answer}}
-  reward: {math: {}}
+  rewards: [{name: correct, math: {}}]
   algorithm: {grpo: {}}
   training: {steps: 10}
   inference: {replicas: 2}
   trainer: {processesPerReplica: 2}
+  weightSync: {method: Disk}
 ";
 
     pub fn minimal() -> RLJob {
@@ -147,6 +157,6 @@ spec:
     }
 
     pub fn validated() -> ValidatedJob {
-        validate(&minimal()).unwrap()
+        validate(&minimal(), Policy::LOCAL).unwrap()
     }
 }

@@ -1,5 +1,5 @@
-//! A value against the CRD's own schema: unknown fields, types, enumerations, ranges and patterns.
-//! What the API server would say, without one, and all of it.
+//! Schema check: a value against the schema of the CRD, as the API server does it. It finds all unknown
+//! fields and wrong types, enumerations, ranges and patterns.
 
 use std::sync::LazyLock;
 
@@ -21,11 +21,11 @@ static ROOT: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
     schema.unwrap_or_default()
 });
 
-/// Reports every departure from the schema, and mends it, so that what is left can be read and
-/// checked further: unknown fields are removed, missing and wrong values replaced by a stand-in.
-pub(super) fn mend(value: &mut Map<String, Value>) -> Vec<Problem> {
+/// Reports every violation of the schema and repairs it, so that the rest can be checked: removes
+/// unknown fields, and replaces missing and wrong values.
+pub(super) fn check_and_repair(value: &mut Map<String, Value>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    // The API server itself knows these three; the CRD's schema does not describe them.
+    // The schema of a CRD does not describe these three fields.
     let own = ["apiVersion", "kind", "metadata"].map(|field| (field, value.remove(field)));
     check_object("", &ROOT, value, &mut problems);
     for (field, own) in own {
@@ -36,8 +36,8 @@ pub(super) fn mend(value: &mut Map<String, Value>) -> Vec<Problem> {
     problems
 }
 
-/// A value in words that fit a line.
-pub(super) fn in_words(value: &Value) -> String {
+/// A value in one line.
+pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
@@ -45,9 +45,9 @@ pub(super) fn in_words(value: &Value) -> String {
     }
 }
 
-/// What takes the place of a value that is missing or wrong: the default, else the least that can
-/// be read. A number is the largest that is allowed, since limits across fields are upper ones.
-fn stand_in(schema: &JSONSchemaProps) -> Value {
+/// Replacement of a missing or wrong value: the default, else a minimal valid value. Numbers are the
+/// allowed maximum, because limits across fields are upper limits.
+fn replacement(schema: &JSONSchemaProps) -> Value {
     if let Some(default) = &schema.default {
         return default.0.clone();
     }
@@ -57,7 +57,7 @@ fn stand_in(schema: &JSONSchemaProps) -> Value {
                 schema.required.iter().flatten().any(|required| required == *name)
             });
             Value::Object(
-                properties.map(|(name, property)| (name.clone(), stand_in(property))).collect(),
+                properties.map(|(name, property)| (name.clone(), replacement(property))).collect(),
             )
         }
         Some("array") => Value::Array(Vec::new()),
@@ -74,14 +74,16 @@ fn stand_in(schema: &JSONSchemaProps) -> Value {
 }
 
 fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut Vec<Problem>) {
-    if value.is_null() && schema.nullable == Some(true) {
+    // The API server replaces null by the default of the field.
+    if let (Value::Null, Some(default)) = (&*value, &schema.default) {
+        value.clone_from(&default.0);
         return;
     }
     if !has_type(schema, value) {
         let expected = schema.type_.as_deref().unwrap_or("integer or string");
         problems
-            .push(Problem::new(path, format!("expected {expected}, found {}", in_words(value))));
-        *value = stand_in(schema);
+            .push(Problem::new(path, format!("expected {expected}, found {}", describe(value))));
+        *value = replacement(schema);
         return;
     }
     let before = problems.len();
@@ -95,7 +97,7 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
         Value::Null | Value::Bool(_) => {}
     }
     if problems.len() > before {
-        *value = stand_in(schema);
+        *value = replacement(schema);
     }
 }
 
@@ -148,7 +150,7 @@ fn check_object(
     for name in schema.required.iter().flatten() {
         if !object.contains_key(name) {
             problems.push(Problem::new(below(name), "is missing"));
-            object.insert(name.clone(), properties.get(name).map_or(Value::Null, stand_in));
+            object.insert(name.clone(), properties.get(name).map_or(Value::Null, replacement));
         }
     }
 }

@@ -57,7 +57,7 @@ impl Engine {
             environment.display()
         );
         let inference =
-            format!("engine: SGLang, image: {}, extraArgs: {}", sglang::IMAGE, sglang::FLAGS);
+            format!("image: {}, sglang: {{extraArgs: {}}}", sglang::IMAGE, sglang::FLAGS);
         job.replace("volumes: [", &format!("volumes: [{volume}, "))
             .replace("inference: {", &format!("inference: {{{inference}, "))
             // Deterministic inference of SGLang requires GPU kernels.

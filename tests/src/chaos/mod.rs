@@ -43,7 +43,7 @@ mod testbed;
 
 pub use engine::Engine;
 pub use summary::Summary;
-pub use testbed::Testbed;
+pub use testbed::{Testbed, allow_host_path};
 
 /// Runs jobs under faults until the time is up, and finishes the last one.
 pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Summary> {

@@ -20,7 +20,7 @@ use crate::files::workspace;
 use crate::namespace::report;
 use crate::process::run;
 use crate::sync::lock;
-use crate::{Api, Cluster, procfs, rootfs, sglang};
+use crate::{Api, Cluster, Kubectl, procfs, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
 const IMAGE: &str = "docker.io/library/rljob:latest";
@@ -50,6 +50,19 @@ pub struct Testbed {
     namespace: Mutex<String>,
 }
 
+/// Adds `--allow-host-path` to the operator: test jobs share folders of the nodes.
+pub fn allow_host_path(system: &Kubectl) -> Result<()> {
+    let patch = json!([{
+        "op": "add",
+        "path": "/spec/template/spec/containers/0/command/-",
+        "value": "--allow-host-path",
+    }]);
+    let patch = patch.to_string();
+    let operator = "deployment/rljob-operator";
+    system.run(&["patch", operator, "--type=json", "--patch", &patch])?;
+    system.run(&["rollout", "status", operator, "--timeout=120s"]).map(drop)
+}
+
 impl Testbed {
     /// Starts two nodes with the project's image and the operator of manifests/install.yaml.
     pub fn start(engine: Engine) -> Result<Self> {
@@ -66,6 +79,7 @@ impl Testbed {
             &workspace().join("manifests/install.yaml").display().to_string(),
         ])?;
         let system = kubectl.in_namespace(SYSTEM);
+        allow_host_path(&system)?;
         system
             .run(&["wait", "--for=condition=Available", "deployments", "--all", "--timeout=120s"])
             .with_context(|| report(&system))?;

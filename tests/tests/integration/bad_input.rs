@@ -77,7 +77,7 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         (
             "grpo: {}",
             "grpo: {}, sft: {}",
-            "line 10: spec.algorithm: set exactly one of grpo, sft, found grpo and sft",
+            "line 10: spec.algorithm: set exactly one of grpo and sft, found grpo and sft",
         ),
         (
             "minibatches: 2",
@@ -87,14 +87,14 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         ),
         (
             "replicas: 1}",
-            "replicas: 1, gpusPerReplica: 1}",
-            "line 14: spec.inference.gpusPerReplica: needs engine SGLang: the embedded engine runs \
-                on CPUs",
+            "replicas: 1, embedded: {}, resources: {limits: {nvidia.com/gpu: 1}}}",
+            "line 14: spec.inference.resources.limits: the embedded engine runs on CPUs: remove the \
+                GPUs or use sglang",
         ),
         (
             "replicas: 1}",
-            "replicas: 1, engine: SGLang, extraArgs: [--port=1]}",
-            "line 14: spec.inference.extraArgs[0]: --port is set by the run itself; remove it",
+            "replicas: 1, sglang: {extraArgs: [--port=1]}}",
+            "line 14: spec.inference.sglang.extraArgs[0]: the run sets --port; remove it",
         ),
     ];
     for (from, to, message) in cases {
@@ -125,31 +125,38 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     assert_eq!(refusal(&folder, &[]), missing, "no model folder");
 
     let folder = folder_with(unchanged);
-    let restore = ["--set", "spec.checkpoint.restoreFrom=old/checkpoints/step-2.attempt-0"];
-    let message = "error: sums: spec.checkpoint.restoreFrom: DIR/old/checkpoints/step-2.attempt-0 \
+    let restore = ["--set", "spec.restoreFrom.path=old/checkpoints/step-2.attempt-0"];
+    let message = "error: sums: spec.restoreFrom.path: DIR/old/checkpoints/step-2.attempt-0 \
         is no complete checkpoint: it has no manifest.json\n";
     assert_eq!(refusal(&folder, &restore), message);
-    let restore = ["--set", "spec.checkpoint.restoreFrom=unknown"];
-    let message = "error: sums: spec.checkpoint.restoreFrom: `unknown` has no complete checkpoint \
+    let restore = ["--set", "spec.restoreFrom.rljob.name=unknown"];
+    let message = "error: sums: spec.restoreFrom.rljob: `unknown` has no complete checkpoint \
         in DIR/runs/default/unknown/checkpoints; run that job first\n";
     assert_eq!(refusal(&folder, &restore), message);
-    let restore = ["--set", "spec.checkpoint.restoreFrom=sums"];
+    let restore = ["--set", "spec.restoreFrom.rljob.name=sums"];
     assert!(
-        refusal(&folder, &restore).contains("spec.checkpoint.restoreFrom: names this job itself")
+        refusal(&folder, &restore).contains("spec.restoreFrom.rljob.name: is the name of this job")
     );
-    let sglang = ["--set", "spec.inference.engine=SGLang"];
-    let message = "error: sums: spec.inference.engine: SGLang has to be started on this machine: \
-        say how with --engine-command 'python3 -m sglang.launch_server'\n";
+    let sglang = ["--set", "spec.inference.sglang={}"];
+    let message = "error: sums: spec.inference.sglang: the server must be started on this machine: \
+        pass --engine-command 'python3 -m sglang.launch_server'\n";
     assert_eq!(refusal(&folder, &sglang), message);
     assert_eq!(
         refusal(&folder, &["--engine-command", "python3"]),
-        "error: --engine-command: no job of job.yaml has spec.inference.engine SGLang\n"
+        "error: --engine-command: no job of job.yaml has spec.inference.sglang\n"
     );
-    let gpus =
-        [&sglang[..], &["--set", "spec.inference.gpusPerReplica=2", "--engine-command", "python3"]]
-            .concat();
-    let message = "error: sums: spec.inference.gpusPerReplica: 1 engines of 2 GPUs are asked for, \
-        and this machine has 0 GPUs; set it to 0 to run them on the CPU\n";
+    let gpus = [
+        &sglang[..],
+        &[
+            "--set",
+            "spec.inference.resources={limits: {nvidia.com/gpu: 2}}",
+            "--engine-command",
+            "python3",
+        ],
+    ]
+    .concat();
+    let message = "error: sums: spec.inference.resources.limits: 1 engines need 2 GPUs each, and \
+        this machine has 0 GPUs; remove the GPUs to run engines on the CPU\n";
     assert_eq!(refusal(&folder, &gpus), message);
     assert!(!folder.path().join("runs").exists());
 }

@@ -62,7 +62,7 @@ fn job() -> Value {
                     "path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer",
                 },
             },
-            "reward": {"exactMatch": {}},
+            "rewards": [{"name": "correct", "exactMatch": {}}],
             "algorithm": {"grpo": {}},
             "training": {"steps": 3},
         },
@@ -110,7 +110,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
                 "format": "Chat",
             },
         },
-        "reward": {"exactMatch": {}},
+        "rewards": [{"name": "correct", "weight": 1.0, "exactMatch": {}}],
         "algorithm": {"grpo": {
             "groupSize": 8, "clipLow": 0.2, "clipHigh": 0.2, "lossAggregation": "Token",
             "proximalLogprobs": "Recompute",
@@ -131,20 +131,18 @@ fn a_minimal_job_gets_the_documented_defaults() {
         },
         "training": {
             "steps": 3, "minibatches": 1, "maxTokensPerMicroBatch": 16384, "activations": "Keep",
-            "precision": "FP32", "seed": 1, "deterministic": false,
+            "seed": 1, "deterministic": false,
         },
-        "inference": {
-            "engine": "Embedded", "replicas": 1, "gpusPerReplica": 0,
-            "gpuResourceName": "nvidia.com/gpu", "resources": {},
-        },
-        "trainer": {"replicas": 1, "processesPerReplica": 1, "resources": {}},
+        "inference": {"replicas": 1, "resources": {}},
+        "trainer": {"replicas": 1, "resources": {}},
         "coordinator": {"resources": {}},
-        "weightSync": {"method": "Disk", "everySteps": 1},
+        "weightSync": {"everySteps": 1},
         "checkpoint": {"everySteps": 20, "keepLast": 3},
         "failurePolicy": {
             "maxRestarts": 3, "hangTimeoutSeconds": 1800,
             "backoff": {"initialSeconds": 1, "maxSeconds": 300},
         },
+        "scheduling": {},
         "drainTimeoutSeconds": 300,
     });
     assert_eq!(as_floats(seen["spec"].take()), as_floats(spec));
@@ -188,9 +186,9 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"metadata": {"name": "a".repeat(41)}}),
             "metadata.name must be a DNS label of at most 40 characters that starts with a letter",
         ),
-        (json!({"spec": {"reward": null}}), "algorithm.grpo needs a reward"),
+        (json!({"spec": {"rewards": null}}), "algorithm.grpo needs rewards"),
         (
-            json!({"spec": {"reward": {"math": {}}}}),
+            json!({"spec": {"rewards": [{"name": "a", "math": {}, "exactMatch": {}}]}}),
             "set exactly one of math, exactMatch, regex, http and command",
         ),
         (
@@ -199,17 +197,33 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         ),
         (json!({"spec": {"algorithm": {"sft": {}}}}), "set exactly one of grpo and sft"),
         (
-            json!({"spec": {"inference": {"gpusPerReplica": 1}}}),
-            "the embedded engine runs on CPUs: gpusPerReplica needs engine SGLang",
+            json!({"spec": {"rewards": [
+                {"name": "a", "math": {}}, {"name": "a", "exactMatch": {}},
+            ]}}),
+            "spec.rewards[1]: Duplicate value",
         ),
         (
-            json!({"spec": {"inference": {"extraArgs": ["--x"]}}}),
-            "the embedded engine takes no extraArgs: they need engine SGLang",
+            json!({"spec": {"inference": {
+                "embedded": {}, "resources": {"limits": {"nvidia.com/gpu": 1}},
+            }}}),
+            "the embedded engine runs on CPUs: remove the GPUs from resources.limits",
+        ),
+        (
+            json!({"spec": {"trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}}),
+            "learners run on CPUs in this release: remove the GPUs from trainer.resources.limits",
+        ),
+        (
+            json!({"spec": {"inference": {"sglang": {}, "embedded": {}}}}),
+            "set at most one of sglang and embedded",
+        ),
+        (
+            json!({"spec": {"inference": {"template": {"sepc": {}}}}}),
+            "unknown field \"spec.inference.template.sepc\"",
         ),
         (
             json!({
                 "spec": {
-                    "inference": {"engine": "SGLang", "gpusPerReplica": 1},
+                    "inference": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
                     "weightSync": {"method": "Distributed"},
                 },
             }),
@@ -219,9 +233,11 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             json!({"spec": {"weightSync": {"everySteps": 2}}}),
             "weightSync.everySteps must be at most rollout.maxStaleness + 1",
         ),
+        (json!({"spec": {"restoreFrom": {"path": "/runs/a/b"}}}), "spec.restoreFrom.path"),
+        (json!({"spec": {"restoreFrom": {}}}), "set exactly one of rljob, path and s3"),
         (
-            json!({"spec": {"checkpoint": {"restoreFrom": "/runs/a/b"}}}),
-            "spec.checkpoint.restoreFrom",
+            json!({"spec": {"restoreFrom": {"s3": {"uri": "https://runs/step-1.attempt-0"}}}}),
+            "spec.restoreFrom.s3.uri",
         ),
         (
             json!({"spec": {"checkpoint": {"exportEverySteps": 0}}}),
@@ -237,10 +253,29 @@ fn invalid_jobs_are_rejected_with_the_reason() {
             "dataset.evaluation.completion is not used by algorithm.grpo; remove it",
         ),
         (json!({"spec": {"algorithm": {"grpo": null}}}), "set exactly one of grpo and sft"),
-        (json!({"spec": {"model": {"exportOf": "other"}}}), "set exactly one of path and exportOf"),
         (
-            json!({"spec": {"model": {"path": null, "exportOf": "other", "weights": "Random"}}}),
-            "exportOf names trained weights: weights must be Pretrained",
+            json!({"spec": {"model": {"rljob": {"name": "other"}}}}),
+            "set exactly one of path, huggingFace and rljob",
+        ),
+        (
+            json!({"spec": {"model": {"path": null, "huggingFace": {"repo": "a b"}}}}),
+            "spec.model.huggingFace.repo",
+        ),
+        (
+            json!({"spec": {"dataset": {"train": {"huggingFace": {"repo": "org/data"}}}}}),
+            "set exactly one of path and huggingFace",
+        ),
+        (
+            json!({"spec": {"dataset": {"train": {
+                "path": null, "split": "train", "huggingFace": {"repo": "org/data"},
+            }}}}),
+            "split and subset select files of path",
+        ),
+        (
+            json!({"spec": {"model": {
+                "path": null, "rljob": {"name": "other"}, "weights": "Random",
+            }}}),
+            "rljob names trained weights: weights must be Pretrained",
         ),
         (
             json!({"spec": {"storage": {"hostPath": null}}}),
@@ -258,20 +293,19 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         (bucket(json!({"storage": {"s3": {"prefix": "/team"}}})), "spec.storage.s3.prefix"),
         (
             bucket(json!({"weightSync": {"method": "Disk"}})),
-            "storage.s3 is no folder that engines could read weights from: set weightSync.method \
-                to Distributed",
+            "engines cannot read weights from storage.s3: set weightSync.method to Distributed",
         ),
         (
-            bucket(json!({"model": {"path": null, "exportOf": "other"}})),
-            "storage.s3 is no folder that engines could read a model from",
+            bucket(json!({"model": {"path": null, "rljob": {"name": "other"}}})),
+            "engines cannot read a model from storage.s3",
         ),
         (
-            json!({"spec": {"checkpoint": {"restoreFrom": "s3://runs/a/step-1.attempt-0"}}}),
-            "checkpoint.restoreFrom in a bucket needs storage.s3",
+            json!({"spec": {"restoreFrom": {"s3": {"uri": "s3://runs/a/step-1.attempt-0"}}}}),
+            "restoreFrom.s3 needs storage.s3",
         ),
         (
             volume(json!({"name": "data", "mountPath": "/data"})),
-            "set exactly one of persistentVolumeClaim, hostPath and configMap",
+            "set exactly one of configMap, csi, downwardAPI",
         ),
         (
             volume(json!({"name": "data", "mountPath": "data", "configMap": {"name": "x"}})),
@@ -334,7 +368,7 @@ fn kubectl_explain_describes_the_fields() {
         ("rljob", "post-training of a language model"),
         (
             "rljob.spec",
-            "suspend <boolean> Stop the run at the end of its step, write a checkpoint and free \
+            "suspend <boolean> Stop the run after its current step, write a checkpoint and delete \
                 every pod",
         ),
         ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),

@@ -330,7 +330,9 @@ fn install_operator(cluster: &Cluster) {
         "--all",
         "--timeout=120s",
     ]);
-    if let Err(error) = ready {
+    if let Err(error) = ready
+        .and_then(|_| rljob_tests::chaos::allow_host_path(&kubectl.in_namespace("rljob-system")))
+    {
         panic!("{error:#}\n{}", report(&kubectl.in_namespace("rljob-system")));
     }
 }

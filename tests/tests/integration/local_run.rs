@@ -213,7 +213,7 @@ fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
 #[test]
 fn a_run_restored_from_a_checkpoint_continues_after_its_step_with_the_same_weights() {
     let folder = baseline().folder.path();
-    let restore = "practise:spec.checkpoint.restoreFrom=\
+    let restore = "practise:spec.restoreFrom.path=\
         baseline/default/practise/checkpoints/step-10.attempt-0";
     let local = LocalRun::start_with(folder, "restored", &["--set", restore]);
     let metrics = local.runs.join("default/practise").join(METRICS_FILE);
@@ -226,8 +226,8 @@ fn a_run_restored_from_a_job_keeps_using_the_checkpoint_chosen_first() {
     let practise = JOBS.split("---\n").nth(1).unwrap();
     let more = practise.replace("name: practise", "name: more").replace("steps: 12", "steps: 24");
     let folder = folder_with(&more.replace(
-        "everySteps: 5, keepLast: 9",
-        "everySteps: 12, keepLast: 9, restoreFrom: practise",
+        "checkpoint: {everySteps: 5, keepLast: 9",
+        "restoreFrom: {rljob: {name: practise}}\n  checkpoint: {everySteps: 12, keepLast: 9",
     ));
     let runs = folder.path().join("runs/default");
     fs::create_dir_all(&runs).unwrap();

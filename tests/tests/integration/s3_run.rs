@@ -198,9 +198,11 @@ fn another_job_restores_a_checkpoint_from_the_bucket_with_another_world_size() {
         .map(|name| name["step-".len()..].split('.').next().unwrap().parse().unwrap())
         .max()
         .unwrap();
-    for (name, from, first) in [("more", path.as_str(), 6), ("others", "practise", newest + 1)] {
+    for (name, source, from, first) in
+        [("more", "s3.uri", path.as_str(), 6), ("others", "rljob.name", "practise", newest + 1)]
+    {
         let (name, restore) =
-            (format!("metadata.name={name}"), format!("spec.checkpoint.restoreFrom={from}"));
+            (format!("metadata.name={name}"), format!("spec.restoreFrom.{source}={from}"));
         let (code, output) =
             run.start(&name, &[&name, "spec.trainer.processesPerReplica=1", &restore]).end();
         assert_eq!(code, Some(0), "{output}");

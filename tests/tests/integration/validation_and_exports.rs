@@ -43,7 +43,7 @@ fn an_intermediate_export_equals_the_final_export_of_a_shorter_run() {
     let (imitate, practise) = JOBS.split_once("---\n").unwrap();
     let imitate = imitate.replace("steps: 120", "steps: 60");
     let practise = practise
-        .replace("exportOf: imitate", &format!("path: {}", export.display()))
+        .replace("rljob: {name: imitate}", &format!("path: {}", export.display()))
         .replace("steps: 12,", "steps: 1,");
     let folder = folder_with(&format!("{imitate}---\n{practise}"));
     let (code, output) = LocalRun::start(folder.path(), "runs").end();

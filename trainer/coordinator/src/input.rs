@@ -10,7 +10,7 @@ use rljob_crds::names::EXPORT_COMPLETE_FILE;
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
-use crate::reward::{RewardError, Rewards, kind};
+use crate::reward::{RewardError, Rewards};
 use crate::text::{TextError, TextTokenizer};
 
 /// How long another job's export is waited for.
@@ -65,7 +65,7 @@ pub enum InputError {
         row: u64,
     },
     /// The other job did not export in time.
-    #[error("no complete export appeared in {} within {} s: is the job that model.exportOf \
+    #[error("no complete export appeared in {} within {} s: is the job that model.rljob \
         names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
     NoExport(PathBuf),
     /// Engines refuse a prompt.
@@ -123,17 +123,12 @@ impl Input {
         if chat {
             tokenizer.check_chat_template()?;
         }
-        let rewards = spec
-            .reward
-            .as_ref()
-            .map(|reward| Rewards::new([(kind(reward), 1.0, reward)]))
-            .transpose()?;
-        let train = Dataset::open_train(&spec.dataset.train, &tokenizer, spec.training.seed)?;
-        let evaluation = spec
-            .dataset
-            .evaluation
-            .as_ref()
-            .map(|evaluation| Dataset::open_evaluation(evaluation, &tokenizer))
+        let rewards =
+            (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards)).transpose()?;
+        let train = Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
+        let evaluation = config
+            .evaluation_dataset()
+            .map(|evaluation| Dataset::open_evaluation(&evaluation, &tokenizer))
             .transpose()?;
         for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
@@ -189,7 +184,7 @@ fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
 
 /// Waits for the export of another job, if the model is one.
 pub async fn wait_for_model(config: &RunConfig) -> Result<(), InputError> {
-    if config.spec.model.export_of.is_none() {
+    if config.spec.model.rljob.is_none() {
         return Ok(());
     }
     let complete = config.model_directory.join(EXPORT_COMPLETE_FILE);

@@ -89,7 +89,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(scheduler::tick(Arc::clone(&coordinator)));
     tasks.spawn(scheduler::work(Arc::clone(&coordinator)));
-    if coordinator.config.spec.weight_sync.method == WeightSyncMethod::Disk {
+    if coordinator.config.spec.weight_sync_method() == WeightSyncMethod::Disk {
         let weight_sync = Arc::new(coordinator.weight_sync());
         tasks.spawn(sync::disk::run(weight_sync, coordinator.stop.clone()));
     }

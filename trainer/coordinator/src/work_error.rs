@@ -12,7 +12,7 @@ pub enum WorkError {
     Input(#[from] InputError),
     #[error(transparent)]
     Sample(#[from] SampleError),
-    #[error("the spec has no reward: set spec.reward")]
+    #[error("the spec has no reward: set spec.rewards")]
     NoReward,
     #[error("the spec has no evaluation data")]
     NoEvaluationData,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rljob_crds::algorithm::{Activations, ModelRole, Precision};
-use rljob_crds::data::InitialWeights;
+use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
@@ -130,7 +130,7 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     if spec.training.deterministic {
         rljob_collective::set_deterministic(true)?;
     }
-    wait_for_model(&model_directory, spec.model.export_of.is_some())?;
+    wait_for_model(&model_directory, spec.model.rljob.is_some())?;
     let model = Model::new(ModelConfig::from_folder(&model_directory)?)
         .recomputing(spec.training.activations == Activations::Recompute);
     let client = CoordinatorClient::new(
@@ -184,17 +184,12 @@ pub fn first_trainer(
     let blocks = initial_blocks(&spec, &model, model_directory)?;
     let masters =
         blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
-    let reference = needs_reference(&spec).then(|| {
-        FrozenParameters::new(Rc::clone(&ranks), compute_kind(spec.training.precision), &blocks)
-    });
+    let reference = needs_reference(&spec)
+        .then(|| FrozenParameters::new(Rc::clone(&ranks), compute_kind(spec.precision()), &blocks));
     drop(blocks);
     let numels = model_shape(model.layout()).block_numels;
-    let parameters = ShardedParameters::new(
-        Rc::clone(&ranks),
-        compute_kind(spec.training.precision),
-        &numels,
-        masters,
-    );
+    let parameters =
+        ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.precision()), &numels, masters);
     let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
     Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
 }
@@ -208,7 +203,7 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.training.precision));
+    let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.precision()));
     let restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shape, ranks.rank(), ranks.world_size())?;
     let (masters, moments) = restored

@@ -1,6 +1,6 @@
-//! Rules of what is optimised, and of what that needs: the dataset's fields and the reward.
+//! Rules of the algorithm, and of the dataset and rewards that it needs.
 
-use rljob_crds::algorithm::AlgorithmSpec;
+use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
@@ -9,86 +9,116 @@ use super::exactly_one;
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
-    algorithm: &AlgorithmSpec,
-    reward: Option<&RewardSpec>,
+    spec: &AlgorithmSpec,
+    rewards: &[RewardSpec],
     dataset: &DatasetSpec,
     problems: &mut Vec<Problem>,
 ) {
-    exactly_one(
-        "spec.algorithm",
-        &[("grpo", algorithm.grpo.is_some()), ("sft", algorithm.sft.is_some())],
-        problems,
-    );
-    if let Some(reward) = reward {
-        check_reward(reward, problems);
+    let members = [("grpo", spec.grpo.is_some()), ("sft", spec.sft.is_some())];
+    exactly_one("spec.algorithm", &members, problems);
+    for (index, reward) in rewards.iter().enumerate() {
+        check_reward(index, reward, &rewards[..index], problems);
     }
-    if algorithm.grpo.is_some() {
-        if reward.is_none() {
-            problems.push(Problem::new("spec.reward", "is missing; algorithm.grpo needs a reward"));
-        }
-        if dataset.train.answer.is_none() && reward.is_none_or(compares) {
-            problems.push(Problem::new(
-                "spec.dataset.train.answer",
-                "is missing; algorithm.grpo compares with it",
-            ));
-        }
-        if dataset.train.completion.is_some() {
-            problems.push(Problem::new(
-                "spec.dataset.train.completion",
-                "is not used by algorithm.grpo; remove it",
-            ));
-        }
+    let train = &dataset.train;
+    let (path, hub) = (&train.path, &train.hugging_face);
+    check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
+    if let Some(evaluation) = &dataset.evaluation {
+        let (path, hub) = (&evaluation.path, &evaluation.hugging_face);
+        check_source("spec.dataset.evaluation", path.is_some(), hub.is_some(), problems);
     }
-    if algorithm.sft.is_some() && dataset.train.completion.is_none() {
-        problems.push(Problem::new(
-            "spec.dataset.train.completion",
-            "is missing; algorithm.sft learns it",
-        ));
+    let Some(algorithm) = spec.resolve() else { return };
+    let name = algorithm.name();
+    if algorithm.needs_reward() && rewards.is_empty() {
+        let message = format!("is missing; algorithm.{name} needs rewards");
+        problems.push(Problem::new("spec.rewards", message));
+    }
+    match algorithm.data() {
+        DataKind::Prompts => {
+            let compares = rewards.is_empty() || rewards.iter().any(compares);
+            if train.answer.is_none() && compares {
+                let message = format!("is missing; algorithm.{name} compares with it");
+                problems.push(Problem::new("spec.dataset.train.answer", message));
+            }
+            if train.completion.is_some() {
+                let message = format!("is not used by algorithm.{name}; remove it");
+                problems.push(Problem::new("spec.dataset.train.completion", message));
+            }
+        }
+        DataKind::Demonstrations if train.completion.is_none() => {
+            let message = format!("is missing; algorithm.{name} learns it");
+            problems.push(Problem::new("spec.dataset.train.completion", message));
+        }
+        DataKind::Demonstrations => {}
     }
     if let Some(evaluation) = &dataset.evaluation {
-        check_evaluation(evaluation, algorithm, reward, problems);
+        check_evaluation(evaluation, algorithm, rewards, problems);
     }
+}
+
+fn check_source(path: &str, has_path: bool, has_hub: bool, problems: &mut Vec<Problem>) {
+    exactly_one(path, &[("path", has_path), ("huggingFace", has_hub)], problems);
 }
 
 fn check_evaluation(
     evaluation: &EvaluationDataset,
-    algorithm: &AlgorithmSpec,
-    reward: Option<&RewardSpec>,
+    algorithm: Algorithm<'_>,
+    rewards: &[RewardSpec],
     problems: &mut Vec<Problem>,
 ) {
     match (&evaluation.answer, &evaluation.completion) {
-        (None, None) => problems
-            .push(Problem::new("spec.dataset.evaluation", "set answer, which the reward compares with, or completion, whose loss sft measures, or both")),
-        (_, Some(_)) if algorithm.grpo.is_some() => {
-            problems.push(Problem::new("spec.dataset.evaluation.completion", "is not used by algorithm.grpo; remove it"));
-        }
-        (Some(_), _) if reward.is_none() && algorithm.grpo.is_none() => {
-            problems.push(Problem::new("spec.reward", "is missing; it scores completions by dataset.evaluation.answer"));
-        }
+        (None, None) => problems.push(Problem::new(
+            "spec.dataset.evaluation",
+            "set answer, which the reward compares with, or completion, whose loss sft measures, or \
+                both",
+        )),
+        (_, Some(_)) if algorithm.data() == DataKind::Prompts => problems.push(Problem::new(
+            "spec.dataset.evaluation.completion",
+            format!("is not used by algorithm.{}; remove it", algorithm.name()),
+        )),
+        (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => problems.push(
+            Problem::new(
+                "spec.rewards",
+                "is missing; rewards score completions by dataset.evaluation.answer",
+            ),
+        ),
         _ => {}
     }
 }
 
-/// Whether the reward is nothing without a reference answer.
+/// Whether the reward needs a reference answer.
 fn compares(reward: &RewardSpec) -> bool {
     reward.math.is_some() || reward.exact_match.is_some()
 }
 
-fn check_reward(reward: &RewardSpec, problems: &mut Vec<Problem>) {
-    let kinds = [
+fn check_reward(
+    index: usize,
+    reward: &RewardSpec,
+    earlier: &[RewardSpec],
+    problems: &mut Vec<Problem>,
+) {
+    let path = format!("spec.rewards[{index}]");
+    let members = [
         ("math", reward.math.is_some()),
         ("exactMatch", reward.exact_match.is_some()),
         ("regex", reward.regex.is_some()),
         ("http", reward.http.is_some()),
         ("command", reward.command.is_some()),
     ];
-    exactly_one("spec.reward", &kinds, problems);
+    exactly_one(&path, &members, problems);
+    if earlier.iter().any(|other| other.name == reward.name) {
+        let message = format!("`{}` is the name of an earlier reward", reward.name);
+        problems.push(Problem::new(format!("{path}.name"), message));
+    }
+    let pattern = reward.regex.as_ref().map(|regex| regex::Regex::new(&regex.pattern));
+    if let Some(Err(error)) = pattern {
+        problems.push(Problem::new(format!("{path}.regex.pattern"), error.to_string()));
+    }
     let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
-    for (index, place) in places.iter().enumerate() {
-        if places[..index].contains(place) {
+    for (place_index, place) in places.iter().enumerate() {
+        if places[..place_index].contains(place) {
             problems.push(Problem::new(
-                format!("spec.reward.math.extract[{index}]"),
-                format!("{place:?} is there already"),
+                format!("{path}.math.extract[{place_index}]"),
+                format!("{place:?} is a duplicate"),
             ));
         }
     }
@@ -104,7 +134,11 @@ pub(super) fn check_grpo(grpo: &GrpoSpec, max_new_tokens: u32, problems: &mut Ve
     let Some(weight) = &grpo.behavior_weight else { return };
     let path = "spec.algorithm.grpo.behaviorWeight";
     if grpo.proximal_logprobs == ProximalLogprobs::Sampler {
-        problems.push(Problem::new(path, "needs proximalLogprobs Recompute: of the sampler's own log-probabilities every weight is 1"));
+        problems.push(Problem::new(
+            path,
+            "needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every \
+                weight is 1",
+        ));
     }
     if weight.lower.is_some_and(|lower| lower > weight.upper) {
         problems.push(Problem::new(

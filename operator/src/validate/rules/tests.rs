@@ -1,7 +1,11 @@
-//! Each rule across fields that no other test breaks, with its words.
+//! Each rule across fields with its message.
 
 use serde_json::{Value, json};
 
+use rljob_crds::algorithm::Precision;
+use rljob_crds::job::WeightSyncMethod;
+
+use super::super::Policy;
 use super::super::test_support::minimal;
 use super::problems;
 
@@ -9,7 +13,10 @@ use super::problems;
 fn problems_with(spec: &Value) -> Vec<String> {
     let mut job = serde_json::to_value(minimal()).unwrap();
     merge(&mut job["spec"], spec);
-    problems(&serde_json::from_value(job).unwrap()).iter().map(ToString::to_string).collect()
+    problems(&serde_json::from_value(job).unwrap(), Policy::LOCAL)
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn merge(target: &mut Value, patch: &Value) {
@@ -36,7 +43,7 @@ fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
         problems_with(&spec),
         [
             "spec.algorithm.grpo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = 1024",
-            "spec.algorithm.grpo.behaviorWeight: needs proximalLogprobs Recompute: of the sampler's own log-probabilities every weight is 1",
+            "spec.algorithm.grpo.behaviorWeight: needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every weight is 1",
             "spec.algorithm.grpo.behaviorWeight.lower: must not exceed upper = 2",
             "spec.algorithm.grpo.behaviorWeight.metric: must be Ratio: action Clamp bounds the weight itself",
         ]
@@ -44,70 +51,168 @@ fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
 }
 
 #[test]
-fn the_embedded_engine_takes_neither_gpus_nor_arguments_and_sglang_none_that_the_run_sets() {
-    let embedded =
-        json!({"inference": {"gpusPerReplica": 1, "extraArgs": ["--context-length=4096"]}});
+fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
+    let limits = json!({"nvidia.com/gpu": "1"});
+    let embedded = json!({"inference": {"embedded": {}, "resources": {"limits": limits}}});
     assert_eq!(
         problems_with(&embedded),
-        [
-            "spec.inference.gpusPerReplica: needs engine SGLang: the embedded engine runs on CPUs",
-            "spec.inference.extraArgs: needs engine SGLang: the embedded engine takes none",
-        ]
+        ["spec.inference.resources.limits: the embedded engine runs on CPUs: remove the GPUs or \
+            use sglang"]
     );
-    let limits = json!({"nvidia.com/gpu": "1"});
     let arguments = ["--context-length=4096", "--tp_size=2"];
     let sglang = json!({
-        "inference": {"engine": "SGLang", "gpusPerReplica": 1, "resources": {"limits": limits}, "extraArgs": arguments},
+        "inference": {"sglang": {"extraArgs": arguments}, "resources": {"limits": limits}},
         "weightSync": {"method": "Distributed"},
     });
     assert_eq!(
         problems_with(&sglang),
         [
-            "spec.weightSync.method: must be Disk where engines run on GPUs: learners run on CPUs",
-            "spec.inference.resources.limits.nvidia.com/gpu: is set by spec.inference.gpusPerReplica; remove it here",
-            "spec.inference.extraArgs[1]: --tp-size is set by the run itself; remove it",
+            "spec.weightSync.method: must be Disk for engines on GPUs: learners run on CPUs in this \
+                release",
+            "spec.inference.sglang.extraArgs[1]: the run sets --tp-size; remove it",
+        ]
+    );
+    assert_eq!(
+        problems_with(&json!({
+            "inference": {
+                "sglang": {}, "embedded": {}, "resources": {"limits": {"amd.com/gpu": 9}},
+            },
+            "trainer": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1, "cpu": "2x"}}},
+        })),
+        [
+            "spec.inference: set at most one of sglang and embedded",
+            "spec.inference.resources.limits: an engine has at most 8 GPUs, found 9",
+            "spec.trainer.resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi, found \
+                \"2x\"",
+            "spec.trainer.resources.limits.nvidia.com/mig-1g.10gb: learners run on CPUs in this \
+                release: remove the GPUs",
         ]
     );
 }
 
 #[test]
-fn a_run_in_a_bucket_has_no_folder_for_its_engines() {
+fn defaults_of_precision_and_weight_sync_follow_the_gpus_of_engines() {
+    let resolved = |spec: &Value| {
+        let mut job = serde_json::to_value(minimal()).unwrap();
+        job["spec"]["weightSync"] = json!({"everySteps": 1});
+        merge(&mut job["spec"], spec);
+        let job: rljob_crds::RLJob = serde_json::from_value(job).unwrap();
+        assert_eq!(problems(&job, Policy::LOCAL), []);
+        (job.spec.precision(), job.spec.weight_sync_method())
+    };
+    assert_eq!(resolved(&json!({})), (Precision::FP32, WeightSyncMethod::Distributed));
+    let gpus = json!({"inference": {"resources": {"limits": {"nvidia.com/gpu": 1}}}});
+    assert_eq!(resolved(&gpus), (Precision::BF16, WeightSyncMethod::Disk));
+}
+
+#[test]
+fn host_paths_are_rejected_unless_the_operator_allows_them() {
+    let mut job = serde_json::to_value(minimal()).unwrap();
+    let host_path = json!({"path": "/srv"});
+    merge(
+        &mut job["spec"],
+        &json!({
+            "storage": {"persistentVolumeClaim": null, "hostPath": host_path},
+            "volumes": [{"name": "data", "mountPath": "/data", "hostPath": host_path}],
+            "trainer": {"template": {"spec": {"volumes": [{"name": "x", "hostPath": host_path}]}}},
+        }),
+    );
+    let job = serde_json::from_value(job).unwrap();
+    let paths = |policy| -> Vec<String> {
+        problems(&job, policy).into_iter().map(|problem| problem.path).collect()
+    };
+    assert_eq!(paths(Policy::LOCAL), Vec::<String>::new());
+    assert_eq!(
+        paths(Policy { allow_host_path: false }),
+        [
+            "spec.volumes[0].hostPath",
+            "spec.storage.hostPath",
+            "spec.trainer.template.spec.volumes[0].hostPath",
+        ]
+    );
+}
+
+#[test]
+fn a_template_cannot_override_fields_of_the_operator() {
+    let container = json!({
+        "name": "engine",
+        "command": ["sh"],
+        "image": "x",
+        "resources": {},
+        "env": [{"name": "POD_IP", "value": "::"}],
+        "volumeMounts": [{"name": "x", "mountPath": "/rljob/runs"}],
+    });
+    let template = json!({
+        "metadata": {"labels": {"rljob.dev/role": "x", "team": "a"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [container, {"name": "proxy", "image": "proxy:1", "command": ["p"]}],
+            "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+            "volumes": [{"name": "rljob-tmp", "emptyDir": {}}, {"name": "models", "emptyDir": {}}],
+        },
+    });
+    let sets = "the operator sets this field; remove it";
+    let path = "spec.inference.template.spec";
+    assert_eq!(
+        problems_with(&json!({"inference": {"template": template}})),
+        [
+            format!("spec.inference.template.metadata.labels.rljob.dev/role: {sets}"),
+            format!("{path}.restartPolicy: {sets}"),
+            format!("{path}.containers[0].volumeMounts[0].mountPath: {sets}"),
+            format!("{path}.containers[0].command: {sets}"),
+            format!("{path}.containers[0].resources: {sets} and use spec.inference.resources"),
+            format!("{path}.containers[0].image: {sets} and use spec.inference.image"),
+            format!("{path}.containers[0].env[0]: {sets}"),
+            format!("{path}.volumes[0].name: names that start with `rljob-` are reserved"),
+            format!("{path}.volumes[1].name: `models` is the name of a volume of spec.volumes"),
+        ]
+    );
+    let wrong = json!({"inference": {"template": {"spec": {"nodeSelector": {"a": 1}}}}});
+    assert_eq!(
+        problems_with(&wrong),
+        [format!("{path}.nodeSelector.a: invalid type: integer `1`, expected a string")]
+    );
+}
+
+#[test]
+fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
     let s3 = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
     let in_bucket = |more: Value| {
-        let mut spec = json!({"storage": s3, "weightSync": {"method": "Distributed"}, "checkpoint": {"restoreFrom": "s3://other/lab/a/checkpoints/step-2.attempt-0"}});
+        let mut spec = json!({"storage": s3, "weightSync": {"method": "Distributed"}, "restoreFrom": {"s3": {"uri": "s3://other/lab/a/checkpoints/step-2.attempt-0"}}});
         merge(&mut spec, &more);
         problems_with(&spec)
     };
     assert_eq!(in_bucket(json!({})), Vec::<String>::new());
     assert_eq!(
         in_bucket(
-            json!({"weightSync": {"method": "Disk"}, "model": {"path": null, "exportOf": "warmup"}, "volumes": [
+            json!({"weightSync": {"method": "Disk"}, "model": {"path": null, "rljob": {"name": "warmup"}}, "volumes": [
                 {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
             ]})
         ),
         [
-            "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /tmp, /dev/shm",
-            "spec.weightSync.method: must be Distributed with storage.s3, which is no folder that engines could read weights from; or keep the run on a volume",
-            "spec.model.exportOf: needs a volume: storage.s3 is no folder that engines could read a model from; put the export on a volume and name it by model.path",
+            "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, \
+                /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, /dev/shm",
+            "spec.weightSync.method: must be Distributed: engines cannot read weights from storage.s3; \
+                or store the run on a volume",
+            "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy the \
+                export to a volume and set model.path",
         ]
     );
     assert_eq!(
         in_bucket(json!({"storage": {"s3": null, "hostPath": {"path": "/srv"}}})),
-        [
-            "spec.checkpoint.restoreFrom: is in a bucket and needs storage.s3, which says how it is reached"
-        ]
+        ["spec.restoreFrom.s3: needs storage.s3, which configures the access"]
     );
 }
 
 #[test]
-fn steps_seconds_and_parts_must_fit_each_other() {
+fn steps_seconds_and_batches_must_be_consistent() {
     let spec = json!({
         "weightSync": {"everySteps": 3},
         "rollout": {"batchSize": 7, "maxStaleness": 1},
         "training": {"minibatches": 2},
         "optimizer": {"warmupSteps": 11, "epsilon": 0.0},
         "failurePolicy": {"backoff": {"initialSeconds": 60, "maxSeconds": 30}},
-        "checkpoint": {"restoreFrom": "/rljob/runs/lab/other/checkpoints/step-11.attempt-0"},
+        "restoreFrom": {"path": "/rljob/runs/lab/other/checkpoints/step-11.attempt-0"},
         "inference": {"replicas": 0},
     });
     assert_eq!(
@@ -118,7 +223,7 @@ fn steps_seconds_and_parts_must_fit_each_other() {
             "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 2: the batch of the next step could not be sampled",
             "spec.failurePolicy.backoff.initialSeconds: must not exceed maxSeconds = 30",
             "spec.optimizer.warmupSteps: must not exceed training.steps = 10",
-            "spec.checkpoint.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
+            "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",
             "spec.optimizer.epsilon: must be above 0",
         ]
     );

@@ -14,7 +14,7 @@ fn with_faults(runs: &str) -> RunUnderFaults {
         format!("python3 {} {}", proxy.display(), binary("rljob-engine").unwrap().display());
     practise(
         runs,
-        &["practise:spec.inference.engine=SGLang", "practise:spec.weightSync.method=Disk"],
+        &["practise:spec.inference.sglang={}", "practise:spec.weightSync.method=Disk"],
         &["--engine-command", &command],
     )
 }

@@ -110,7 +110,7 @@ fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
     let runs = baseline().folder.path().join("baseline/default");
     let checkpoint = runs.join("practise/checkpoints/step-10.attempt-0");
     folder.edit("model/config.json", |config| config["hidden_size"] = json!(64));
-    let restore = format!("spec.checkpoint.restoreFrom={}", checkpoint.display());
+    let restore = format!("spec.restoreFrom.path={}", checkpoint.display());
     ends_with(
         &["--set", &restore, "--set", "spec.training.steps=12"],
         &format!(

@@ -24,10 +24,11 @@ enum May {
     Never,
 }
 
-const FROZEN: &str = "the run has started: to change its spec, set spec.suspend to true, wait for \
-    condition Suspended, edit and resume";
-const FIXED: &str =
-    "spec.model, spec.storage and the kind of spec.algorithm never change once the run has started";
+const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait for \
+    condition Suspended";
+const FIXED: &str = "the run has started: spec.model, the location of spec.storage and the kind of \
+    spec.algorithm cannot change";
+const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
 fn changes() -> Vec<(May, Value)> {
@@ -52,20 +53,20 @@ fn changes() -> Vec<(May, Value)> {
             }),
         ),
         (WhileSuspended, json!({"dataset": {"train": {"path": "/data/other.jsonl"}}})),
-        (WhileSuspended, json!({"reward": {"exactMatch": null, "math": {}}})),
+        (WhileSuspended, json!({"rewards": [{"name": "correct", "math": {}}]})),
+        (WhileSuspended, json!({"restoreFrom": {"rljob": {"name": "other", "step": 4}}})),
+        (WhileSuspended, json!({"scheduling": {"priorityClassName": "high"}})),
         (WhileSuspended, json!({"rollout": {"temperature": 0.7}})),
         (WhileSuspended, json!({"optimizer": {"learningRate": 1e-5}})),
         (WhileSuspended, json!({"training": {"steps": 9}})),
         (WhileSuspended, json!({"trainer": {"replicas": 2}})),
         (WhileSuspended, json!({"coordinator": {"resources": {"limits": {"memory": "1Gi"}}}})),
         (WhileSuspended, json!({"weightSync": {"method": "Distributed"}})),
-        (WhileSuspended, inference(json!({"engine": "SGLang"}))),
-        (WhileSuspended, inference(json!({"engine": "SGLang", "gpusPerReplica": 1}))),
-        (
-            WhileSuspended,
-            inference(json!({"engine": "SGLang", "extraArgs": ["--context-length=4096"]})),
-        ),
-        (WhileSuspended, inference(json!({"gpuResourceName": "amd.com/gpu"}))),
+        (WhileSuspended, inference(json!({"sglang": {}}))),
+        (WhileSuspended, inference(json!({"sglang": {"extraArgs": ["--context-length=4096"]}}))),
+        (WhileSuspended, inference(json!({"embedded": {}}))),
+        (WhileSuspended, inference(json!({"resources": {"limits": {"amd.com/gpu": 1}}}))),
+        (WhileSuspended, inference(json!({"template": {"spec": {"nodeSelector": {"a": "b"}}}}))),
         (WhileSuspended, inference(json!({"image": "example.com/engine:1"}))),
         (WhileSuspended, inference(json!({"resources": {"limits": {"memory": "2Gi"}}}))),
         (Always, inference(json!({"replicas": 2}))),
@@ -124,7 +125,7 @@ fn every_field_is_mutable_or_rejected_as_documented() {
                 (true, answer) => assert!(answer.is_ok(), "{state}: {change}: {answer:?}"),
                 (false, answer) => {
                     let message = answer.expect_err(&format!("{state}: {change} was accepted"));
-                    let expected = [FROZEN, FIXED, "spec.managedBy is immutable"];
+                    let expected = [FROZEN, FIXED, FINISHED, "spec.managedBy is immutable"];
                     assert!(
                         expected.iter().any(|expected| message.contains(expected)),
                         "{state}: {change}: {message}"
@@ -149,6 +150,8 @@ fn every_field_is_mutable_or_rejected_as_documented() {
     check("suspended", &|may, _| may != May::Never);
     let resumed = json!({"suspend": false, "training": {"steps": 9}});
     assert!(answer(&resumed).is_ok(), "one apply may edit and resume");
+    set_status(json!({"completionTime": "2026-01-01T00:00:00Z"}));
+    check("finished", &|may, _| may == May::Always);
 }
 
 /// The CRD with fewer rules and fields: without cross-field rules, a limit and a field.

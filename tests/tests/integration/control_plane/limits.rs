@@ -81,7 +81,8 @@ fn a_run_directory_of_another_run_stalls_the_job_with_the_coordinators_message()
 #[test]
 fn gpu_pods_start_after_the_first_report_and_unschedulable_ones_are_named() {
     let inference = json!({
-        "engine": "SGLang", "gpusPerReplica": 2, "extraArgs": ["--mem-fraction-static=0.8"],
+        "sglang": {"extraArgs": ["--mem-fraction-static=0.8"]},
+        "resources": {"limits": {"nvidia.com/gpu": 2}},
     });
     let namespace = namespace_with("gpus", &json!({"spec": {"inference": inference}}));
     let _operator = Operator::start(&namespace, "rljob:a");
@@ -109,7 +110,7 @@ fn gpu_pods_start_after_the_first_report_and_unschedulable_ones_are_named() {
         engine,
         concat!(
             "lmsysorg/sglang:v0.5.12 ",
-            r#"{"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}"#
+            r#"{"limits":{"nvidia.com/gpu":"2"},"requests":{"cpu":"250m","memory":"1Gi","nvidia.com/gpu":"2"}}"#
         )
     );
     // The scheduler's order is undefined: the message names the engine once the scheduler has tried
@@ -129,15 +130,15 @@ fn the_pod_spec_changes_only_while_the_job_is_suspended() {
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
     let edit = json!({
-        "spec": {"inference": {"engine": "SGLang", "extraArgs": ["--context-length=4096"]}},
+        "spec": {"inference": {"sglang": {"extraArgs": ["--context-length=4096"]}}},
     })
     .to_string();
     let edit = ["patch", "rljob/sample", "--type=merge", "--patch", edit.as_str()];
     let refused = format!("{:#}", namespace.kubectl.run(&edit).unwrap_err());
     assert!(
         refused.contains(
-            "to change its spec, set spec.suspend to true, wait for condition Suspended, edit and \
-                resume",
+            "to change this field, set spec.suspend to true, wait for condition Suspended, edit \
+                the spec and set spec.suspend to false",
         ),
         "{refused}",
     );

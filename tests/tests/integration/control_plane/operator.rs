@@ -88,6 +88,7 @@ impl Operator {
             program,
             format!("--image={image}"),
             format!("--listen=0.0.0.0:{port}"),
+            "--allow-host-path".to_owned(),
         ];
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();

@@ -33,7 +33,7 @@ fn wait_for_sleepers(seconds: &str, count: usize) {
 
 fn start(seconds: &str) -> LocalRun {
     let command = format!("sh -c \"{}\"", script(seconds));
-    let sets = ["practise:spec.inference.engine=SGLang", "practise:spec.inference.replicas=1"];
+    let sets = ["practise:spec.inference.sglang={}", "practise:spec.inference.replicas=1"];
     practise("users-engine", &sets, &["--engine-command", &command]).local
 }
 

@@ -46,14 +46,14 @@ impl Settings {
         Self {
             total_steps: spec.training.steps,
             supervisors: spec.trainer.replicas.max(0).unsigned_abs(),
-            processes: spec.trainer.processes_per_replica.max(0).unsigned_abs(),
+            processes: spec.trainer.processes(),
             rollouts: spec.algorithm.has_rollouts(),
             evaluation_every: evaluation.map(|evaluation| evaluation.every_steps),
             accuracy: evaluation.is_some_and(|evaluation| evaluation.answer.is_some()),
             validation: evaluation.is_some_and(|evaluation| evaluation.completion.is_some()),
             admission: Admission::of(spec),
-            method: spec.weight_sync.method,
-            engine_ranks: spec.inference.gpus_per_replica.max(1).unsigned_abs(),
+            method: spec.weight_sync_method(),
+            engine_ranks: spec.inference.gpus().max(1),
             restore_from: None,
             run_directory: config.run_store(),
         }

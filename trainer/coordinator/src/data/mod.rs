@@ -79,7 +79,7 @@ impl Dataset {
     ) -> Result<Self, DataError> {
         check_eos_token(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
-            path: &spec.path,
+            path: spec.path.as_deref().unwrap_or_default(),
             selector: FileSelector {
                 split: spec.split.as_deref(),
                 default_split: "train",
@@ -104,7 +104,7 @@ impl Dataset {
     ) -> Result<Self, DataError> {
         check_eos_token(spec.completion.as_deref(), tokenizer)?;
         let source = Source {
-            path: &spec.path,
+            path: spec.path.as_deref().unwrap_or_default(),
             selector: FileSelector {
                 split: spec.split.as_deref(),
                 default_split: "test",

@@ -148,7 +148,7 @@ fn an_invalid_template_is_an_error_with_its_name() {
 #[test]
 fn a_missing_file_is_an_error_with_its_path() {
     let mut spec = File::new("").train("{{q}}");
-    spec.path = "/nowhere/data.jsonl".to_owned();
+    spec.path = Some("/nowhere/data.jsonl".to_owned());
     let Err(error) = Dataset::open_train(&spec, &tokenizer(), 1) else {
         panic!("a missing file was opened")
     };
@@ -174,7 +174,7 @@ fn templates_can_test_for_optional_fields() {
 fn check_answers_names_the_first_row_with_an_unusable_answer() {
     let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"none\"}\n");
     let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
-    let rewards = Rewards::new([("correct", 1.0, &spec)]).unwrap();
+    let rewards = Rewards::new(&[spec]).unwrap();
     let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
     let error = dataset.check_answers(&rewards).unwrap_err();
     assert!(
@@ -212,7 +212,7 @@ fn opened(spec: &TrainDataset) -> Result<Vec<(u64, String)>, String> {
 }
 
 fn folder(prompt: &str) -> TrainDataset {
-    TrainDataset { path: fixture("hub-dataset"), answer: None, ..File::new("").train(prompt) }
+    TrainDataset { path: Some(fixture("hub-dataset")), answer: None, ..File::new("").train(prompt) }
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn without_a_card_file_names_select_the_split() {
         row(name);
     }
     let spec = |split: Option<&str>| TrainDataset {
-        path: folder.path().to_str().unwrap().to_owned(),
+        path: Some(folder.path().to_str().unwrap().to_owned()),
         split: split.map(str::to_owned),
         ..File::new("").train("{{q}}")
     };
@@ -323,7 +323,7 @@ fn folder_content_errors_name_the_file_and_the_cause() {
             fs::write(folder.path().join(name), content).unwrap();
         }
         let path = folder.path().to_str().unwrap().to_owned();
-        opened(&TrainDataset { path: path.clone(), ..File::new("").train("{{q}}") })
+        opened(&TrainDataset { path: Some(path.clone()), ..File::new("").train("{{q}}") })
             .unwrap_err()
             .replace(&path, "FOLDER")
     };

@@ -47,7 +47,7 @@ impl Run {
                 "model": {"path": folder},
                 "storage": {"hostPath": {"path": "/runs"}},
                 "dataset": {"train": {"path": folder.join("data.jsonl"), "prompt": "{{question}}", "answer": "answer"}},
-                "reward": {"math": {}},
+                "rewards": [{"name": "correct", "math": {}}],
                 "algorithm": {"grpo": {}},
                 "training": {"steps": 1},
             },

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use rljob_crds::RunConfig;
+use rljob_crds::restore::JobCheckpoint;
 use rljob_protocol::supervisor::Restore;
 use rljob_storage::{RunStore, StorageError};
 use serde::{Deserialize, Serialize};
@@ -20,12 +21,15 @@ const KEY: &str = "restoreFrom";
 pub enum RestoreError {
     /// The job that is named has made none.
     #[error(
-        "checkpoint.restoreFrom: the job `{job}` has no complete checkpoint in {place}: let it \
-            make one first"
+        "restoreFrom.rljob: the job `{job}` has no complete checkpoint{} in {place}: let it make one \
+            first",
+        step.map(|step| format!(" of step {step}")).unwrap_or_default()
     )]
     None {
         job: String,
-        /// Its run's run store.
+        /// The step that the spec names.
+        step: Option<u32>,
+        /// Run store of that job.
         place: String,
     },
     /// The other job's run store.
@@ -34,7 +38,7 @@ pub enum RestoreError {
     #[error(transparent)]
     Store(#[from] SharedJournalError),
     /// The choice in the journal.
-    #[error("failed to understand what the journal says of checkpoint.restoreFrom")]
+    #[error("failed to understand the initial checkpoint in the journal")]
     Journal(#[from] serde_json::Error),
 }
 
@@ -43,6 +47,8 @@ pub enum RestoreError {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Choice {
     job: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    step: Option<u32>,
     restore: Restore,
 }
 
@@ -53,20 +59,19 @@ pub async fn choose(
     store: &SharedJournal,
     has_own: bool,
 ) -> Result<Option<Restore>, RestoreError> {
-    let Some(from) = config.spec.checkpoint.restore_from.clone() else { return Ok(None) };
-    if let Some(restore) = at(&from) {
-        return Ok(Some(restore));
-    }
+    let Some(source) = &config.spec.restore_from else { return Ok(None) };
+    let Some(from) = source.rljob.clone() else { return Ok(source.location().and_then(at)) };
     let before = store
         .call(|journal| journal.get_state(KEY))
         .await?
         .map(serde_json::from_value::<Choice>)
         .transpose()?
-        .filter(|choice| choice.job == from);
+        .filter(|choice| choice.job == from.name && choice.step == from.step);
     if has_own || before.is_some() {
         return Ok(before.map(|choice| choice.restore));
     }
-    let choice = Choice { restore: newest(config, &from).await?, job: from };
+    let restore = newest(config, &from).await?;
+    let choice = Choice { restore, job: from.name, step: from.step };
     tracing::info!(job = choice.job, version = %choice.restore.version, "the run starts from \
         another job's checkpoint");
     let json = serde_json::to_value(&choice)?;
@@ -74,20 +79,26 @@ pub async fn choose(
     Ok(Some(choice.restore))
 }
 
-/// The checkpoint of a path `…/step-N.attempt-K`; `None` for a job name.
+/// The checkpoint of a path or URI `…/step-N.attempt-K`.
 fn at(path: &str) -> Option<Restore> {
     let path = Path::new(path);
     Some(Restore { version: path.file_name()?.to_str()?.parse().ok()?, path: path.to_owned() })
 }
 
-async fn newest(config: &RunConfig, job: &str) -> Result<Restore, RestoreError> {
-    let place = config.run_store().with_file_name(job);
+/// The newest complete checkpoint of another job, or of its step that the spec names.
+async fn newest(config: &RunConfig, from: &JobCheckpoint) -> Result<Restore, RestoreError> {
+    let place = config.run_store().with_file_name(&from.name);
     let run_store = RunStore::at(&place, config.bucket.as_ref())?;
     let listed = tokio::task::spawn_blocking(move || checkpoints::complete(&run_store))
         .await
         .map_err(SharedJournalError::from)??;
-    let none = || RestoreError::None { job: job.to_owned(), place: place.display().to_string() };
-    let version = *listed.last().ok_or_else(none)?;
+    let none = || RestoreError::None {
+        job: from.name.clone(),
+        step: from.step,
+        place: place.display().to_string(),
+    };
+    let wanted = listed.iter().rfind(|version| from.step.is_none_or(|step| version.step == step));
+    let version = *wanted.ok_or_else(none)?;
     Ok(Restore { version, path: place.join(checkpoints::folder(version)) })
 }
 
@@ -96,7 +107,7 @@ mod tests {
     use super::at;
 
     #[test]
-    fn a_checkpoint_path_is_distinguished_from_a_job_name() {
+    fn the_version_of_a_checkpoint_is_in_its_path() {
         let restore = at("s3://bucket/lab/a/checkpoints/step-2.attempt-1/").unwrap();
         assert_eq!((restore.version.step, restore.version.attempt), (2, 1));
         assert_eq!(at("step-2"), None);

@@ -91,17 +91,6 @@ pub enum RewardError {
     Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// Name of the kind that is set.
-pub fn kind(spec: &RewardSpec) -> &'static str {
-    match spec {
-        RewardSpec { math: Some(_), .. } => "math",
-        RewardSpec { regex: Some(_), .. } => "regex",
-        RewardSpec { http: Some(_), .. } => "http",
-        RewardSpec { command: Some(_), .. } => "command",
-        _ => "exactMatch",
-    }
-}
-
 /// Creates the verifier of a spec, which has exactly one kind set.
 fn verifier(
     spec: &RewardSpec,
@@ -116,20 +105,18 @@ fn verifier(
 }
 
 impl Rewards {
-    /// Creates verifiers from (name, weight, spec).
-    pub fn new<'a>(
-        specs: impl IntoIterator<Item = (&'a str, f64, &'a RewardSpec)>,
-    ) -> Result<Self, RewardError> {
-        let create = |(name, weight, spec): (&str, f64, &RewardSpec)| {
-            let create_error = |source| RewardError::Create { reward: name.to_owned(), source };
+    /// Creates the verifiers of `spec.rewards`.
+    pub fn new(specs: &[RewardSpec]) -> Result<Self, RewardError> {
+        let create = |spec: &RewardSpec| {
+            let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
             Ok(WeightedVerifier {
-                name: name.to_owned(),
-                weight,
+                name: spec.name.clone(),
+                weight: spec.weight,
                 verifier: verifier(spec).map_err(create_error)?,
                 rejected_in_a_row: AtomicU32::new(0),
             })
         };
-        Ok(Self { verifiers: specs.into_iter().map(create).collect::<Result<_, _>>()? })
+        Ok(Self { verifiers: specs.iter().map(create).collect::<Result<_, _>>()? })
     }
 
     /// Scores a completion with all verifiers concurrently.

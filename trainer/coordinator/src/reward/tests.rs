@@ -17,11 +17,16 @@ const QUESTION: Question<'static> =
 
 /// Rewards of (name, weight, kind with settings).
 fn rewards(specs: &[(&str, f64, Value)]) -> Rewards {
-    let specs: Vec<(&str, f64, RewardSpec)> = specs
-        .iter()
-        .map(|(name, weight, spec)| (*name, *weight, serde_json::from_value(spec.clone()).unwrap()))
-        .collect();
-    Rewards::new(specs.iter().map(|(name, weight, spec)| (*name, *weight, spec))).unwrap()
+    let specs: Vec<RewardSpec> =
+        specs.iter().map(|(name, weight, kind)| spec(name, *weight, kind)).collect();
+    Rewards::new(&specs).unwrap()
+}
+
+fn spec(name: &str, weight: f64, kind: &Value) -> RewardSpec {
+    let mut json = kind.clone();
+    json["name"] = name.into();
+    json["weight"] = weight.into();
+    serde_json::from_value(json).unwrap()
 }
 
 fn math() -> Rewards {
@@ -100,8 +105,8 @@ async fn regex_scores_a_match_anywhere_in_the_completion() {
         assert_eq!(score(&spec(pattern), "So\n#### 7", "").await, expected, "{pattern}");
     }
     assert!(!spec("x").needs_answers());
-    let invalid: RewardSpec = serde_json::from_value(json!({"regex": {"pattern": "("}})).unwrap();
-    let error = Rewards::new([("format", 1.0, &invalid)]).unwrap_err();
+    let invalid = super::tests::spec("format", 1.0, &json!({"regex": {"pattern": "("}}));
+    let error = Rewards::new(&[invalid]).unwrap_err();
     let message = crate::error_line(&error);
     let expected = "failed to create the verifier of reward format: regex parse error";
     assert!(message.starts_with(expected), "{message}");

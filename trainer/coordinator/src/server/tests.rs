@@ -31,7 +31,7 @@ fn config(directory: &Path, change: impl FnOnce(&mut Value)) -> RunConfig {
         "model": {"path": "/models/none"},
         "storage": {"hostPath": {"path": "/tmp"}},
         "dataset": {"train": {"path": "/data/none.jsonl", "prompt": "{{question}}", "answer": "answer"}},
-        "reward": {"math": {}},
+        "rewards": [{"name": "correct", "math": {}}],
         "algorithm": {"grpo": {"groupSize": 2}},
         "rollout": {"batchSize": 1},
         "training": {"steps": 3},

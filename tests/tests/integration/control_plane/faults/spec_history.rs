@@ -16,7 +16,7 @@ fn edits() -> Vec<Value> {
     vec![
         json!({"rollout": {"batchSize": 8, "temperature": 0.5}}),
         json!({"inference": {"replicas": 3, "resources": {"limits": {"memory": "2Gi"}}}}),
-        json!({"inference": {"engine": "SGLang", "extraArgs": ["--context-length=4096"]}}),
+        json!({"inference": {"sglang": {"extraArgs": ["--context-length=4096"]}}}),
         json!({"trainer": {"processesPerReplica": 2, "image": "rljob:other"}}),
         json!({"volumes": volume("data")}),
         json!({"volumes": volume("more"), "weightSync": {"method": "Distributed"}}),

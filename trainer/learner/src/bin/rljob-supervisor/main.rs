@@ -128,7 +128,7 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
         name: arguments.name.clone(),
         address: arguments.address.clone(),
         learner,
-        processes: config.spec.trainer.processes_per_replica.max(1).unsigned_abs(),
+        processes: config.spec.trainer.processes(),
         grace: Duration::from_secs(arguments.grace_seconds),
         instance: format!("{:016x}", rand::rng().next_u64()),
         started_at: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),

@@ -1,0 +1,105 @@
+//! Rules of engines, trainers and the resources of all roles.
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use rljob_crds::RLJobSpec;
+use rljob_crds::job::WeightSyncMethod;
+use rljob_crds::roles::{EngineKind, is_gpu};
+
+use super::{Role, TRAINER};
+use crate::sglang;
+use crate::validate::Problem;
+
+/// Most GPUs of one engine.
+const MAX_GPUS: u32 = 8;
+
+pub(super) fn check_engines(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if spec.inference.replicas >= 1 {
+        return;
+    }
+    let accuracy =
+        spec.dataset.evaluation.as_ref().is_some_and(|evaluation| evaluation.answer.is_some());
+    let algorithm = spec.algorithm.resolve().filter(|algorithm| algorithm.has_rollouts());
+    let algorithm = algorithm.map(|algorithm| format!("algorithm.{}", algorithm.name()));
+    let accuracy = accuracy.then(|| "dataset.evaluation.answer".to_owned());
+    for user in algorithm.into_iter().chain(accuracy) {
+        problems.push(Problem::new(
+            "spec.inference.replicas",
+            format!("must be at least 1: {user} samples from engines"),
+        ));
+    }
+}
+
+pub(super) fn check_inference(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let inference = &spec.inference;
+    if inference.sglang.is_some() && inference.embedded.is_some() {
+        problems.push(Problem::new("spec.inference", "set at most one of sglang and embedded"));
+    }
+    let gpus = inference.gpus();
+    if inference.engine() == EngineKind::Embedded && gpus > 0 {
+        problems.push(Problem::new(
+            "spec.inference.resources.limits",
+            "the embedded engine runs on CPUs: remove the GPUs or use sglang",
+        ));
+    }
+    if gpus > MAX_GPUS {
+        problems.push(Problem::new(
+            "spec.inference.resources.limits",
+            format!("an engine has at most {MAX_GPUS} GPUs, found {gpus}"),
+        ));
+    }
+    if gpus > 0 && spec.weight_sync_method() == WeightSyncMethod::Distributed {
+        problems.push(Problem::new(
+            "spec.weightSync.method",
+            "must be Disk for engines on GPUs: learners run on CPUs in this release",
+        ));
+    }
+    for (index, argument) in inference.extra_args().iter().enumerate() {
+        if let Some(flag) = sglang::own_flag(argument) {
+            problems.push(Problem::new(
+                format!("spec.inference.sglang.extraArgs[{index}]"),
+                format!("the run sets {flag}; remove it"),
+            ));
+        }
+    }
+}
+
+pub(super) fn check_resources(
+    role: Role,
+    resources: &ResourceRequirements,
+    problems: &mut Vec<Problem>,
+) {
+    let path = format!("spec.{}.resources", role.field);
+    for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+        for (name, amount) in amounts.iter().flatten() {
+            let field = format!("{path}.{kind}.{name}");
+            if is_gpu(name) && amount.0.parse::<u32>().is_err() {
+                let message = format!("must be a whole number, found \"{}\"", amount.0);
+                problems.push(Problem::new(field, message));
+            } else if !is_quantity(&amount.0) {
+                let message =
+                    format!("must be a quantity such as 500m, 2 or 4Gi, found \"{}\"", amount.0);
+                problems.push(Problem::new(field, message));
+            } else if is_gpu(name) && kind == "limits" && role == TRAINER {
+                problems.push(Problem::new(
+                    field,
+                    "learners run on CPUs in this release: remove the GPUs",
+                ));
+            }
+        }
+    }
+}
+
+/// Whether the text is a non-negative Kubernetes quantity: digits with at most one point, then a
+/// binary or decimal suffix or an exponent.
+fn is_quantity(text: &str) -> bool {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let digits =
+        number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let unit =
+        ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
+            .contains(&suffix);
+    let exponent =
+        suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i8>().is_ok());
+    digits && (unit || exponent)
+}

@@ -1,0 +1,167 @@
+//! Rules of the model, volumes, storage and the initial checkpoint.
+
+use k8s_openapi::api::core::v1::Volume;
+use rljob_crds::RLJobSpec;
+use rljob_crds::job::WeightSyncMethod;
+use rljob_crds::model::{InitialWeights, ModelSpec};
+use rljob_crds::names::{
+    CONFIG_MOUNT, HUB_TOKENS_MOUNT, S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
+};
+use rljob_crds::storage::{VOLUME_SOURCES, VolumeSpec};
+use serde_json::{Map, Value};
+
+use super::{exactly_one, is_dns_label};
+use crate::validate::{Policy, Problem};
+
+/// Folders of the containers that the operator mounts.
+pub(super) const RESERVED_FOLDERS: [&str; 5] =
+    [STORAGE_MOUNT, CONFIG_MOUNT, TOKENS_MOUNT, S3_KEYS_MOUNT, HUB_TOKENS_MOUNT];
+/// Folders that only the template of a role can replace.
+const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
+/// Prefix of the operator's volumes.
+pub(super) const RESERVED_PREFIX: &str = "rljob-";
+pub(super) const HOST_PATH: &str = "the operator rejects hostPath: it gives access to the files of nodes; start the operator with \
+        --allow-host-path, or use another volume";
+
+pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
+    let members = [
+        ("path", model.path.is_some()),
+        ("huggingFace", model.hugging_face.is_some()),
+        ("rljob", model.rljob.is_some()),
+    ];
+    exactly_one("spec.model", &members, problems);
+    let Some(other) = model.job() else { return };
+    if model.weights != InitialWeights::Pretrained {
+        problems.push(Problem::new(
+            "spec.model.weights",
+            "rljob names trained weights: weights must be Pretrained",
+        ));
+    }
+    if Some(other) == name {
+        problems.push(Problem::new("spec.model.rljob.name", "is the name of this job"));
+    }
+    if !is_dns_label(other) {
+        problems.push(Problem::new("spec.model.rljob.name", "must be the name of an RLJob"));
+    }
+}
+
+pub(super) fn check_volumes(volumes: &[VolumeSpec], policy: Policy, problems: &mut Vec<Problem>) {
+    for (index, volume) in volumes.iter().enumerate() {
+        let path = format!("spec.volumes[{index}]");
+        let members = VOLUME_SOURCES.map(|name| (name, volume.source.contains_key(name)));
+        exactly_one(&path, &members, problems);
+        for unknown in volume.source.keys().filter(|key| !VOLUME_SOURCES.contains(&key.as_str())) {
+            problems.push(Problem::new(format!("{path}.{unknown}"), "unknown field"));
+        }
+        let source: Map<String, Value> = volume.source.clone().into_iter().collect();
+        if let Err(error) = serde_path_to_error::deserialize::<_, Volume>(&Value::Object(source)) {
+            let field = format!("{path}.{}", error.path());
+            problems.push(Problem::new(field, error.inner().to_string()));
+        }
+        if volume.source.contains_key("hostPath") && !policy.allow_host_path {
+            problems.push(Problem::new(format!("{path}.hostPath"), HOST_PATH));
+        }
+        if volume.name.starts_with(RESERVED_PREFIX) {
+            let message = format!("names that start with `{RESERVED_PREFIX}` are reserved");
+            problems.push(Problem::new(format!("{path}.name"), message));
+        }
+        let earlier = &volumes[..index];
+        if earlier.iter().any(|other| other.name == volume.name) {
+            let message = format!("`{}` is the name of an earlier volume", volume.name);
+            problems.push(Problem::new(format!("{path}.name"), message));
+        }
+        if let Some(mount_path) = &volume.mount_path {
+            check_mount(&path, mount_path, earlier, problems);
+        }
+    }
+}
+
+fn check_mount(path: &str, mount_path: &str, earlier: &[VolumeSpec], problems: &mut Vec<Problem>) {
+    let path = format!("{path}.mountPath");
+    let mount = mount_path.trim_end_matches('/');
+    let is_mounted = |other: &VolumeSpec| {
+        other.mount_path.as_deref().is_some_and(|path| path.trim_end_matches('/') == mount)
+    };
+    if earlier.iter().any(is_mounted) {
+        let message = format!("`{mount}` is the mount path of an earlier volume");
+        problems.push(Problem::new(path.clone(), message));
+    }
+    let reserved: Vec<&str> = RESERVED_FOLDERS.into_iter().chain(SCRATCH).collect();
+    if reserved.iter().any(|folder| covers(mount, folder)) {
+        let message =
+            format!("`{mount_path}` covers a folder that rljob uses: {}", reserved.join(", "));
+        problems.push(Problem::new(path.clone(), message));
+    }
+    if mount.contains(':') || mount.split('/').any(|part| part == "..") {
+        problems.push(Problem::new(path, "must not contain `:` or `..`"));
+    }
+}
+
+/// Whether a mount hides a folder, or lies in it.
+pub(super) fn covers(mount: &str, folder: &str) -> bool {
+    mount.is_empty()
+        || mount == folder
+        || folder.starts_with(&format!("{mount}/"))
+        || mount.starts_with(&format!("{folder}/"))
+}
+
+pub(super) fn check_storage(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
+    let storage = &spec.storage;
+    let members = [
+        ("persistentVolumeClaim", storage.persistent_volume_claim.is_some()),
+        ("hostPath", storage.host_path.is_some()),
+        ("s3", storage.s3.is_some()),
+    ];
+    exactly_one("spec.storage", &members, problems);
+    if storage.host_path.is_some() && !policy.allow_host_path {
+        problems.push(Problem::new("spec.storage.hostPath", HOST_PATH));
+    }
+    if storage.s3.is_some() {
+        check_s3(spec, problems);
+    }
+    let claim = storage.persistent_volume_claim.as_ref();
+    let sub_path = claim.and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
+    if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
+        problems.push(Problem::new(
+            "spec.storage.persistentVolumeClaim.subPath",
+            "must be relative and must not contain `..`",
+        ));
+    }
+}
+
+/// Pods of a run in a bucket share no folder.
+fn check_s3(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    if spec.inference.replicas > 0 && spec.weight_sync_method() == WeightSyncMethod::Disk {
+        problems.push(Problem::new(
+            "spec.weightSync.method",
+            "must be Distributed: engines cannot read weights from storage.s3; or store the run on \
+                a volume",
+        ));
+    }
+    if spec.model.rljob.is_some() {
+        problems.push(Problem::new(
+            "spec.model.rljob",
+            "needs a volume: engines cannot read a model from storage.s3; copy the export to a \
+                volume and set model.path",
+        ));
+    }
+}
+
+pub(super) fn check_restore(spec: &RLJobSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
+    let Some(source) = &spec.restore_from else { return };
+    let members = [
+        ("rljob", source.rljob.is_some()),
+        ("path", source.path.is_some()),
+        ("s3", source.s3.is_some()),
+    ];
+    exactly_one("spec.restoreFrom", &members, problems);
+    if source.rljob.as_ref().is_some_and(|other| Some(other.name.as_str()) == name) {
+        problems.push(Problem::new("spec.restoreFrom.rljob.name", "is the name of this job"));
+    }
+    if source.s3.is_some() && spec.storage.s3.is_none() {
+        problems.push(Problem::new(
+            "spec.restoreFrom.s3",
+            "needs storage.s3, which configures the access",
+        ));
+    }
+}

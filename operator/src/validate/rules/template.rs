@@ -1,0 +1,122 @@
+//! Rules of pod templates: fields that the operator sets cannot be overridden.
+
+use k8s_openapi::api::core::v1::PodSpec;
+use rljob_crds::names::{GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY, LABEL_NAME};
+use rljob_crds::storage::VolumeSpec;
+use rljob_crds::template::PodTemplate;
+use serde_json::Value;
+
+use super::Role;
+use super::sources::{HOST_PATH, RESERVED_FOLDERS, RESERVED_PREFIX, covers};
+use crate::validate::{Policy, Problem};
+
+/// Fields of the pod that the operator or the StatefulSet sets.
+const POD_FIELDS: [&str; 4] = ["restartPolicy", "hostname", "subdomain", "readinessGates"];
+/// Fields of the main container that the operator sets, and the field of the spec to use instead.
+const CONTAINER_FIELDS: [(&str, Option<&str>); 8] = [
+    ("command", None),
+    ("args", None),
+    ("ports", None),
+    ("livenessProbe", None),
+    ("readinessProbe", None),
+    ("startupProbe", None),
+    ("resources", Some("resources")),
+    ("image", Some("image")),
+];
+/// Environment variables that programs of the main container read.
+const VARIABLES: [&str; 2] = ["POD_NAME", "POD_IP"];
+
+pub(super) fn check_template(
+    role: Role,
+    template: &PodTemplate,
+    volumes: &[VolumeSpec],
+    policy: Policy,
+    problems: &mut Vec<Problem>,
+) {
+    let path = format!("spec.{}.template", role.field);
+    for label in template.metadata.labels.keys().filter(|label| is_reserved(label)) {
+        problems.push(owned(&format!("{path}.metadata.labels.{label}"), None));
+    }
+    for field in POD_FIELDS.into_iter().filter(|field| template.spec.contains_key(*field)) {
+        problems.push(owned(&format!("{path}.spec.{field}"), None));
+    }
+    let spec = Value::Object(template.spec.clone());
+    if let Err(error) = serde_path_to_error::deserialize::<_, PodSpec>(&spec) {
+        let message = error.inner().to_string();
+        return problems.push(Problem::new(format!("{path}.spec.{}", error.path()), message));
+    }
+    for list in ["containers", "initContainers"] {
+        for (index, container) in items(&spec, list) {
+            let path = format!("{path}.spec.{list}[{index}]");
+            check_container(role, list, &path, container, problems);
+        }
+    }
+    for (index, volume) in items(&spec, "volumes") {
+        let path = format!("{path}.spec.volumes[{index}]");
+        let name = volume["name"].as_str().unwrap_or_default();
+        if name.starts_with(RESERVED_PREFIX) {
+            let message = format!("names that start with `{RESERVED_PREFIX}` are reserved");
+            problems.push(Problem::new(format!("{path}.name"), message));
+        }
+        if volumes.iter().any(|volume| volume.name == name) {
+            let message = format!("`{name}` is the name of a volume of spec.volumes");
+            problems.push(Problem::new(format!("{path}.name"), message));
+        }
+        if volume.get("hostPath").is_some() && !policy.allow_host_path {
+            problems.push(Problem::new(format!("{path}.hostPath"), HOST_PATH));
+        }
+    }
+}
+
+fn check_container(
+    role: Role,
+    list: &str,
+    path: &str,
+    container: &Value,
+    problems: &mut Vec<Problem>,
+) {
+    let Some(name) = container["name"].as_str() else {
+        return problems.push(Problem::new(format!("{path}.name"), "is missing"));
+    };
+    for (index, mount) in items(container, "volumeMounts") {
+        let mount = mount["mountPath"].as_str().unwrap_or_default().trim_end_matches('/');
+        if RESERVED_FOLDERS.iter().any(|folder| covers(mount, folder)) {
+            problems.push(owned(&format!("{path}.volumeMounts[{index}].mountPath"), None));
+        }
+    }
+    if list == "initContainers" && name == role.container {
+        let message = format!("`{name}` is the name of the main container");
+        return problems.push(Problem::new(format!("{path}.name"), message));
+    }
+    if name != role.container {
+        return;
+    }
+    for (field, instead) in CONTAINER_FIELDS {
+        if container.get(field).is_some() {
+            let instead = instead.map(|field| format!("spec.{}.{field}", role.field));
+            problems.push(owned(&format!("{path}.{field}"), instead.as_deref()));
+        }
+    }
+    for (index, variable) in items(container, "env") {
+        if variable["name"].as_str().is_some_and(|name| VARIABLES.contains(&name)) {
+            problems.push(owned(&format!("{path}.env[{index}]"), None));
+        }
+    }
+}
+
+fn items<'v>(value: &'v Value, list: &str) -> impl Iterator<Item = (usize, &'v Value)> {
+    value.get(list).and_then(Value::as_array).into_iter().flatten().enumerate()
+}
+
+fn owned(path: &str, instead: Option<&str>) -> Problem {
+    let message = instead.map_or_else(
+        || "the operator sets this field; remove it".to_owned(),
+        |field| format!("the operator sets this field; remove it and use {field}"),
+    );
+    Problem::new(path, message)
+}
+
+fn is_reserved(label: &str) -> bool {
+    let ours = [LABEL_NAME, LABEL_INSTANCE, LABEL_COMPONENT, LABEL_MANAGED_BY];
+    label.split('/').next() == Some(GROUP) || ours.contains(&label)
+}
