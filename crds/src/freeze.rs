@@ -46,8 +46,8 @@ const SUSPENDED: &str = "oldSelf.spec.suspend && has(oldSelf.status.conditions) 
     oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True')";
 /// The rules of the root object.
 pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
-    let identity = format!("!({STARTED}) || ({})", all(identity(spec)));
-    let frozen = all(unchanged(spec, "", &[&MUTABLE[..], &[MANAGED_BY]].concat()));
+    let identity = format!("!({STARTED}) || ({})", all(&identity(spec)));
+    let frozen = all(&unchanged(spec, "", &[&MUTABLE[..], &[MANAGED_BY]].concat()));
     let running = format!("!({STARTED}) || {FINISHED} || ({SUSPENDED}) || ({frozen})");
     let finished = format!("!({STARTED}) || !{FINISHED} || ({frozen})");
     vec![
@@ -80,7 +80,7 @@ fn rule(rule: &str, message: &str) -> ValidationRule {
     }
 }
 
-fn all(terms: Vec<String>) -> String {
+fn all(terms: &[String]) -> String {
     terms.join(" && ")
 }
 
@@ -150,7 +150,7 @@ fn field_unchanged(
     let is_present = is_required || property.default.is_some();
     let (new, old) = (format!("self.spec.{path}"), format!("oldSelf.spec.{path}"));
     let holds = if except.iter().any(|field| field.starts_with(&format!("{path}."))) {
-        all(unchanged(property, path, except))
+        all(&unchanged(property, path, except))
     } else {
         format!("{new} == {old}")
     };

@@ -51,6 +51,7 @@ use crate::storage::{StorageSpec, VolumeSpec};
 #[x_kube(validation = Rule::new("!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || !has(self.inference.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in self.inference.resources.limits)").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
 #[x_kube(validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1").message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of the next step could not be sampled"))]
 #[x_kube(validation = Rule::new("!has(self.storage.s3) || self.inference.replicas == 0 || !has(self.weightSync.method) || self.weightSync.method == 'Distributed'").message("engines cannot read weights from storage.s3: set weightSync.method to Distributed, or store the run on a volume"))]
+#[x_kube(validation = Rule::new("!has(self.storage.s3) || !has(self.model.huggingFace)").message("pods of a run in storage.s3 share no downloaded model: copy the model to a volume and set model.path"))]
 #[x_kube(validation = Rule::new("!has(self.storage.s3) || !has(self.model.rljob)").message("engines cannot read a model from storage.s3: copy the export to a volume and set model.path"))]
 #[x_kube(validation = Rule::new("has(self.storage.s3) || !has(self.restoreFrom) || !has(self.restoreFrom.s3)").message("restoreFrom.s3 needs storage.s3, which configures the access"))]
 pub struct RLJobSpec {

@@ -58,9 +58,8 @@ impl InferenceSpec {
     pub fn engine(&self) -> EngineKind {
         match (&self.sglang, &self.embedded) {
             (Some(_), _) => EngineKind::SGLang,
-            (None, Some(_)) => EngineKind::Embedded,
             (None, None) if self.gpus() > 0 => EngineKind::SGLang,
-            (None, None) => EngineKind::Embedded,
+            (None, _) => EngineKind::Embedded,
         }
     }
 

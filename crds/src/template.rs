@@ -76,13 +76,13 @@ fn pod_spec() -> Value {
         properties.insert(name.to_owned(), object());
     }
     for name in ["tolerations", "topologySpreadConstraints", "imagePullSecrets", "resourceClaims"] {
-        properties.insert(name.to_owned(), list(object()));
+        properties.insert(name.to_owned(), list(&object()));
     }
     for name in ["volumes", "hostAliases"] {
-        properties.insert(name.to_owned(), list(object()));
+        properties.insert(name.to_owned(), list(&object()));
     }
     for name in ["containers", "initContainers"] {
-        properties.insert(name.to_owned(), list(container()));
+        properties.insert(name.to_owned(), list(&container()));
     }
     for name in [
         "dnsPolicy",
@@ -115,11 +115,11 @@ fn container() -> Value {
         properties.insert(name.to_owned(), scalar("string"));
     }
     for name in ["env", "envFrom", "ports", "volumeMounts", "volumeDevices"] {
-        properties.insert(name.to_owned(), list(object()));
+        properties.insert(name.to_owned(), list(&object()));
     }
     for name in ["command", "args"] {
         let item = json!({"type": "string"});
-        properties.insert(name.to_owned(), list(item));
+        properties.insert(name.to_owned(), list(&item));
     }
     for name in [
         "lifecycle",
@@ -148,7 +148,7 @@ pub(crate) fn object() -> Value {
     })
 }
 
-fn list(items: Value) -> Value {
+fn list(items: &Value) -> Value {
     json!({
         "type": "array",
         "description": "As in core v1.",

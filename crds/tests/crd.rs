@@ -100,7 +100,9 @@ fn walk(path: &str, schema: &JSONSchemaProps, missing: &mut Vec<String>) {
     match &schema.items {
         Some(JSONSchemaPropsOrArray::Schema(items)) => walk(&format!("{path}[]"), items, missing),
         Some(JSONSchemaPropsOrArray::Schemas(items)) => {
-            items.iter().for_each(|items| walk(&format!("{path}[]"), items, missing))
+            for items in items {
+                walk(&format!("{path}[]"), items, missing);
+            }
         }
         None => {}
     }

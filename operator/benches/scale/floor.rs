@@ -35,7 +35,7 @@ pub async fn measure(jobs: usize) {
         (Api::default_namespaced(stage.client.clone()), Instant::now());
     let create = async {
         each_job(jobs, async |name| {
-            drop(sets.create(&PostParams::default(), &set(&name)).await.unwrap())
+            drop(sets.create(&PostParams::default(), &set(&name)).await.unwrap());
         })
         .await;
         start.elapsed().as_secs_f64()

@@ -149,7 +149,7 @@ impl Bench {
         let others = self.stage.count(&kinds).await;
         let create = async {
             each_job(jobs, async |name| {
-                drop(self.rljobs.create(&PostParams::default(), &job(&name)).await.unwrap())
+                drop(self.rljobs.create(&PostParams::default(), &job(&name)).await.unwrap());
             })
             .await;
             self.start.elapsed().as_secs_f64()
@@ -204,7 +204,7 @@ impl Bench {
                         .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
                         .await
                         .unwrap(),
-                )
+                );
             })
             .await;
             until("a pass of each", async || {

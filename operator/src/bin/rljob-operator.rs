@@ -103,7 +103,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         client,
         namespace: arguments.namespace,
         image: arguments.image,
-        policy: Policy { allow_host_path: arguments.allow_host_path },
+        policy: Policy::of_operator(arguments.allow_host_path),
         token_key,
         metrics,
         app,

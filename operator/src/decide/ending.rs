@@ -123,9 +123,9 @@ mod tests {
     use super::*;
     use crate::validate::test_support::validated;
 
-    fn fails(reason: &str, message: &str) -> Option<Decision> {
+    fn fails(reason: &str, message: &str) -> Decision {
         let (reason, message) = (reason.to_owned(), message.to_owned());
-        Some(Decision::Finish(Outcome { succeeded: false, reason, message }))
+        Decision::Finish(Outcome { succeeded: false, reason, message })
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         let mut facts = facts();
         assert_eq!(directory_in_use(&facts), None);
         facts.directory_in_use = Some("it belongs to lab/other".to_owned());
-        let expected = fails("RunDirectoryInUse", "it belongs to lab/other");
+        let expected = Some(fails("RunDirectoryInUse", "it belongs to lab/other"));
         assert_eq!(directory_in_use(&facts), expected);
     }
 
@@ -169,7 +169,8 @@ mod tests {
         let report = facts.coordinator.as_mut().unwrap();
         report.phase = Phase::Failed;
         report.restarts = 4;
-        assert_eq!(failed(&facts), fails("Failed", "the coordinator gave up after 4 restarts"));
+        let expected = Some(fails("Failed", "the coordinator gave up after 4 restarts"));
+        assert_eq!(failed(&facts), expected);
         facts.coordinator.as_mut().unwrap().last_failure = Some(LearnerFailure {
             reason: "LearnerExited".to_owned(),
             message: "out of memory".to_owned(),
@@ -178,7 +179,7 @@ mod tests {
         });
         let message =
             "LearnerExited in sums-trainer-0 with exit code 137 after 4 restarts: out of memory";
-        assert_eq!(failed(&facts), fails("Failed", message));
+        assert_eq!(failed(&facts), Some(fails("Failed", message)));
         facts.epoch.number = 4;
         assert_eq!(failed(&facts), None, "reports of older epochs are ignored");
     }
@@ -226,7 +227,7 @@ mod tests {
         for (case, exits, expected) in [
             ("no exit", vec![], None),
             ("an earlier rule matches", vec![coordinator()], None),
-            ("a later exit matches", vec![coordinator(), engine()], fails("Failed", message)),
+            ("a later exit matches", vec![coordinator(), engine()], Some(fails("Failed", message))),
             ("no rule matches", vec![trainer()], None),
         ] {
             assert_eq!(failure_rules(&job, &Facts { exits, ..facts() }), expected, "{case}");
@@ -242,7 +243,7 @@ mod tests {
         job.spec.active_deadline_seconds = Some(60);
         assert_eq!(deadline_exceeded(&job, &facts, at(59)), None);
         let message = "the run took longer than spec.activeDeadlineSeconds = 60";
-        assert_eq!(Some(decide(&job, &facts, at(60))), fails("DeadlineExceeded", message));
+        assert_eq!(decide(&job, &facts, at(60)), fails("DeadlineExceeded", message));
         facts.suspend = true;
         assert!(matches!(decide(&job, &facts, at(60)), Decision::Drain { .. }));
         facts.suspend = false;

@@ -207,7 +207,7 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
 }
 
 #[test]
-fn tokens_of_the_hub_are_mounted_where_repositories_are_downloaded() {
+fn tokens_of_the_hub_are_mounted_only_into_the_coordinator() {
     let mut job = validated();
     job.spec.model = serde_json::from_value(serde_json::json!({
         "huggingFace": {"repo": "org/model", "tokenSecretRef": {"name": "hf"}},
@@ -225,10 +225,7 @@ fn tokens_of_the_hub_are_mounted_where_repositories_are_downloaded() {
                 pod_of(&set).volumes.iter().flatten().any(|volume| volume.name == "rljob-hub")
             })
     };
-    assert_eq!(mounts(&job), [false, true, false], "the coordinator downloads");
-    job.spec.storage =
-        serde_json::from_value(serde_json::json!({"s3": {"bucket": "runs"}})).unwrap();
-    assert_eq!(mounts(&job), [true; 3], "pods share no folder");
+    assert_eq!(mounts(&job), [false, true, false]);
 }
 
 #[test]

@@ -37,8 +37,7 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
     all.extend(
         job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys),
     );
-    // Pods of a run in a bucket share no folder, so that each of them downloads repositories.
-    if role == Role::Coordinator || job.spec.storage.s3.is_some() {
+    if role == Role::Coordinator {
         all.extend(hub_tokens(job));
     }
     let (mut volumes, mut mounts): (Vec<_>, Vec<_>) = all.into_iter().unzip();

@@ -71,10 +71,10 @@ fn scalars(record: &impl Serialize) -> io::Result<Vec<(String, f32)>> {
 fn collect(name: &str, value: &Value, numbers: &mut Vec<(String, f32)>) {
     match value {
         Value::Number(number) if name != "step" => {
-            numbers.extend(number.as_f64().map(|number| (name.to_owned(), number as f32)))
+            numbers.extend(number.as_f64().map(|number| (name.to_owned(), number as f32)));
         }
         Value::Object(fields) if name.is_empty() => {
-            fields.iter().for_each(|(field, value)| collect(field, value, numbers))
+            fields.iter().for_each(|(field, value)| collect(field, value, numbers));
         }
         Value::Object(fields) => fields
             .iter()

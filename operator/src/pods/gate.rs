@@ -88,6 +88,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table of cases")]
     fn a_gate_opens_once_per_container_and_later_syncs_do_not_change_it() {
         let closed = Gate {
             open: false,

@@ -91,7 +91,7 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
         Value::Object(object) => return check_object(path, schema, object, problems),
         Value::Array(items) => return check_items(path, schema, items, problems),
         Value::Number(number) => {
-            check_range(path, schema, number.as_f64().unwrap_or(f64::NAN), problems)
+            check_range(path, schema, number.as_f64().unwrap_or(f64::NAN), problems);
         }
         Value::String(text) => check_text(path, schema, text, problems),
         Value::Null | Value::Bool(_) => {}
@@ -130,7 +130,7 @@ fn check_object(
         match (properties.get(name), &schema.additional_properties) {
             (Some(property), _) => check(&below(name), property, value, problems),
             (None, Some(JSONSchemaPropsOrBool::Schema(values))) => {
-                check(&below(name), values, value, problems)
+                check(&below(name), values, value, problems);
             }
             (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
             (None, _) if schema.x_kubernetes_preserve_unknown_fields == Some(true) => {}

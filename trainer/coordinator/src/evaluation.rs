@@ -164,7 +164,7 @@ impl Evaluation<'_> {
                 Verdict::Scored(scored) => drop(completions.insert(at as u32, (scored, tokens))),
                 Verdict::Rejected(error) => {
                     tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
-                        left out of the evaluation")
+                        left out of the evaluation");
                 }
             }
         }

@@ -13,6 +13,7 @@ use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOK
 use rljob_storage::{RunStore, StorageError, coordinator_resolver};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::batches::Batches;
@@ -86,22 +87,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || coordinator_resolver::announce(&run_store, address))
             .await??;
     }
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(scheduler::tick(Arc::clone(&coordinator)));
-    tasks.spawn(scheduler::work(Arc::clone(&coordinator)));
-    if coordinator.config.spec.weight_sync_method() == WeightSyncMethod::Disk {
-        let weight_sync = Arc::new(coordinator.weight_sync());
-        tasks.spawn(sync::disk::run(weight_sync, coordinator.stop.clone()));
-    }
-    tasks.spawn(copies::run(
-        coordinator.run_store.clone(),
-        coordinator.config.run_directory.clone(),
-        coordinator.stop.clone(),
-    ));
-    let monitored = Arc::clone(&coordinator);
-    tasks.spawn(async move {
-        monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await
-    });
+    let mut tasks = start_tasks(&coordinator);
 
     let stop = coordinator.stop.clone();
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
@@ -130,6 +116,27 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Starts everything that runs beside the server.
+fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(scheduler::tick(Arc::clone(coordinator)));
+    tasks.spawn(scheduler::work(Arc::clone(coordinator)));
+    if coordinator.config.spec.weight_sync_method() == WeightSyncMethod::Disk {
+        let weight_sync = Arc::new(coordinator.weight_sync());
+        tasks.spawn(sync::disk::run(weight_sync, coordinator.stop.clone()));
+    }
+    tasks.spawn(copies::run(
+        coordinator.run_store.clone(),
+        coordinator.config.run_directory.clone(),
+        coordinator.stop.clone(),
+    ));
+    let monitored = Arc::clone(coordinator);
+    tasks.spawn(async move {
+        monitored.fleet.monitor(monitored.journal.fence(), monitored.stop.clone()).await;
+    });
+    tasks
+}
+
 fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
     let path = options.config.display();
     let text = std::fs::read_to_string(&options.config)
@@ -148,35 +155,10 @@ pub(crate) async fn open(
     let run_store = RunStore::of(&config)?;
     let journal = claim(&config, &run_store, incarnation, epoch).await?;
     let files = Files::open(&config.run_directory)?;
-    let (record, mut facts, newest_metrics, newest_evaluation) = journal
-        .call(move |journal| {
-            let last_step = journal.last_step()?;
-            let (fixed_step, _) = journal.newest_batch()?;
-            let facts = Facts {
-                last_step,
-                fixed_step,
-                evaluated: journal.evaluated_steps()?,
-                ..Facts::default()
-            };
-            Ok((
-                journal.get_state(record::KEY)?,
-                facts,
-                journal.metrics(last_step)?,
-                journal.last_evaluation()?,
-            ))
-        })
+    let (record, mut facts) = read_state(&journal, &run_store).await?;
+    let newest = journal
+        .call(|journal| Ok((journal.metrics(journal.last_step()?)?, journal.last_evaluation()?)))
         .await?;
-    let record = match record {
-        Some(json) => serde_json::from_value(json)
-            .context("failed to read the run's state from the journal")?,
-        None => Record::default(),
-    };
-    let listed = run_store.clone();
-    let listed = tokio::task::spawn_blocking(move || {
-        Ok::<_, StorageError>((checkpoints::complete(&listed)?, exports::newest(&listed)?))
-    });
-    (facts.checkpoints, facts.exported_step) =
-        listed.await?.context("failed to list checkpoints and exports")?;
     let (restore_from, failure) =
         match restore::choose(&config, &journal, !facts.checkpoints.is_empty()).await {
             Ok(restore) => (restore, None),
@@ -194,7 +176,6 @@ pub(crate) async fn open(
     if let Some(failure) = failure {
         run.fail(failure);
     }
-    let newest = (newest_metrics, newest_evaluation);
     let recorder = Recorder::new(journal.clone(), files, Metrics::new()?, clock, newest);
     Ok(Coordinator {
         config: Arc::new(config),
@@ -208,6 +189,36 @@ pub(crate) async fn open(
         batches: Batches::default(),
         stop: CancellationToken::new(),
     })
+}
+
+/// Reads the recorded state of the run, and the facts of its journal and its run store.
+async fn read_state(
+    journal: &SharedJournal,
+    run_store: &RunStore,
+) -> anyhow::Result<(Record, Facts)> {
+    let (record, mut facts) = journal
+        .call(|journal| {
+            let facts = Facts {
+                last_step: journal.last_step()?,
+                fixed_step: journal.newest_batch()?.0,
+                evaluated: journal.evaluated_steps()?,
+                ..Facts::default()
+            };
+            Ok((journal.get_state(record::KEY)?, facts))
+        })
+        .await?;
+    let record = match record {
+        Some(json) => serde_json::from_value(json)
+            .context("failed to read the run's state from the journal")?,
+        None => Record::default(),
+    };
+    let run_store = run_store.clone();
+    let listed = tokio::task::spawn_blocking(move || {
+        Ok::<_, StorageError>((checkpoints::complete(&run_store)?, exports::newest(&run_store)?))
+    });
+    (facts.checkpoints, facts.exported_step) =
+        listed.await?.context("failed to list checkpoints and exports")?;
+    Ok((record, facts))
 }
 
 /// The journal of a run whose run store is this coordinator's from now on.

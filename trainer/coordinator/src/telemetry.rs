@@ -35,75 +35,59 @@ impl Metrics {
         let seconds = HistogramOpts::new(
             "rljob_step_seconds",
             "Seconds from the end of the step before to the end of a step.",
-        );
+        )
+        .buckets(prometheus::exponential_buckets(0.1, 2.0, 16)?);
         let staleness = HistogramOpts::new(
             "rljob_sample_staleness",
             "Steps done since the oldest weights that a sample trained on was sampled with.",
-        );
-        let metrics = Self {
-            step: IntGauge::new("rljob_step", "Steps done.")?,
-            reward: Gauge::new("rljob_reward", "Mean reward of the newest step.")?,
-            restarts: IntGauge::new("rljob_restarts_total", "Counted restarts of the learners.")?,
-            lag: IntGauge::new(
-                "rljob_engine_version_lag",
-                "Steps by which the engine furthest behind lags the newest published weights.",
+        )
+        .buckets(prometheus::linear_buckets(0.0, 1.0, STALENESS_BUCKETS)?);
+        Ok(Self {
+            step: register(&registry, IntGauge::new("rljob_step", "Steps done.")?)?,
+            reward: register(
+                &registry,
+                Gauge::new("rljob_reward", "Mean reward of the newest step.")?,
             )?,
-            rollout_tokens: IntCounter::new(
+            restarts: register(
+                &registry,
+                IntGauge::new("rljob_restarts_total", "Counted restarts of the learners.")?,
+            )?,
+            lag: register(
+                &registry,
+                IntGauge::new(
+                    "rljob_engine_version_lag",
+                    "Steps by which the engine furthest behind lags the newest published weights.",
+                )?,
+            )?,
+            rollout_tokens: counter(
+                &registry,
                 "rljob_rollout_tokens_total",
                 "Completion tokens sampled for batches.",
             )?,
-            samples: IntCounter::new(
+            samples: counter(
+                &registry,
                 "rljob_samples_total",
                 "Samples finished and scored for batches.",
             )?,
-            interrupted: IntCounter::new(
+            interrupted: counter(
+                &registry,
                 "rljob_interruptions_total",
                 "Interruptions of samples, which were continued or retried.",
             )?,
-            dropped_groups: IntCounter::new(
+            dropped_groups: counter(
+                &registry,
                 "rljob_dropped_groups_total",
                 "Groups left out of batches because their rewards have zero variance.",
             )?,
-            stale_samples: IntCounter::new(
+            stale_samples: counter(
+                &registry,
                 "rljob_stale_samples_total",
                 "Samples made again because they were too old to be trained on.",
             )?,
-            staleness: Histogram::with_opts(staleness.buckets(prometheus::linear_buckets(
-                0.0,
-                1.0,
-                STALENESS_BUCKETS,
-            )?))?,
-            step_seconds: Histogram::with_opts(
-                seconds.buckets(prometheus::exponential_buckets(0.1, 2.0, 16)?),
-            )?,
+            staleness: register(&registry, Histogram::with_opts(staleness)?)?,
+            step_seconds: register(&registry, Histogram::with_opts(seconds)?)?,
             registry,
-        };
-        let Self {
-            registry,
-            step,
-            reward,
-            restarts,
-            lag,
-            rollout_tokens,
-            samples,
-            interrupted,
-            dropped_groups,
-            stale_samples,
-            staleness,
-            step_seconds,
-        } = &metrics;
-        registry.register(Box::new(step.clone()))?;
-        registry.register(Box::new(reward.clone()))?;
-        registry.register(Box::new(restarts.clone()))?;
-        registry.register(Box::new(lag.clone()))?;
-        registry.register(Box::new(rollout_tokens.clone()))?;
-        registry.register(Box::new(samples.clone()))?;
-        registry.register(Box::new(interrupted.clone()))?;
-        registry.register(Box::new(dropped_groups.clone()))?;
-        registry.register(Box::new(stale_samples.clone()))?;
-        registry.register(Box::new(staleness.clone()))?;
-        registry.register(Box::new(step_seconds.clone()))?;
-        Ok(metrics)
+        })
     }
 
     /// A sample is finished.
@@ -140,4 +124,16 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+    register(registry, IntCounter::new(name, help)?)
+}
+
+fn register<C>(registry: &Registry, metric: C) -> Result<C, prometheus::Error>
+where
+    C: prometheus::core::Collector + Clone + 'static,
+{
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
 }

@@ -43,93 +43,51 @@ impl Metrics {
     /// Creates metrics in a separate registry.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
+        let gauge = |name, help| register(&registry, IntGauge::new(name, help)?);
+        let rate = |name, help| register(&registry, Gauge::new(name, help)?);
+        let counter = |name, help| register(&registry, IntCounter::new(name, help)?);
+        let histogram = |name, help| histogram(&registry, name, help);
         Ok(Self {
-            running: register(
-                &registry,
-                IntGauge::new("sglang:num_running_reqs", "The number of running requests.")?,
+            running: gauge("sglang:num_running_reqs", "The number of running requests.")?,
+            queued: gauge("sglang:num_queue_reqs", "The number of requests in the waiting queue.")?,
+            throughput: rate("sglang:gen_throughput", "The generation throughput (token/s).")?,
+            prompt_tokens: counter(
+                "sglang:prompt_tokens_total",
+                "Number of prefill tokens processed.",
             )?,
-            queued: register(
-                &registry,
-                IntGauge::new(
-                    "sglang:num_queue_reqs",
-                    "The number of requests in the waiting queue.",
-                )?,
+            cached_tokens: counter(
+                "sglang:cached_tokens_total",
+                "Number of cached prompt tokens.",
             )?,
-            throughput: register(
-                &registry,
-                Gauge::new("sglang:gen_throughput", "The generation throughput (token/s).")?,
+            generation_tokens: counter(
+                "sglang:generation_tokens_total",
+                "Number of generation tokens processed.",
             )?,
-            prompt_tokens: register(
-                &registry,
-                IntCounter::new(
-                    "sglang:prompt_tokens_total",
-                    "Number of prefill tokens processed.",
-                )?,
+            requests: counter("sglang:num_requests_total", "Number of requests processed.")?,
+            aborted: counter("sglang:num_aborted_requests_total", "Number of requests aborted.")?,
+            retracted: counter(
+                "sglang:num_retracted_requests_total",
+                "Number of requests moved back to the queue.",
             )?,
-            cached_tokens: register(
-                &registry,
-                IntCounter::new("sglang:cached_tokens_total", "Number of cached prompt tokens.")?,
+            used_tokens: gauge("sglang:num_used_tokens", "The number of used tokens.")?,
+            max_total_tokens: gauge(
+                "sglang:max_total_num_tokens",
+                "Maximum total number of tokens in the KV cache pool.",
             )?,
-            generation_tokens: register(
-                &registry,
-                IntCounter::new(
-                    "sglang:generation_tokens_total",
-                    "Number of generation tokens processed.",
-                )?,
-            )?,
-            requests: register(
-                &registry,
-                IntCounter::new("sglang:num_requests_total", "Number of requests processed.")?,
-            )?,
-            aborted: register(
-                &registry,
-                IntCounter::new(
-                    "sglang:num_aborted_requests_total",
-                    "Number of requests aborted.",
-                )?,
-            )?,
-            retracted: register(
-                &registry,
-                IntCounter::new(
-                    "sglang:num_retracted_requests_total",
-                    "Number of requests moved back to the queue.",
-                )?,
-            )?,
-            used_tokens: register(
-                &registry,
-                IntGauge::new("sglang:num_used_tokens", "The number of used tokens.")?,
-            )?,
-            max_total_tokens: register(
-                &registry,
-                IntGauge::new(
-                    "sglang:max_total_num_tokens",
-                    "Maximum total number of tokens in the KV cache pool.",
-                )?,
-            )?,
-            token_usage: register(
-                &registry,
-                Gauge::new("sglang:token_usage", "The token usage.")?,
-            )?,
+            token_usage: rate("sglang:token_usage", "The token usage.")?,
             first_token: histogram(
-                &registry,
                 "sglang:time_to_first_token_seconds",
                 "Time to the first token in seconds.",
             )?,
             inter_token: histogram(
-                &registry,
                 "sglang:inter_token_latency_seconds",
                 "Time from token to token in seconds.",
             )?,
             latency: histogram(
-                &registry,
                 "sglang:e2e_request_latency_seconds",
                 "Time from arrival to answer in seconds.",
             )?,
-            queue_time: histogram(
-                &registry,
-                "sglang:queue_time_seconds",
-                "Time in the queue in seconds.",
-            )?,
+            queue_time: histogram("sglang:queue_time_seconds", "Time in the queue in seconds.")?,
             registry,
         })
     }

@@ -98,10 +98,10 @@ impl Learner {
                 Instruction::Train { step } => self.train(step)?,
                 Instruction::Validate { step } => self.validate(step)?,
                 Instruction::PublishToDisk { version, path } => {
-                    self.publish_to_disk(version, &path)?
+                    self.publish_to_disk(version, &path)?;
                 }
                 Instruction::PublishByBroadcast { version, transfers } => {
-                    self.publish_by_broadcast(version, transfers)?
+                    self.publish_by_broadcast(version, transfers)?;
                 }
                 Instruction::Checkpoint { version, path } => self.checkpoint(version, &path)?,
                 Instruction::Export { version, path } => self.export(version, path)?,

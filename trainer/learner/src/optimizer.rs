@@ -188,7 +188,7 @@ mod tests {
                 tensor.allclose(&Tensor::from_slice(&expected), 1e-6, 0.0, false),
                 "{:?}",
                 floats(tensor)
-            )
+            );
         };
         close(&parameters.shards()[0].master, [0.5, -1.5]);
         close(&optimizer.moments()[0][0], [0.06, 0.08]);

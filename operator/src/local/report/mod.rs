@@ -85,6 +85,7 @@ fn header(report: &Report) -> String {
     )
 }
 
+#[expect(clippy::too_many_lines, reason = "the list of charts")]
 fn charts(report: &Report) -> String {
     let steps = |value: fn(&StepMetrics) -> Option<f64>| {
         report

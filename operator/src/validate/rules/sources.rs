@@ -117,7 +117,7 @@ pub(super) fn check_storage(spec: &RLJobSpec, policy: Policy, problems: &mut Vec
         problems.push(Problem::new("spec.storage.hostPath", HOST_PATH));
     }
     if storage.s3.is_some() {
-        check_s3(spec, problems);
+        check_s3(spec, policy, problems);
     }
     let claim = storage.persistent_volume_claim.as_ref();
     let sub_path = claim.and_then(|claim| claim.sub_path.as_deref()).unwrap_or_default();
@@ -130,12 +130,19 @@ pub(super) fn check_storage(spec: &RLJobSpec, policy: Policy, problems: &mut Vec
 }
 
 /// Pods of a run in a bucket share no folder.
-fn check_s3(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+fn check_s3(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
     if spec.inference.replicas > 0 && spec.weight_sync_method() == WeightSyncMethod::Disk {
         problems.push(Problem::new(
             "spec.weightSync.method",
             "must be Distributed: engines cannot read weights from storage.s3; or store the run on \
                 a volume",
+        ));
+    }
+    if spec.model.hugging_face.is_some() && !policy.shared_run_directory {
+        problems.push(Problem::new(
+            "spec.model.huggingFace",
+            "needs a volume: pods of a run in storage.s3 share no downloaded model; copy the model \
+                to a volume and set model.path",
         ));
     }
     if spec.model.rljob.is_some() {

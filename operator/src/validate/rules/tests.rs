@@ -123,7 +123,7 @@ fn host_paths_are_rejected_unless_the_operator_allows_them() {
     };
     assert_eq!(paths(Policy::LOCAL), Vec::<String>::new());
     assert_eq!(
-        paths(Policy { allow_host_path: false }),
+        paths(Policy::of_operator(false)),
         [
             "spec.volumes[0].hostPath",
             "spec.storage.hostPath",

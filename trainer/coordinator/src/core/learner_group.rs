@@ -61,7 +61,7 @@ impl Run {
             Stage::Running(layout) => self.watch(layout, now),
             Stage::Stopping { layout, lost, .. } => self.settle(&layout, lost, now),
             Stage::Drained if !self.draining() && self.desired.is_some() => {
-                self.start_new_attempt(false)
+                self.start_new_attempt(false);
             }
             Stage::Drained | Stage::Finished | Stage::Failed => {}
         }

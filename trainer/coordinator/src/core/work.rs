@@ -33,6 +33,7 @@ impl Work {
     }
 
     /// The work except rollouts, which run beside it.
+    #[must_use]
     pub fn without_sampling(self) -> Self {
         match self {
             Self::Validate | Self::Rollout(_) | Self::RolloutAhead => Self::None,

@@ -74,7 +74,7 @@ fn copy(
             Ok(()) => _ = copied.insert(name, size),
             Err(error) => {
                 tracing::warn!(error = %crate::error_line(&error), "failed to copy a file to \
-                    the bucket")
+                    the bucket");
             }
         }
     }

@@ -117,7 +117,7 @@ impl Fence {
             }
             Some(other) => own.from = other.journal.or(other.from),
             None => {
-                own.from = directory.join(JOURNAL_FILE).is_file().then(|| JOURNAL_FILE.to_owned())
+                own.from = directory.join(JOURNAL_FILE).is_file().then(|| JOURNAL_FILE.to_owned());
             }
         }
         write(directory, &own)?;

@@ -149,7 +149,7 @@ impl<'s> Sampler<'s> {
             .collect();
         let mut lease = lease;
         samples.inspect(move |(index, _)| {
-            lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted)))
+            lease.finish_one(wanted.get(*index).map_or(0, |wanted| cost(prompt, wanted)));
         })
     }
 
@@ -234,7 +234,7 @@ impl<'s> Sampler<'s> {
             .map(|event| validate::part(&request, event, weights, self.vocabulary))
             .transpose();
         let result = judge(part, ended, |part| {
-            completion.append(part, wanted.max_new_tokens, self.stop_token_ids)
+            completion.append(part, wanted.max_new_tokens, self.stop_token_ids);
         });
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {

@@ -121,7 +121,7 @@ pub async fn flush(State(engine): State<Engine>, Query(query): Query<FlushQuery>
         match engine.call(Command::Flush).await {
             Some(true) => return FLUSHED.into_response(),
             Some(false) if tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(FLUSH_POLL).await
+                tokio::time::sleep(FLUSH_POLL).await;
             }
             Some(false) if query.timeout > 0.0 => {
                 return (StatusCode::BAD_REQUEST, "Timed out waiting for idle state.")

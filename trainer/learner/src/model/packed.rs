@@ -139,7 +139,7 @@ impl Bucket {
         match &self.rows {
             Rows::From(first) => out.narrow(0, *first, self.num_sequences * self.padded).copy_(x),
             Rows::Scattered { rows, slots, .. } => {
-                drop(out.index_copy_(0, rows, &x.index_select(0, slots)))
+                drop(out.index_copy_(0, rows, &x.index_select(0, slots)));
             }
         }
     }

@@ -94,7 +94,7 @@ impl Broadcaster {
         let publish = move || match client.report_weights(&ready) {
             Ok(()) => send_all(&store, &address, &transfers, &offered),
             Err(error) => {
-                tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent")
+                tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent");
             }
         };
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(publish);
@@ -138,7 +138,7 @@ fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], offer: &A
             let (store, address, transfer, offer) =
                 (Arc::clone(store), address.to_owned(), transfer.clone(), Arc::clone(offer));
             std::thread::spawn(move || {
-                log_outcome(&transfer, send(&store, &address, &transfer, &offer))
+                log_outcome(&transfer, send(&store, &address, &transfer, &offer));
             })
         })
         .collect();
@@ -153,11 +153,11 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
     let Transfer { engine, group, .. } = transfer;
     match outcome {
         Ok(Some(time)) => {
-            tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights")
+            tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights");
         }
         Ok(None) => tracing::info!(engine, group, "weights were not sent: newer ones are there"),
         Err(error) => {
-            tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew")
+            tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew");
         }
     }
 }

@@ -17,7 +17,7 @@ fn exports_ordered(run: &mut Run, steps: std::ops::RangeInclusive<u32>, written:
         loop {
             match ask(run, run.record().attempt, step) {
                 Instruction::Checkpoint { version, path } => {
-                    run.checkpoint_done(version.attempt, version, &path).unwrap()
+                    run.checkpoint_done(version.attempt, version, &path).unwrap();
                 }
                 Instruction::Export { version, path } => {
                     assert_eq!(path, PathBuf::from(format!("/run/exports/step-{step}")));

@@ -56,7 +56,7 @@ impl Machine {
             journal
                 .put_samples(&[sample(position)])
                 .and_then(|_| journal.fix_batch(&batch))
-                .unwrap()
+                .unwrap();
         });
         self.mirror.save(&self.journal).unwrap();
     }

@@ -72,6 +72,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table of cases")]
     fn every_order_meets_every_state_with_one_answer() {
         let held = |epoch, attempt, running| Held { epoch, attempt, running };
         let refuse = |text: &str| Action::Refuse(text.to_owned());

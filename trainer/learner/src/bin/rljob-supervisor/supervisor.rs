@@ -141,7 +141,7 @@ impl Supervisor {
                 // Its pod was replaced and will be ended; it must not end by itself, or it would
                 // come back under its old name.
                 Err(ReportError::Replaced(_)) => {
-                    self.learners.iter().for_each(LearnerProcess::stop)
+                    self.learners.iter().for_each(LearnerProcess::stop);
                 }
                 Ok(_) | Err(_) => {}
             }
