@@ -158,9 +158,9 @@ fn the_model_does_not_use_collectives() {
 }
 
 #[test]
-fn algorithms_use_neither_io_nor_collectives() {
-    let files = sources(&workspace().join("trainer/learner/src/algorithm"), &["rs"]);
-    assert!(!files.is_empty(), "trainer/learner/src/algorithm has no code");
+fn objectives_use_neither_io_nor_collectives() {
+    let files = sources(&workspace().join("trainer/learner/src/objective"), &["rs"]);
+    assert!(!files.is_empty(), "trainer/learner/src/objective has no code");
     assert_eq!(
         uses(
             &files,

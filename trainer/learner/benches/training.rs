@@ -14,7 +14,7 @@ use std::time::Instant;
 use rljob_learner::model::{Model, ModelConfig};
 use rljob_learner::ranks::Ranks;
 use rljob_learner::startup::first_trainer;
-use rljob_learner::step::Trainer;
+use rljob_learner::trainer::Trainer;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
 use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;

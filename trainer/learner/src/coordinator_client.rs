@@ -215,7 +215,7 @@ impl CoordinatorClient {
     ) -> Result<Vec<u8>, ClientError> {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
-            crate::pulse::advance();
+            crate::heartbeat::advance();
             let last = match self.runtime.block_on(self.try_once(method, path, json)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(Failure::Final(error)) => return Err(error),

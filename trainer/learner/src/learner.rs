@@ -14,13 +14,13 @@ use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 
-use crate::checkpoint::{CheckpointError, CheckpointWriter, Place, Snapshot};
+use crate::checkpoint::{CheckpointError, CheckpointWriter, Place};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
+use crate::heartbeat;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::Exporter;
 use crate::publish::{PublishError, Staged, disk};
-use crate::pulse;
-use crate::step::{StepError, Trainer};
+use crate::trainer::{StepError, Trainer};
 
 /// Before an instruction is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -91,7 +91,7 @@ impl Learner {
             self.checkpoints.check()?;
             self.exports.check()?;
             let instruction = self.next_instruction()?;
-            pulse::advance();
+            heartbeat::advance();
             tracing::debug!(?instruction, "instructed");
             match instruction {
                 Instruction::Wait => std::thread::sleep(PAUSE),
@@ -218,11 +218,8 @@ impl Learner {
         }
         // A restart from this checkpoint does not come back to the step of an export.
         self.exports.wait()?;
-        let Trainer { ranks, parameters, optimizer, .. } = &self.trainer;
-        let blocks = parameters.shards().iter().zip(optimizer.moments());
-        let snapshot = Snapshot::take(
-            blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]),
-        )?;
+        let (ranks, policy) = (&self.trainer.ranks, &self.trainer.models.policy);
+        let snapshot = policy.snapshot()?;
         let (folder, bucket) = match &self.run_store {
             RunStore::Folder(_) => (path.to_owned(), None),
             RunStore::Bucket(bucket) => (
@@ -237,11 +234,12 @@ impl Learner {
             rank: ranks.rank(),
             world_size: ranks.world_size(),
         };
-        Ok(self.checkpoints.begin(place, path.to_owned(), optimizer.progress(), snapshot)?)
+        Ok(self.checkpoints.begin(place, path.to_owned(), policy.optimizer.progress(), snapshot)?)
     }
 
     fn stage(&self, keep: bool) -> Result<Option<Staged>, PublishError> {
-        Staged::gather(&self.trainer.parameters, self.trainer.model.layout(), keep)
+        let policy = &self.trainer.models.policy;
+        Staged::gather(&policy.parameters, policy.model.layout(), keep)
     }
 
     fn check_step(&self, version: Version) -> Result<(), LearnerError> {

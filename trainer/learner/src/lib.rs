@@ -11,22 +11,23 @@
 //! [`publish`]. The supervisor is a program of its own beside this library
 //! (`bin/rljob-supervisor`).
 
-pub mod algorithm;
 pub mod background;
 pub mod checkpoint;
 pub mod coordinator_client;
 pub mod fsdp;
+pub mod heartbeat;
 pub mod learner;
-pub mod micro_batch;
 pub mod model;
+pub mod models;
+pub mod objective;
 pub mod optimizer;
 pub mod parent;
 pub mod publish;
-pub mod pulse;
 pub mod ranks;
 pub mod schedule;
 pub mod startup;
 pub mod step;
+pub mod trainer;
 
 use std::error::Error;
 

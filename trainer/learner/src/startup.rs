@@ -1,6 +1,7 @@
 //! From arguments to a [`Learner`]: settings of libtorch, the model's shape, the group, then
 //! weights from a checkpoint, a folder or a seed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,21 +14,21 @@ use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use rljob_storage::{RunStore, StorageError};
-use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
 
-use crate::checkpoint::manifest::hex;
-use crate::checkpoint::{self, CheckpointError, CheckpointWriter, ModelShape};
+use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::fsdp::{FrozenParameters, ShardedParameters, shard_of};
+use crate::heartbeat;
 use crate::learner::Learner;
-use crate::model::{Model, ModelConfig, ModelError, ModelLayout, hugging_face, random};
+use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
+use crate::models::{FrozenModel, Models, TrainedModel};
+use crate::objective;
 use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
-use crate::pulse;
 use crate::ranks::Ranks;
-use crate::step::Trainer;
+use crate::trainer::Trainer;
 
 /// How long another job's export is waited for.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -73,6 +74,9 @@ pub enum StartError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// The spec sets no algorithm, or several.
+    #[error("spec.algorithm must set exactly one algorithm")]
+    Algorithm,
     /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -95,7 +99,7 @@ impl StartError {
     /// same way.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::NoModel(_) | Self::NoExport { .. } => true,
+            Self::NoModel(_) | Self::NoExport { .. } | Self::Algorithm => true,
             Self::Model(error) => {
                 matches!(
                     error,
@@ -117,9 +121,9 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     // A large checkpoint on its way to a bucket, or from there, is no hang.
     let at = |path| {
         RunStore::at(path, config.bucket.as_ref())
-            .map(|run_store| run_store.on_response(pulse::advance))
+            .map(|run_store| run_store.on_response(heartbeat::advance))
     };
-    let run_store = RunStore::of(&config)?.on_response(pulse::advance);
+    let run_store = RunStore::of(&config)?.on_response(heartbeat::advance);
     let (restored_from, target) = (
         place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?,
         Target::of(&config, &run_store),
@@ -155,7 +159,7 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
         rank = place.rank,
         world_size = place.world_size,
         steps_done,
-        parameters = trainer.model.layout().numel(),
+        parameters = trainer.models.policy.model.layout().numel(),
         "the learner is ready"
     );
     let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
@@ -180,22 +184,21 @@ pub fn first_trainer(
     model: Model,
     ranks: Rc<Ranks>,
     model_directory: &Path,
-) -> Result<Trainer, ModelError> {
+) -> Result<Trainer, StartError> {
     let blocks = initial_blocks(&spec, &model, model_directory)?;
     let masters =
         blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
-    let reference = needs_reference(&spec)
-        .then(|| FrozenParameters::new(Rc::clone(&ranks), compute_kind(spec.precision()), &blocks));
-    drop(blocks);
-    let numels = model_shape(model.layout()).block_numels;
-    let parameters =
-        ShardedParameters::new(Rc::clone(&ranks), compute_kind(spec.precision()), &numels, masters);
+    let compute = compute_kind(spec.precision());
+    let frozen = frozen_models(&spec, &model, &ranks, || Ok(blocks))?;
+    let numels = model.layout().block_numels();
+    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &numels, masters);
     let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
-    Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
+    let policy = TrainedModel { model, parameters, optimizer };
+    trainer(spec, ranks, Models { policy, frozen })
 }
 
-/// A trainer that goes on from a checkpoint, given by its version and folder. The model folder is
-/// read again only for a reference model.
+/// A trainer that continues from a checkpoint, given by its version and folder. The model folder is
+/// read again for frozen models only.
 pub fn restored_trainer(
     spec: RLJobSpec,
     model: Model,
@@ -206,21 +209,35 @@ pub fn restored_trainer(
     let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.precision()));
     let restored =
         checkpoint::load(checkpoint.1, checkpoint.0, &shape, ranks.rank(), ranks.world_size())?;
-    let (masters, moments) = restored
-        .blocks
-        .into_iter()
-        .map(|[weights, exp_avg, exp_avg_sq]| (weights, [exp_avg, exp_avg_sq]))
-        .unzip();
-    let parameters =
-        ShardedParameters::new(Rc::clone(&ranks), compute, &shape.block_numels, masters);
-    let optimizer =
-        Optimizer::restored(Rc::clone(&ranks), spec.optimizer.clone(), moments, restored.optimizer);
-    let initial = needs_reference(&spec)
-        .then(|| initial_blocks(&spec, &model, model_directory))
-        .transpose()?;
-    let reference =
-        initial.map(|blocks| FrozenParameters::new(Rc::clone(&ranks), compute, &blocks));
-    Ok(Trainer { ranks, model, parameters, optimizer, reference, spec })
+    let frozen =
+        frozen_models(&spec, &model, &ranks, || initial_blocks(&spec, &model, model_directory))?;
+    let optimizer = spec.optimizer.clone();
+    let policy = TrainedModel::restored(model, &ranks, optimizer, compute, restored);
+    trainer(spec, ranks, Models { policy, frozen })
+}
+
+fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
+    let algorithm = spec.algorithm.resolve().ok_or(StartError::Algorithm)?;
+    let objective = objective::new(algorithm, &spec.rollout);
+    Ok(Trainer { ranks, models, objective, spec })
+}
+
+/// Models of the algorithm's roles beside the policy; `initial` provides the weights before
+/// training, fp32, one flat vector a block.
+fn frozen_models(
+    spec: &RLJobSpec,
+    model: &Model,
+    ranks: &Rc<Ranks>,
+    initial: impl FnOnce() -> Result<Vec<Tensor>, ModelError>,
+) -> Result<BTreeMap<ModelRole, FrozenModel>, StartError> {
+    let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
+    if !roles.contains(&ModelRole::Reference) {
+        return Ok(BTreeMap::new());
+    }
+    let compute = compute_kind(spec.precision());
+    let parameters = FrozenParameters::new(Rc::clone(ranks), compute, &initial()?);
+    let reference = FrozenModel { model: model.clone(), parameters };
+    Ok(BTreeMap::from([(ModelRole::Reference, reference)]))
 }
 
 /// The weights before training, fp32, one flat vector a block.
@@ -239,31 +256,11 @@ fn initial_blocks(
     }
 }
 
-/// Whether the divergence from the model before training is part of reward or loss.
-fn needs_reference(spec: &RLJobSpec) -> bool {
-    let algorithm = spec.algorithm.resolve();
-    algorithm.is_some_and(|algorithm| algorithm.model_roles().contains(&ModelRole::Reference))
-}
-
 /// The type of forward and backward.
 fn compute_kind(precision: Precision) -> Kind {
     match precision {
         Precision::FP32 => Kind::Float,
         Precision::BF16 => Kind::BFloat16,
-    }
-}
-
-/// What a checkpoint must agree with.
-pub fn model_shape(layout: &ModelLayout) -> ModelShape {
-    let mut hash = Sha256::new();
-    for (index, block) in layout.blocks().iter().enumerate() {
-        for spec in block.tensors() {
-            hash.update(format!("{index} {} {:?}\n", spec.name, spec.shape));
-        }
-    }
-    ModelShape {
-        sha256: hex(&hash.finalize()),
-        block_numels: layout.blocks().iter().map(crate::model::Layout::numel).collect(),
     }
 }
 
@@ -284,7 +281,7 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
             tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
         }
         looks += 1;
-        pulse::advance();
+        heartbeat::advance();
         std::thread::sleep(EXPORT_INTERVAL);
     }
     Ok(())

@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use rljob_learner::algorithm::sft;
 use rljob_learner::model::{
     Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random,
 };
+use rljob_learner::objective::sft;
 use tch::{Kind, Tensor};
 
 fn config(tied: bool) -> ModelConfig {
@@ -62,7 +62,7 @@ fn gradients(
     for packed in micro_batches {
         model
             .forward_backward(parameters, packed, 1.0, &mut |chunk| {
-                sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(0.01)).0
+                sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.full_like(0.01)).0
             })
             .unwrap();
     }
@@ -105,7 +105,7 @@ fn calls_of(
     let mut recorded = Recorded { inner, calls: Vec::new() };
     model
         .forward_backward(&mut recorded, &packed(lengths), 1.0, &mut |chunk| {
-            sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.ones_like()).0
+            sft::loss(&chunk.tokens.logprobs_N, &chunk.tokens.logprobs_N.ones_like()).0
         })
         .unwrap();
     recorded.calls

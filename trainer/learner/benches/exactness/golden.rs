@@ -1,9 +1,9 @@
 //! AReaL's golden values of advantages and losses beside ours.
 
 use rljob_crds::grpo::{BehaviorWeight, GrpoSpec, NormalizationScale, NormalizationSpec};
-use rljob_learner::algorithm::behavior::weights;
-use rljob_learner::algorithm::grpo::{LossInput, loss};
-use rljob_learner::algorithm::normalization::normalize;
+use rljob_learner::objective::behavior::weights;
+use rljob_learner::objective::grpo::{LossInput, loss};
+use rljob_learner::objective::normalization::normalize;
 use tch::Tensor;
 
 const REWARDS: [(f64, usize); 8] =
@@ -55,7 +55,7 @@ fn surrogate(spec: &GrpoSpec, golden: f64) -> f64 {
         .as_ref()
         .map(|spec| weights(spec, &proximal, &sampler, &Tensor::from_slice(&[0_i64, 0, 1])));
     let input = LossInput {
-        learner_logprobs_N: &learner,
+        policy_logprobs_N: &learner,
         proximal_logprobs_N: Some(&proximal),
         sampler_logprobs_N: &sampler,
         reference_logprobs_N: None,

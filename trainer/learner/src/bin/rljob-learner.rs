@@ -10,9 +10,9 @@ use rljob_collective::CollectiveError;
 use rljob_crds::RunConfig;
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_learner::coordinator_client::ClientError;
+use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
-use rljob_learner::pulse;
 use rljob_learner::startup::{Place, StartError, start};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     die_with_supervisor()?;
-    pulse::start().context("failed to start the thread that beats")?;
+    heartbeat::start().context("failed to start the thread that beats")?;
     let config = read_config(&arguments.config)?;
     anyhow::ensure!(
         arguments.rank < arguments.world_size,

@@ -58,7 +58,7 @@ pub fn load(
             continue;
         }
         let bytes = read_checked(folder, &manifest.files[source as usize])?;
-        crate::pulse::advance();
+        crate::heartbeat::advance();
         let place = folder.place(&shard_file(source, manifest.world_size));
         let file = SafeTensors::deserialize(&bytes)
             .map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;

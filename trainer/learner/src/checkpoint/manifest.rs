@@ -9,10 +9,22 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::CheckpointError;
+use crate::model::ModelLayout;
 
 pub use rljob_protocol::checkpoint::{
     FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
 };
+
+/// The shape that a checkpoint of a model with this layout has.
+pub fn model_shape(layout: &ModelLayout) -> ModelShape {
+    let mut hash = Sha256::new();
+    for (index, block) in layout.blocks().iter().enumerate() {
+        for spec in block.tensors() {
+            hash.update(format!("{index} {} {:?}\n", spec.name, spec.shape));
+        }
+    }
+    ModelShape { sha256: hex(&hash.finalize()), block_numels: layout.block_numels() }
+}
 
 /// Measures the file `name` in `folder`.
 pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> {

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rljob_protocol::version::Version;
 
 pub use load::{Restored, load};
-pub use manifest::{Manifest, ModelShape, OptimizerProgress};
+pub use manifest::{Manifest, ModelShape, OptimizerProgress, model_shape};
 pub use shard::Snapshot;
 pub use writer::{CheckpointWriter, Place};
 

@@ -89,7 +89,7 @@ impl View for HostTensor<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        crate::pulse::advance();
+        crate::heartbeat::advance();
         Cow::Borrowed(self.bytes)
     }
 

@@ -92,6 +92,11 @@ impl ModelLayout {
         &self.blocks
     }
 
+    /// Elements of each block.
+    pub fn block_numels(&self) -> Vec<i64> {
+        self.blocks.iter().map(Layout::numel).collect()
+    }
+
     /// Parameters in all; tied ones count once.
     pub fn numel(&self) -> i64 {
         self.blocks.iter().map(Layout::numel).sum()

@@ -34,15 +34,13 @@ enum Kept {
     Input(Tensor),
 }
 
-/// Log-probabilities of some of the micro-batch's trained tokens, handed to the loss.
+/// A chunk of the micro-batch's trained tokens, of which the loss returns the derivative.
 #[derive(Debug)]
 pub struct Chunk {
     /// Which of the N trained tokens: [`PackedTokens::trained_N`]`[range]`.
     pub range: Range<i64>,
-    /// `[range]` the learner's log-probabilities of logits ÷ temperature, fp32.
-    pub logprobs_N: Tensor,
-    /// `[range]` entropies in nats, fp32.
-    pub entropy_N: Tensor,
+    /// Log-probabilities and entropies of these tokens.
+    pub tokens: TokenLogprobs,
 }
 
 impl Chunk {
@@ -52,7 +50,7 @@ impl Chunk {
     }
 }
 
-/// Log-probabilities of a micro-batch's trained tokens.
+/// Log-probabilities of trained tokens: of a micro-batch or of a chunk of it.
 #[derive(Debug)]
 pub struct TokenLogprobs {
     /// `[N]`, of logits ÷ temperature, fp32.
@@ -273,11 +271,11 @@ impl Model {
         for (range, targets_C, normed_CH) in self.chunks(packed, &top.normed_NH) {
             let distribution =
                 head::Distribution::new(&normed_CH, &top.head_VH, &targets_C, temperature);
-            let chunk = Chunk {
-                range,
+            let tokens = TokenLogprobs {
                 logprobs_N: distribution.logprobs_C.shallow_clone(),
                 entropy_N: distribution.entropy_C.shallow_clone(),
             };
+            let chunk = Chunk { range, tokens };
             let dlogits_CV = distribution
                 .logits_gradient(&targets_C, &loss(&chunk), temperature)
                 .to_kind(normed_CH.kind());

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo, View, serialize_to_file};
 use tch::{Kind, Tensor};
 
 use super::ModelError;
-use crate::pulse;
+use crate::heartbeat;
 
 /// Longest header read, as in the safetensors library.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -62,7 +62,7 @@ impl SafetensorsFile {
 
     /// A tensor in the kind it has in the file.
     pub fn read(&mut self, info: &TensorInfo, kind: Kind) -> Result<Tensor, ModelError> {
-        pulse::advance();
+        heartbeat::advance();
         let (begin, end) = info.data_offsets;
         let mut bytes = vec![0; end - begin];
         let read = self
@@ -140,7 +140,7 @@ impl View for Lazy {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        pulse::advance();
+        heartbeat::advance();
         let tensor = self.tensor.to_kind(self.kind).contiguous();
         let mut bytes = vec![0; self.data_len()];
         tensor.copy_data_u8(&mut bytes, tensor.numel());

@@ -80,7 +80,7 @@ impl Staged {
         let mut blocks = Vec::new();
         for index in 0..layout.blocks().len() {
             let flat = parameters.gather(index)?;
-            crate::pulse::advance();
+            crate::heartbeat::advance();
             if keep {
                 // A copy, since in a world of one `flat` may be the master itself.
                 blocks.push(flat.copy());

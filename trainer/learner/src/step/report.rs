@@ -1,73 +1,62 @@
-//! Sums of a step's passes as its metrics.
+//! Metrics of a step, reduced over all ranks.
 
-use rljob_crds::grpo::GrpoSpec;
+use std::collections::BTreeMap;
+
 use rljob_protocol::status::StepMetrics;
 
-use super::{StepError, Trainer};
-use crate::algorithm::grpo::LossSums;
-
-/// Sums over the micro-batches of a minibatch or step.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sums {
-    pub loss: LossSums,
-    pub entropy: f64,
-}
-
-impl Sums {
-    pub fn plus(self, other: Self) -> Self {
-        Self { loss: self.loss.plus(other.loss), entropy: self.entropy + other.entropy }
-    }
-}
+use super::sums::Sums;
+use crate::objective::Statistic;
+use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
-    /// Per-token metrics of the step over all ranks. `before` is the mismatch with the sampler
-    /// before the first of several updates.
-    pub(super) fn report(
-        &self,
-        metrics: &mut StepMetrics,
-        grpo: Option<&GrpoSpec>,
-        sums: Sums,
-        before: Option<LossSums>,
-    ) -> Result<(), StepError> {
-        let (loss, mismatch) = (sums.loss, before.unwrap_or(sums.loss));
-        let sums = [
-            sums.entropy,
-            loss.clipped_upper,
-            loss.clipped_lower,
-            loss.clipped_dual,
-            mismatch.kl,
-            mismatch.mismatch,
-        ];
-        let [entropy, upper, lower, dual, kl, difference] = self.means(metrics, sums)?;
-        let [reference_kl, weight, bounded] =
-            self.means(metrics, [loss.reference_kl, loss.behavior_weight, loss.behavior_bounded])?;
-        let largest = finite(self.ranks.max(mismatch.mismatch_max)?);
-        metrics.entropy = entropy;
-        let Some(grpo) = grpo else { return Ok(()) };
-        metrics.clip_fraction = Some(upper + lower);
-        metrics.clip_fraction_upper = Some(upper);
-        metrics.clip_fraction_lower = Some(lower);
-        metrics.clip_fraction_dual = grpo.c_clip.map(|_| dual);
-        metrics.kl = Some(kl);
-        metrics.mismatch_mean = Some(difference);
-        metrics.mismatch_max = Some(largest);
-        metrics.reference_kl = self.reference.as_ref().map(|_| reference_kl);
-        metrics.behavior_weight = grpo.behavior_weight.as_ref().map(|_| weight);
-        metrics.behavior_bounded = grpo.behavior_weight.as_ref().map(|_| bounded);
+    /// Reduces this rank's sums and writes them to `metrics`.
+    pub(super) fn report(&self, metrics: &mut StepMetrics, sums: &Sums) -> Result<(), StepError> {
+        let statistics = self.objective.statistics();
+        let means = statistics.iter().filter_map(|statistic| match statistic {
+            Statistic::Mean(name) => Some((*name, sums.statistics.get(*statistic))),
+            Statistic::Max(_) => None,
+        });
+        let (names, mut totals): (Vec<_>, Vec<_>) =
+            [("entropy", sums.entropy)].into_iter().chain(means).unzip();
+        self.ranks.sum_slice(&mut totals)?;
+        let tokens = metrics.trainable_tokens.max(1) as f64;
+        let mut reduced: BTreeMap<&str, f64> =
+            names.into_iter().zip(totals.iter().map(|total| finite(total / tokens))).collect();
+        for statistic in &statistics {
+            if let Statistic::Max(name) = statistic {
+                let value = self.ranks.max(sums.statistics.get(*statistic))?;
+                reduced.insert(name, finite(value));
+            }
+        }
+        let value = |name: &str| reduced.get(name).copied().unwrap_or_default();
+        let derived = self.objective.derived(&value);
+        reduced.extend(derived);
+        for (name, value) in reduced {
+            set(metrics, name, value);
+        }
         Ok(())
     }
+}
 
-    /// Sums over the trainable tokens of all ranks, per token.
-    fn means<const N: usize>(
-        &self,
-        metrics: &StepMetrics,
-        sums: [f64; N],
-    ) -> Result<[f64; N], StepError> {
-        Ok(self
-            .ranks
-            .sum(sums)?
-            .map(|total| finite(total / metrics.trainable_tokens.max(1) as f64)))
-    }
+fn set(metrics: &mut StepMetrics, name: &str, value: f64) {
+    let field = match name {
+        "entropy" => {
+            metrics.entropy = value;
+            return;
+        }
+        "clipFraction" => &mut metrics.clip_fraction,
+        "clipFractionUpper" => &mut metrics.clip_fraction_upper,
+        "clipFractionLower" => &mut metrics.clip_fraction_lower,
+        "clipFractionDual" => &mut metrics.clip_fraction_dual,
+        "kl" => &mut metrics.kl,
+        "mismatchMean" => &mut metrics.mismatch_mean,
+        "mismatchMax" => &mut metrics.mismatch_max,
+        "referenceKl" => &mut metrics.reference_kl,
+        "behaviorWeight" => &mut metrics.behavior_weight,
+        "behaviorBounded" => &mut metrics.behavior_bounded,
+        _ => return,
+    };
+    *field = Some(value);
 }
 
 /// JSON has no infinity.

@@ -1,5 +1,6 @@
 //! Whole steps over one rank and two; against PyTorch in `peer`, across a checkpoint in `resume`.
 
+mod bits;
 mod peer;
 mod resume;
 
@@ -12,10 +13,10 @@ use rljob_protocol::status::StepMetrics;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use super::Trainer;
 use crate::model::{Model, ModelConfig};
 use crate::ranks::Ranks;
 use crate::startup::first_trainer;
+use crate::trainer::Trainer;
 
 const VOCABULARY: u32 = 97;
 const STEPS: u32 = 20;
@@ -139,7 +140,7 @@ fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
     let bits = |tensor: &Tensor| {
         Vec::<f32>::try_from(tensor).unwrap().into_iter().map(f32::to_bits).collect()
     };
-    trainer.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
+    trainer.models.policy.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
 }
 
 /// Does the same on every rank of a group, each a thread; what each made of it.
@@ -293,6 +294,8 @@ fn recomputed_activations_train_the_same_weights() {
         train(&mut trainer, 1..=3, 2);
         Tensor::cat(
             &trainer
+                .models
+                .policy
                 .parameters
                 .shards()
                 .iter()
@@ -341,11 +344,11 @@ fn a_loss_that_is_never_finite_fails_with_the_samples() {
     let folder = small_model();
     let mut trainer =
         trainer(spec(&json!({"grpo": {}}), "Random", 1), folder.path(), Ranks::alone());
-    let _ = trainer.parameters.shards()[3].master.shallow_clone().fill_(f64::NAN);
+    let _ = trainer.models.policy.parameters.shards()[3].master.shallow_clone().fill_(f64::NAN);
     let skipped: Vec<u32> =
         train(&mut trainer, 1..=4, 1).iter().map(|metrics| metrics.skipped).collect();
     assert_eq!(skipped, [1, 1, 1, 1]);
     let error = trainer.step(5, &batch(5, 1, 0, 1)).unwrap_err();
-    let expected = "loss or gradient was not finite in 5 updates in a row; the last one's samples are [0, 1, 2, 3, 4, 5] of the batch";
+    let expected = "loss or gradient was not finite in 5 updates in a row; the last update's samples are [0, 1, 2, 3, 4, 5] of the batch";
     assert_eq!(error.to_string(), expected);
 }

@@ -1,31 +1,33 @@
-//! The loss of data that is not trained on: forward passes only, of the same kind and over the same
-//! ranks as in training.
+//! Validation: the loss of data that is not trained on, by forward passes over the same ranks.
 
 use std::time::Instant;
 
+use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::ValidationReport;
 use tch::Kind;
 
-use super::{StepError, Trainer};
-use crate::algorithm::table::Table;
-use crate::micro_batch::{check_place, micro_batches};
+use super::micro_batch::{check_place, micro_batches};
+use crate::objective::StepAdvantages;
+use crate::trainer::{StepError, Trainer};
 
 impl Trainer {
-    /// The mean negative log-likelihood of the trained tokens of `data`, over all ranks; weights
-    /// and moments stay. A collective: every rank calls it with its part of the same data. The
-    /// report's attempt is the caller's to fill in.
+    /// Mean negative log-likelihood of the trained tokens of `data` over all ranks. A collective:
+    /// every rank calls it with its part of the same data. The caller sets the report's attempt.
+    ///
+    /// # Errors
+    /// The data does not fit, or a pass or collective fails.
     pub fn validate(&mut self, step: u32, data: &RankBatch) -> Result<ValidationReport, StepError> {
         let (started, header) = (Instant::now(), &data.header);
         check_place(header, step, self.ranks.rank(), self.ranks.world_size())?;
         let temperature = self.temperature();
+        let weights = StepAdvantages::without_rewards(&header.samples);
+        let vocab_size = self.models.policy.model.config().vocab_size;
         let mut sum = 0.0;
-        for micro_batch in
-            micro_batches(data, &Table::sft(&header.samples), self.model.config().vocab_size)?
-        {
-            crate::pulse::advance();
+        for micro_batch in micro_batches(data, &weights, vocab_size)? {
+            crate::heartbeat::advance();
             let logprobs =
-                self.model.logprobs(&mut self.parameters, &micro_batch.packed, temperature)?;
+                self.models.logprobs(ModelRole::Policy, &micro_batch.packed, temperature)?;
             sum -= logprobs.logprobs_N.sum(Kind::Double).double_value(&[]);
         }
         let [sum] = self.ranks.sum([sum])?;

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use rljob_collective::{AdamW, fused_adamw};
 use rljob_crds::grpo::GrpoSpec;
-use rljob_learner::algorithm::{grpo, sft};
 use rljob_learner::model::{
     Model, ModelConfig, ModelLayout, PackedTokens, WholeParameters, hugging_face, random,
 };
+use rljob_learner::objective::{grpo, sft};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
@@ -171,7 +171,7 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     comparison.compare("logprobs", &before.logprobs_N);
 
     let weights_N = before.logprobs_N.full_like(1.0 / comparison.packed.num_trained() as f64);
-    comparison.pass("sft", &mut |chunk| sft::loss(&chunk.logprobs_N, &chunk.of(&weights_N)));
+    comparison.pass("sft", &mut |chunk| sft::loss(&chunk.tokens.logprobs_N, &chunk.of(&weights_N)));
 
     let proximal_N = &before.logprobs_N - Tensor::from_slice(&case.shift);
     let advantages_N =
@@ -179,7 +179,7 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let clip = GrpoSpec { clip_low: CLIP[0], clip_high: CLIP[1], ..GrpoSpec::default() };
     comparison.pass("grpo", &mut |chunk| {
         let input = grpo::LossInput {
-            learner_logprobs_N: &chunk.logprobs_N,
+            policy_logprobs_N: &chunk.tokens.logprobs_N,
             proximal_logprobs_N: Some(&chunk.of(&proximal_N)),
             sampler_logprobs_N: &chunk.of(&before.logprobs_N),
             reference_logprobs_N: None,

@@ -2,11 +2,10 @@
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
-use rljob_learner::algorithm::sft;
 use rljob_learner::fsdp::{ShardedParameters, shard_of};
 use rljob_learner::model::{Model, ModelConfig, PackedTokens, hugging_face, random};
+use rljob_learner::objective::sft;
 use rljob_learner::ranks::Ranks;
-use rljob_learner::startup::model_shape;
 use tch::{Device, Kind, Tensor};
 
 /// Sequences of the batch; each rank trains on every world-size-th of them, in two micro-batches.
@@ -71,7 +70,7 @@ fn rank(
 ) -> (f64, Vec<Tensor>) {
     let ranks = Ranks::join(("127.0.0.1", port), "127.0.0.1", rank, world_size, 0).unwrap();
     let masters = blocks.iter().map(|block| shard_of(block, rank, world_size)).collect();
-    let numels = model_shape(model.layout()).block_numels;
+    let numels = model.layout().block_numels();
     let mut parameters =
         ShardedParameters::new(std::rc::Rc::clone(&ranks), Kind::Float, &numels, masters);
     let trained: usize = lengths().iter().map(|length| length - 1).sum();
@@ -79,8 +78,10 @@ fn rank(
     for micro_batch in 0..MICRO_BATCHES {
         let packed = packed(rank, world_size, micro_batch, model.config().vocab_size);
         let mut loss = |chunk: &rljob_learner::model::Chunk| {
-            let (gradient_N, value) =
-                sft::loss(&chunk.logprobs_N, &chunk.logprobs_N.full_like(1.0 / trained as f64));
+            let (gradient_N, value) = sft::loss(
+                &chunk.tokens.logprobs_N,
+                &chunk.tokens.logprobs_N.full_like(1.0 / trained as f64),
+            );
             total += value;
             gradient_N
         };

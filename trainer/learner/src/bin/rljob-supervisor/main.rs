@@ -5,10 +5,10 @@
 //! [`process`].
 
 mod health;
+mod heartbeat;
 mod log_tail;
 mod order;
 mod process;
-mod pulse;
 mod reap;
 mod report;
 mod supervisor;

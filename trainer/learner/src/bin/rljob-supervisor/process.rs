@@ -25,8 +25,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::heartbeat::{Heard, listen};
 use crate::log_tail::LogTail;
-use crate::pulse::{Heard, listen};
 
 /// Standard error is read on for so long after the process ended: a child of its own may hold it
 /// open.

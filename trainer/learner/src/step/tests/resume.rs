@@ -12,11 +12,11 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::{CheckpointWriter, Place, Snapshot};
+use crate::checkpoint::{CheckpointWriter, Place, model_shape};
 use crate::model::{Model, ModelConfig};
 use crate::ranks::Ranks;
-use crate::startup::{model_shape, restored_trainer};
-use crate::step::Trainer;
+use crate::startup::restored_trainer;
+use crate::trainer::Trainer;
 
 /// Steps before the checkpoint.
 const BEFORE: u32 = 2;
@@ -24,12 +24,9 @@ const MINIBATCHES: u32 = 2;
 
 /// Begins to write a checkpoint, as the loop does.
 fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
-    let blocks = trainer.parameters.shards().iter().zip(trainer.optimizer.moments());
-    let snapshot = Snapshot::take(
-        blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]),
-    )
-    .unwrap();
-    let mut writer = CheckpointWriter::new(None, model_shape(trainer.model.layout()));
+    let policy = &trainer.models.policy;
+    let snapshot = policy.snapshot().unwrap();
+    let mut writer = CheckpointWriter::new(None, model_shape(policy.model.layout()));
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
     let place = Place {
         path: restore.path.clone(),
@@ -38,7 +35,7 @@ fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
         rank,
         world_size,
     };
-    writer.begin(place, restore.path.clone(), trainer.optimizer.progress(), snapshot).unwrap();
+    writer.begin(place, restore.path.clone(), policy.optimizer.progress(), snapshot).unwrap();
     writer
 }
 
@@ -77,11 +74,17 @@ fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
             .map(f32::to_bits)
             .collect()
     };
-    let blocks = trainer.parameters.shards().iter().zip(trainer.optimizer.moments());
+    let blocks = trainer
+        .models
+        .policy
+        .parameters
+        .shards()
+        .iter()
+        .zip(trainer.models.policy.optimizer.moments());
     let blocks = blocks.map(|(shard, [exp_avg, exp_avg_sq])| {
         [&shard.master, exp_avg, exp_avg_sq].map(|part| gather(part, shard.numel))
     });
-    (blocks.collect(), trainer.optimizer.progress().updates)
+    (blocks.collect(), trainer.models.policy.optimizer.progress().updates)
 }
 
 #[test]

@@ -1,11 +1,10 @@
-//! The loss against AReaL's golden values, and its derivative against autograd through the formulas
-//! as they are written down.
+//! The loss against AReaL's golden values, and its derivative against autograd.
 
 use rljob_crds::grpo::{BehaviorAction, BehaviorWeight, GrpoSpec, KlEstimator, KlTerm};
 use tch::{Kind, Tensor};
 
 use super::{LossInput, LossSums, loss};
-use crate::algorithm::behavior::{Weights, weights};
+use crate::objective::behavior::{Weights, weights};
 
 fn tensor(values: &[f32]) -> Tensor {
     Tensor::from_slice(values)
@@ -17,10 +16,10 @@ fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert!(near, "{actual:?} is not {expected:?}");
 }
 
-/// AReaL's golden case, its masked third token left out: learner, proximal, sampler, advantages,
+/// AReaL's golden case, its masked third token left out: policy, proximal, sampler, advantages,
 /// and weights that make the mean.
 struct Golden {
-    learner: Tensor,
+    policy: Tensor,
     proximal: Tensor,
     sampler: Tensor,
     advantages: Tensor,
@@ -30,7 +29,7 @@ struct Golden {
 impl Golden {
     fn new() -> Self {
         Self {
-            learner: tensor(&[-1.0, -2.0, -3.0]),
+            policy: tensor(&[-1.0, -2.0, -3.0]),
             proximal: tensor(&[-1.2, -1.5, -2.0]),
             sampler: tensor(&[-1.1, -1.9, -4.0]),
             advantages: tensor(&[1.0, -1.0, -0.5]),
@@ -40,7 +39,7 @@ impl Golden {
 
     fn input(&self) -> LossInput<'_> {
         LossInput {
-            learner_logprobs_N: &self.learner,
+            policy_logprobs_N: &self.policy,
             proximal_logprobs_N: Some(&self.proximal),
             sampler_logprobs_N: &self.sampler,
             reference_logprobs_N: None,
@@ -116,7 +115,7 @@ fn without_proximal_the_derivative_is_minus_the_advantage() {
 #[test]
 fn the_dual_clip_bounds_the_loss_of_a_bad_token_whose_ratio_explodes() {
     let input = LossInput {
-        learner_logprobs_N: &tensor(&[0.0, 0.0]),
+        policy_logprobs_N: &tensor(&[0.0, 0.0]),
         proximal_logprobs_N: Some(&tensor(&[-2.0, -2.0])),
         sampler_logprobs_N: &tensor(&[0.0, 0.0]),
         reference_logprobs_N: None,
@@ -133,7 +132,7 @@ fn the_dual_clip_bounds_the_loss_of_a_bad_token_whose_ratio_explodes() {
 fn an_empty_micro_batch_adds_nothing() {
     let empty = tensor(&[]);
     let input = LossInput {
-        learner_logprobs_N: &empty,
+        policy_logprobs_N: &empty,
         proximal_logprobs_N: None,
         sampler_logprobs_N: &empty,
         reference_logprobs_N: Some(&empty),
@@ -144,8 +143,8 @@ fn an_empty_micro_batch_adds_nothing() {
     assert_eq!(loss(&GrpoSpec::default(), &input).1, LossSums::default());
 }
 
-/// The loss as the formulas say it, for autograd to differentiate.
-fn written_down(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Tensor {
+/// The formulas of the loss, for autograd to differentiate.
+fn reference_loss(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Tensor {
     let ratio = (logprobs - input.proximal_logprobs_N.unwrap()).exp();
     let advantages = input.advantages_N;
     let mut surrogate = (-(advantages * &ratio))
@@ -207,7 +206,7 @@ fn the_derivative_is_autograds_on_either_side_of_every_bound_with_every_option()
                 let behavior =
                     bounds.as_ref().map(|bounds| weights(bounds, &proximal, &sampler, &sequence));
                 let input = LossInput {
-                    learner_logprobs_N: &logprobs.detach(),
+                    policy_logprobs_N: &logprobs.detach(),
                     proximal_logprobs_N: Some(&proximal),
                     sampler_logprobs_N: &sampler,
                     reference_logprobs_N: Some(&reference),
@@ -215,7 +214,7 @@ fn the_derivative_is_autograds_on_either_side_of_every_bound_with_every_option()
                     weights_N: &weights_,
                     behavior: behavior.as_ref(),
                 };
-                let total = written_down(&spec, &logprobs, &input);
+                let total = reference_loss(&spec, &logprobs, &input);
                 let expected =
                     Tensor::run_backward(&[&total], &[&logprobs], false, false).remove(0);
                 let (gradient, sums) = loss(&spec, &input);

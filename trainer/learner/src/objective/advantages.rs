@@ -1,9 +1,10 @@
-//! From the step's table to what every sample's tokens get: an advantage and a weight in their
-//! minibatch's loss. Every rank computes all of it alike.
+//! Advantages and weights of a step's samples, from their rewards. Every rank computes all of them.
 //!
 //! ```text
-//!  reward ─ overlong penalty ─ (· + bias) · scale, clipped ─ normalisation ─▶ advantage       0 for a truncated one under `Zero`
-//!  trainable tokens of the minibatch ─ aggregation ─▶ weight                                 no loss for a truncated one under `Mask`
+//!  reward ─ overlong penalty ─ (· + bias) · scale, clipped ─ normalization ─▶ advantage
+//!                                                     0 for a truncated sample under `Zero`
+//!  trainable tokens of the minibatch ─ aggregation ─▶ weight
+//!                                                     no loss for a truncated sample under `Mask`
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,31 +15,31 @@ use rljob_protocol::batch::SampleRow;
 
 use super::normalization::{Grouped, normalize};
 
-/// What the tokens of a sample get.
+/// Values that all tokens of a sample share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry {
-    /// Its group, numbered from 0 in order of the table's numbers.
+pub struct SampleAdvantage {
+    /// Prompt group of the sample, numbered from 0 in ascending order of the batch's numbers.
     pub group: usize,
-    /// The advantage of its tokens, before what depends on log-probabilities.
+    /// Advantage of its tokens, before terms that depend on log-probabilities.
     pub advantage: f64,
     /// Weight of each of its tokens in the minibatch's loss.
     pub weight: f64,
-    /// Tokens that carry loss: none if it is masked.
+    /// Tokens that carry loss; 0 for a masked sample.
     pub trainable_tokens: u32,
 }
 
-/// The whole step.
+/// Advantages and weights of all samples of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
-    /// By sample.
-    pub entries: Vec<Entry>,
-    /// Groups in all.
+pub struct StepAdvantages {
+    /// By sample, in the order of the batch's table.
+    pub samples: Vec<SampleAdvantage>,
+    /// Number of prompt groups.
     pub groups: usize,
 }
 
-impl Table {
-    /// For `grpo`.
-    pub fn grpo(spec: &GrpoSpec, rollout: &RolloutSpec, samples: &[SampleRow]) -> Self {
+impl StepAdvantages {
+    /// Advantages from rewards, shaped and normalized.
+    pub fn from_rewards(spec: &GrpoSpec, rollout: &RolloutSpec, samples: &[SampleRow]) -> Self {
         let (group_of, groups) = groups(samples);
         let shaped: Vec<Grouped> = samples
             .iter()
@@ -55,7 +56,7 @@ impl Table {
         };
         let trainable: Vec<u32> = samples.iter().map(trainable).collect();
         let weights = weights(spec.loss_aggregation, samples, &trainable, rollout.max_new_tokens);
-        let entry = |index: usize| Entry {
+        let sample = |index: usize| SampleAdvantage {
             group: group_of[index],
             advantage: if samples[index].truncated && rollout.truncated == Truncated::Zero {
                 0.0
@@ -65,25 +66,30 @@ impl Table {
             weight: weights[index],
             trainable_tokens: trainable[index],
         };
-        Self { entries: (0..samples.len()).map(entry).collect(), groups }
+        Self { samples: (0..samples.len()).map(sample).collect(), groups }
     }
 
-    /// For `sft`: every trainable token counts the same.
-    pub fn sft(samples: &[SampleRow]) -> Self {
+    /// Equal weights of all trainable tokens, and no advantages.
+    pub fn without_rewards(samples: &[SampleRow]) -> Self {
         let (group_of, groups) = groups(samples);
         let trainable: Vec<u32> = samples.iter().map(|sample| sample.trainable_tokens).collect();
         let weights = weights(LossAggregation::Token, samples, &trainable, 1);
-        let entry = |index: usize| Entry {
+        let sample = |index: usize| SampleAdvantage {
             group: group_of[index],
             advantage: 0.0,
             weight: weights[index],
             trainable_tokens: trainable[index],
         };
-        Self { entries: (0..samples.len()).map(entry).collect(), groups }
+        Self { samples: (0..samples.len()).map(sample).collect(), groups }
+    }
+
+    /// Tokens of the step that carry loss, over all ranks.
+    pub fn trainable_tokens(&self) -> u64 {
+        self.samples.iter().map(|sample| u64::from(sample.trainable_tokens)).sum()
     }
 }
 
-/// Each sample's group, numbered from 0, and how many there are.
+/// Group of each sample, numbered from 0, and the number of groups.
 fn groups(samples: &[SampleRow]) -> (Vec<usize>, usize) {
     let mut numbers: BTreeMap<u32, usize> =
         samples.iter().map(|sample| (sample.group, 0)).collect();
@@ -106,15 +112,14 @@ fn shaped(spec: &GrpoSpec, rollout: &RolloutSpec, sample: &SampleRow) -> f64 {
     ((sample.reward + penalty + shaping.bias) * shaping.scale).clamp(-shaping.clip, shaping.clip)
 }
 
-/// Weight of each token of a sample, so that Σ weight · loss over the tokens of a minibatch is its
-/// loss.
+/// Weight of each token of a sample: Σ weight · loss over the tokens of a minibatch is its loss.
 fn weights(
     aggregation: LossAggregation,
     samples: &[SampleRow],
     trainable: &[u32],
     max_new_tokens: u32,
 ) -> Vec<f64> {
-    // By minibatch: tokens, samples with tokens, samples.
+    // By minibatch: number of tokens, of samples with tokens, of samples.
     let mut sizes: BTreeMap<u32, [f64; 3]> = BTreeMap::new();
     for (sample, &tokens) in samples.iter().zip(trainable) {
         let size = sizes.entry(sample.minibatch).or_default();
@@ -138,7 +143,7 @@ fn weights(
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::StepAdvantages;
     use rljob_crds::algorithm::{RolloutSpec, Truncated};
     use rljob_crds::grpo::{
         GrpoSpec, LossAggregation, NormalizationMean, NormalizationScale, NormalizationSpec,
@@ -146,7 +151,7 @@ mod tests {
     };
     use rljob_protocol::batch::SampleRow;
 
-    /// Groups 7 (rewards 1, 0) and 3 (rewards 0.5, 0.5 truncated), a minibatch each.
+    /// Prompt groups 7 (rewards 1, 0) and 3 (rewards 0.5, 0.5 truncated), one minibatch each.
     fn samples() -> Vec<SampleRow> {
         let row = |group, reward, trainable_tokens, minibatch, truncated| SampleRow {
             group,
@@ -168,7 +173,7 @@ mod tests {
         RolloutSpec { max_new_tokens: 10, truncated, ..RolloutSpec::default() }
     }
 
-    /// Rewards as they are shaped, not normalised.
+    /// Shaped rewards without normalization.
     fn raw() -> GrpoSpec {
         let none = NormalizationSpec {
             mean: NormalizationMean::None,
@@ -178,52 +183,59 @@ mod tests {
         GrpoSpec { reward_normalization: none, ..GrpoSpec::default() }
     }
 
-    fn advantages(table: &Table) -> Vec<f64> {
-        table.entries.iter().map(|entry| entry.advantage).collect()
+    fn advantages(step: &StepAdvantages) -> Vec<f64> {
+        step.samples.iter().map(|sample| sample.advantage).collect()
     }
 
-    fn weights(table: &Table) -> Vec<f64> {
-        table.entries.iter().map(|entry| entry.weight).collect()
+    fn weights(step: &StepAdvantages) -> Vec<f64> {
+        step.samples.iter().map(|sample| sample.weight).collect()
     }
 
     #[test]
-    fn rewards_are_normalised_within_their_groups() {
-        let table = Table::grpo(&GrpoSpec::default(), &rollout(Truncated::Score), &samples());
-        assert_eq!(table.entries.iter().map(|entry| entry.group).collect::<Vec<_>>(), [1, 1, 0, 0]);
-        let close = advantages(&table)
+    fn rewards_are_normalized_within_their_prompt_groups() {
+        let step = StepAdvantages::from_rewards(
+            &GrpoSpec::default(),
+            &rollout(Truncated::Score),
+            &samples(),
+        );
+        assert_eq!(
+            step.samples.iter().map(|sample| sample.group).collect::<Vec<_>>(),
+            [1, 1, 0, 0]
+        );
+        let close = advantages(&step)
             .iter()
             .zip([0.707_097, -0.707_097, 0.0, 0.0])
             .all(|(a, b)| (a - b).abs() < 1e-6);
-        assert!(close, "{table:?}");
+        assert!(close, "{step:?}");
     }
 
     #[test]
-    fn rewards_are_moved_scaled_and_clipped() {
+    fn rewards_are_shifted_scaled_and_clipped() {
         let shaping = RewardShaping { bias: -0.5, scale: 10.0, clip: 4.0 };
-        let table = Table::grpo(
+        let step = StepAdvantages::from_rewards(
             &GrpoSpec { reward_shaping: shaping, ..raw() },
             &rollout(Truncated::Score),
             &samples(),
         );
-        assert_eq!(advantages(&table), [4.0, -4.0, 0.0, 0.0]);
+        assert_eq!(advantages(&step), [4.0, -4.0, 0.0, 0.0]);
     }
 
     #[test]
     fn the_overlong_penalty_grows_over_the_last_tokens() {
         let overlong = OverlongPenalty { tokens: 8, factor: 2.0 };
-        let table = Table::grpo(
+        let step = StepAdvantages::from_rewards(
             &GrpoSpec { overlong_penalty: Some(overlong), ..raw() },
             &rollout(Truncated::Score),
             &samples(),
         );
-        assert_eq!(advantages(&table), [1.0 - 0.25, -0.75, 0.5 - 0.5, 0.5 - 2.0]);
+        assert_eq!(advantages(&step), [1.0 - 0.25, -0.75, 0.5 - 0.5, 0.5 - 2.0]);
     }
 
     #[test]
-    fn a_truncated_sample_is_scored_masked_or_without_advantage() {
+    fn truncated_samples_are_scored_masked_or_get_advantage_0() {
         let of = |truncated| {
-            let table = Table::grpo(&raw(), &rollout(truncated), &samples());
-            (table.entries[3].advantage, table.entries[3].trainable_tokens, table.entries[2].weight)
+            let step = StepAdvantages::from_rewards(&raw(), &rollout(truncated), &samples());
+            (step.samples[3].advantage, step.samples[3].trainable_tokens, step.samples[2].weight)
         };
         assert_eq!(of(Truncated::Score), (0.5, 10, 1.0 / 14.0));
         assert_eq!(of(Truncated::Mask), (0.5, 0, 1.0 / 4.0));
@@ -231,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn weights_make_the_mean_over_tokens_over_sequences_or_a_constant_share() {
+    fn weights_average_over_tokens_sequences_or_a_constant() {
         let of = |aggregation, truncated| {
-            weights(&Table::grpo(
+            weights(&StepAdvantages::from_rewards(
                 &GrpoSpec { loss_aggregation: aggregation, ..raw() },
                 &rollout(truncated),
                 &samples(),
@@ -252,6 +264,9 @@ mod tests {
             [1.0 / 6.0, 1.0 / 10.0, 1.0 / 4.0, 1.0]
         );
         assert_eq!(of(LossAggregation::Constant, Truncated::Score), [1.0 / 20.0; 4]);
-        assert_eq!(weights(&Table::sft(&samples())), of(LossAggregation::Token, Truncated::Score));
+        assert_eq!(
+            weights(&StepAdvantages::without_rewards(&samples())),
+            of(LossAggregation::Token, Truncated::Score)
+        );
     }
 }

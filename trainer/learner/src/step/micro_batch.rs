@@ -1,5 +1,4 @@
-//! A rank's batch, cut into the micro-batches of the passes, with what the loss needs beside the
-//! tokens. Pure.
+//! Micro-batches of a rank's batch: packed tokens and their streams. Pure.
 //!
 //! Shape suffixes: T tokens of the rank's batch or of a micro-batch, N its trained tokens.
 
@@ -8,63 +7,35 @@
 use rljob_protocol::batch::{BatchHeader, RankBatch, Sequence};
 use tch::Tensor;
 
-use crate::algorithm::behavior::Weights;
-use crate::algorithm::table::Table;
 use crate::model::{ModelError, PackedTokens};
+use crate::objective::{StepAdvantages, TokenStreams};
 
 /// One forward and backward pass of a rank; it may be empty.
 #[derive(Debug)]
 pub struct MicroBatch {
-    /// The optimizer update it belongs to.
+    /// The optimizer update that it belongs to.
     pub minibatch: u32,
-    /// Its sequences.
     pub packed: PackedTokens,
-    /// `[N]` the sampler's log-probabilities.
-    pub sampler_logprobs_N: Tensor,
-    /// `[N]` the tokens' advantages.
-    pub advantages_N: Tensor,
-    /// `[N]` the tokens' weights in the minibatch's loss.
-    pub weights_N: Tensor,
-    /// The group of each sequence, numbered from 0 over the step.
-    pub groups: Vec<usize>,
-    /// `[N]` the reference model's log-probabilities, once they are computed.
-    pub reference_logprobs_N: Option<Tensor>,
-    /// `[N]` what the ratio is taken against, unless that is the learner's log-probabilities of the
-    /// same pass.
-    pub proximal_logprobs_N: Option<Tensor>,
-    /// The behaviour weights, if they can be known before the pass.
-    pub behavior: Option<Weights>,
+    pub streams: TokenStreams,
 }
 
-/// A batch that does not fit its table, its place or the model.
+/// A batch that contradicts its table, its step and rank, or the model.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     /// Tokens that cannot be packed.
     #[error("failed to pack micro-batch {micro_batch}")]
-    Packed {
-        /// Which.
-        micro_batch: usize,
-        /// Why.
-        source: ModelError,
-    },
-    /// The table says otherwise.
+    Packed { micro_batch: usize, source: ModelError },
+    /// The loss mask contradicts the table.
     #[error("sample {sample} has {found} trained tokens, but the step's table says {expected}")]
     Trained {
         /// Index into the table.
         sample: u32,
-        /// In the mask.
         found: u32,
-        /// In the table.
         expected: u32,
     },
-    /// It is another step's or rank's.
+    /// The batch of another step or rank.
     #[error("the batch is of {found}, expected {expected}")]
-    Place {
-        /// What came.
-        found: String,
-        /// What was asked for.
-        expected: String,
-    },
+    Place { found: String, expected: String },
 }
 
 /// Checks that the batch is for `step` and this rank.
@@ -80,10 +51,10 @@ pub fn check_place(
     if found == expected { Ok(()) } else { Err(BatchError::Place { found, expected }) }
 }
 
-/// The micro-batches in order. `table` has one entry for each row of the step's table.
+/// The micro-batches in order. `advantages` has one entry for each row of the step's table.
 pub fn micro_batches(
     batch: &RankBatch,
-    table: &Table,
+    advantages: &StepAdvantages,
     vocab_size: i64,
 ) -> Result<Vec<MicroBatch>, BatchError> {
     let (mut start, mut sequences) = (0, batch.header.sequences.as_slice());
@@ -96,34 +67,44 @@ pub fn micro_batches(
         let (tokens, mask) = (&batch.tokens_T[start..end], &batch.loss_mask_T[start..end]);
         check_trained(mine, mask, &batch.header)?;
         let lengths: Vec<usize> = mine.iter().map(|sequence| sequence.tokens as usize).collect();
-        let mask = effective_mask(mine, mask, table);
+        let mask = effective_mask(mine, mask, advantages);
         let packed = PackedTokens::new(tokens, &mask, &lengths, vocab_size)
             .map_err(|source| BatchError::Packed { micro_batch: index, source })?;
-        let entries = || mine.iter().map(|sequence| table.entries[sequence.sample as usize]);
-        let at_tokens = |by_sequence: Vec<f32>| {
-            Tensor::from_slice(&by_sequence).index_select(0, packed.sequence_N())
-        };
-        result.push(MicroBatch {
-            minibatch,
-            sampler_logprobs_N: Tensor::from_slice(&batch.sampler_logprobs_T[start..end])
-                .index_select(0, packed.trained_N()),
-            advantages_N: at_tokens(entries().map(|entry| entry.advantage as f32).collect()),
-            weights_N: at_tokens(entries().map(|entry| entry.weight as f32).collect()),
-            groups: entries().map(|entry| entry.group).collect(),
-            packed,
-            reference_logprobs_N: None,
-            proximal_logprobs_N: None,
-            behavior: None,
-        });
+        let streams = streams(mine, &packed, &batch.sampler_logprobs_T[start..end], advantages);
+        result.push(MicroBatch { minibatch, packed, streams });
         start = end;
     }
     Ok(result)
 }
 
-/// The mask without the samples that the table leaves out of the loss.
-fn effective_mask(sequences: &[Sequence], mask: &[u8], table: &Table) -> Vec<u8> {
+/// Streams of the sequences without signals.
+fn streams(
+    sequences: &[Sequence],
+    packed: &PackedTokens,
+    sampler_logprobs_T: &[f32],
+    advantages: &StepAdvantages,
+) -> TokenStreams {
+    let samples = || sequences.iter().map(|sequence| advantages.samples[sequence.sample as usize]);
+    let at_tokens = |by_sequence: Vec<f32>| {
+        Tensor::from_slice(&by_sequence).index_select(0, packed.sequence_N())
+    };
+    TokenStreams {
+        sequence_N: packed.sequence_N().shallow_clone(),
+        groups: samples().map(|sample| sample.group).collect(),
+        sampler_logprobs_N: Tensor::from_slice(sampler_logprobs_T)
+            .index_select(0, packed.trained_N()),
+        advantages_N: at_tokens(samples().map(|sample| sample.advantage as f32).collect()),
+        weights_N: at_tokens(samples().map(|sample| sample.weight as f32).collect()),
+        reference_logprobs_N: None,
+        proximal_logprobs_N: None,
+        behavior: None,
+    }
+}
+
+/// The mask without samples that are excluded from the loss.
+fn effective_mask(sequences: &[Sequence], mask: &[u8], advantages: &StepAdvantages) -> Vec<u8> {
     let trained = |sequence: &Sequence| {
-        u8::from(table.entries[sequence.sample as usize].trainable_tokens > 0)
+        u8::from(advantages.samples[sequence.sample as usize].trainable_tokens > 0)
     };
     let by_token = sequences
         .iter()
@@ -131,7 +112,7 @@ fn effective_mask(sequences: &[Sequence], mask: &[u8], table: &Table) -> Vec<u8>
     mask.iter().zip(by_token).map(|(mask, trained)| mask * trained).collect()
 }
 
-/// Denominators come from the table, so it must agree with the masks.
+/// Checks that masks and table agree, because denominators come from the table.
 fn check_trained(
     sequences: &[Sequence],
     mask: &[u8],
@@ -153,7 +134,8 @@ fn check_trained(
 #[cfg(test)]
 mod tests {
     use super::{check_place, micro_batches};
-    use crate::algorithm::table::{Entry, Table};
+    use crate::objective::StepAdvantages;
+    use crate::objective::advantages::SampleAdvantage;
     use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
     use tch::Tensor;
 
@@ -182,15 +164,15 @@ mod tests {
         }
     }
 
-    /// Advantages 0.25, −1, 2; weights 1, 2, 3; the groups are the samples.
-    fn table(trainable: [u32; 3]) -> Table {
-        let entry = |index: usize| Entry {
+    /// Advantages 0.25, −1, 2; weights 1, 2, 3; a prompt group per sample.
+    fn advantages(trainable: [u32; 3]) -> StepAdvantages {
+        let sample = |index: usize| SampleAdvantage {
             group: index,
             advantage: [0.25, -1.0, 2.0][index],
             weight: (index + 1) as f64,
             trainable_tokens: trainable[index],
         };
-        Table { entries: (0..3).map(entry).collect(), groups: 3 }
+        StepAdvantages { samples: (0..3).map(sample).collect(), groups: 3 }
     }
 
     fn floats(tensor: &Tensor) -> Vec<f32> {
@@ -198,37 +180,43 @@ mod tests {
     }
 
     #[test]
-    fn micro_batches_carry_their_tokens_advantages_and_sampler() {
-        let cut = micro_batches(&batch(), &table([1, 2, 2]), 16).unwrap();
+    fn micro_batches_have_tokens_advantages_and_sampler_logprobs() {
+        let cut = micro_batches(&batch(), &advantages([1, 2, 2]), 16).unwrap();
         let view = |index: usize| {
             (
                 cut[index].minibatch,
-                floats(&cut[index].advantages_N),
-                floats(&cut[index].sampler_logprobs_N),
+                floats(&cut[index].streams.advantages_N),
+                floats(&cut[index].streams.sampler_logprobs_N),
             )
         };
         assert_eq!(view(0), (0, vec![-1.0, -1.0, 0.25], vec![-0.5, -1.0, -2.0]));
         assert_eq!(view(1), (0, vec![], vec![]));
         assert_eq!(view(2), (1, vec![2.0, 2.0], vec![-3.5, -4.0]));
-        assert_eq!((floats(&cut[0].weights_N), &cut[0].groups), (vec![2.0, 2.0, 1.0], &vec![1, 0]));
+        assert_eq!(
+            (floats(&cut[0].streams.weights_N), &cut[0].streams.groups),
+            (vec![2.0, 2.0, 1.0], &vec![1, 0])
+        );
     }
 
     #[test]
-    fn a_sample_that_the_table_leaves_out_has_no_trained_tokens() {
-        let cut = micro_batches(&batch(), &table([1, 0, 2]), 16).unwrap();
-        assert_eq!((floats(&cut[0].advantages_N), cut[0].packed.num_tokens()), (vec![0.25], 5));
+    fn an_excluded_sample_has_no_trained_tokens() {
+        let cut = micro_batches(&batch(), &advantages([1, 0, 2]), 16).unwrap();
+        assert_eq!(
+            (floats(&cut[0].streams.advantages_N), cut[0].packed.num_tokens()),
+            (vec![0.25], 5)
+        );
     }
 
     #[test]
-    fn a_mask_that_contradicts_the_table_is_refused() {
+    fn a_mask_that_contradicts_the_table_is_rejected() {
         let mut wrong = batch();
         wrong.header.samples[2].trainable_tokens = 3;
-        let error = micro_batches(&wrong, &table([1, 2, 2]), 16).unwrap_err();
+        let error = micro_batches(&wrong, &advantages([1, 2, 2]), 16).unwrap_err();
         assert_eq!(error.to_string(), "sample 2 has 2 trained tokens, but the step's table says 3");
     }
 
     #[test]
-    fn a_batch_of_another_step_is_refused() {
+    fn a_batch_of_another_step_is_rejected() {
         let error = check_place(&batch().header, 5, 1, 2).unwrap_err();
         assert_eq!(
             error.to_string(),

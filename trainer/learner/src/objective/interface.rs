@@ -1,0 +1,87 @@
+//! The interface between the trainer and an objective. The trainer runs the passes and knows no
+//! algorithm; the objective knows no model and no ranks.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use std::error::Error;
+use std::fmt::Debug;
+
+use rljob_protocol::batch::SampleRow;
+use tch::Tensor;
+
+use super::advantages::StepAdvantages;
+use super::statistics::{Statistic, Statistics};
+use super::streams::TokenStreams;
+use crate::model::TokenLogprobs;
+
+/// Per-token input that takes a forward pass without gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Log-probabilities under the reference model, as [`TokenStreams::reference_logprobs_N`].
+    Reference,
+    /// Log-probabilities under the policy before the step's first update, as
+    /// [`TokenStreams::proximal_logprobs_N`].
+    Proximal,
+    /// Log-probabilities and entropies under the current policy. [`Objective::loss`] then gets
+    /// whole micro-batches, as objectives with a ratio per sequence need, at the cost of one more
+    /// forward pass; without it, chunks that may cut sequences.
+    Policy,
+}
+
+/// A sum over ranks that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to sum over the ranks")]
+pub struct SumError(#[source] pub Box<dyn Error + Send + Sync>);
+
+/// Sums the values over all ranks, entry by entry, in place.
+pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
+
+/// Loss of some tokens.
+#[derive(Debug)]
+pub struct TokenLoss {
+    /// `[N]` derivative of the minibatch's loss by the policy's log-probability of each token.
+    pub gradient_N: Tensor,
+    /// Sum of the tokens' weighted losses.
+    pub loss: f64,
+    /// Statistics of these tokens.
+    pub statistics: Statistics,
+}
+
+/// A training objective.
+pub trait Objective: Debug {
+    /// Signals that a step of `minibatches` updates needs.
+    fn signals(&self, minibatches: u32) -> Vec<Signal>;
+
+    /// Advantage and weight of each sample of the step; every rank computes the same.
+    fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages;
+
+    /// Completes the streams of this rank's micro-batches before the step's first update. Every
+    /// rank calls `sum` equally often with as many values.
+    ///
+    /// Returns statistics of the policy before the update; they replace those of the same name
+    /// that [`Self::loss`] returns.
+    ///
+    /// # Errors
+    /// A sum over ranks fails.
+    fn prepare(
+        &self,
+        _advantages: &StepAdvantages,
+        _streams: &mut [&mut TokenStreams],
+        _sum: &SumOverRanks<'_>,
+    ) -> Result<Statistics, SumError> {
+        Ok(Statistics::default())
+    }
+
+    /// Loss of the tokens of `streams`, given their log-probabilities under the current policy.
+    fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss;
+
+    /// Statistics that are reduced over all ranks and reported; each name is that of a metric.
+    fn statistics(&self) -> Vec<Statistic> {
+        Vec::new()
+    }
+
+    /// Metrics that are computed from reduced statistics: name and value.
+    fn derived(&self, _reduced: &dyn Fn(&str) -> f64) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+}

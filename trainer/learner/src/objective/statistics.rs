@@ -1,0 +1,88 @@
+//! Named numbers of trained tokens that add up over chunks, micro-batches and minibatches.
+
+use std::collections::BTreeMap;
+
+/// A statistic and its reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistic {
+    /// Sum over tokens; reported divided by the step's trainable tokens.
+    Mean(&'static str),
+    /// Maximum over tokens.
+    Max(&'static str),
+}
+
+/// Values of statistics by name; a missing one is 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statistics {
+    sums: BTreeMap<&'static str, f64>,
+    maxima: BTreeMap<&'static str, f64>,
+}
+
+impl Statistics {
+    /// Statistics with these values.
+    pub fn new(values: impl IntoIterator<Item = (Statistic, f64)>) -> Self {
+        let mut statistics = Self::default();
+        for (statistic, value) in values {
+            match statistic {
+                Statistic::Mean(name) => statistics.sums.insert(name, value),
+                Statistic::Max(name) => statistics.maxima.insert(name, value),
+            };
+        }
+        statistics
+    }
+
+    /// The value of a statistic: a sum that is not yet divided, or a maximum.
+    pub fn get(&self, statistic: Statistic) -> f64 {
+        match statistic {
+            Statistic::Mean(name) => self.sums.get(name),
+            Statistic::Max(name) => self.maxima.get(name),
+        }
+        .copied()
+        .unwrap_or_default()
+    }
+
+    /// Adds the statistics of further tokens.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        for (name, value) in other.sums {
+            *self.sums.entry(name).or_default() += value;
+        }
+        for (name, value) in other.maxima {
+            let maximum = self.maxima.entry(name).or_default();
+            *maximum = maximum.max(value);
+        }
+        self
+    }
+
+    /// Replaces the statistics that `other` has.
+    #[must_use]
+    pub fn replaced_by(mut self, other: Self) -> Self {
+        self.sums.extend(other.sums);
+        self.maxima.extend(other.maxima);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Statistic, Statistics};
+
+    const SUM: Statistic = Statistic::Mean("sum");
+    const MAX: Statistic = Statistic::Max("max");
+
+    #[test]
+    fn sums_add_up_and_the_larger_maximum_stays() {
+        let all = Statistics::new([(SUM, 1.5), (MAX, 4.0)])
+            .plus(Statistics::new([(SUM, 2.0), (MAX, 3.0)]))
+            .plus(Statistics::default());
+        let missing = all.get(Statistic::Mean("missing"));
+        assert_eq!((all.get(SUM), all.get(MAX), missing), (3.5, 4.0, 0.0));
+    }
+
+    #[test]
+    fn replacing_keeps_what_the_other_lacks() {
+        let before = Statistics::new([(MAX, 1.0)]);
+        let replaced = Statistics::new([(SUM, 1.5), (MAX, 4.0)]).replaced_by(before);
+        assert_eq!((replaced.get(SUM), replaced.get(MAX)), (1.5, 1.0));
+    }
+}

@@ -1,0 +1,77 @@
+//! Per-token inputs of an objective, over whole sequences of a micro-batch.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use std::ops::Range;
+
+use tch::{Kind, Tensor};
+
+use super::behavior::Weights;
+
+/// Per-token inputs of the N trained tokens of a micro-batch, or of a chunk of it. Tokens of a
+/// sequence are consecutive and in order.
+#[derive(Debug)]
+pub struct TokenStreams {
+    /// `[N]` index of the token's sequence in the micro-batch.
+    pub sequence_N: Tensor,
+    /// Prompt group of each sequence, numbered from 0 over the step.
+    pub groups: Vec<usize>,
+    /// `[N]` log-probabilities under the sampler's policy, fp32.
+    pub sampler_logprobs_N: Tensor,
+    /// `[N]` advantages, fp32.
+    pub advantages_N: Tensor,
+    /// `[N]` weights in the minibatch's loss, fp32.
+    pub weights_N: Tensor,
+    /// `[N]` log-probabilities under the reference model, fp32.
+    pub reference_logprobs_N: Option<Tensor>,
+    /// `[N]` log-probabilities that the ratio is taken against, fp32; absent if they are those of
+    /// the current policy.
+    pub proximal_logprobs_N: Option<Tensor>,
+    /// Behaviour weights, if they are known before the pass with gradients.
+    pub behavior: Option<Weights>,
+}
+
+impl TokenStreams {
+    /// The streams of the tokens `range`, as views.
+    #[must_use]
+    pub fn narrow(&self, range: &Range<i64>) -> Self {
+        let part = |tensor_N: &Tensor| tensor_N.narrow(0, range.start, range.end - range.start);
+        Self {
+            sequence_N: part(&self.sequence_N),
+            groups: self.groups.clone(),
+            sampler_logprobs_N: part(&self.sampler_logprobs_N),
+            advantages_N: part(&self.advantages_N),
+            weights_N: part(&self.weights_N),
+            reference_logprobs_N: self.reference_logprobs_N.as_ref().map(part),
+            proximal_logprobs_N: self.proximal_logprobs_N.as_ref().map(part),
+            behavior: self.behavior.as_ref().map(|weights| Weights {
+                weight_N: part(&weights.weight_N),
+                bounded_N: part(&weights.bounded_N),
+            }),
+        }
+    }
+
+    /// The sequence of every token.
+    pub fn sequences(&self) -> Vec<i64> {
+        let mut values = vec![0; self.sequence_N.numel()];
+        self.sequence_N.copy_data(&mut values, self.sequence_N.numel());
+        values
+    }
+
+    /// The prompt group of every token.
+    pub fn token_groups(&self) -> impl Iterator<Item = usize> {
+        self.sequences().into_iter().map(|sequence| self.groups[sequence as usize])
+    }
+}
+
+/// A tensor's values in fp64.
+pub fn doubles(tensor_N: &Tensor) -> Vec<f64> {
+    let mut values = vec![0.0; tensor_N.numel()];
+    tensor_N.to_kind(Kind::Double).copy_data(&mut values, tensor_N.numel());
+    values
+}
+
+/// Values as an fp32 tensor.
+pub fn fp32(values: &[f64]) -> Tensor {
+    Tensor::from_slice(values).to_kind(Kind::Float)
+}
