@@ -218,8 +218,8 @@ impl Learner {
         }
         // A restart from this checkpoint does not come back to the step of an export.
         self.exports.wait()?;
-        let (ranks, policy) = (&self.trainer.ranks, &self.trainer.models.policy);
-        let snapshot = policy.snapshot()?;
+        let ranks = &self.trainer.ranks;
+        let snapshot = self.trainer.models.snapshot()?;
         let (folder, bucket) = match &self.run_store {
             RunStore::Folder(_) => (path.to_owned(), None),
             RunStore::Bucket(bucket) => (
@@ -234,7 +234,7 @@ impl Learner {
             rank: ranks.rank(),
             world_size: ranks.world_size(),
         };
-        Ok(self.checkpoints.begin(place, path.to_owned(), policy.optimizer.progress(), snapshot)?)
+        Ok(self.checkpoints.begin(place, path.to_owned(), snapshot)?)
     }
 
     fn stage(&self, keep: bool) -> Result<Option<Staged>, PublishError> {

@@ -1,17 +1,22 @@
-//! The models of a rank by role: the policy with its optimizer, and frozen models beside it.
+//! The models of a rank by role: the policy and, as the algorithm needs them, others beside it.
 //!
-//! Each role has its shape, its parameters and, if it is trained, its optimizer and its part of a
-//! checkpoint. Frozen models are read from the model folder at every start.
+//! ```text
+//!  role         head             optimizer   checkpoint            initial weights
+//!  policy       language model   yes         yes                   model folder or seed
+//!  reference    language model   no          no                    those of the policy
+//!  critic       scalar           yes         yes, under its role   given by the algorithm
+//!  reward       scalar           no          no                    given by the algorithm
+//! ```
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rljob_crds::algorithm::{ModelRole, OptimizerSpec};
-use tch::Kind;
+use tch::{Kind, Tensor};
 
-use crate::checkpoint::{CheckpointError, Restored, Snapshot};
+use crate::checkpoint::{CheckpointError, ModelShape, Restored, Snapshot, model_shape};
 use crate::fsdp::{FrozenParameters, ShardedParameters};
-use crate::model::{Model, ModelError, PackedTokens, TokenLogprobs};
+use crate::model::{Model, ModelError, PackedTokens, Parameters, TokenLogprobs};
 use crate::optimizer::Optimizer;
 use crate::ranks::Ranks;
 
@@ -22,7 +27,6 @@ pub struct TrainedModel {
     pub model: Model,
     /// fp32 master weights and gradients.
     pub parameters: ShardedParameters,
-    /// Moments and counters.
     pub optimizer: Optimizer,
 }
 
@@ -35,16 +39,22 @@ pub struct FrozenModel {
     pub parameters: FrozenParameters,
 }
 
+/// A model beside the policy.
+#[derive(Debug)]
+pub enum RoleModel {
+    Trained(TrainedModel),
+    Frozen(FrozenModel),
+}
+
 /// The models of a rank.
 #[derive(Debug)]
 pub struct Models {
-    /// The model that is trained and exported.
+    /// The model that is trained, published and exported.
     pub policy: TrainedModel,
-    /// The others.
-    pub frozen: BTreeMap<ModelRole, FrozenModel>,
+    others: BTreeMap<ModelRole, RoleModel>,
 }
 
-/// A forward pass of a role.
+/// A forward pass of a role that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RoleError {
     /// The algorithm's `model_roles` do not list it.
@@ -56,7 +66,22 @@ pub enum RoleError {
 }
 
 impl TrainedModel {
-    /// A model that continues from its part of a checkpoint; passes compute in `compute`.
+    /// A model at the start of its training, from this rank's fp32 shards of its weights; passes
+    /// compute in `compute`.
+    pub fn new(
+        model: Model,
+        ranks: &Rc<Ranks>,
+        spec: OptimizerSpec,
+        compute: Kind,
+        masters: Vec<Tensor>,
+    ) -> Self {
+        let numels = model.layout().block_numels();
+        let parameters = ShardedParameters::new(Rc::clone(ranks), compute, &numels, masters);
+        let optimizer = Optimizer::new(Rc::clone(ranks), spec, &parameters);
+        Self { model, parameters, optimizer }
+    }
+
+    /// A model that continues from its part of a checkpoint.
     pub fn restored(
         model: Model,
         ranks: &Rc<Ranks>,
@@ -74,20 +99,61 @@ impl TrainedModel {
         let optimizer = Optimizer::restored(Rc::clone(ranks), spec, moments, restored.optimizer);
         Self { model, parameters, optimizer }
     }
+}
+
+impl RoleModel {
+    fn parts(&mut self) -> (&Model, &mut dyn Parameters) {
+        match self {
+            Self::Trained(trained) => (&trained.model, &mut trained.parameters),
+            Self::Frozen(frozen) => (&frozen.model, &mut frozen.parameters),
+        }
+    }
+}
+
+impl Models {
+    /// The policy and the models beside it.
+    pub fn new(policy: TrainedModel, others: BTreeMap<ModelRole, RoleModel>) -> Self {
+        Self { policy, others }
+    }
+
+    /// Models with an optimizer, the policy first.
+    pub fn trained(&self) -> impl Iterator<Item = (ModelRole, &TrainedModel)> {
+        let others = self.others.iter().filter_map(|(role, model)| match model {
+            RoleModel::Trained(trained) => Some((*role, trained)),
+            RoleModel::Frozen(_) => None,
+        });
+        std::iter::once((ModelRole::Policy, &self.policy)).chain(others)
+    }
+
+    /// The model of a role, if it has an optimizer.
+    pub fn trained_mut(&mut self, role: ModelRole) -> Option<&mut TrainedModel> {
+        match self.others.get_mut(&role) {
+            _ if role == ModelRole::Policy => Some(&mut self.policy),
+            Some(RoleModel::Trained(trained)) => Some(trained),
+            Some(RoleModel::Frozen(_)) | None => None,
+        }
+    }
+
+    /// The shape of every trained model, which identifies its part of a checkpoint.
+    pub fn shapes(&self) -> BTreeMap<ModelRole, ModelShape> {
+        self.trained().map(|(role, trained)| (role, model_shape(trained.model.layout()))).collect()
+    }
 
     /// A copy of this rank's part of a checkpoint.
     ///
     /// # Errors
     /// libtorch cannot copy a tensor.
     pub fn snapshot(&self) -> Result<Snapshot, CheckpointError> {
-        let blocks = self.parameters.shards().iter().zip(self.optimizer.moments());
-        Snapshot::take(
-            blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]),
-        )
+        let mut snapshot = Snapshot::default();
+        for (role, TrainedModel { parameters, optimizer, .. }) in self.trained() {
+            let blocks = parameters.shards().iter().zip(optimizer.moments());
+            let blocks =
+                blocks.map(|(shard, [exp_avg, exp_avg_sq])| [&shard.master, exp_avg, exp_avg_sq]);
+            snapshot.add(role, optimizer.progress(), blocks)?;
+        }
+        Ok(snapshot)
     }
-}
 
-impl Models {
     /// Log-probabilities and entropies of the trained tokens under the model of a role, without
     /// gradients. A collective.
     ///
@@ -99,14 +165,25 @@ impl Models {
         packed: &PackedTokens,
         temperature: f64,
     ) -> Result<TokenLogprobs, RoleError> {
-        let logprobs = if role == ModelRole::Policy {
-            let TrainedModel { model, parameters, .. } = &mut self.policy;
-            model.logprobs(parameters, packed, temperature)
-        } else {
-            let FrozenModel { model, parameters } =
-                self.frozen.get_mut(&role).ok_or(RoleError::Missing(role))?;
-            model.logprobs(parameters, packed, temperature)
-        };
+        let (model, parameters) = self.parts(role)?;
+        let logprobs = model.logprobs(parameters, packed, temperature);
         logprobs.map_err(|error| RoleError::Pass(role, error))
+    }
+
+    /// Values of the trained tokens under the critic, without gradients. A collective.
+    ///
+    /// # Errors
+    /// There is no critic, or the pass fails.
+    pub fn values(&mut self, packed: &PackedTokens) -> Result<Tensor, RoleError> {
+        let (model, parameters) = self.parts(ModelRole::Critic)?;
+        let values = model.values(parameters, packed);
+        values.map_err(|error| RoleError::Pass(ModelRole::Critic, error))
+    }
+
+    fn parts(&mut self, role: ModelRole) -> Result<(&Model, &mut dyn Parameters), RoleError> {
+        if role == ModelRole::Policy {
+            return Ok((&self.policy.model, &mut self.policy.parameters));
+        }
+        self.others.get_mut(&role).map(RoleModel::parts).ok_or(RoleError::Missing(role))
     }
 }

@@ -18,13 +18,12 @@ use tch::{Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, CheckpointWriter, model_shape};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
-use crate::fsdp::{FrozenParameters, ShardedParameters, shard_of};
+use crate::fsdp::{FrozenParameters, shard_of};
 use crate::heartbeat;
 use crate::learner::Learner;
 use crate::model::{Model, ModelConfig, ModelError, hugging_face, random};
-use crate::models::{FrozenModel, Models, TrainedModel};
+use crate::models::{FrozenModel, Models, RoleModel, TrainedModel};
 use crate::objective;
-use crate::optimizer::Optimizer;
 use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
@@ -77,6 +76,9 @@ pub enum StartError {
     /// The spec sets no algorithm, or several.
     #[error("spec.algorithm must set exactly one algorithm")]
     Algorithm,
+    /// The algorithm needs a model whose weights have no source.
+    #[error("the algorithm needs a {0:?} model, which is not supported")]
+    Role(ModelRole),
     /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -99,7 +101,7 @@ impl StartError {
     /// same way.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::NoModel(_) | Self::NoExport { .. } | Self::Algorithm => true,
+            Self::NoModel(_) | Self::NoExport { .. } | Self::Algorithm | Self::Role(_) => true,
             Self::Model(error) => {
                 matches!(
                     error,
@@ -147,7 +149,6 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
     let (host, port) = &place.rendezvous;
     let ranks =
         Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
-    let shape = model_shape(model.layout());
     let trainer = match place.restore.as_ref().zip(restored_from) {
         Some((restore, folder)) => {
             restored_trainer(spec, model, ranks, (restore.version, &folder), &model_directory)?
@@ -162,7 +163,8 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
         parameters = trainer.models.policy.model.layout().numel(),
         "the learner is ready"
     );
-    let checkpoints = CheckpointWriter::new((place.rank == 0).then(|| client.clone()), shape);
+    let checkpoints =
+        CheckpointWriter::new((place.rank == 0).then(|| client.clone()), trainer.models.shapes());
     let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
     let exports = Exporter::new(client.clone(), model_directory.clone(), target);
     Ok(Learner {
@@ -189,12 +191,9 @@ pub fn first_trainer(
     let masters =
         blocks.iter().map(|block| shard_of(block, ranks.rank(), ranks.world_size())).collect();
     let compute = compute_kind(spec.precision());
-    let frozen = frozen_models(&spec, &model, &ranks, || Ok(blocks))?;
-    let numels = model.layout().block_numels();
-    let parameters = ShardedParameters::new(Rc::clone(&ranks), compute, &numels, masters);
-    let optimizer = Optimizer::new(Rc::clone(&ranks), spec.optimizer.clone(), &parameters);
-    let policy = TrainedModel { model, parameters, optimizer };
-    trainer(spec, ranks, Models { policy, frozen })
+    let others = other_models(&spec, &model, &ranks, || Ok(blocks))?;
+    let policy = TrainedModel::new(model, &ranks, spec.optimizer.clone(), compute, masters);
+    trainer(spec, ranks, Models::new(policy, others))
 }
 
 /// A trainer that continues from a checkpoint, given by its version and folder. The model folder is
@@ -206,14 +205,16 @@ pub fn restored_trainer(
     checkpoint: (Version, &RunStore),
     model_directory: &Path,
 ) -> Result<Trainer, StartError> {
-    let (shape, compute) = (model_shape(model.layout()), compute_kind(spec.precision()));
+    let compute = compute_kind(spec.precision());
+    let shapes = BTreeMap::from([(ModelRole::Policy, model_shape(model.layout()))]);
     let restored =
-        checkpoint::load(checkpoint.1, checkpoint.0, &shape, ranks.rank(), ranks.world_size())?;
-    let frozen =
-        frozen_models(&spec, &model, &ranks, || initial_blocks(&spec, &model, model_directory))?;
+        checkpoint::load(checkpoint.1, checkpoint.0, &shapes, ranks.rank(), ranks.world_size())?;
+    let restored = restored.into_values().next().ok_or(StartError::Role(ModelRole::Policy))?;
+    let others =
+        other_models(&spec, &model, &ranks, || initial_blocks(&spec, &model, model_directory))?;
     let optimizer = spec.optimizer.clone();
     let policy = TrainedModel::restored(model, &ranks, optimizer, compute, restored);
-    trainer(spec, ranks, Models { policy, frozen })
+    trainer(spec, ranks, Models::new(policy, others))
 }
 
 fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer, StartError> {
@@ -224,20 +225,24 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
 
 /// Models of the algorithm's roles beside the policy; `initial` provides the weights before
 /// training, fp32, one flat vector a block.
-fn frozen_models(
+fn other_models(
     spec: &RLJobSpec,
     model: &Model,
     ranks: &Rc<Ranks>,
     initial: impl FnOnce() -> Result<Vec<Tensor>, ModelError>,
-) -> Result<BTreeMap<ModelRole, FrozenModel>, StartError> {
+) -> Result<BTreeMap<ModelRole, RoleModel>, StartError> {
     let roles = spec.algorithm.resolve().ok_or(StartError::Algorithm)?.model_roles();
+    let other = |role: &&ModelRole| !matches!(role, ModelRole::Policy | ModelRole::Reference);
+    if let Some(role) = roles.iter().find(other) {
+        return Err(StartError::Role(*role));
+    }
     if !roles.contains(&ModelRole::Reference) {
         return Ok(BTreeMap::new());
     }
     let compute = compute_kind(spec.precision());
     let parameters = FrozenParameters::new(Rc::clone(ranks), compute, &initial()?);
     let reference = FrozenModel { model: model.clone(), parameters };
-    Ok(BTreeMap::from([(ModelRole::Reference, reference)]))
+    Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(reference))]))
 }
 
 /// The weights before training, fp32, one flat vector a block.

@@ -7,13 +7,14 @@
 //!        ──▶ signals: forward passes that the objective asks for ──▶ objective: prepare
 //!        ──▶ for each minibatch
 //!              for each micro-batch: forward, objective's loss, backward ──▶ sum over ranks
-//!              clip, AdamW
+//!              clip, AdamW; the same for the critic, if the algorithm trains one
 //!        ──▶ report: StepMetrics
 //! ```
 //! Losses are weighted sums over the minibatch's tokens on all ranks; there is no other averaging.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
+mod critic;
 pub mod micro_batch;
 mod report;
 mod sums;
@@ -27,8 +28,8 @@ use rljob_protocol::status::StepMetrics;
 use tch::Kind;
 
 use crate::heartbeat;
-use crate::model::{Chunk, Model};
-use crate::models::TrainedModel;
+use crate::model::{Chunk, Model, PackedTokens};
+use crate::models::{Models, TrainedModel};
 use crate::objective::{Signal, Statistics, StepAdvantages, SumError};
 use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
 use crate::schedule::learning_rate;
@@ -43,6 +44,19 @@ struct Prepared<'a> {
     micro_batches: Vec<MicroBatch>,
     /// Whether the loss gets whole micro-batches instead of chunks.
     whole: bool,
+}
+
+impl Prepared<'_> {
+    /// Samples of a minibatch, as indices into the step's table.
+    fn samples(&self, minibatch: u32) -> Vec<usize> {
+        let mine = |index: &usize| self.header.samples[*index].minibatch == minibatch;
+        (0..self.header.samples.len()).filter(mine).collect()
+    }
+
+    /// This rank's micro-batches of a minibatch.
+    fn of(&self, minibatch: u32) -> impl Iterator<Item = &MicroBatch> {
+        self.micro_batches.iter().filter(move |micro_batch| micro_batch.minibatch == minibatch)
+    }
 }
 
 impl Trainer {
@@ -88,20 +102,24 @@ impl Trainer {
         prepared: &mut Prepared<'_>,
     ) -> Result<Statistics, StepError> {
         let temperature = self.temperature();
+        let models = &mut self.models;
+        let logprobs = |models: &mut Models, role, packed: &PackedTokens| {
+            models.logprobs(role, packed, temperature).map(|tokens| Some(tokens.logprobs_N))
+        };
         for signal in signals {
-            let role = match signal {
-                Signal::Reference => ModelRole::Reference,
-                Signal::Proximal => ModelRole::Policy,
-                Signal::Policy => continue,
-            };
-            for micro_batch in &mut prepared.micro_batches {
+            for MicroBatch { packed, streams, .. } in &mut prepared.micro_batches {
                 heartbeat::advance();
-                let logprobs = self.models.logprobs(role, &micro_batch.packed, temperature)?;
-                let stream = match signal {
-                    Signal::Reference => &mut micro_batch.streams.reference_logprobs_N,
-                    _ => &mut micro_batch.streams.proximal_logprobs_N,
-                };
-                *stream = Some(logprobs.logprobs_N);
+                match signal {
+                    Signal::Reference => {
+                        streams.reference_logprobs_N =
+                            logprobs(models, ModelRole::Reference, packed)?;
+                    }
+                    Signal::Proximal => {
+                        streams.proximal_logprobs_N = logprobs(models, ModelRole::Policy, packed)?;
+                    }
+                    Signal::Values => streams.values_N = Some(models.values(packed)?),
+                    Signal::Policy => {}
+                }
             }
         }
         let mut streams: Vec<_> =
@@ -119,16 +137,13 @@ impl Trainer {
         prepared: &Prepared<'_>,
         metrics: &mut StepMetrics,
     ) -> Result<Sums, StepError> {
-        let mine = |index: &usize| prepared.header.samples[*index].minibatch == minibatch;
-        let samples: Vec<usize> = (0..prepared.header.samples.len()).filter(mine).collect();
+        let samples = prepared.samples(minibatch);
         let trainable_tokens: u64 = samples
             .iter()
             .map(|&index| u64::from(prepared.advantages.samples[index].trainable_tokens))
             .sum();
         let mut sums = Sums::default();
-        for micro_batch in
-            prepared.micro_batches.iter().filter(|micro_batch| micro_batch.minibatch == minibatch)
-        {
+        for micro_batch in prepared.of(minibatch) {
             sums = sums.plus(self.forward_backward(micro_batch, prepared.whole)?);
         }
         tracing::debug!(step = metrics.step, minibatch, "update");
@@ -152,6 +167,8 @@ impl Trainer {
                 Ok(Sums::default())
             };
         }
+        sums.statistics =
+            sums.statistics.plus(self.update_critic(minibatch, prepared, metrics.learning_rate)?);
         metrics.gradient_norm = update.gradient_norm;
         metrics.loss += loss * trainable_tokens as f64 / metrics.trainable_tokens.max(1) as f64;
         Ok(sums)

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use rljob_learner::model::{
-    Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random,
+    Head, Model, ModelConfig, ModelError, PackedTokens, Parameters, WholeParameters, random,
 };
 use rljob_learner::objective::sft;
 use tch::{Kind, Tensor};
@@ -51,6 +51,11 @@ fn packed(lengths: &[usize]) -> PackedTokens {
         .flat_map(|&length| (0..length).map(|position| u8::from(position > 0)))
         .collect();
     PackedTokens::new(&tokens, &mask, lengths, 50).unwrap()
+}
+
+fn whole(model: &Model, blocks: &[Tensor]) -> WholeParameters {
+    let blocks = blocks.iter().map(Tensor::copy).collect();
+    WholeParameters::new(model.layout(), blocks, Kind::Float)
 }
 
 fn gradients(
@@ -209,4 +214,54 @@ fn bf16_stays_near_fp32_and_its_gradients_are_fp32() {
         assert_eq!(actual.kind(), Kind::Float);
         assert!(relative(&actual, &expected) < 0.03, "{}", relative(&actual, &expected));
     }
+}
+
+/// Σ coefficient · value over the trained tokens, in fp64.
+fn weighted_values(
+    model: &Model,
+    parameters: &mut WholeParameters,
+    packed: &PackedTokens,
+    coefficients: &Tensor,
+) -> f64 {
+    let values = model.values(parameters, packed).unwrap();
+    assert_eq!(values.size(), coefficients.size());
+    (values.to_kind(Kind::Double) * coefficients).sum(Kind::Double).double_value(&[])
+}
+
+#[test]
+fn the_gradient_of_values_is_the_slope_along_any_direction() {
+    let model = Model::new(config(true)).with_head(Head::Scalar);
+    let blocks = random::random(model.layout(), model.config(), 5).unwrap();
+    let mut parameters = whole(&model, &blocks);
+    let packed = packed(&[5, 9, 1, 6]);
+    let coefficients = Tensor::arange(17, (Kind::Double, tch::Device::Cpu)).sin();
+    model
+        .values_forward_backward(&mut parameters, &packed, &mut |values| {
+            assert_eq!(*values, model.values(&mut whole(&model, &blocks), &packed).unwrap());
+            coefficients.to_kind(Kind::Float)
+        })
+        .unwrap();
+    for (index, block) in blocks.iter().enumerate() {
+        let direction =
+            (Tensor::arange(block.numel() as i64, (Kind::Float, tch::Device::Cpu)) * 1.7).sin();
+        let at = |step: f64| {
+            let moved = |(other, block): (usize, &Tensor)| {
+                if other == index { block + &direction * step } else { block.copy() }
+            };
+            let blocks = blocks.iter().enumerate().map(moved).collect::<Vec<_>>();
+            weighted_values(&model, &mut whole(&model, &blocks), &packed, &coefficients)
+        };
+        let slope = (at(1e-3) - at(-1e-3)) / 2e-3;
+        let found =
+            (&parameters.gradients()[index] * &direction).sum(Kind::Double).double_value(&[]);
+        let tolerance = 0.02 * slope.abs().max(0.05);
+        assert!((slope - found).abs() < tolerance, "block {index}: {found} is not {slope}");
+    }
+}
+
+#[test]
+fn a_pass_with_the_wrong_head_fails() {
+    let (language_model, mut parameters) = model(true, Kind::Float);
+    let error = language_model.values(&mut parameters, &packed(&[3])).unwrap_err();
+    assert_eq!(error.to_string(), "the model has the head LanguageModel, expected Scalar");
 }

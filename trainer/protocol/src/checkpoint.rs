@@ -2,6 +2,8 @@
 //! folder without it is no checkpoint. Learners write and read it, and the coordinator checks it
 //! before it lets a group start from the checkpoint.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
@@ -10,23 +12,38 @@ use crate::version::Version;
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// The layout of checkpoints that this program writes and reads.
 pub const FORMAT: u32 = 1;
+/// The format of checkpoints with models beside the policy.
+pub const FORMAT_WITH_ROLES: u32 = 2;
 
 /// What a checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// [`FORMAT`], or [`FORMAT_WITH_ROLES`] if `roles` is not empty.
     pub format: u32,
     /// Steps done and the incarnation that did them.
     pub version: Version,
     /// Ranks that wrote it, one file each.
     pub world_size: u32,
-    /// Which model it is.
+    /// Shape of the policy.
     pub model: ModelShape,
-    /// State of the optimizer beside its moments.
+    /// State of the policy's optimizer beside its moments.
     pub optimizer: OptimizerProgress,
+    /// Trained models beside the policy, by role.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub roles: BTreeMap<String, ModelPart>,
     /// The files, in order of rank.
     pub files: Vec<FileEntry>,
+}
+
+/// A trained model beside the policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelPart {
+    /// Its shape.
+    pub model: ModelShape,
+    /// State of its optimizer beside its moments.
+    pub optimizer: OptimizerProgress,
 }
 
 /// Identifies a model's parameters: another shape, another model.

@@ -114,7 +114,7 @@ fn an_incompatible_model_or_checkpoint_fails_the_run_without_a_restart() {
     ends_with(
         &["--set", &restore, "--set", "spec.training.steps=12"],
         &format!(
-            "refused the checkpoint `{}`: it is a model of 430720 parameters with layout ",
+            "rejected the checkpoint `{}`: it is a policy model of 430720 parameters with layout ",
             checkpoint.display()
         ),
     );

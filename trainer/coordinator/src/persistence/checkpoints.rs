@@ -214,7 +214,9 @@ mod tests {
             ModelShape { sha256: String::new(), block_numels: vec![] },
             OptimizerProgress::default(),
         );
-        let manifest = Manifest { format: 1, version, world_size: 1, model, optimizer, files };
+        let roles = std::collections::BTreeMap::new();
+        let manifest =
+            Manifest { format: 1, version, world_size: 1, model, optimizer, roles, files };
         std::fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         folder
     }

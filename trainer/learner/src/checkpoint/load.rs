@@ -1,8 +1,10 @@
 //! Reads a checkpoint back, after checking that it is complete, unaltered and of this model; also
 //! for another number of ranks than wrote it.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::version::Version;
 use rljob_storage::{RunStore, StorageError};
 use safetensors::SafeTensors;
@@ -11,50 +13,40 @@ use tch::{Kind, Tensor};
 
 use super::CheckpointError;
 use super::manifest::{
-    FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, hex, shard_file,
+    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
+    hex, role_name, shard_file,
 };
 use super::shard::{PARTS, tensor_name};
 use crate::fsdp::shard_numel;
 
-/// A rank's part of a checkpoint.
+/// A rank's part of a model.
 #[derive(Debug)]
 pub struct Restored {
     /// By block: fp32 shards of master weights, first and second moment.
     pub blocks: Vec<[Tensor; 3]>,
-    /// What the optimizer counted.
     pub optimizer: OptimizerProgress,
 }
 
-/// Reads rank `rank` of `world_size`'s part of checkpoint `version`, whose folder is `folder`.
+/// Reads rank `rank` of `world_size`'s part of checkpoint `version`, whose folder is `folder`: the
+/// models of `shapes`, by role.
 ///
 /// # Errors
 /// [`CheckpointError::Torn`] if a file is missing, cut off or altered; [`CheckpointError::Other`]
-/// if it is another checkpoint or of another model.
+/// if it is another checkpoint or of other models.
 pub fn load(
     folder: &RunStore,
     version: Version,
-    model: &ModelShape,
+    shapes: &BTreeMap<ModelRole, ModelShape>,
     rank: u32,
     world_size: u32,
-) -> Result<Restored, CheckpointError> {
+) -> Result<BTreeMap<ModelRole, Restored>, CheckpointError> {
     let manifest = read_manifest(folder)?;
-    check_identity(folder, &manifest, version, model)?;
+    check_identity(folder, &manifest, version, shapes)?;
     check_files(folder, &manifest)?;
-    let wanted: Vec<Range<i64>> =
-        model.block_numels.iter().map(|&numel| part_of(numel, rank, world_size)).collect();
-    let shard = |&numel: &i64| {
-        [(); 3].map(|()| {
-            Tensor::zeros([shard_numel(numel, world_size)], (Kind::Float, tch::Device::Cpu))
-        })
-    };
-    let mut blocks: Vec<[Tensor; 3]> = model.block_numels.iter().map(shard).collect();
+    let parts: Vec<Part<'_>> =
+        shapes.iter().map(|(role, shape)| Part::new(*role, shape, rank, world_size)).collect();
     for source in 0..manifest.world_size {
-        let held: Vec<Range<i64>> = model
-            .block_numels
-            .iter()
-            .map(|&numel| part_of(numel, source, manifest.world_size))
-            .collect();
-        if held.iter().zip(&wanted).all(|(held, wanted)| overlap(held, wanted).is_empty()) {
+        if !parts.iter().any(|part| part.overlaps(source, manifest.world_size)) {
             continue;
         }
         let bytes = read_checked(folder, &manifest.files[source as usize])?;
@@ -62,20 +54,82 @@ pub fn load(
         let place = folder.place(&shard_file(source, manifest.world_size));
         let file = SafeTensors::deserialize(&bytes)
             .map_err(|error| torn(&place, format!("is not a safetensors file: {error}")))?;
-        for (block, parts) in blocks.iter_mut().enumerate() {
-            let shared = overlap(&held[block], &wanted[block]);
-            copy_block(
-                &file,
-                &place,
-                block,
-                parts,
-                &shared,
-                held[block].start,
-                wanted[block].start,
-            )?;
+        for part in &parts {
+            part.copy_from(&file, &place, source, manifest.world_size)?;
         }
     }
-    Ok(Restored { blocks, optimizer: manifest.optimizer })
+    let optimizer = |role| match manifest.roles.get(role_name(role)) {
+        Some(part) => part.optimizer,
+        None => manifest.optimizer,
+    };
+    let restored = |part: Part<'_>| {
+        (part.role, Restored { blocks: part.blocks, optimizer: optimizer(part.role) })
+    };
+    Ok(parts.into_iter().map(restored).collect())
+}
+
+/// A model's shards that are being read.
+struct Part<'a> {
+    role: ModelRole,
+    shape: &'a ModelShape,
+    /// Elements of each block that this rank holds.
+    wanted: Vec<Range<i64>>,
+    blocks: Vec<[Tensor; 3]>,
+}
+
+impl<'a> Part<'a> {
+    fn new(role: ModelRole, shape: &'a ModelShape, rank: u32, world_size: u32) -> Self {
+        let shard = |&numel: &i64| {
+            let options = (Kind::Float, tch::Device::Cpu);
+            [(); 3].map(|()| Tensor::zeros([shard_numel(numel, world_size)], options))
+        };
+        let wanted = ranges(shape, rank, world_size);
+        Self { role, shape, wanted, blocks: shape.block_numels.iter().map(shard).collect() }
+    }
+
+    /// Whether rank `source` of `world_size` wrote elements that this rank needs.
+    fn overlaps(&self, source: u32, world_size: u32) -> bool {
+        let held = ranges(self.shape, source, world_size);
+        held.iter().zip(&self.wanted).any(|(held, wanted)| !overlap(held, wanted).is_empty())
+    }
+
+    fn copy_from(
+        &self,
+        file: &SafeTensors<'_>,
+        place: &str,
+        source: u32,
+        world_size: u32,
+    ) -> Result<(), CheckpointError> {
+        for (block, held) in ranges(self.shape, source, world_size).into_iter().enumerate() {
+            let shared = overlap(&held, &self.wanted[block]);
+            if shared.is_empty() {
+                continue;
+            }
+            for (part, target) in PARTS.iter().zip(&self.blocks[block]) {
+                let name = tensor_name(self.role, block, part);
+                let view = file
+                    .tensor(&name)
+                    .map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
+                let bytes = ((shared.start - held.start) as usize * 4)
+                    ..((shared.end - held.start) as usize * 4);
+                let data = view
+                    .data()
+                    .get(bytes)
+                    .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
+                let length = shared.end - shared.start;
+                let values = Tensor::f_from_data_size(data, &[length], Kind::Float)?;
+                target
+                    .f_narrow(0, shared.start - self.wanted[block].start, length)?
+                    .f_copy_(&values)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elements of each block that rank `rank` holds, padding left out.
+fn ranges(shape: &ModelShape, rank: u32, world_size: u32) -> Vec<Range<i64>> {
+    shape.block_numels.iter().map(|&numel| part_of(numel, rank, world_size)).collect()
 }
 
 /// Elements of a block of `numel` that rank `rank` holds, padding left out.
@@ -88,41 +142,11 @@ fn overlap(a: &Range<i64>, b: &Range<i64>) -> Range<i64> {
     a.start.max(b.start)..a.end.min(b.end)
 }
 
-fn copy_block(
-    file: &SafeTensors<'_>,
-    place: &str,
-    block: usize,
-    parts: &[Tensor; 3],
-    shared: &Range<i64>,
-    source_start: i64,
-    target_start: i64,
-) -> Result<(), CheckpointError> {
-    if shared.is_empty() {
-        return Ok(());
-    }
-    for (part, target) in PARTS.iter().zip(parts) {
-        let name = tensor_name(block, part);
-        let view =
-            file.tensor(&name).map_err(|error| torn(place, format!("lacks `{name}`: {error}")))?;
-        let bytes = ((shared.start - source_start) as usize * 4)
-            ..((shared.end - source_start) as usize * 4);
-        let data = view
-            .data()
-            .get(bytes)
-            .ok_or_else(|| torn(place, format!("holds too few elements of `{name}`")))?;
-        let source = Tensor::f_from_data_size(data, &[shared.end - shared.start], Kind::Float)?;
-        target
-            .f_narrow(0, shared.start - target_start, shared.end - shared.start)?
-            .f_copy_(&source)?;
-    }
-    Ok(())
-}
-
 fn check_identity(
     folder: &RunStore,
     manifest: &Manifest,
     version: Version,
-    model: &ModelShape,
+    shapes: &BTreeMap<ModelRole, ModelShape>,
 ) -> Result<(), CheckpointError> {
     let other = |found: String, expected: String| {
         Err(CheckpointError::Other {
@@ -131,23 +155,30 @@ fn check_identity(
             expected,
         })
     };
-    if manifest.format != FORMAT {
-        return other(format!("of format {}", manifest.format), format!("format {FORMAT}"));
+    if ![FORMAT, FORMAT_WITH_ROLES].contains(&manifest.format) {
+        let expected = format!("format {FORMAT} or {FORMAT_WITH_ROLES}");
+        return other(format!("of format {}", manifest.format), expected);
     }
     if manifest.version != version {
         return other(manifest.version.to_string(), version.to_string());
     }
-    if manifest.model != *model {
-        let describe = |model: &ModelShape| {
-            format!(
-                "a model of {} parameters with layout {:.12}",
-                model.block_numels.iter().sum::<i64>(),
-                model.sha256
-            )
-        };
-        return other(describe(&manifest.model), describe(model));
-    }
-    Ok(())
+    let found: BTreeMap<&str, &ModelShape> = manifest
+        .roles
+        .iter()
+        .map(|(role, part)| (role.as_str(), &part.model))
+        .chain([(role_name(ModelRole::Policy), &manifest.model)])
+        .collect();
+    let expected: BTreeMap<&str, &ModelShape> =
+        shapes.iter().map(|(role, shape)| (role_name(*role), shape)).collect();
+    if found == expected { Ok(()) } else { other(describe(&found), describe(&expected)) }
+}
+
+fn describe(shapes: &BTreeMap<&str, &ModelShape>) -> String {
+    let describe = |(role, shape): (&&str, &&ModelShape)| {
+        let numel = shape.block_numels.iter().sum::<i64>();
+        format!("a {role} model of {numel} parameters with layout {:.12}", shape.sha256)
+    };
+    shapes.iter().map(describe).collect::<Vec<_>>().join(" and ")
 }
 
 fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {

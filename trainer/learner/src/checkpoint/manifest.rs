@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use rljob_crds::algorithm::ModelRole;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -12,7 +13,8 @@ use super::CheckpointError;
 use crate::model::ModelLayout;
 
 pub use rljob_protocol::checkpoint::{
-    FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
+    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart, ModelShape,
+    OptimizerProgress,
 };
 
 /// The shape that a checkpoint of a model with this layout has.
@@ -24,6 +26,16 @@ pub fn model_shape(layout: &ModelLayout) -> ModelShape {
         }
     }
     ModelShape { sha256: hex(&hash.finalize()), block_numels: layout.block_numels() }
+}
+
+/// Name of a role in manifests and tensor names.
+pub fn role_name(role: ModelRole) -> &'static str {
+    match role {
+        ModelRole::Policy => "policy",
+        ModelRole::Reference => "reference",
+        ModelRole::Critic => "critic",
+        ModelRole::Reward => "reward",
+    }
 }
 
 /// Measures the file `name` in `folder`.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rljob_protocol::version::Version;
 
 pub use load::{Restored, load};
-pub use manifest::{Manifest, ModelShape, OptimizerProgress, model_shape};
+pub use manifest::{ModelShape, OptimizerProgress, model_shape};
 pub use shard::Snapshot;
 pub use writer::{CheckpointWriter, Place};
 
@@ -42,7 +42,8 @@ pub enum CheckpointError {
     },
     /// A file is missing, cut off or altered.
     #[error(
-        "refused the checkpoint: `{place}` {detail}; remove its folder to restart from the one before"
+        "rejected the checkpoint: `{place}` {detail}; \
+         remove its folder to restart from the previous one"
     )]
     Torn {
         /// The file.
@@ -51,7 +52,7 @@ pub enum CheckpointError {
         detail: String,
     },
     /// It holds something else.
-    #[error("refused the checkpoint `{place}`: it is {found}, expected {expected}")]
+    #[error("rejected the checkpoint `{place}`: it is {found}, expected {expected}")]
     Other {
         /// Its folder.
         place: String,
@@ -60,6 +61,9 @@ pub enum CheckpointError {
         /// What was asked for.
         expected: String,
     },
+    /// A checkpoint needs the model of this role.
+    #[error("the {role} model is missing from a checkpoint")]
+    Role { role: &'static str },
     /// Its folder, or the bucket it is in, cannot be read or written.
     #[error(transparent)]
     Storage(#[from] rljob_storage::StorageError),

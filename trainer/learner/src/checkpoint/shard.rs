@@ -1,30 +1,46 @@
 //! One rank's part of a checkpoint: a copy in host memory, and its safetensors file.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
 
+use rljob_crds::algorithm::ModelRole;
 use safetensors::tensor::{Dtype, View};
 use tch::{Kind, Tensor};
 
 use super::CheckpointError;
-use super::manifest::{FileEntry, commit, measure, shard_file, temporary};
+use super::manifest::{
+    FileEntry, OptimizerProgress, commit, measure, role_name, shard_file, temporary,
+};
 
-/// What is kept of each block, in the order of [`Snapshot::blocks`] and of [`super::Restored`].
+/// Parts of each block, in the order of [`super::Restored::blocks`].
 pub const PARTS: [&str; 3] = ["weights", "exp_avg", "exp_avg_sq"];
 
-/// A copy of a rank's shards in host memory.
+/// A copy of a rank's shards of every trained model in host memory.
 #[derive(Debug, Default)]
 pub struct Snapshot {
+    models: BTreeMap<ModelRole, ModelSnapshot>,
+}
+
+#[derive(Debug)]
+struct ModelSnapshot {
+    optimizer: OptimizerProgress,
     /// By block: master weights, first and second moment, as little-endian fp32.
     blocks: Vec<[Vec<u8>; 3]>,
 }
 
 impl Snapshot {
-    /// Copies the fp32 shards of `blocks`, each with its two moments.
-    pub fn take<'a>(
+    /// Adds a copy of a model's fp32 shards: `blocks`, each with its two moments.
+    ///
+    /// # Errors
+    /// libtorch cannot copy a tensor.
+    pub fn add<'a>(
+        &mut self,
+        role: ModelRole,
+        optimizer: OptimizerProgress,
         blocks: impl Iterator<Item = [&'a Tensor; 3]>,
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<(), CheckpointError> {
         let copy = |parts: [&Tensor; 3]| {
             Ok::<_, CheckpointError>([
                 host_bytes(parts[0])?,
@@ -32,7 +48,14 @@ impl Snapshot {
                 host_bytes(parts[2])?,
             ])
         };
-        Ok(Self { blocks: blocks.map(copy).collect::<Result<_, _>>()? })
+        let blocks = blocks.map(copy).collect::<Result<_, _>>()?;
+        self.models.insert(role, ModelSnapshot { optimizer, blocks });
+        Ok(())
+    }
+
+    /// State of the optimizers beside their moments, by role.
+    pub fn progress(&self) -> impl Iterator<Item = (ModelRole, OptimizerProgress)> {
+        self.models.iter().map(|(role, model)| (*role, model.optimizer))
     }
 
     /// Writes the file of rank `rank` into `folder`, synced, and measures it by reading it back.
@@ -45,9 +68,12 @@ impl Snapshot {
         fs::create_dir_all(folder).map_err(|error| CheckpointError::io("create", folder, error))?;
         let path = folder.join(shard_file(rank, world_size));
         let partial = temporary(&path);
-        let views = self.blocks.iter().enumerate().flat_map(|(block, parts)| {
+        let blocks = self.models.iter().flat_map(|(role, model)| {
+            model.blocks.iter().enumerate().map(move |(block, parts)| (*role, block, parts))
+        });
+        let views = blocks.flat_map(|(role, block, parts)| {
             PARTS.iter().zip(parts).map(move |(part, bytes)| {
-                (tensor_name(block, part), HostTensor { shape: [bytes.len() / 4], bytes })
+                (tensor_name(role, block, part), HostTensor { shape: [bytes.len() / 4], bytes })
             })
         });
         safetensors::serialize_to_file(views, None, &partial).map_err(|error| {
@@ -61,9 +87,12 @@ impl Snapshot {
     }
 }
 
-/// The name of a block's part in the file.
-pub fn tensor_name(block: usize, part: &str) -> String {
-    format!("block.{block}.{part}")
+/// Name of a block's part in the file; without a prefix for the policy.
+pub fn tensor_name(role: ModelRole, block: usize, part: &str) -> String {
+    match role {
+        ModelRole::Policy => format!("block.{block}.{part}"),
+        role => format!("{}.block.{block}.{part}", role_name(role)),
+    }
 }
 
 fn host_bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {

@@ -1,15 +1,17 @@
 //! Save and load, on temporary folders; two ranks write from two threads.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 use tch::{Kind, Tensor};
 
 use super::manifest::shard_file;
 use super::writer::write;
-use super::{CheckpointError, ModelShape, OptimizerProgress, Place, Restored, Snapshot, load};
+use super::{CheckpointError, ModelShape, OptimizerProgress, Place, Snapshot, load};
 use crate::coordinator_client::ClientError;
 use crate::fsdp::shard_of;
 
@@ -18,6 +20,11 @@ const PROGRESS: OptimizerProgress = OptimizerProgress { updates: 23, skipped_in_
 
 fn model() -> ModelShape {
     ModelShape { sha256: "5eed".repeat(16), block_numels: vec![10, 7] }
+}
+
+/// Shapes of a checkpoint of the policy alone.
+fn policy(shape: ModelShape) -> BTreeMap<ModelRole, ModelShape> {
+    BTreeMap::from([(ModelRole::Policy, shape)])
 }
 
 /// Whole blocks, each with its moments: values that differ everywhere, and bits that a conversion
@@ -39,25 +46,45 @@ fn shards(rank: u32, world_size: u32) -> Vec<[Tensor; 3]> {
         .collect()
 }
 
-fn save(folder: &Path, world_size: u32) {
+fn snapshot(roles: &[ModelRole], rank: u32, world_size: u32) -> Snapshot {
+    let shards = shards(rank, world_size);
+    let mut snapshot = Snapshot::default();
+    for &role in roles {
+        let blocks = shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]]);
+        snapshot.add(role, PROGRESS, blocks).unwrap();
+    }
+    snapshot
+}
+
+fn place(folder: &Path, rank: u32, world_size: u32) -> Place {
+    Place { path: folder.to_owned(), bucket: None, version: VERSION, rank, world_size }
+}
+
+fn save(folder: &Path, roles: &[ModelRole], world_size: u32) {
+    let shapes = roles.iter().map(|&role| (role, model())).collect();
     std::thread::scope(|scope| {
         for rank in 0..world_size {
+            let shapes = &shapes;
             scope.spawn(move || {
-                let shards = shards(rank, world_size);
-                let snapshot =
-                    Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]]))
-                        .unwrap();
-                let place = Place {
-                    path: folder.to_owned(),
-                    bucket: None,
-                    version: VERSION,
-                    rank,
-                    world_size,
-                };
-                write(&place, &model(), PROGRESS, &snapshot, || Ok(())).unwrap();
+                let snapshot = snapshot(roles, rank, world_size);
+                write(&place(folder, rank, world_size), shapes, &snapshot, || Ok(())).unwrap();
             });
         }
     });
+}
+
+fn read(
+    folder: &Path,
+    roles: &[ModelRole],
+    rank: u32,
+    world_size: u32,
+) -> Vec<(ModelRole, Vec<Vec<u32>>, OptimizerProgress)> {
+    let shapes = roles.iter().map(|&role| (role, model())).collect();
+    let folder = RunStore::Folder(folder.to_owned());
+    let restored = load(&folder, VERSION, &shapes, rank, world_size).unwrap();
+    let part =
+        |(role, part): (ModelRole, super::Restored)| (role, bits(&part.blocks), part.optimizer);
+    restored.into_iter().map(part).collect()
 }
 
 fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
@@ -68,63 +95,67 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
 }
 
 fn refusal(folder: &Path, version: Version, model: &ModelShape) -> String {
-    let error: Result<Restored, CheckpointError> =
-        load(&RunStore::Folder(folder.to_owned()), version, model, 0, 2);
-    error.unwrap_err().to_string().replace(&folder.display().to_string(), "DIR")
+    let store = RunStore::Folder(folder.to_owned());
+    let error = load(&store, version, &policy(model.clone()), 0, 2).unwrap_err();
+    error.to_string().replace(&folder.display().to_string(), "DIR")
 }
 
 #[test]
-fn a_checkpoint_gives_back_the_same_bits_on_as_many_ranks() {
+fn a_checkpoint_is_restored_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), 2);
+    save(folder.path(), &[ModelRole::Policy], 2);
     for rank in 0..2 {
-        let restored =
-            load(&RunStore::Folder(folder.path().to_owned()), VERSION, &model(), rank, 2).unwrap();
-        assert_eq!(bits(&restored.blocks), bits(&shards(rank, 2)));
-        assert_eq!(restored.optimizer, PROGRESS);
+        let expected = vec![(ModelRole::Policy, bits(&shards(rank, 2)), PROGRESS)];
+        assert_eq!(read(folder.path(), &[ModelRole::Policy], rank, 2), expected);
     }
 }
 
 #[test]
-fn a_checkpoint_of_two_ranks_is_read_by_one_or_three() {
+fn a_checkpoint_of_two_ranks_is_restored_on_one_or_three() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), 2);
+    let roles = [ModelRole::Policy, ModelRole::Critic];
+    save(folder.path(), &roles, 2);
     for world_size in [1, 3] {
         for rank in 0..world_size {
-            let restored = load(
-                &RunStore::Folder(folder.path().to_owned()),
-                VERSION,
-                &model(),
-                rank,
-                world_size,
-            )
-            .unwrap();
-            assert_eq!(
-                bits(&restored.blocks),
-                bits(&shards(rank, world_size)),
-                "rank {rank} of {world_size}"
-            );
+            let expected = roles.map(|role| (role, bits(&shards(rank, world_size)), PROGRESS));
+            assert_eq!(read(folder.path(), &roles, rank, world_size), expected);
         }
     }
 }
 
+/// `testdata/format-1` was written by a release whose checkpoints had no roles.
 #[test]
-fn a_checkpoint_without_its_manifest_is_none() {
+fn checkpoints_of_format_1_are_read_and_written_with_the_same_bytes() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/checkpoint/testdata/format-1");
+    let expected = vec![(ModelRole::Policy, bits(&shards(0, 1)), PROGRESS)];
+    assert_eq!(read(&recorded, &[ModelRole::Policy], 0, 1), expected);
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), 2);
+    save(folder.path(), &[ModelRole::Policy], 2);
+    for entry in fs::read_dir(&recorded).unwrap() {
+        let entry = entry.unwrap();
+        let written = fs::read(folder.path().join(entry.file_name())).unwrap();
+        assert!(written == fs::read(entry.path()).unwrap(), "{entry:?}");
+    }
+}
+
+#[test]
+fn a_checkpoint_without_a_manifest_is_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), &[ModelRole::Policy], 2);
     fs::remove_file(folder.path().join("manifest.json")).unwrap();
     assert_eq!(refusal(folder.path(), VERSION, &model()), "failed to read `DIR/manifest.json`");
 }
 
 #[test]
-fn a_torn_file_is_refused() {
+fn a_truncated_or_missing_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), 2);
+    save(folder.path(), &[ModelRole::Policy], 2);
     let path = folder.path().join(shard_file(1, 2));
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
     let expected = format!(
-        "refused the checkpoint: `DIR/rank-1-of-2.safetensors` has {} bytes, expected {}; remove its folder to restart from the one before",
+        "rejected the checkpoint: `DIR/rank-1-of-2.safetensors` has {} bytes, expected {}; \
+         remove its folder to restart from the previous one",
         bytes.len() - 5,
         bytes.len()
     );
@@ -137,55 +168,59 @@ fn a_torn_file_is_refused() {
 }
 
 #[test]
-fn an_altered_file_is_refused() {
+fn an_altered_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), 2);
+    save(folder.path(), &[ModelRole::Policy], 2);
     let path = folder.path().join(shard_file(0, 2));
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, &bytes).unwrap();
     assert!(refusal(folder.path(), VERSION, &model()).starts_with(
-        "refused the checkpoint: `DIR/rank-0-of-2.safetensors` was altered: its SHA-256 is "
+        "rejected the checkpoint: `DIR/rank-0-of-2.safetensors` was altered: its SHA-256 is "
     ));
 }
 
 #[test]
-fn a_checkpoint_of_something_else_is_refused() {
+fn a_checkpoint_of_another_version_or_model_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), 2);
+    save(folder.path(), &[ModelRole::Policy], 2);
     let other_version = refusal(folder.path(), Version { step: 13, attempt: 3 }, &model());
     assert_eq!(
         other_version,
-        "refused the checkpoint `DIR`: it is step-12.attempt-3, expected step-13.attempt-3"
+        "rejected the checkpoint `DIR`: it is step-12.attempt-3, expected step-13.attempt-3"
     );
-    let other_model =
-        refusal(folder.path(), VERSION, &ModelShape { block_numels: vec![10, 8], ..model() });
+    let other = ModelShape { block_numels: vec![10, 8], ..model() };
     assert_eq!(
-        other_model,
-        "refused the checkpoint `DIR`: it is a model of 17 parameters with layout 5eed5eed5eed, expected a model of 18 parameters with layout 5eed5eed5eed"
+        refusal(folder.path(), VERSION, &other),
+        "rejected the checkpoint `DIR`: it is a policy model of 17 parameters with layout \
+         5eed5eed5eed, expected a policy model of 18 parameters with layout 5eed5eed5eed"
+    );
+}
+
+#[test]
+fn a_checkpoint_of_other_roles_is_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), &[ModelRole::Policy, ModelRole::Critic], 1);
+    assert_eq!(
+        refusal(folder.path(), VERSION, &model()),
+        "rejected the checkpoint `DIR`: it is a critic model of 17 parameters with layout \
+         5eed5eed5eed and a policy model of 17 parameters with layout 5eed5eed5eed, expected a \
+         policy model of 17 parameters with layout 5eed5eed5eed"
     );
 }
 
 #[test]
 fn a_checkpoint_of_a_replaced_group_is_not_committed() {
     let folder = tempfile::tempdir().unwrap();
-    let shards = shards(0, 1);
-    let snapshot =
-        Snapshot::take(shards.iter().map(|parts| [&parts[0], &parts[1], &parts[2]])).unwrap();
-    let place = Place {
-        path: folder.path().to_owned(),
-        bucket: None,
-        version: VERSION,
-        rank: 0,
-        world_size: 1,
-    };
     let replaced = || {
         Err(CheckpointError::Commit(
             VERSION,
             ClientError::Fenced("attempt 0 is not the current one".to_owned()),
         ))
     };
-    let refused = write(&place, &model(), PROGRESS, &snapshot, replaced).unwrap_err();
-    assert_eq!(refused.to_string(), format!("the checkpoint {VERSION} is not committed"));
+    let snapshot = snapshot(&[ModelRole::Policy], 0, 1);
+    let place = place(folder.path(), 0, 1);
+    let error = write(&place, &policy(model()), &snapshot, replaced).unwrap_err();
+    assert_eq!(error.to_string(), format!("the checkpoint {VERSION} is not committed"));
     assert!(!folder.path().join("manifest.json").exists());
 }

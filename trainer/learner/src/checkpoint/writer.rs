@@ -1,17 +1,19 @@
 //! Writes snapshots behind the training loop's back, one at a time.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rljob_crds::algorithm::ModelRole;
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::CheckpointReport;
 use rljob_protocol::version::Version;
 use rljob_storage::Bucket;
 
 use super::manifest::{
-    FORMAT, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress, read_json,
-    receipt_file, write_json,
+    FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart, ModelShape,
+    read_json, receipt_file, role_name, write_json,
 };
 use super::{CheckpointError, Snapshot};
 use crate::background::Background;
@@ -44,16 +46,16 @@ pub struct Place {
 pub struct CheckpointWriter {
     /// Tells the coordinator; only rank 0 does.
     client: Option<CoordinatorClient>,
-    model: ModelShape,
+    shapes: BTreeMap<ModelRole, ModelShape>,
     background: Background<CheckpointError>,
     newest: Option<Version>,
 }
 
 impl CheckpointWriter {
-    /// A writer for checkpoints of `model`; completed ones are reported through `client`, if there
-    /// is one.
-    pub fn new(client: Option<CoordinatorClient>, model: ModelShape) -> Self {
-        Self { client, model, background: Background::new("checkpoint"), newest: None }
+    /// A writer for checkpoints of models of `shapes`; completed ones are reported through
+    /// `client`, if given.
+    pub fn new(client: Option<CoordinatorClient>, shapes: BTreeMap<ModelRole, ModelShape>) -> Self {
+        Self { client, shapes, background: Background::new("checkpoint"), newest: None }
     }
 
     /// Whether a checkpoint of this name was begun here before.
@@ -67,18 +69,17 @@ impl CheckpointWriter {
         &mut self,
         place: Place,
         path: PathBuf,
-        optimizer: OptimizerProgress,
         snapshot: Snapshot,
     ) -> Result<(), CheckpointError> {
         self.newest = Some(place.version);
-        let (client, model) = (self.client.clone(), self.model.clone());
+        let (client, shapes) = (self.client.clone(), self.shapes.clone());
         self.background.begin(move || {
             let confirm = || {
                 client.as_ref().map_or(Ok(()), |client| {
                     client.confirm().map_err(|error| CheckpointError::Commit(place.version, error))
                 })
             };
-            write(&place, &model, optimizer, &snapshot, confirm)?;
+            write(&place, &shapes, &snapshot, confirm)?;
             report(client.as_ref(), &path, place.version)
         })
     }
@@ -114,8 +115,7 @@ fn report(
 /// that it would be a replaced group's.
 pub(super) fn write(
     place: &Place,
-    model: &ModelShape,
-    optimizer: OptimizerProgress,
+    shapes: &BTreeMap<ModelRole, ModelShape>,
     snapshot: &Snapshot,
     confirm: impl FnOnce() -> Result<(), CheckpointError>,
 ) -> Result<(), CheckpointError> {
@@ -134,14 +134,7 @@ pub(super) fn write(
     let files =
         place.bucket.as_ref().map_or_else(|| receipts(place), |bucket| uploaded(place, bucket))?;
     confirm()?;
-    let manifest = Manifest {
-        format: FORMAT,
-        version: *version,
-        world_size: *world_size,
-        model: model.clone(),
-        optimizer,
-        files,
-    };
+    let manifest = manifest(place, shapes, snapshot, files)?;
     match &place.bucket {
         Some(bucket) => Ok(bucket.put(
             &format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"),
@@ -149,6 +142,31 @@ pub(super) fn write(
         )?),
         None => write_json(&path.join(MANIFEST_FILE), &manifest),
     }
+}
+
+fn manifest(
+    place: &Place,
+    shapes: &BTreeMap<ModelRole, ModelShape>,
+    snapshot: &Snapshot,
+    files: Vec<FileEntry>,
+) -> Result<Manifest, CheckpointError> {
+    let part = |(role, optimizer)| Some((role, (shapes.get(&role)?.clone(), optimizer)));
+    let mut parts: BTreeMap<ModelRole, _> = snapshot.progress().filter_map(part).collect();
+    let (model, optimizer) = parts
+        .remove(&ModelRole::Policy)
+        .ok_or(CheckpointError::Role { role: role_name(ModelRole::Policy) })?;
+    let other =
+        |(role, (model, optimizer))| (role_name(role).to_owned(), ModelPart { model, optimizer });
+    let roles: BTreeMap<String, ModelPart> = parts.into_iter().map(other).collect();
+    Ok(Manifest {
+        format: if roles.is_empty() { FORMAT } else { FORMAT_WITH_ROLES },
+        version: place.version,
+        world_size: place.world_size,
+        model,
+        optimizer,
+        roles,
+        files,
+    })
 }
 
 /// Brings a rank's part to the bucket, and then its receipt.

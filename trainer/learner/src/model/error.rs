@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::Head;
+
 /// A model that cannot be read, written or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -63,6 +65,9 @@ pub enum ModelError {
         /// Cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The pass needs another head.
+    #[error("the model has the head {found:?}, expected {expected:?}")]
+    Head { found: Head, expected: Head },
     /// libtorch refused.
     #[error("failed in libtorch")]
     Torch(#[from] tch::TchError),

@@ -4,7 +4,7 @@
 //!  block 0          model.embed_tokens
 //!  blocks 1..=L     input_layernorm │ q k v │ biases of q k v │ q_norm │ k_norm │ o │ post_attention_layernorm │ gate up │ down
 //!                   (│ separates views of one GEMM)              └──── Qwen2 ───┘ └──── Qwen3 ────┘
-//!  block L+1        model.norm │ lm_head (unless tied)
+//!  block L+1        model.norm │ lm_head (unless tied) or score (scalar head)
 //! ```
 //! q, k, v are neighbours, their biases are, and gate and up are, so that each can be used as one
 //! matrix or vector without copying.
@@ -65,6 +65,15 @@ impl Layout {
     }
 }
 
+/// Output layer of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Logits over the vocabulary.
+    LanguageModel,
+    /// One value per token, of a critic or reward model.
+    Scalar,
+}
+
 /// All blocks of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLayout {
@@ -72,17 +81,22 @@ pub struct ModelLayout {
 }
 
 impl ModelLayout {
-    /// The layout of a model of this shape.
+    /// The layout of a language model of this shape.
     pub fn new(config: &ModelConfig) -> Self {
+        Self::with_head(config, Head::LanguageModel)
+    }
+
+    /// The layout of a model of this shape with this head.
+    pub fn with_head(config: &ModelConfig, head: Head) -> Self {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let mut blocks =
             vec![Layout::default().with("model.embed_tokens.weight".to_owned(), &[vocab, hidden])];
         blocks.extend((0..config.num_hidden_layers).map(|layer| layer_layout(config, layer)));
         let last = Layout::default().with("model.norm.weight".to_owned(), &[hidden]);
-        blocks.push(if config.tie_word_embeddings {
-            last
-        } else {
-            last.with("lm_head.weight".to_owned(), &[vocab, hidden])
+        blocks.push(match head {
+            Head::Scalar => last.with("score.weight".to_owned(), &[1, hidden]),
+            Head::LanguageModel if config.tie_word_embeddings => last,
+            Head::LanguageModel => last.with("lm_head.weight".to_owned(), &[vocab, hidden]),
         });
         Self { blocks }
     }

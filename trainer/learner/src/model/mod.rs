@@ -37,7 +37,7 @@ mod safetensors_file;
 
 pub use config::ModelConfig;
 pub use error::ModelError;
-pub use layout::{Layout, ModelLayout};
+pub use layout::{Head, Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Parameters, WholeParameters};
 pub use pass::{Chunk, Model, TokenLogprobs};

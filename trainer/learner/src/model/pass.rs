@@ -17,13 +17,16 @@ use tch::{Kind, Tensor};
 
 use super::layer::{self, Context, Saved};
 use super::ops::{NormSaved, Rotary, rms_norm, rms_norm_backward};
-use super::{Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Parameters, head};
+use super::{Head, Layout, ModelConfig, ModelError, ModelLayout, PackedTokens, Parameters, head};
+
+mod values;
 
 /// A model: shape and layout, without weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     config: ModelConfig,
     layout: ModelLayout,
+    head: Head,
     recompute: bool,
 }
 
@@ -71,7 +74,13 @@ impl Model {
     /// The model with this configuration.
     pub fn new(config: ModelConfig) -> Self {
         let layout = ModelLayout::new(&config);
-        Self { config, layout, recompute: false }
+        Self { config, layout, head: Head::LanguageModel, recompute: false }
+    }
+
+    /// The model with another head.
+    #[must_use]
+    pub fn with_head(self, head: Head) -> Self {
+        Self { layout: ModelLayout::with_head(&self.config, head), head, ..self }
     }
 
     /// The model, keeping between forward and backward each layer's input only if `recompute`.
@@ -100,9 +109,21 @@ impl Model {
         temperature: f64,
         loss: &mut dyn FnMut(&Chunk) -> Tensor,
     ) -> Result<(), ModelError> {
+        self.require(Head::LanguageModel)?;
         let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
-        let mut dx_TH = self.top_forward_backward(parameters, packed, &x_TH, temperature, loss)?;
+        let dx_TH = self.top_forward_backward(parameters, packed, &x_TH, temperature, loss)?;
         drop(x_TH);
+        self.layers_backward(parameters, packed, kept, dx_TH)
+    }
+
+    /// Layers and embedding backward, from the derivative by the last layer's output.
+    fn layers_backward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        kept: Vec<Kept>,
+        mut dx_TH: Tensor,
+    ) -> Result<(), ModelError> {
         let rotary = self.rotary(packed, dx_TH.kind());
         let context = Context { config: &self.config, packed, rotary: &rotary };
         for (layer, kept) in kept.into_iter().enumerate().rev() {
@@ -136,6 +157,7 @@ impl Model {
         packed: &PackedTokens,
         temperature: f64,
     ) -> Result<TokenLogprobs, ModelError> {
+        self.require(Head::LanguageModel)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let top = self.top(parameters, packed, &x_TH)?;
         let options = (Kind::Float, x_TH.device());
@@ -163,10 +185,16 @@ impl Model {
         parameters: &mut dyn Parameters,
         packed: &PackedTokens,
     ) -> Result<Tensor, ModelError> {
+        self.require(Head::LanguageModel)?;
         let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
         let (norm_weight_H, head_VH) = self.top_weights(parameters)?;
         let (normed_TH, _) = rms_norm(&x_TH, &norm_weight_H, self.config.rms_norm_eps);
         Ok(normed_TH.matmul(&head_VH.tr()).to_kind(Kind::Float))
+    }
+
+    fn require(&self, expected: Head) -> Result<(), ModelError> {
+        let found = self.head;
+        if found == expected { Ok(()) } else { Err(ModelError::Head { found, expected }) }
     }
 
     fn block(&self, block: usize) -> &Layout {
@@ -202,7 +230,7 @@ impl Model {
         Ok((x_TH, kept))
     }
 
-    /// Weights of the final norm `[H]` and of the head `[V, H]`.
+    /// Weights of the final norm `[H]` and of the head, `[V, H]` or, if scalar, `[1, H]`.
     fn top_weights(&self, parameters: &mut dyn Parameters) -> Result<(Tensor, Tensor), ModelError> {
         let last = self.config.num_hidden_layers + 1;
         let mut views = self.block(last).views(&parameters.weights(last)?).into_iter();

@@ -26,6 +26,8 @@ pub enum Signal {
     /// whole micro-batches, as objectives with a ratio per sequence need, at the cost of one more
     /// forward pass; without it, chunks that may cut sequences.
     Policy,
+    /// Values under the critic before the step's first update, as [`TokenStreams::values_N`].
+    Values,
 }
 
 /// A sum over ranks that failed.
@@ -39,7 +41,8 @@ pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
 /// Loss of some tokens.
 #[derive(Debug)]
 pub struct TokenLoss {
-    /// `[N]` derivative of the minibatch's loss by the policy's log-probability of each token.
+    /// `[N]` derivative of the minibatch's loss by the policy's log-probability of each token, or
+    /// by its value.
     pub gradient_N: Tensor,
     /// Sum of the tokens' weighted losses.
     pub loss: f64,
@@ -74,6 +77,14 @@ pub trait Objective: Debug {
 
     /// Loss of the tokens of `streams`, given their log-probabilities under the current policy.
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss;
+
+    /// Loss of the critic for the tokens of a micro-batch, given their `values_N` under the current
+    /// critic. Its gradient is by each value; its statistics add to those of [`Self::loss`]. Called
+    /// if the algorithm trains a critic.
+    fn value_loss(&self, values_N: &Tensor, _streams: &TokenStreams) -> TokenLoss {
+        let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
+        TokenLoss { gradient_N, loss: 0.0, statistics }
+    }
 
     /// Statistics that are reduced over all ranks and reported; each name is that of a metric.
     fn statistics(&self) -> Vec<Statistic> {

@@ -27,6 +27,8 @@ pub struct TokenStreams {
     /// `[N]` log-probabilities that the ratio is taken against, fp32; absent if they are those of
     /// the current policy.
     pub proximal_logprobs_N: Option<Tensor>,
+    /// `[N]` values under the critic, fp32.
+    pub values_N: Option<Tensor>,
     /// Behaviour weights, if they are known before the pass with gradients.
     pub behavior: Option<Weights>,
 }
@@ -44,6 +46,7 @@ impl TokenStreams {
             weights_N: part(&self.weights_N),
             reference_logprobs_N: self.reference_logprobs_N.as_ref().map(part),
             proximal_logprobs_N: self.proximal_logprobs_N.as_ref().map(part),
+            values_N: self.values_N.as_ref().map(part),
             behavior: self.behavior.as_ref().map(|weights| Weights {
                 weight_N: part(&weights.weight_N),
                 bounded_N: part(&weights.bounded_N),

@@ -97,6 +97,7 @@ fn streams(
         weights_N: at_tokens(samples().map(|sample| sample.weight as f32).collect()),
         reference_logprobs_N: None,
         proximal_logprobs_N: None,
+        values_N: None,
         behavior: None,
     }
 }

@@ -1,6 +1,8 @@
-//! Whole steps over one rank and two; against PyTorch in `peer`, across a checkpoint in `resume`.
+//! Whole steps on one rank and two; against PyTorch in `peer`, across a checkpoint in `resume`,
+//! with objectives of the test in `custom`.
 
 mod bits;
+mod custom;
 mod peer;
 mod resume;
 

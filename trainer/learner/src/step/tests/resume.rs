@@ -12,8 +12,9 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::{CheckpointWriter, Place, model_shape};
+use crate::checkpoint::{CheckpointWriter, Place};
 use crate::model::{Model, ModelConfig};
+use crate::models::TrainedModel;
 use crate::ranks::Ranks;
 use crate::startup::restored_trainer;
 use crate::trainer::Trainer;
@@ -24,9 +25,8 @@ const MINIBATCHES: u32 = 2;
 
 /// Begins to write a checkpoint, as the loop does.
 fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
-    let policy = &trainer.models.policy;
-    let snapshot = policy.snapshot().unwrap();
-    let mut writer = CheckpointWriter::new(None, model_shape(policy.model.layout()));
+    let snapshot = trainer.models.snapshot().unwrap();
+    let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
     let place = Place {
         path: restore.path.clone(),
@@ -35,7 +35,7 @@ fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
         rank,
         world_size,
     };
-    writer.begin(place, restore.path.clone(), policy.optimizer.progress(), snapshot).unwrap();
+    writer.begin(place, restore.path.clone(), snapshot).unwrap();
     writer
 }
 
@@ -74,17 +74,12 @@ fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
             .map(f32::to_bits)
             .collect()
     };
-    let blocks = trainer
-        .models
-        .policy
-        .parameters
-        .shards()
-        .iter()
-        .zip(trainer.models.policy.optimizer.moments());
+    let TrainedModel { parameters, optimizer, .. } = &trainer.models.policy;
+    let blocks = parameters.shards().iter().zip(optimizer.moments());
     let blocks = blocks.map(|(shard, [exp_avg, exp_avg_sq])| {
         [&shard.master, exp_avg, exp_avg_sq].map(|part| gather(part, shard.numel))
     });
-    (blocks.collect(), trainer.models.policy.optimizer.progress().updates)
+    (blocks.collect(), optimizer.progress().updates)
 }
 
 #[test]

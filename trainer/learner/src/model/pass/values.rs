@@ -1,0 +1,60 @@
+//! Passes of a model with a scalar head: the value of each trained token, computed from the hidden
+//! state of the token before it.
+
+#![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
+
+use tch::{Kind, Tensor};
+
+use super::{Head, Model, Top, zeros};
+use crate::model::ops::rms_norm_backward;
+use crate::model::{ModelError, PackedTokens, Parameters};
+
+impl Model {
+    /// Values `[N]` of the trained tokens in fp32, without gradients.
+    ///
+    /// # Errors
+    /// The model has no scalar head, or its weights are not available.
+    pub fn values(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+    ) -> Result<Tensor, ModelError> {
+        self.require(Head::Scalar)?;
+        let (x_TH, _) = self.layers_forward(parameters, packed, false)?;
+        Ok(values(&self.top(parameters, packed, &x_TH)?))
+    }
+
+    /// Runs the micro-batch forward and backward. `loss` gets the values `[N]` and returns the
+    /// derivative of the total loss by each; the gradients are added to `parameters`.
+    ///
+    /// # Errors
+    /// The model has no scalar head, or its weights or gradients are not available.
+    pub fn values_forward_backward(
+        &self,
+        parameters: &mut dyn Parameters,
+        packed: &PackedTokens,
+        loss: &mut dyn FnMut(&Tensor) -> Tensor,
+    ) -> Result<(), ModelError> {
+        self.require(Head::Scalar)?;
+        let (x_TH, kept) = self.layers_forward(parameters, packed, true)?;
+        let top = self.top(parameters, packed, &x_TH)?;
+        let dvalues_N1 = loss(&values(&top)).to_kind(top.normed_NH.kind()).unsqueeze(1);
+        let (dx_NH, dnorm_H) =
+            rms_norm_backward(&dvalues_N1.matmul(&top.head_VH), &top.norm, &top.norm_weight_H);
+        let last = self.config.num_hidden_layers + 1;
+        let gradient = zeros(self.block(last), &x_TH);
+        let views = self.block(last).views(&gradient);
+        for (mut view, part) in views.into_iter().zip([dnorm_H, dvalues_N1.tr().mm(&top.normed_NH)])
+        {
+            view.copy_(&part);
+        }
+        parameters.add_gradient(last, &gradient)?;
+        let dx_TH = x_TH.zeros_like().index_copy_(0, &packed.predictors_N(), &dx_NH);
+        drop(x_TH);
+        self.layers_backward(parameters, packed, kept, dx_TH)
+    }
+}
+
+fn values(top: &Top) -> Tensor {
+    top.normed_NH.matmul(&top.head_VH.tr()).to_kind(Kind::Float).squeeze_dim(-1)
+}

@@ -1,0 +1,54 @@
+//! Updates of the critic, for algorithms that train one.
+
+use rljob_crds::algorithm::ModelRole;
+
+use super::Prepared;
+use crate::heartbeat;
+use crate::models::TrainedModel;
+use crate::objective::Statistics;
+use crate::optimizer::MAX_SKIPPED_IN_A_ROW;
+use crate::trainer::{StepError, Trainer};
+
+impl Trainer {
+    /// One optimizer update of the critic, if there is one; returns this rank's statistics, or none
+    /// if the update is skipped.
+    pub(super) fn update_critic(
+        &mut self,
+        minibatch: u32,
+        prepared: &Prepared<'_>,
+        learning_rate: f64,
+    ) -> Result<Statistics, StepError> {
+        let (mut loss, mut statistics) = (0.0, Statistics::default());
+        let objective = &self.objective;
+        let Some(critic) = self.models.trained_mut(ModelRole::Critic) else {
+            return Ok(statistics);
+        };
+        let TrainedModel { model, parameters, optimizer } = critic;
+        for micro_batch in prepared.of(minibatch) {
+            heartbeat::advance();
+            let streams = &micro_batch.streams;
+            let mut gradient = |values: &tch::Tensor| {
+                let part = objective.value_loss(values, streams);
+                loss += part.loss;
+                statistics = std::mem::take(&mut statistics).plus(part.statistics);
+                part.gradient_N
+            };
+            model.values_forward_backward(parameters, &micro_batch.packed, &mut gradient)?;
+        }
+        let [loss] = self.ranks.sum([loss])?;
+        let update = optimizer.update(parameters, learning_rate, loss)?;
+        if !update.skipped {
+            return Ok(statistics);
+        }
+        tracing::warn!(
+            minibatch,
+            loss,
+            gradient_norm = update.gradient_norm,
+            "skipped an update of the critic because loss or gradient is not finite"
+        );
+        if optimizer.progress().skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
+            return Err(StepError::NotFinite { samples: prepared.samples(minibatch) });
+        }
+        Ok(Statistics::default())
+    }
+}
