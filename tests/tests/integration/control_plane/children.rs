@@ -302,7 +302,7 @@ fn an_invalid_spec_that_the_crd_accepts_stalls_the_job_with_every_problem() {
         "invalid",
         &json!({
             "spec": {
-                "volumes": [volume("data", "/tmp/data"), volume("data", "/more")],
+                "volumes": [volume("data", "/tmp/data"), volume("more", "/data/../more")],
                 "training": {"minibatches": 5},
             },
         }),
@@ -312,7 +312,7 @@ fn an_invalid_spec_that_the_crd_accepts_stalls_the_job_with_every_problem() {
     let message =
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
     for path in
-        ["spec.volumes[0].mountPath: ", "spec.volumes[1].name: ", "spec.rollout.batchSize: "]
+        ["spec.volumes[0].mountPath: ", "spec.volumes[1].mountPath: ", "spec.rollout.batchSize: "]
     {
         assert!(message.contains(path), "{path:?} is not in: {message}");
     }

@@ -160,7 +160,7 @@ fn modified_children_are_corrected_and_deleted_ones_recreated() {
     is("configmap/sample-run", ".data['run\\.json']", text);
     kubectl(&["scale", "statefulset/sample-inference", "--replicas=3"]);
     is("statefulset/sample-inference", ".spec.replicas", "1".to_owned());
-    kubectl(&["set", "image", "statefulset/sample-inference", "inference=example.com/other:1"]);
+    kubectl(&["set", "image", "statefulset/sample-inference", "engine=example.com/other:1"]);
     is(
         "statefulset/sample-inference",
         ".spec.template.spec.containers[0].image",

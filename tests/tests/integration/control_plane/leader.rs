@@ -1,6 +1,8 @@
 //! Leader election of two operators.
 
-use rljob_tests::process::wait_until;
+use std::time::Duration;
+
+use rljob_tests::process::{wait_until, wait_until_still};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -29,7 +31,7 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
 
     patch(&namespace, &json!({"inference": {"replicas": 2}}));
     wait_for_pods(&namespace, 4);
-    let written = first.writes().unwrap();
+    let written = settled_writes(&first);
     first.signal(Signal::STOP);
     wait_to_lead(&second, "second");
     patch(&namespace, &json!({"inference": {"replicas": 3}}));
@@ -52,4 +54,11 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
         "the service account lacks a permission:\n{}",
         first.output()
     );
+}
+
+/// Writes of an operator, once it writes no more: the status follows the pods by a pass.
+fn settled_writes(operator: &Operator) -> u64 {
+    let still = Duration::from_secs(2);
+    wait_until_still("the operator to write no more", LIMIT, still, || operator.writes()).unwrap();
+    operator.writes().unwrap()
 }
