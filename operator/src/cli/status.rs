@@ -58,7 +58,10 @@ fn of_run(run: &Run) -> Row {
         name: format!("{}/{}", run.config.namespace, run.config.name),
         status: run.status().to_owned(),
         steps: format!("{step}/{}", run.config.spec.training.steps),
-        reward: run.metrics.as_ref().and_then(|metrics| metrics.reward),
+        reward: run
+            .metrics
+            .as_ref()
+            .and_then(|metrics| metrics.get(rljob_protocol::metrics::REWARD)),
         message,
     }
 }

@@ -139,7 +139,7 @@ pub(crate) mod test_support {
         let directory = RunDirectory::open(&runs.join("lab/sums")).unwrap();
         directory.write_run_config(&run_config(&validated())).unwrap();
         let line = |value: serde_json::Value| format!("{value}\n");
-        let metrics = super::StepMetrics { step: 7, reward: Some(0.5), ..Default::default() };
+        let metrics = super::StepMetrics::with_scalars(7, [("reward", 0.5)]);
         std::fs::write(
             directory.path().join(super::METRICS_FILE),
             line(serde_json::to_value(metrics).unwrap()),

@@ -2,31 +2,41 @@
 
 use std::fmt::Write;
 
-use rljob_protocol::status::{CoordinatorStatus, EvaluationMetrics, Phase, StepMetrics};
+use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 use super::RunArgs;
 
 /// One line a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed. What
 /// the algorithm does not have is left out.
-pub fn step(metrics: &StepMetrics, total_steps: u32) -> String {
-    let mut line = counter("step", metrics.step, total_steps);
-    if let Some(reward) = metrics.reward {
+pub fn step(step: &StepMetrics, total_steps: u32) -> String {
+    let scalars = &step.scalars;
+    let mut line = counter("step", step.step, total_steps);
+    if let Some(reward) = step.get(metrics::REWARD) {
         push(&mut line, "reward", &format!("{reward:.3}"));
     }
-    push(&mut line, "loss", &format!("{:>8}", significant(metrics.loss)));
-    if let Some(kl) = metrics.kl {
+    let components: Vec<_> = scalars.reward_components().collect();
+    if components.len() > 1 {
+        for (name, mean) in components {
+            push(&mut line, name, &format!("{mean:.3}"));
+        }
+    }
+    push(&mut line, "loss", &format!("{:>8}", significant(scalars.get_or_zero(metrics::LOSS))));
+    if let Some(kl) = step.get(metrics::KL) {
         push(&mut line, "kl", &format!("{kl:.1e}"));
     }
-    push(&mut line, "entropy", &format!("{:.3}", metrics.entropy));
-    if let Some(clip_fraction) = metrics.clip_fraction {
+    push(&mut line, "entropy", &format!("{:.3}", scalars.get_or_zero(metrics::ENTROPY)));
+    if let Some(clip_fraction) = step.get(metrics::CLIP_FRACTION) {
         push(&mut line, "clip", &format!("{clip_fraction:.3}"));
     }
-    if let (Some(mean), Some(max)) = (metrics.mismatch_mean, metrics.mismatch_max) {
+    let mismatch = step.get(metrics::MISMATCH_MEAN).zip(step.get(metrics::MISMATCH_MAX));
+    if let Some((mean, max)) = mismatch {
         push(&mut line, "mismatch", &format!("{mean:.1e}/{max:.1e}"));
     }
-    let _ = write!(line, "  {:.0} tok/s", metrics.tokens_per_second);
-    if metrics.skipped > 0 {
-        let _ = write!(line, "  {} updates skipped: loss or gradient not finite", metrics.skipped);
+    let _ = write!(line, "  {:.0} tok/s", scalars.get_or_zero(metrics::TOKENS_PER_SECOND));
+    let skipped = scalars.get_or_zero(metrics::SKIPPED);
+    if skipped > 0.0 {
+        let _ = write!(line, "  {skipped} updates skipped: loss or gradient not finite");
     }
     line
 }
@@ -52,7 +62,7 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
         Phase::Running => status
             .metrics
             .as_ref()
-            .and_then(|metrics| metrics.reward)
+            .and_then(|metrics| metrics.get(metrics::REWARD))
             .map_or("running".to_owned(), |reward| format!("reward {reward:.3}")),
         Phase::Restarting => format!(
             "restarting the learners (attempt {}, {} counted)",
@@ -69,20 +79,20 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
 /// 0.95, accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
 pub fn summary(
     name: &str,
-    metrics: &[StepMetrics],
+    steps: &[StepMetrics],
     evaluations: &[EvaluationMetrics],
     seconds: f64,
 ) -> String {
-    let steps = metrics.last().map_or(0, |last| last.step);
-    let mut line = format!("{name}: {steps} steps");
-    let rewards: Vec<f64> = metrics.iter().filter_map(|metrics| metrics.reward).collect();
-    match (rewards.first(), rewards.last()) {
-        (Some(first), Some(last)) => push_change(&mut line, "reward", *first, *last),
-        _ => {
-            if let (Some(first), Some(last)) = (metrics.first(), metrics.last()) {
-                push_change(&mut line, "loss", first.loss, last.loss);
-            }
-        }
+    let done = steps.last().map_or(0, |last| last.step);
+    let mut line = format!("{name}: {done} steps");
+    let rewards: Vec<f64> = steps.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
+    let loss = |step: &StepMetrics| step.get(metrics::LOSS);
+    if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
+        push_change(&mut line, "reward", *first, *last);
+    } else if let Some((first, last)) =
+        steps.first().and_then(loss).zip(steps.last().and_then(loss))
+    {
+        push_change(&mut line, "loss", first, last);
     }
     if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
         if let (Some(sampled), Some(greedy)) =
@@ -161,32 +171,34 @@ mod tests {
     use super::*;
 
     fn grpo() -> StepMetrics {
-        StepMetrics {
-            step: 7,
-            reward: Some(0.5),
-            loss: -0.000_012,
-            kl: Some(0.000_34),
-            entropy: 0.845,
-            clip_fraction: Some(0.012),
-            mismatch_mean: Some(1.2e-7),
-            mismatch_max: Some(3.4e-6),
-            tokens_per_second: 1234.5,
-            ..StepMetrics::default()
-        }
+        StepMetrics::with_scalars(
+            7,
+            [
+                (metrics::REWARD, 0.5),
+                (metrics::LOSS, -0.000_012),
+                (metrics::KL, 0.000_34),
+                (metrics::ENTROPY, 0.845),
+                (metrics::CLIP_FRACTION, 0.012),
+                (metrics::MISMATCH_MEAN, 1.2e-7),
+                (metrics::MISMATCH_MAX, 3.4e-6),
+                (metrics::TOKENS_PER_SECOND, 1234.5),
+            ],
+        )
     }
 
     #[test]
     fn a_step_is_one_line_with_what_the_algorithm_has() {
         let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  mismatch 1.2e-7/3.4e-6  1234 tok/s";
         assert_eq!(step(&grpo(), 30), line);
-        let sft = StepMetrics {
-            step: 300,
-            loss: 1.25,
-            entropy: 0.5,
-            tokens_per_second: 9.0,
-            skipped: 1,
-            ..StepMetrics::default()
-        };
+        let sft = StepMetrics::with_scalars(
+            300,
+            [
+                (metrics::LOSS, 1.25),
+                (metrics::ENTROPY, 0.5),
+                (metrics::TOKENS_PER_SECOND, 9.0),
+                (metrics::SKIPPED, 1.0),
+            ],
+        );
         assert_eq!(
             step(&sft, 300),
             "step 300/300  loss   1.2500  entropy 0.500  9 tok/s  1 updates skipped: loss or gradient not finite"
@@ -218,7 +230,9 @@ mod tests {
 
     #[test]
     fn the_summary_goes_from_first_to_last() {
-        let metrics = [grpo(), StepMetrics { step: 30, reward: Some(0.95), ..grpo() }];
+        let mut last = StepMetrics { step: 30, ..grpo() };
+        last.scalars.set(metrics::REWARD, 0.95);
+        let steps = [grpo(), last];
         let evaluations = [(0, 0.375), (30, 0.9375)].map(|(step, sampled)| EvaluationMetrics {
             step,
             sampled: Some(sampled),
@@ -226,7 +240,7 @@ mod tests {
             ..Default::default()
         });
         let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy 0.500 -> 0.500), 84 s";
-        assert_eq!(summary("sums", &metrics, &evaluations, 84.2), expected);
+        assert_eq!(summary("sums", &steps, &evaluations, 84.2), expected);
         let losses = [2.75, 0.5]
             .map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
         assert_eq!(

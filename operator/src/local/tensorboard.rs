@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_step_is_there_once_over_restarts_and_a_torn_record_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
-        let metrics = |step| StepMetrics { step, reward: Some(0.5), ..StepMetrics::default() };
+        let metrics = |step| StepMetrics::with_scalars(step, [("reward", 0.5)]);
         let mut board = TensorBoard::open(folder.path()).unwrap();
         for step in [1, 200, 200] {
             board.add_step(&metrics(step), 1.8e9).unwrap();

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
+use rljob_protocol::metrics;
 use rljob_protocol::status::CoordinatorStatus;
 
 use crate::decide::{Decision, Epoch, Facts, Outcome, Recorded, RoleCounts};
@@ -176,12 +177,12 @@ fn progress(
     let Some(report) = report else {
         return old.progress.clone();
     };
-    let metrics = report.metrics.as_ref();
+    let newest = |name| report.metrics.as_ref().and_then(|step| step.get(name));
     let mut new = Progress {
         step: report.step,
         total_steps: report.total_steps,
-        reward: metrics.and_then(|metrics| metrics.reward),
-        tokens_per_second: metrics.map(|metrics| metrics.tokens_per_second),
+        reward: newest(metrics::REWARD),
+        tokens_per_second: newest(metrics::TOKENS_PER_SECOND),
         time: old.progress.as_ref().and_then(|old| old.time.clone()),
     };
     let engines = old.inference.as_ref().map(|old| &old.engines);

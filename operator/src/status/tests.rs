@@ -23,12 +23,8 @@ fn running() -> Facts {
     report.attempt = 1;
     report.restarts = 1;
     report.checkpoint = Some(Version { step: 5, attempt: 0 });
-    report.metrics = Some(StepMetrics {
-        step: 7,
-        reward: Some(0.5),
-        tokens_per_second: 1200.0,
-        ..StepMetrics::default()
-    });
+    report.metrics =
+        Some(StepMetrics::with_scalars(7, [("reward", 0.5), ("tokensPerSecond", 1200.0)]));
     report.engines = vec![EngineState {
         name: "sums-inference-0".to_owned(),
         state: EngineCondition::Ready,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rljob_crds::names::METRICS_FILE;
-use rljob_protocol::status::StepMetrics;
+use rljob_protocol::metrics::{LOSS, StepMetrics};
 use rustix::process::Signal;
 
 use crate::local_run::{INTERRUPTED, LocalRun, baseline, evaluations};
@@ -54,7 +54,7 @@ fn a_run_resumes_with_more_and_with_fewer_learners() {
     let losses: Vec<(u32, f64, f64)> = disturbed
         .iter()
         .zip(&expected)
-        .map(|(one, other)| (one.step, one.loss, other.loss))
+        .map(|(one, other)| (one.step, one.get(LOSS).unwrap(), other.get(LOSS).unwrap()))
         .collect();
     assert_eq!(losses.len(), 120);
     assert!(

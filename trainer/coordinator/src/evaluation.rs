@@ -14,7 +14,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use rljob_crds::RunConfig;
 use rljob_crds::data::EvaluationDataset;
-use rljob_protocol::status::EvaluationMetrics;
+use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
 use rljob_protocol::version::Version;
 use serde::Serialize;
 
@@ -246,6 +246,7 @@ fn summary(step: u32, samples: u32, judged: &[Judged], seconds: f64) -> Option<E
         loss: None,
         loss_tokens: None,
         seconds,
+        scalars: Scalars::default(),
     })
 }
 
@@ -253,7 +254,7 @@ fn summary(step: u32, samples: u32, judged: &[Judged], seconds: f64) -> Option<E
 mod tests {
     use std::collections::BTreeMap;
 
-    use rljob_protocol::status::EvaluationMetrics;
+    use rljob_protocol::metrics::{EvaluationMetrics, Scalars};
 
     use super::{Judged, summary};
 
@@ -279,6 +280,7 @@ mod tests {
             loss: None,
             loss_tokens: None,
             seconds: 1.5,
+            scalars: Scalars::default(),
         };
         assert_eq!(summary(3, 2, &prompts, 1.5), Some(expected));
         assert_eq!(summary(3, 2, &[Judged::default()], 1.5), None);

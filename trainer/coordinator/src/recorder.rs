@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
 use serde::Serialize;
 
@@ -106,9 +106,17 @@ impl Recorder {
         let (dropped_groups, stale_samples) =
             self.journal.call(move |journal| journal.left_out(step)).await?;
         metrics.staleness = staleness_histogram(step, &samples);
-        (metrics.dropped_groups, metrics.stale_samples) = (dropped_groups, stale_samples);
-        metrics.reward = mean(&samples, |sample| sample.reward);
-        metrics.completion_tokens = mean(&samples, |sample| sample.completion_tokens.len() as f64);
+        let scalars = &mut metrics.scalars;
+        scalars.set(metrics::DROPPED_GROUPS, f64::from(dropped_groups));
+        scalars.set(metrics::STALE_SAMPLES, f64::from(stale_samples));
+        scalars.set_option(metrics::REWARD, mean(&samples, |sample| sample.reward));
+        scalars.set_option(
+            metrics::COMPLETION_TOKENS,
+            mean(&samples, |sample| sample.completion_tokens.len() as f64),
+        );
+        for (name, mean) in reward_component_means(&samples) {
+            scalars.set(format!("{}{name}", metrics::REWARD_COMPONENT_PREFIX), mean);
+        }
         self.add_timings(&mut metrics);
         let (files, recorded) = (self.files.clone(), metrics.clone());
         let new = self.journal.call(move |journal| {
@@ -127,13 +135,17 @@ impl Recorder {
     fn add_timings(&self, metrics: &mut StepMetrics) {
         let now = self.clock.now();
         let mut newest = self.newest();
-        metrics.rollout_seconds = newest.rollout_seconds.remove(&metrics.step);
-        metrics.sync_seconds = newest.sync_seconds.remove(&metrics.step);
-        let seconds = newest
-            .step_ended
-            .map_or(metrics.train_seconds, |ended| now.saturating_sub(ended).as_secs_f64());
-        metrics.tokens_per_second =
-            if seconds > 0.0 { metrics.tokens as f64 / seconds } else { 0.0 };
+        let scalars = &mut metrics.scalars;
+        let rollout_seconds = newest.rollout_seconds.remove(&metrics.step);
+        scalars.set_option(metrics::ROLLOUT_SECONDS, rollout_seconds);
+        scalars.set_option(metrics::SYNC_SECONDS, newest.sync_seconds.remove(&metrics.step));
+        let seconds = newest.step_ended.map_or_else(
+            || scalars.get_or_zero(metrics::TRAIN_SECONDS),
+            |ended| now.saturating_sub(ended).as_secs_f64(),
+        );
+        let speed =
+            if seconds > 0.0 { scalars.get_or_zero(metrics::TOKENS) / seconds } else { 0.0 };
+        scalars.set(metrics::TOKENS_PER_SECOND, speed);
         newest.step_ended = Some(now);
         self.metrics.step_done(metrics, seconds);
     }
@@ -168,6 +180,16 @@ impl Recorder {
 /// `None` without samples.
 fn mean(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().map(value).sum::<f64>() / samples.len() as f64)
+}
+
+/// Mean of each reward component by name, over the samples that have it.
+fn reward_component_means(samples: &[Sample]) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::<String, (f64, u32)>::new();
+    for (name, value) in samples.iter().flat_map(|sample| &sample.reward_components) {
+        let sum = sums.entry(name.clone()).or_default();
+        *sum = (sum.0 + value, sum.1 + 1);
+    }
+    sums.into_iter().map(|(name, (sum, count))| (name, sum / f64::from(count))).collect()
 }
 
 /// Number of samples by staleness: steps done by the learners since the oldest weights that sampled

@@ -3,7 +3,8 @@
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
 };
-use rljob_protocol::status::{CoordinatorStatus, StepMetrics};
+use rljob_protocol::metrics::{REWARD, StepMetrics};
+use rljob_protocol::status::CoordinatorStatus;
 
 /// 0, 1, … up to this, and above.
 const STALENESS_BUCKETS: usize = 17;
@@ -99,7 +100,7 @@ impl Metrics {
     /// A step is done.
     pub fn step_done(&self, metrics: &StepMetrics, seconds: f64) {
         self.step_seconds.observe(seconds);
-        if let Some(reward) = metrics.reward {
+        if let Some(reward) = metrics.get(REWARD) {
             self.reward.set(reward);
         }
         for (staleness, samples) in &metrics.staleness {

@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::batch::{BatchHeader, RankBatch};
-use rljob_protocol::status::StepMetrics;
+use rljob_protocol::metrics::{self, StepMetrics};
 use tch::Kind;
 
 use crate::heartbeat;
@@ -77,21 +77,27 @@ impl Trainer {
         let whole = signals.contains(&Signal::Policy);
         let mut prepared = Prepared { header, advantages, micro_batches, whole };
         let before = self.prepare(&signals, &mut prepared)?;
-        let mut metrics = StepMetrics {
+        let trainable_tokens = prepared.advantages.trainable_tokens();
+        let rate = learning_rate(&self.spec.optimizer, step, self.spec.training.steps);
+        let mut report = StepMetrics::with_scalars(
             step,
-            learning_rate: learning_rate(&self.spec.optimizer, step, self.spec.training.steps),
-            tokens: self.ranks.sum([batch.tokens_T.len() as f64])?[0] as u64,
-            trainable_tokens: prepared.advantages.trainable_tokens(),
-            ..StepMetrics::default()
-        };
+            [
+                (metrics::LOSS, 0.0),
+                (metrics::LEARNING_RATE, rate),
+                (metrics::SKIPPED, 0.0),
+                (metrics::GRADIENT_NORM, 0.0),
+                (metrics::TOKENS, self.ranks.sum([batch.tokens_T.len() as f64])?[0]),
+                (metrics::TRAINABLE_TOKENS, trainable_tokens as f64),
+            ],
+        );
         let mut sums = Sums::default();
         for minibatch in 0..minibatches {
-            sums = sums.plus(self.minibatch(minibatch, &prepared, &mut metrics)?);
+            sums = sums.plus(self.minibatch(minibatch, &prepared, &mut report)?);
         }
         sums.statistics = sums.statistics.replaced_by(before);
-        self.report(&mut metrics, &sums)?;
-        metrics.train_seconds = started.elapsed().as_secs_f64();
-        Ok(metrics)
+        self.report(&mut report, &sums)?;
+        report.scalars.set(metrics::TRAIN_SECONDS, started.elapsed().as_secs_f64());
+        Ok(report)
     }
 
     /// Computes the signals and lets the objective complete the streams. Every rank makes the same
@@ -135,7 +141,7 @@ impl Trainer {
         &mut self,
         minibatch: u32,
         prepared: &Prepared<'_>,
-        metrics: &mut StepMetrics,
+        report: &mut StepMetrics,
     ) -> Result<Sums, StepError> {
         let samples = prepared.samples(minibatch);
         let trainable_tokens: u64 = samples
@@ -146,15 +152,16 @@ impl Trainer {
         for micro_batch in prepared.of(minibatch) {
             sums = sums.plus(self.forward_backward(micro_batch, prepared.whole)?);
         }
-        tracing::debug!(step = metrics.step, minibatch, "update");
+        tracing::debug!(step = report.step, minibatch, "update");
         heartbeat::advance();
         let [loss] = self.ranks.sum([sums.loss])?;
+        let learning_rate = report.scalars.get_or_zero(metrics::LEARNING_RATE);
         let TrainedModel { parameters, optimizer, .. } = &mut self.models.policy;
-        let update = optimizer.update(parameters, metrics.learning_rate, loss)?;
+        let update = optimizer.update(parameters, learning_rate, loss)?;
         if update.skipped {
-            metrics.skipped += 1;
+            report.scalars.add(metrics::SKIPPED, 1.0);
             tracing::warn!(
-                step = metrics.step,
+                step = report.step,
                 minibatch,
                 loss,
                 gradient_norm = update.gradient_norm,
@@ -168,9 +175,10 @@ impl Trainer {
             };
         }
         sums.statistics =
-            sums.statistics.plus(self.update_critic(minibatch, prepared, metrics.learning_rate)?);
-        metrics.gradient_norm = update.gradient_norm;
-        metrics.loss += loss * trainable_tokens as f64 / metrics.trainable_tokens.max(1) as f64;
+            sums.statistics.plus(self.update_critic(minibatch, prepared, learning_rate)?);
+        report.scalars.set(metrics::GRADIENT_NORM, update.gradient_norm);
+        let all = report.scalars.get_or_zero(metrics::TRAINABLE_TOKENS).max(1.0);
+        report.scalars.add(metrics::LOSS, loss * trainable_tokens as f64 / all);
         Ok(sums)
     }
 

@@ -31,7 +31,7 @@ pub struct RankBatch {
 
 /// Layout of a rank's tensors and the whole step's table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct BatchHeader {
     /// The step.
     pub step: u32,
@@ -51,7 +51,7 @@ pub struct BatchHeader {
 
 /// One packed sequence of this rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Sequence {
     /// Index into `samples`.
     pub sample: u32,
@@ -63,7 +63,7 @@ pub struct Sequence {
 
 /// One sample of the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct SampleRow {
     /// Samples of one prompt share it. Each sample is its own group for `sft`.
     pub group: u32,

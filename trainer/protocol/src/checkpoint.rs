@@ -17,7 +17,7 @@ pub const FORMAT_WITH_ROLES: u32 = 2;
 
 /// What a checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Manifest {
     /// [`FORMAT`], or [`FORMAT_WITH_ROLES`] if `roles` is not empty.
     pub format: u32,
@@ -48,7 +48,7 @@ pub struct ModelPart {
 
 /// Identifies a model's parameters: another shape, another model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ModelShape {
     /// SHA-256 of the names and shapes of every parameter, in hexadecimal.
     pub sha256: String,
@@ -58,7 +58,7 @@ pub struct ModelShape {
 
 /// What the optimizer counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct OptimizerProgress {
     /// Updates made, for AdamW's bias correction.
     pub updates: u64,
@@ -68,7 +68,7 @@ pub struct OptimizerProgress {
 
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct FileEntry {
     /// Its name in the folder.
     pub name: String,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the operator wants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Desired {
     /// Fencing number. A coordinator acts only once it has one and refuses a lower one (409).
     pub epoch: u64,
@@ -33,7 +33,7 @@ pub enum Mode {
 
 /// An engine that the coordinator may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct EngineEndpoint {
     /// Its name: the pod's or the process's.
     pub name: String,
@@ -43,7 +43,7 @@ pub struct EngineEndpoint {
 
 /// When checkpoints are due and how many are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct CheckpointPolicy {
     /// Steps between checkpoints.
     pub every_steps: u32,
@@ -56,7 +56,7 @@ pub struct CheckpointPolicy {
 
 /// How often and how soon learners are restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct RestartPolicy {
     /// Counted restarts allowed.
     pub max_restarts: u32,

@@ -21,7 +21,7 @@ use crate::version::Version;
 
 /// What the learner group is to do next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Instruction {
     /// Nothing yet: ask again.
     Wait,
@@ -73,7 +73,7 @@ pub enum Instruction {
 
 /// A broadcast to one engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Transfer {
     /// The engine's name.
     pub engine: String,
@@ -87,7 +87,7 @@ pub struct Transfer {
 
 /// A sender's staging copy is ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum WeightsReady {
     /// A complete folder.
     Disk {
@@ -118,7 +118,7 @@ pub enum WeightsReady {
 
 /// Name, type and shape of a tensor, in SGLang's words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct TensorInfo {
     /// Hugging Face name.
     pub name: String,
@@ -130,7 +130,7 @@ pub struct TensorInfo {
 
 /// A step is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct StepReport {
     /// Incarnation.
     pub attempt: u32,
@@ -141,7 +141,7 @@ pub struct StepReport {
 
 /// The loss of the validation data is measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ValidationReport {
     /// Incarnation.
     pub attempt: u32,
@@ -157,7 +157,7 @@ pub struct ValidationReport {
 
 /// A checkpoint is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct CheckpointReport {
     /// Incarnation.
     pub attempt: u32,

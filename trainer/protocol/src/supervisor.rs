@@ -19,7 +19,7 @@ pub const EPOCH_HEADER: &str = "rljob-epoch";
 
 /// What a supervisor has and sees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct SupervisorReport {
     /// Drawn when the supervisor process started; another one means that its learners are gone.
     pub instance: String,
@@ -44,7 +44,7 @@ pub struct SupervisorReport {
 
 /// State of a learner process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LearnerState {
     /// It runs.
     Running(Pulse),
@@ -59,7 +59,7 @@ pub enum LearnerState {
 
 /// Signs of life of a learner process, as its supervisor hears them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Pulse {
     /// Seconds since its newest beat, which a thread of its own sends every second; none before the
     /// first.
@@ -77,7 +77,7 @@ pub const PROGRESS: u8 = b'+';
 
 /// What a supervisor is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Order {
     /// Keep what runs; nothing to start.
     Wait,
@@ -91,7 +91,7 @@ pub enum Order {
 
 /// One incarnation of the learner group, as one supervisor sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Group {
     /// The incarnation.
     pub attempt: u32,
@@ -109,7 +109,7 @@ pub struct Group {
 
 /// A complete checkpoint to start from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Restore {
     /// What it holds.
     pub version: Version,

@@ -22,7 +22,7 @@ const MAX_POINTS: usize = 800;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Its name in the legend.
-    pub name: &'static str,
+    pub name: String,
     /// (step, value), by step. Values that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
@@ -120,7 +120,7 @@ fn thinned(series: &Series, scale: Scale) -> Series {
         .filter(|(index, _)| index % stride == 0 || *index == last)
         .map(|(_, point)| point)
         .collect();
-    Series { name: series.name, points }
+    Series { name: series.name.clone(), points }
 }
 
 fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
@@ -187,13 +187,13 @@ fn line(out: &mut String, frame: &Frame, index: usize, points: &[(f64, f64)]) {
 
 fn legend(series: &[Series]) -> String {
     let names = series.iter().enumerate().map(|(index, series)| {
-        format!("<span class=\"key s{index}\">{}</span>", escape(series.name))
+        format!("<span class=\"key s{index}\">{}</span>", escape(&series.name))
     });
     format!("<p class=\"legend\">{}</p>\n", names.collect::<Vec<_>>().join(" "))
 }
 
 fn data(series: &[Series], frame: &Frame) -> String {
-    let names: Vec<&str> = series.iter().map(|series| series.name).collect();
+    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
     let points: Vec<&[(f64, f64)]> = series.iter().map(|series| series.points.as_slice()).collect();
     format!(
         "data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-names=\"{}\" data-points=\"{}\"",
@@ -215,7 +215,7 @@ mod tests {
             unit: "",
             bounds: None,
             scale: Scale::Linear,
-            series: vec![Series { name: "Loss", points: points.to_vec() }],
+            series: vec![Series { name: "Loss".to_owned(), points: points.to_vec() }],
         };
         assert_eq!(chart(&[]).render(), None);
         assert_eq!(chart(&[(1.0, f64::NAN)]).render(), None);
@@ -230,8 +230,10 @@ mod tests {
 
     #[test]
     fn a_long_series_is_thinned_and_keeps_its_ends() {
-        let long =
-            Series { name: "x", points: (0..10_000).map(|step| (f64::from(step), 1.0)).collect() };
+        let long = Series {
+            name: "x".to_owned(),
+            points: (0..10_000).map(|step| (f64::from(step), 1.0)).collect(),
+        };
         let points = thinned(&long, Scale::Linear).points;
         assert!(points.len() <= MAX_POINTS + 1);
         assert_eq!((points[0].0, points[points.len() - 1].0), (0.0, 9999.0));

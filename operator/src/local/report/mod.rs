@@ -5,7 +5,8 @@
 //!  header (name, outcome) ─ tiles (first → last) ─ charts ─ samples of the first, middle and last step ─ spec
 //! ```
 
-use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
+use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use std::collections::BTreeSet;
 
 use super::records::SampleLine;
 
@@ -87,11 +88,11 @@ fn header(report: &Report) -> String {
 
 #[expect(clippy::too_many_lines, reason = "the list of charts")]
 fn charts(report: &Report) -> String {
-    let steps = |value: fn(&StepMetrics) -> Option<f64>| {
+    let steps = |name: &str| {
         report
             .metrics
             .iter()
-            .filter_map(|m| Some((f64::from(m.step), value(m)?)))
+            .filter_map(|m| Some((f64::from(m.step), m.get(name)?)))
             .collect::<Vec<_>>()
     };
     let evaluations = |value: fn(&EvaluationMetrics) -> Option<f64>| {
@@ -101,14 +102,28 @@ fn charts(report: &Report) -> String {
             .filter_map(|m| Some((f64::from(m.step), value(m)?)))
             .collect::<Vec<_>>()
     };
-    let one = |title, unit, value| Chart {
+    let one = |title, unit, metric| Chart {
         title,
         unit,
         bounds: None,
         scale: Scale::Linear,
-        series: vec![Series { name: title, points: steps(value) }],
+        series: vec![Series { name: title.to_owned(), points: steps(metric) }],
     };
+    let components = component_names(report);
     let share = Some((0.0, 1.0));
+    let reward_components = Chart {
+        title: "Reward components",
+        unit: "mean of the step's samples, before weights",
+        bounds: None,
+        scale: Scale::Linear,
+        series: components
+            .iter()
+            .map(|name| Series {
+                name: (*name).to_owned(),
+                points: steps(&format!("{}{name}", metrics::REWARD_COMPONENT_PREFIX)),
+            })
+            .collect(),
+    };
     let charts = [
         Chart {
             title: "Evaluation accuracy",
@@ -116,27 +131,28 @@ fn charts(report: &Report) -> String {
             bounds: share,
             scale: Scale::Linear,
             series: vec![
-                Series { name: "sampled", points: evaluations(|m| m.sampled) },
-                Series { name: "greedy", points: evaluations(|m| m.greedy) },
+                Series { name: "sampled".to_owned(), points: evaluations(|m| m.sampled) },
+                Series { name: "greedy".to_owned(), points: evaluations(|m| m.greedy) },
             ],
         },
-        Chart { bounds: share, ..one("Reward", "mean of the step's samples", |m| m.reward) },
+        Chart { bounds: share, ..one("Reward", "mean of the step's samples", metrics::REWARD) },
+        reward_components,
         Chart {
             title: "Loss",
             unit: "per trainable token",
             bounds: None,
             scale: Scale::Linear,
             series: vec![
-                Series { name: "training", points: steps(|m| Some(m.loss)) },
-                Series { name: "validation", points: evaluations(|m| m.loss) },
+                Series { name: "training".to_owned(), points: steps(metrics::LOSS) },
+                Series { name: "validation".to_owned(), points: evaluations(|m| m.loss) },
             ],
         },
-        one("Entropy", "nats per token", |m| Some(m.entropy)),
-        one("Gradient norm", "L2, before clipping", |m| Some(m.gradient_norm)),
-        one("Clip fraction", "share of trainable tokens", |m| m.clip_fraction),
+        one("Entropy", "nats per token", metrics::ENTROPY),
+        one("Gradient norm", "L2, before clipping", metrics::GRADIENT_NORM),
+        one("Clip fraction", "share of trainable tokens", metrics::CLIP_FRACTION),
         Chart {
             scale: Scale::Logarithmic,
-            ..one("KL", "sampler to learner before the update, k3 per token", |m| m.kl)
+            ..one("KL", "sampler to learner before the update, k3 per token", metrics::KL)
         },
         Chart {
             title: "Engine–learner mismatch",
@@ -144,13 +160,15 @@ fn charts(report: &Report) -> String {
             bounds: None,
             scale: Scale::Logarithmic,
             series: vec![
-                Series { name: "mean", points: steps(|m| m.mismatch_mean) },
-                Series { name: "max", points: steps(|m| m.mismatch_max) },
+                Series { name: "mean".to_owned(), points: steps(metrics::MISMATCH_MEAN) },
+                Series { name: "max".to_owned(), points: steps(metrics::MISMATCH_MAX) },
             ],
         },
-        one("Speed", "tokens per second, rollouts and evaluations included", |m| {
-            Some(m.tokens_per_second)
-        }),
+        one(
+            "Speed",
+            "tokens per second, rollouts and evaluations included",
+            metrics::TOKENS_PER_SECOND,
+        ),
     ];
     let drawn: String = charts.iter().filter_map(Chart::render).collect();
     if drawn.is_empty() {
@@ -158,6 +176,16 @@ fn charts(report: &Report) -> String {
     } else {
         format!("<section class=\"charts\">\n{drawn}</section>\n")
     }
+}
+
+/// Names of the rewards' components, if there are several.
+fn component_names(report: &Report) -> Vec<&str> {
+    let names: BTreeSet<&str> = report
+        .metrics
+        .iter()
+        .flat_map(|step| step.scalars.reward_components().map(|(name, _)| name))
+        .collect();
+    if names.len() > 1 { names.into_iter().collect() } else { Vec::new() }
 }
 
 fn spec(yaml: &str) -> String {

@@ -3,18 +3,23 @@
 use super::*;
 
 fn report() -> Report {
-    let step = |step: u32| StepMetrics {
-        step,
-        reward: Some(0.3 + 0.01 * f64::from(step)),
-        loss: -0.01 / f64::from(step),
-        kl: Some(1e-4),
-        entropy: 1.0 / f64::from(step),
-        clip_fraction: Some(0.02),
-        mismatch_mean: Some(1e-7),
-        mismatch_max: Some(1e-6),
-        gradient_norm: 0.5,
-        tokens_per_second: 900.0 + f64::from(step),
-        ..StepMetrics::default()
+    let step = |step: u32| {
+        StepMetrics::with_scalars(
+            step,
+            [
+                (metrics::REWARD, 0.3 + 0.01 * f64::from(step)),
+                ("reward/correct", 0.3),
+                ("reward/format", 0.01 * f64::from(step)),
+                (metrics::LOSS, -0.01 / f64::from(step)),
+                (metrics::KL, 1e-4),
+                (metrics::ENTROPY, 1.0 / f64::from(step)),
+                (metrics::CLIP_FRACTION, 0.02),
+                (metrics::MISMATCH_MEAN, 1e-7),
+                (metrics::MISMATCH_MAX, 1e-6),
+                (metrics::GRADIENT_NORM, 0.5),
+                (metrics::TOKENS_PER_SECOND, 900.0 + f64::from(step)),
+            ],
+        )
     };
     Report {
         name: "sums".to_owned(),
@@ -58,6 +63,7 @@ fn a_report_has_every_curve_the_samples_and_the_spec() {
         "Engine–learner mismatch",
         "Gradient norm",
         "Speed",
+        "Reward components",
     ] {
         assert!(html.contains(&title(chart)), "{chart}");
     }

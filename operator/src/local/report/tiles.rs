@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rljob_protocol::status::EvaluationMetrics;
+use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 
 use super::{Report, escape};
 
@@ -38,15 +38,17 @@ fn tiles(report: &Report) -> Vec<(&'static str, String)> {
         ];
         tiles.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
     }
-    let rewards: Vec<f64> = report.metrics.iter().filter_map(|metrics| metrics.reward).collect();
+    let rewards: Vec<f64> =
+        report.metrics.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
     if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
         tiles.push(("Reward", change(*first, *last)));
     } else if let (Some(first), Some(last)) = (report.metrics.first(), report.metrics.last()) {
-        tiles.push(("Loss", change(first.loss, last.loss)));
+        let loss = |step: &StepMetrics| step.scalars.get_or_zero(metrics::LOSS);
+        tiles.push(("Loss", change(loss(first), loss(last))));
     }
-    if let Some(speed) =
-        median(report.metrics.iter().map(|metrics| metrics.tokens_per_second).collect())
-    {
+    if let Some(speed) = median(
+        report.metrics.iter().filter_map(|step| step.get(metrics::TOKENS_PER_SECOND)).collect(),
+    ) {
         tiles.push(("Speed, median", format!("{speed:.0} tok/s")));
     }
     if let Some(attempt) =

@@ -224,7 +224,7 @@ async fn a_fixed_batch_is_trained_on_reported_and_counted() {
         (batch.tokens_T, batch.loss_mask_T),
         (vec![1, 2, 3, 1, 2, 3], vec![0, 0, 1, 0, 0, 1])
     );
-    let metrics = rljob_protocol::status::StepMetrics { step: 1, tokens: 6, ..Default::default() };
+    let metrics = rljob_protocol::metrics::StepMetrics::with_scalars(1, [("tokens", 6.0)]);
     for _ in 0..2 {
         assert_eq!(
             server.post("/v1/steps/1", json!({"attempt": 0, "metrics": metrics})).await.0,
@@ -235,7 +235,7 @@ async fn a_fixed_batch_is_trained_on_reported_and_counted() {
     let status = server.status().await;
     assert_eq!((status.phase, status.step), (Phase::Running, 1));
     assert_eq!(
-        status.metrics.map(|metrics| (metrics.reward, metrics.completion_tokens)),
+        status.metrics.map(|metrics| (metrics.get("reward"), metrics.get("completionTokens"))),
         Some((Some(0.5), Some(1.0)))
     );
     let written =

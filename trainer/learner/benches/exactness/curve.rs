@@ -11,6 +11,7 @@ use rljob_learner::model::{Model, ModelConfig};
 use rljob_learner::ranks::Ranks;
 use rljob_learner::startup::first_trainer;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
+use rljob_protocol::metrics::LOSS;
 use serde_json::{Value, json};
 
 use crate::comparison::random_model;
@@ -75,7 +76,8 @@ pub fn difference(python: &Path) -> f64 {
     let mut trainer =
         first_trainer(serde_json::from_value(spec).unwrap(), shape, Ranks::alone(), &model)
             .unwrap();
-    let losses = (1..=STEPS).map(|step| trainer.step(step, &batch(step)).unwrap().loss);
+    let losses =
+        (1..=STEPS).map(|step| trainer.step(step, &batch(step)).unwrap().scalars.get_or_zero(LOSS));
     losses
         .zip(peer(python, &model))
         .map(|(ours, theirs)| ((ours - theirs) / theirs).abs())

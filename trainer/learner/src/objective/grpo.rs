@@ -16,6 +16,10 @@
 use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::grpo::{BehaviorLevel, GrpoSpec, KlTerm, NormalizationSpec, ProximalLogprobs};
 use rljob_protocol::batch::SampleRow;
+use rljob_protocol::metrics::{
+    BEHAVIOR_BOUNDED, BEHAVIOR_WEIGHT, CLIP_FRACTION, CLIP_FRACTION_DUAL, CLIP_FRACTION_LOWER,
+    CLIP_FRACTION_UPPER, KL, MISMATCH_MAX, MISMATCH_MEAN, REFERENCE_KL,
+};
 use tch::{Kind, Tensor};
 
 use super::advantages::StepAdvantages;
@@ -26,17 +30,6 @@ use super::normalization::{Grouped, Totals, normalized, squares, totals};
 use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
 use crate::model::TokenLogprobs;
-
-const CLIP_FRACTION: &str = "clipFraction";
-const CLIP_FRACTION_UPPER: &str = "clipFractionUpper";
-const CLIP_FRACTION_LOWER: &str = "clipFractionLower";
-const CLIP_FRACTION_DUAL: &str = "clipFractionDual";
-const KL: &str = "kl";
-const MISMATCH_MEAN: &str = "mismatchMean";
-const MISMATCH_MAX: &str = "mismatchMax";
-const REFERENCE_KL: &str = "referenceKl";
-const BEHAVIOR_WEIGHT: &str = "behaviorWeight";
-const BEHAVIOR_BOUNDED: &str = "behaviorBounded";
 
 /// The objective with its settings.
 #[derive(Clone, Debug)]

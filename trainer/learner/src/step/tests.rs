@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use rljob_crds::RLJobSpec;
 use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
-use rljob_protocol::status::StepMetrics;
+use rljob_protocol::metrics::{self, StepMetrics};
 use serde_json::{Value, json};
 use tch::Tensor;
 
@@ -131,9 +131,10 @@ fn train(
     minibatches: u32,
 ) -> Vec<StepMetrics> {
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
-    let mut step = |step| StepMetrics {
-        train_seconds: 0.0,
-        ..trainer.step(step, &batch(step, minibatches, rank, world_size)).unwrap()
+    let mut step = |step| {
+        let mut report = trainer.step(step, &batch(step, minibatches, rank, world_size)).unwrap();
+        report.scalars.set(metrics::TRAIN_SECONDS, 0.0);
+        report
     };
     steps.map(&mut step).collect()
 }
@@ -170,41 +171,13 @@ fn two_ranks(
     })
 }
 
-/// Every number of a step's metrics that losses make.
-fn numbers(metrics: &StepMetrics) -> Vec<f64> {
-    let StepMetrics {
-        loss,
-        kl,
-        entropy,
-        clip_fraction,
-        clip_fraction_upper,
-        clip_fraction_lower,
-        clip_fraction_dual,
-        ..
-    } = metrics.clone();
-    let StepMetrics {
-        mismatch_mean,
-        mismatch_max,
-        reference_kl,
-        behavior_weight,
-        behavior_bounded,
-        gradient_norm,
-        ..
-    } = metrics.clone();
-    let others = [
-        kl,
-        clip_fraction,
-        clip_fraction_upper,
-        clip_fraction_lower,
-        clip_fraction_dual,
-        mismatch_mean,
-        mismatch_max,
-    ];
-    let options = [reference_kl, behavior_weight, behavior_bounded];
-    [loss, entropy, gradient_norm]
-        .into_iter()
-        .chain(others.into_iter().chain(options).flatten())
-        .collect()
+/// Counts, which are compared exactly.
+const COUNTS: [&str; 3] = [metrics::TOKENS, metrics::TRAINABLE_TOKENS, metrics::SKIPPED];
+
+/// Every number of a step's metrics that is computed from losses.
+fn numbers(step: &StepMetrics) -> Vec<f64> {
+    let is_count = |name: &str| COUNTS.contains(&name) || name == metrics::LEARNING_RATE;
+    step.scalars.iter().filter(|(name, _)| !is_count(name)).map(|(_, value)| value).collect()
 }
 
 /// The same steps, but for the order in which ranks add up.
@@ -215,10 +188,7 @@ fn assert_close(one: &[StepMetrics], two: &[StepMetrics]) {
         for (a, b) in numbers(one).into_iter().zip(numbers(two)) {
             assert!((a - b).abs() <= 1e-6 + 1e-5 * a.abs(), "{one:?} is not {two:?}");
         }
-        assert_eq!(
-            (one.tokens, one.trainable_tokens, one.skipped),
-            (two.tokens, two.trainable_tokens, two.skipped)
-        );
+        assert_eq!(COUNTS.map(|name| one.get(name)), COUNTS.map(|name| two.get(name)));
     }
 }
 
@@ -261,7 +231,7 @@ fn the_learner_leaves_its_reference_model_and_a_divergence_in_the_loss_holds_it_
         let mut trainer = trainer(spec(&algorithm, "Random", 1), folder.path(), Ranks::alone());
         train(&mut trainer, 1..=8, 1)
             .iter()
-            .map(|metrics| metrics.reference_kl.unwrap())
+            .map(|metrics| metrics.get("referenceKl").unwrap())
             .collect::<Vec<_>>()
     };
     let (free, held) = (divergence(1e-9), divergence(100.0));
@@ -274,10 +244,12 @@ fn masked_samples_do_not_train_and_do_not_count() {
     let folder = small_model();
     let mut masking = spec(&json!({"grpo": {}}), "Random", 1);
     masking.rollout.truncated = rljob_crds::algorithm::Truncated::Mask;
-    let metrics =
-        trainer(masking, folder.path(), Ranks::alone()).step(1, &batch(1, 1, 0, 1)).unwrap();
+    let step = trainer(masking, folder.path(), Ranks::alone()).step(1, &batch(1, 1, 0, 1)).unwrap();
     let all: u32 = samples(1, 1, 1).iter().map(|sample| sample.row.trainable_tokens).sum();
-    assert_eq!(metrics.trainable_tokens, u64::from(all - samples(1, 1, 1)[4].row.trainable_tokens));
+    assert_eq!(
+        step.get(metrics::TRAINABLE_TOKENS),
+        Some(f64::from(all - samples(1, 1, 1)[4].row.trainable_tokens))
+    );
 }
 
 #[test]
@@ -333,8 +305,11 @@ fn validation_measures_what_training_would_on_any_number_of_ranks_and_changes_no
         (report.loss, report.tokens, report.sequences, train(&mut trainer, 1..=1, 1).remove(0))
     };
     let (loss, tokens, sequences, trained) = validate(Ranks::alone());
-    assert!((loss - trained.loss).abs() <= 1e-6 * loss, "{loss} is not {trained:?}");
-    assert_eq!((tokens, sequences), (trained.trainable_tokens, 6));
+    assert!(
+        (loss - trained.get(metrics::LOSS).unwrap()).abs() <= 1e-6 * loss,
+        "{loss} is not {trained:?}"
+    );
+    assert_eq!((tokens, sequences), (trained.get(metrics::TRAINABLE_TOKENS).unwrap() as u64, 6));
     let two = on_ranks(2, validate);
     assert_eq!(two[0].0.to_bits(), two[1].0.to_bits());
     assert!((two[0].0 - loss).abs() <= 1e-6 * loss, "{} on two ranks, {loss} on one", two[0].0);
@@ -347,9 +322,9 @@ fn a_loss_that_is_never_finite_fails_with_the_samples() {
     let mut trainer =
         trainer(spec(&json!({"grpo": {}}), "Random", 1), folder.path(), Ranks::alone());
     let _ = trainer.models.policy.parameters.shards()[3].master.shallow_clone().fill_(f64::NAN);
-    let skipped: Vec<u32> =
-        train(&mut trainer, 1..=4, 1).iter().map(|metrics| metrics.skipped).collect();
-    assert_eq!(skipped, [1, 1, 1, 1]);
+    let skipped: Vec<_> =
+        train(&mut trainer, 1..=4, 1).iter().map(|step| step.get(metrics::SKIPPED)).collect();
+    assert_eq!(skipped, [Some(1.0); 4]);
     let error = trainer.step(5, &batch(5, 1, 0, 1)).unwrap_err();
     let expected = "loss or gradient was not finite in 5 updates in a row; the last update's samples are [0, 1, 2, 3, 4, 5] of the batch";
     assert_eq!(error.to_string(), expected);

@@ -316,7 +316,7 @@ mod tests {
         journal.write_samples(1, &path("samples")).unwrap();
         journal.put_sample_object(1, &json!("there")).unwrap();
         journal.put_state("run", &json!(2)).unwrap();
-        journal.report_step(&StepMetrics { step: 1, loss: 0.1, ..StepMetrics::default() }).unwrap();
+        journal.report_step(&StepMetrics::with_scalars(1, [("loss", 0.1)])).unwrap();
         journal.drop_checkpoint(version(1)).unwrap();
         journal.write_part(&path("1"), false).unwrap();
 

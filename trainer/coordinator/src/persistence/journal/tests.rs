@@ -190,11 +190,8 @@ fn pruning_removes_fixed_steps_and_a_pruned_batch_is_not_taken_for_an_empty_one(
 fn a_step_is_reported_once_and_its_first_numbers_stay() {
     let place = Place::new();
     let metrics = |step, attempt| StepMetrics {
-        step,
         attempt,
-        loss: 0.1 + 0.2,
-        reward: Some(0.5),
-        ..StepMetrics::default()
+        ..StepMetrics::with_scalars(step, [("loss", 0.1 + 0.2), ("reward", 0.5)])
     };
     let mut journal = place.open();
     assert_eq!(journal.last_step().unwrap(), 0);

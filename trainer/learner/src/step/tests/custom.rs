@@ -9,6 +9,7 @@ use std::rc::Rc;
 use rljob_crds::algorithm::{ModelRole, RolloutSpec};
 use rljob_crds::grpo::GrpoSpec;
 use rljob_protocol::batch::SampleRow;
+use rljob_protocol::metrics::{BEHAVIOR_WEIGHT, GRADIENT_NORM, LOSS};
 use serde_json::json;
 use tch::{Kind, Tensor};
 
@@ -24,7 +25,7 @@ use crate::ranks::Ranks;
 use crate::trainer::Trainer;
 
 /// Name of a metric that exists, so that it is reported.
-const RATIO: Statistic = Statistic::Mean("behaviorWeight");
+const RATIO: Statistic = Statistic::Mean(BEHAVIOR_WEIGHT);
 
 /// Sum of each sequence's values, at every token of the sequence.
 fn over_sequences(values_N: &Tensor, streams: &TokenStreams) -> Tensor {
@@ -156,10 +157,13 @@ fn the_first_update_of_a_sequence_ratio_is_that_of_grpo() {
     let mut of_sequences = with_objective(Box::new(SequenceRatio), Ranks::alone(), 1);
     let expected = of_grpo.step(1, &batch(1, 1, 0, 1)).unwrap();
     let found = of_sequences.step(1, &batch(1, 1, 0, 1)).unwrap();
-    assert!((found.loss - expected.loss).abs() < 1e-6, "{found:?} is not {expected:?}");
-    let norms = [found.gradient_norm, expected.gradient_norm];
+    assert!(
+        (found.get(LOSS).unwrap() - expected.get(LOSS).unwrap()).abs() < 1e-6,
+        "{found:?} is not {expected:?}"
+    );
+    let norms = [&found, &expected].map(|step| step.get(GRADIENT_NORM).unwrap());
     assert!((norms[0] - norms[1]).abs() < 1e-4 * norms[1], "{norms:?}");
-    assert!((found.behavior_weight.unwrap() - 1.0).abs() < 1e-6, "{found:?}");
+    assert!((found.get(BEHAVIOR_WEIGHT).unwrap() - 1.0).abs() < 1e-6, "{found:?}");
 }
 
 #[test]
@@ -171,7 +175,7 @@ fn a_critic_learns_the_returns_on_any_number_of_ranks() {
     };
     let (alone, roles) = run(Ranks::alone());
     assert_eq!(roles, [ModelRole::Policy, ModelRole::Critic]);
-    let errors: Vec<f64> = alone.iter().map(|step| step.behavior_weight.unwrap()).collect();
+    let errors: Vec<f64> = alone.iter().map(|step| step.get(BEHAVIOR_WEIGHT).unwrap()).collect();
     assert!(errors[10] + errors[11] < 0.9 * (errors[0] + errors[1]), "{errors:?}");
     let two = on_ranks(2, run);
     assert_eq!(two[0].0, two[1].0);

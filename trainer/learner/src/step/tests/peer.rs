@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rljob_protocol::metrics::LOSS;
 use serde_json::json;
 
 use super::{STEPS, Sample, batch, samples, spec, train, trainer};
@@ -47,7 +48,7 @@ fn twenty_steps_of_fine_tuning_follow_pytorchs_loss_curve_and_so_does_the_valida
     };
     let mut trainer = trainer(spec(&json!({"sft": {}}), "Pretrained", 1), &model, Ranks::alone());
     let mut losses: Vec<f64> =
-        train(&mut trainer, 1..=STEPS, 1).iter().map(|metrics| metrics.loss).collect();
+        train(&mut trainer, 1..=STEPS, 1).iter().filter_map(|step| step.get(LOSS)).collect();
     losses.push(trainer.validate(STEPS + 1, &batch(STEPS + 1, 1, 0, 1)).unwrap().loss);
     let expected = peer_losses(&python, &model);
     assert_eq!(expected.len(), losses.len());
