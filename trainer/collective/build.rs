@@ -1,4 +1,4 @@
-//! Compiles the C++ shim against the libtorch that `LIBTORCH` names.
+//! Compiles the C++ shim against the libtorch of `LIBTORCH`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/linear_tiles.h");
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
-        println!("cargo:error=LIBTORCH is not set: run `make setup`, which lays .libtorch");
+        println!("cargo:error=LIBTORCH is not set: run `make setup`, which installs .libtorch");
         return;
     };
     cc::Build::new()
@@ -25,8 +25,8 @@ fn main() {
         .cpp(true)
         .std("c++20")
         .flag("-w")
-        .flag("-fopenmp") // at::parallel_for is sequential without
-        .opt_level(3) // in every profile: tests and quick starts compute with it too
+        .flag("-fopenmp") // without it at::parallel_for is sequential
+        .opt_level(3) // in every profile, because tests and the quick start use it too
         .include(libtorch.join("include"))
         .file("src/linear.cpp")
         .compile("rljob_linear");

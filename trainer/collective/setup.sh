@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Lays out libtorch 2.11.0 for Rust (tch) and C++ (c10d with Gloo) in the user's cache, and links `.libtorch` in the checkout to it.
-# From PyPI wheels: 550 MB of download, 1.2 GB of disk. Nothing is done when it is there. Python is not needed at run time.   usage: setup.sh
+# Installs libtorch 2.11.0 for Rust (tch) and C++ (c10d with Gloo) in the user's cache, and links
+# `.libtorch` in the checkout to it. From PyPI wheels: 550 MB of download, 1.2 GB of disk. Does
+# nothing if it is installed. Python is not needed at run time.
+# usage: setup.sh
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-# The wheel is the CUDA build: its libtorch_cpu.so names libcudart and libcupti, so both must be there to load it, GPU or not.
+# The wheel is the CUDA build: its libtorch_cpu.so needs libcudart and libcupti, with or without GPU.
 wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rljob
 folder=$cache/libtorch-2.11.0
 
 "$root/scripts/packages.sh" g++=g++ make=make python3=python3 flock=util-linux \
-    /usr/include/gloo/context.h=libgloo-dev # the wheel has Gloo's code but not its headers
+    /usr/include/gloo/context.h=libgloo-dev # the wheel has Gloo without its headers
 
-# Runs pip: the system's, or where there is none a throwaway environment's.
+# Runs the system's pip, or that of a temporary environment.
 pip() {
     local python=python3
     if ! python3 -m pip --version >/dev/null 2>&1; then
@@ -22,8 +24,8 @@ pip() {
     "$python" -m pip "$@"
 }
 
-# Links are relative, so that the folder may be built under another name.
-lay_out() {
+# Links are relative, because the folder is renamed after it is built.
+install_libtorch() {
     local library
     pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: --target "$part/site" "${wheels[@]}"
     rm -rf "$part/venv"
@@ -31,7 +33,7 @@ lay_out() {
     ln -s site/torch/include "$part/include"
     for library in libtorch_cpu.so libc10.so libgomp.so.1; do ln -s "../site/torch/lib/$library" "$part/lib/$library"; done
     for library in "$part"/site/nvidia/cu13/lib/lib*.so.*; do ln -s "../site/nvidia/cu13/lib/${library##*/}" "$part/lib/${library##*/}"; done
-    # tch links libtorch.so; the wheel's own would pull in libtorch_cuda.so, which a CPU has no use for.
+    # tch links libtorch.so; that of the wheel would load libtorch_cuda.so.
     echo 'void rljob_no_symbols(void) {}' | cc -shared -x c - -o "$part/lib/libtorch.so"
 }
 
@@ -42,7 +44,7 @@ if [ ! -e "$folder/lib/libtorch.so" ]; then
     echo "setup: fetching libtorch 2.11.0 (550 MB)" >&2
     part=$(mktemp -d "$cache/libtorch.XXXXXX")
     trap 'rm -rf "$part"' EXIT
-    lay_out
+    install_libtorch
     chmod 755 "$part"
     rm -rf "$folder"
     mv "$part" "$folder"

@@ -1,4 +1,5 @@
-//! AdamW (Loshchilov and Hutter, arXiv 1711.05101), libtorch's fused kernel: one pass over memory.
+//! AdamW (Loshchilov and Hutter, arXiv 1711.05101) by libtorch's fused kernel, in one pass over
+//! memory.
 
 use tch::Tensor;
 
@@ -7,7 +8,6 @@ use crate::{CollectiveError, ffi};
 /// Settings of one update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Learning rate of this step.
     pub learning_rate: f64,
     /// Decay of the first moment.
     pub beta1: f64,
@@ -19,11 +19,11 @@ pub struct AdamW {
     pub epsilon: f64,
 }
 
-/// Makes update number `step` (from 1, for the bias correction) of `parameter` and its moments, in
-/// place. All four tensors are fp32 and of one shape.
+/// Applies update number `step` (from 1, for the bias correction) to `parameter` and its moments,
+/// in place. All four tensors are fp32 and have one shape.
 ///
 /// # Errors
-/// Shapes or kinds that do not fit, in libtorch's words.
+/// Shapes or kinds do not match, or libtorch fails.
 pub fn fused_adamw(
     parameter: &Tensor,
     gradient: &Tensor,
@@ -34,7 +34,7 @@ pub fn fused_adamw(
 ) -> Result<(), CollectiveError> {
     let place = || format!("parameter {:?} {:?}", parameter.kind(), parameter.size());
     let failed = |message| CollectiveError {
-        operation: format!("make AdamW update {step}"),
+        operation: format!("apply AdamW update {step}"),
         place: place(),
         message,
     };
@@ -44,8 +44,11 @@ pub fn fused_adamw(
         .any(|tensor| tensor.size() != parameter.size() || tensor.kind() != tch::Kind::Float)
     {
         return Err(failed(
-            "parameter, gradient and moments must be fp32 and of one shape".to_owned(),
+            "parameter, gradient and moments must be fp32 and have one shape".to_owned(),
         ));
     }
-    ffi::fused_adamw(tensors, step as f64, settings).map_err(failed)
+    let AdamW { learning_rate, beta1, beta2, weight_decay, epsilon } = *settings;
+    let betas = [beta1, beta2];
+    ffi::fused_adamw(tensors, step as f64, learning_rate, betas, weight_decay, epsilon)
+        .map_err(failed)
 }

@@ -1,13 +1,13 @@
-//! The one error of this crate.
+//! Error of all operations of this crate.
 
 /// An operation on a store, group or kernel failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to {operation} ({place}): {message}")]
 pub struct CollectiveError {
-    /// What was attempted, `all-reduce [4]`.
+    /// The operation, for example `all-reduce Float [4]`.
     pub operation: String,
-    /// Where: the rank and group, or the store's address.
+    /// Rank and process group, or address of the store.
     pub place: String,
-    /// The cause, in libtorch's words; Gloo names the peer it lost or waited for.
+    /// Message of libtorch; Gloo names the peer that disconnected or did not join.
     pub message: String,
 }

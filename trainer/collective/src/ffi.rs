@@ -1,9 +1,8 @@
-//! The C++ shim's functions, each wrapped so that the rest of the crate is safe code. Nothing else
-//! is done here.
+//! Safe wrappers of the C++ shim's functions.
 
 #![expect(
     unsafe_code,
-    reason = "this module is the border to C++; every pointer below is owned by a handle of this module or by a live tch tensor"
+    reason = "calls C++; every pointer is owned by a handle of this module or by a live tensor"
 )]
 
 use std::ffi::{CStr, CString, NulError, c_char, c_double, c_int, c_void};
@@ -70,11 +69,11 @@ mod raw {
     }
 }
 
-/// The shim's answer as a result; frees the message.
+/// Converts the shim's message to a result and frees it.
 pub fn check(message: *mut c_char) -> Result<(), String> {
     let Some(message) = NonNull::new(message) else { return Ok(()) };
-    // SAFETY: the shim returns a NUL-terminated string from strdup, which is read once and freed
-    // once, here.
+    // SAFETY: the shim returns a NUL-terminated string from strdup, which is read and freed once,
+    // here.
     let text = unsafe { CStr::from_ptr(message.as_ptr()) }.to_string_lossy().into_owned();
     // SAFETY: as above.
     unsafe { raw::rljob_message_free(message.as_ptr()) };
@@ -99,13 +98,13 @@ fn tensor(tensor: &Tensor) -> *mut c_void {
 #[derive(Debug)]
 pub struct StoreHandle(NonNull<c_void>);
 
-// SAFETY: TCPStore has no thread affinity; its operations take its own lock.
+// SAFETY: TCPStore has no thread affinity, and its operations are locked.
 unsafe impl Send for StoreHandle {}
 // SAFETY: as above.
 unsafe impl Sync for StoreHandle {}
 
 impl StoreHandle {
-    /// The store and its port.
+    /// Opens a store; returns it with its port.
     pub fn new(
         host: &str,
         port: u16,
@@ -114,7 +113,7 @@ impl StoreHandle {
     ) -> Result<(Self, u16), String> {
         let host = c_string(host)?;
         let (mut out, mut chosen) = (null_mut(), 0);
-        // SAFETY: `host` outlives the call; `out` and `chosen` are valid places to write to.
+        // SAFETY: `host` outlives the call; `out` and `chosen` are valid for writes.
         check(unsafe {
             raw::rljob_store_new(
                 host.as_ptr(),
@@ -136,16 +135,16 @@ impl Drop for StoreHandle {
     }
 }
 
-/// An owned `c10d::ProcessGroupGloo`. It holds its own reference to the store.
+/// An owned `c10d::ProcessGroupGloo`, which holds a reference to the store.
 #[derive(Debug)]
 pub struct GroupHandle(NonNull<c_void>);
 
-// SAFETY: ProcessGroupGloo runs its operations on its own threads and may be moved between the
-// caller's; it is not Sync, so calls never overlap.
+// SAFETY: ProcessGroupGloo runs operations on internal threads, so that the caller's thread may
+// change. The handle is not Sync, so that calls do not overlap.
 unsafe impl Send for GroupHandle {}
 
 impl GroupHandle {
-    /// Joins the group whose store is seen under `prefixes`, outermost first.
+    /// Joins a process group whose keys in the store have `prefixes`, outermost first.
     pub fn new(
         store: &StoreHandle,
         prefixes: &[String],
@@ -159,8 +158,7 @@ impl GroupHandle {
         let pointers: Vec<*const c_char> = prefixes.iter().map(|prefix| prefix.as_ptr()).collect();
         let address = c_string(address)?;
         let mut out = null_mut();
-        // SAFETY: the store is alive, the strings outlive the call, `out` is a valid place to write
-        // to.
+        // SAFETY: the store is alive, the strings outlive the call, and `out` is valid for writes.
         check(unsafe {
             raw::rljob_group_new(
                 store.0.as_ptr(),
@@ -177,8 +175,7 @@ impl GroupHandle {
     }
 
     pub fn all_reduce(&self, t: &Tensor) -> Result<(), String> {
-        // SAFETY: group and tensor are alive for the call, which returns when the operation has
-        // ended.
+        // SAFETY: group and tensor are alive for the call, which returns after the operation.
         check(unsafe { raw::rljob_group_all_reduce(self.0.as_ptr(), tensor(t)) })
     }
 
@@ -216,7 +213,10 @@ impl Drop for GroupHandle {
 pub fn fused_adamw(
     [parameter, gradient, exp_avg, exp_avg_sq]: [&Tensor; 4],
     step: f64,
-    settings: &crate::AdamW,
+    learning_rate: f64,
+    [beta1, beta2]: [f64; 2],
+    weight_decay: f64,
+    epsilon: f64,
 ) -> Result<(), String> {
     // SAFETY: the tensors are alive for the call.
     check(unsafe {
@@ -226,11 +226,11 @@ pub fn fused_adamw(
             tensor(exp_avg),
             tensor(exp_avg_sq),
             step,
-            settings.learning_rate,
-            settings.beta1,
-            settings.beta2,
-            settings.weight_decay,
-            settings.epsilon,
+            learning_rate,
+            beta1,
+            beta2,
+            weight_decay,
+            epsilon,
         )
     })
 }
@@ -241,8 +241,8 @@ pub fn set_deterministic(on: bool) -> Result<(), String> {
     check(unsafe { raw::rljob_set_deterministic(on) })
 }
 
-/// Tells the C library to keep freed memory.
+/// Makes the C library keep freed memory.
 pub fn keep_freed_memory() {
-    // SAFETY: sets parameters of the C library's allocator, which takes its own lock.
+    // SAFETY: sets parameters of the C library's allocator, which is locked.
     unsafe { raw::rljob_keep_freed_memory() };
 }

@@ -1,5 +1,5 @@
-//! A group of ranks and its collectives, over Gloo. Calls block until done or until the group's
-//! timeout; after an error the group is of no more use.
+//! Process group with collectives over Gloo. Calls block until completion or the timeout of the
+//! process group, which is unusable after an error.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::ffi::GroupHandle;
 use crate::store::milliseconds;
 use crate::{CollectiveError, Store};
 
-/// A member's handle of a group. Every member must make the same calls in the same order with
-/// tensors of the same shapes and kinds.
+/// A member's handle of a process group. Every member must make the same calls in the same order
+/// with tensors of the same shapes and kinds.
 #[derive(Debug)]
 pub struct Group {
     handle: GroupHandle,
@@ -20,11 +20,14 @@ pub struct Group {
 }
 
 impl Group {
-    /// Joins group `name` as `rank` of `world_size`, listening on `address`, a name or address of
-    /// this machine that the peers can reach.
+    /// Joins process group `name` as `rank` of `world_size`, listening on `address`, a name or
+    /// address of this machine that peers can reach.
     ///
-    /// Returns when every member has joined. `timeout` also bounds each collective. `name` must be
-    /// new in this store.
+    /// Returns when every member has joined. `timeout` also applies to each collective. A store
+    /// accepts each `name` once.
+    ///
+    /// # Errors
+    /// The store is unreachable, or a member does not join in time.
     pub fn join(
         store: &Store,
         name: &str,
@@ -36,9 +39,12 @@ impl Group {
         Self::join_under(store, name, &[name.to_owned()], rank, world_size, address, timeout)
     }
 
-    /// Joins weight-update group `name` under the key layout of SGLang's
-    /// `init_custom_process_group` (`python/sglang/srt/utils/common.py`): the store under `name`,
-    /// then `name/`, then `cpu/`.
+    /// Joins weight-update process group `name` with the key layout of SGLang's
+    /// `init_custom_process_group` (`python/sglang/srt/utils/common.py`): prefixes `name`, `name/`
+    /// and `cpu/`.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
     pub fn join_weight_update(
         store: &Store,
         name: &str,
@@ -61,7 +67,7 @@ impl Group {
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
         let failed = |message| CollectiveError {
-            operation: format!("join group `{name}` from {address}"),
+            operation: format!("join process group `{name}` from {address}"),
             place: format!("rank {rank} of {world_size}"),
             message,
         };
@@ -80,23 +86,27 @@ impl Group {
         Ok(Self { handle, name: name.to_owned(), rank, world_size })
     }
 
-    /// This member's rank.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Number of members.
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// Sums `tensor` over the ranks, in place, the same bits on every rank.
+    /// Sums `tensor` over the ranks, in place, with the same bits on every rank.
+    ///
+    /// # Errors
+    /// A peer disconnects, or the timeout expires.
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<(), CollectiveError> {
         self.handle.all_reduce(tensor).map_err(|message| self.failed("all-reduce", tensor, message))
     }
 
     /// Concatenates every rank's flat `input` `[n]` into `out` `[n × world size]`, in order of
     /// rank.
+    ///
+    /// # Errors
+    /// Sizes do not match, a peer disconnects, or the timeout expires.
     pub fn all_gather(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
         self.check_sizes("all-gather", out, input)?;
         self.handle
@@ -104,8 +114,11 @@ impl Group {
             .map_err(|message| self.failed("all-gather", input, message))
     }
 
-    /// Sums `input` `[n × world size]` over the ranks and leaves this rank's part of the sum in
+    /// Sums `input` `[n × world size]` over the ranks and writes this rank's part of the sum to
     /// `out` `[n]`.
+    ///
+    /// # Errors
+    /// As [`Self::all_gather`].
     pub fn reduce_scatter(&self, out: &Tensor, input: &Tensor) -> Result<(), CollectiveError> {
         self.check_sizes("reduce-scatter", input, out)?;
         self.handle
@@ -113,15 +126,20 @@ impl Group {
             .map_err(|message| self.failed("reduce-scatter", input, message))
     }
 
-    /// Gives every rank the `tensor` of rank `root`, in place. The bytes travel as they are, for
-    /// any kind.
+    /// Copies the `tensor` of rank `root` to every rank, in place, for any kind.
+    ///
+    /// # Errors
+    /// As [`Self::all_reduce`].
     pub fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<(), CollectiveError> {
         self.handle
             .broadcast(&bytes(tensor), root as i32)
             .map_err(|message| self.failed("broadcast", tensor, message))
     }
 
-    /// Returns when every rank has come here.
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`Self::all_reduce`].
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         self.handle.barrier().map_err(|message| self.error("barrier".to_owned(), message))
     }
@@ -140,7 +158,8 @@ impl Group {
             return Ok(());
         }
         let message = format!(
-            "whole {whole:?} and part {part:?} must be contiguous, of one kind, and whole must be {} times as long as part",
+            "whole {whole:?} and part {part:?} must be contiguous, of one kind, \
+             and whole must be {} times as long as part",
             self.world_size
         );
         Err(self.error(operation.to_owned(), message))
@@ -151,13 +170,14 @@ impl Group {
     }
 
     fn error(&self, operation: String, message: String) -> CollectiveError {
-        let place = format!("rank {} of {} in group `{}`", self.rank, self.world_size, self.name);
+        let place =
+            format!("rank {} of {} in process group `{}`", self.rank, self.world_size, self.name);
         CollectiveError { operation, place, message }
     }
 }
 
-/// Gloo moves bf16 in some operations only; where nothing is added up, its bits can travel as
-/// 16-bit halves.
+/// bf16 as fp16 with the same bits, because Gloo supports bf16 in some operations only. Valid where
+/// no values are added.
 fn bytes(tensor: &Tensor) -> Tensor {
     if tensor.kind() == Kind::BFloat16 {
         tensor.view_dtype(Kind::Half)

@@ -1,15 +1,16 @@
-//! What tch lacks, behind a small safe interface: c10d's store and Gloo collectives, fused AdamW, a
-//! linear layer for few rows, the deterministic switch.
+//! Features of libtorch that tch lacks, behind a small safe interface: c10d's store and Gloo
+//! collectives, fused AdamW, a linear layer for few rows, deterministic mode.
 //!
-//! This is the only crate with C++ and `unsafe`. It knows tensors and ranks, nothing of models or
-//! training.
+//! The only crate with C++ and `unsafe`. It has tensors and ranks, but no models or training.
 //!
 //! ```text
-//!  rank 0: Store::host ──┐                      ┌── all_gather, reduce_scatter, all_reduce, broadcast, barrier
-//!  ranks:  Store::connect┴─▶ Group::join ───────┤   each with the group's timeout, each error naming operation and rank
-//!  sender and engine:    └─▶ Group::join_weight_update (SGLang's key layout)
+//!  rank 0: Store::host ────┐
+//!  ranks:  Store::connect ─┴─▶ Group::join ──▶ all_gather, reduce_scatter, all_reduce,
+//!                              broadcast, barrier: each with a timeout and an error that names
+//!                              operation and rank
+//!  sender and engine: Group::join_weight_update (SGLang's key layout)
 //! ```
-//! One store serves many groups; every group sees it under its own prefix.
+//! One store serves many process groups, each with a separate key prefix.
 
 mod adamw;
 mod error;

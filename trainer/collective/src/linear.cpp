@@ -1,5 +1,5 @@
-// A linear layer for few rows, as a decode step has them: torch's matrix multiplications copy (fp32) or reorder (bfloat16) the weights on every call.
-// No exception leaves this file.
+// Linear layer for few rows, as in a decode step: matrix multiplications of torch copy (fp32) or
+// reorder (bfloat16) the weights on every call. All exceptions are caught in this file.
 #include <ATen/Parallel.h>
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace avx512 {
 }  // namespace avx512
 #pragma GCC pop_options
 
-// Processors that multiply pairs of bfloat16 themselves.
+// Processors with instructions for pairs of bfloat16.
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prefer-vector-width=512")
 namespace avx512bf16 {
@@ -43,7 +43,8 @@ void tile(const uint16_t* x, const uint16_t* w, float* y, int64_t k, int64_t n) 
     }
 #pragma GCC unroll 8
     for (int a = 0; a < M; ++a) {
-      const __m512bh row = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, x + a * k + i));
+      const __m512bh row =
+          reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, x + a * k + i));
 #pragma GCC unroll 8
       for (int b = 0; b < N; ++b) sums[a][b] = _mm512_dpbf16_ps(sums[a][b], row, weights[b]);
     }
@@ -70,11 +71,12 @@ namespace avx2 {
 
 namespace {
 
-// Columns of y that a thread takes at once: a multiple of both tiles.
+// Columns of y per task: a multiple of the widths of both tiles.
 constexpr int64_t GRAIN = 48;
 
 bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
 enum class Set { avx2, avx512, avx512bf16 };
@@ -88,7 +90,9 @@ const Set set = best_set();
 
 template <class F>
 void over_columns(int64_t n, F body) {
-  at::parallel_for(0, (n + GRAIN - 1) / GRAIN, 1, [&](int64_t first, int64_t last) { body(first * GRAIN, std::min(last * GRAIN, n)); });
+  at::parallel_for(0, (n + GRAIN - 1) / GRAIN, 1, [&](int64_t first, int64_t last) {
+    body(first * GRAIN, std::min(last * GRAIN, n));
+  });
 }
 
 template <typename T>
@@ -102,9 +106,12 @@ void multiply(const float* x, const T* w, float* y, int64_t m, int64_t k, int64_
   });
 }
 
-void multiply_half(const uint16_t* x, const uint16_t* w, float* y, int64_t m, int64_t k, int64_t n) {
+void multiply_half(const uint16_t* x, const uint16_t* w, float* y, int64_t m, int64_t k,
+                   int64_t n) {
   if (set == Set::avx512bf16) {
-    over_columns(n, [&](int64_t first, int64_t last) { avx512bf16::columns(x, w, y, m, k, n, first, last); });
+    over_columns(n, [&](int64_t first, int64_t last) {
+      avx512bf16::columns(x, w, y, m, k, n, first, last);
+    });
     return;
   }
   std::vector<float> wide(m * k);
@@ -116,10 +123,13 @@ void multiply_half(const uint16_t* x, const uint16_t* w, float* y, int64_t m, in
 
 extern "C" {
 
-bool rljob_linear_supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool rljob_linear_supported() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 
-// x [m, k] and w [n, k] are fp32 or (`half`) bfloat16, y [m, n] is fp32; all are contiguous.
-char* rljob_linear(const void* x, const void* w, bool half, float* y, int64_t m, int64_t k, int64_t n) {
+// x [m, k] and w [n, k] are fp32 or, if `half`, bfloat16; y [m, n] is fp32; all are contiguous.
+char* rljob_linear(const void* x, const void* w, bool half, float* y, int64_t m, int64_t k,
+                   int64_t n) {
   try {
     if (half) {
       multiply_half(static_cast<const uint16_t*>(x), static_cast<const uint16_t*>(w), y, m, k, n);
@@ -136,6 +146,8 @@ char* rljob_linear(const void* x, const void* w, bool half, float* y, int64_t m,
 #else
 extern "C" {
 bool rljob_linear_supported() { return false; }
-char* rljob_linear(const void*, const void*, bool, float*, int64_t, int64_t, int64_t) { return strdup("not supported on this processor"); }
+char* rljob_linear(const void*, const void*, bool, float*, int64_t, int64_t, int64_t) {
+  return strdup("not supported on this processor");
+}
 }
 #endif

@@ -1,9 +1,9 @@
-//! A linear layer for few rows, as a decode step has them. It reads the weights once, in order,
-//! where libtorch's own copies or reorders them on every call.
+//! Linear layer for few rows, as in a decode step. It reads the weights once, in order; libtorch's
+//! implementation copies or reorders them on every call.
 
 #![expect(
     unsafe_code,
-    reason = "the border to C++: the pointers are those of live, contiguous tensors whose sizes are checked here"
+    reason = "calls C++ with pointers of live, contiguous tensors whose sizes are checked here"
 )]
 #![expect(
     non_snake_case,
@@ -30,15 +30,15 @@ unsafe extern "C" {
     ) -> *mut c_char;
 }
 
-/// Rows from which on libtorch's matrix multiplication is the faster one.
+/// Maximum rows of this kernel; libtorch's matrix multiplication is faster for more.
 const FEW: i64 = 32;
 
 /// `x · weightᵀ`, `[M, K]` and `[N, K]` to `[M, N]`, both fp32 or both bfloat16 and on the CPU.
-/// Sums are fp32. With few rows on a processor with AVX2 a row's result does not depend, to the
-/// bit, on the rows beside it; else it is libtorch's.
+/// Sums are fp32. With few rows and AVX2, the bits of a row's result do not depend on other rows;
+/// otherwise libtorch computes the product.
 ///
 /// # Errors
-/// Shapes or kinds that do not fit, in libtorch's words.
+/// Shapes or kinds do not match.
 pub fn linear(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Tensor, CollectiveError> {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     // SAFETY: reads the processor's features.
@@ -57,8 +57,8 @@ pub fn linear(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Tensor, CollectiveErr
     computed.map_err(failed)?.map_err(|error| failed(error.to_string()))
 }
 
-/// [`linear`] in parts of few rows, so that on a processor with AVX2 no row's result depends on how
-/// many are beside it.
+/// [`linear`] in parts of few rows, so that with AVX2 the bits of a row's result do not depend on
+/// the number of rows.
 ///
 /// # Errors
 /// As [`linear`].
@@ -89,7 +89,7 @@ fn fits(x_MK: &Tensor, weight_NK: &Tensor) -> bool {
         && weight_NK.is_contiguous()
 }
 
-/// The outer error is the kernel's, the inner one libtorch's.
+/// The outer error is from the kernel, the inner one from libtorch.
 fn few_rows(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Result<Tensor, tch::TchError>, String> {
     let (m, k, n) = (x_MK.size()[0], x_MK.size()[1], weight_NK.size()[0]);
     let kind = x_MK.kind();
@@ -100,8 +100,8 @@ fn few_rows(x_MK: &Tensor, weight_NK: &Tensor) -> Result<Result<Tensor, tch::Tch
         Ok(tensors) => tensors,
         Err(error) => return Ok(Err(error)),
     };
-    // SAFETY: `x` and the weights are contiguous, of m·k and n·k elements of the kind that `half`
-    // says, `y` fp32 of m·n; all outlive the call.
+    // SAFETY: `x` and the weights are contiguous, with m·k and n·k elements of the kind that `half`
+    // selects; `y` has m·n fp32 elements; all outlive the call.
     let message = unsafe {
         rljob_linear(
             x.data_ptr().cast_const(),

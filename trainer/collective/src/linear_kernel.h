@@ -1,7 +1,9 @@
-// y[m][n] = Σ_k x[m][k] · w[n][k] for few rows m: the weights are read once, in order, and that is what the time goes to.
-// Included once for each instruction set, with LANES (floats in a register), ROWS and COLUMNS (accumulators of a tile) set, inside its own namespace.
+// y[m][n] = Σ_k x[m][k] · w[n][k] for few rows m. Bound by memory bandwidth, so that the weights are
+// read once, in order. Included once per instruction set in a separate namespace, with LANES (floats
+// per register), ROWS and COLUMNS (accumulators of a tile) defined.
 //
-// An element's sum is taken over k in one fixed order, whatever tile it is in: a row's result does not depend on the rows beside it.
+// The order of the sum over k does not depend on the tile, so that the bits of a row's result do not
+// depend on other rows.
 
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
@@ -28,7 +30,7 @@ inline float widen(uint16_t value) {
   return wide;
 }
 
-// The lanes' sum, by halves.
+// Sum of the lanes by recursive halving.
 inline float sum(Lanes lanes) {
   float values[LANES];
   memcpy(values, &lanes, sizeof lanes);
@@ -39,7 +41,7 @@ inline float sum(Lanes lanes) {
   return values[0];
 }
 
-// Bytes that are asked for ahead: the processor's own prefetching ends with the page.
+// Prefetch distance in bytes; the hardware prefetcher stops at the end of a page.
 constexpr int64_t AHEAD = 4096;
 
 template <typename T, int M, int N>
@@ -63,7 +65,9 @@ void tile(const float* x, const T* w, float* y, int64_t k, int64_t n) {
   for (int a = 0; a < M; ++a) {
     for (int b = 0; b < N; ++b) {
       float total = sum(sums[a][b]);
-      for (int64_t rest = i; rest < k; ++rest) total = __builtin_fmaf(x[a * k + rest], widen(w[b * k + rest]), total);
+      for (int64_t rest = i; rest < k; ++rest) {
+        total = __builtin_fmaf(x[a * k + rest], widen(w[b * k + rest]), total);
+      }
       y[a * n + b] = total;
     }
   }

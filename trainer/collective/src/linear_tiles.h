@@ -1,5 +1,6 @@
-// How the result is cut into tiles: COLUMNS neighbours of y for ROWS rows at a time, the weights of a tile being in the cache for its other rows.
-// Included behind a `tile<T, M, N>` in its namespace; X is the type of x, T that of the weights.
+// Tiling of the result: COLUMNS adjacent columns of y for ROWS rows at a time, so that the weights of
+// a tile are cached for all rows. Included after `tile<T, M, N>` in the same namespace; X is the type
+// of x, T that of the weights.
 
 template <typename X, typename T, int N>
 void rows(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n) {
@@ -12,7 +13,8 @@ void rows(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n) {
 
 // Columns `first` to `last` of y.
 template <typename X, typename T>
-void columns(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n, int64_t first, int64_t last) {
+void columns(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n, int64_t first,
+             int64_t last) {
   int64_t b = first;
   for (; b + COLUMNS <= last; b += COLUMNS) rows<X, T, COLUMNS>(x, w + b * k, y + b, m, k, n);
   for (; b < last; ++b) rows<X, T, 1>(x, w + b * k, y + b, m, k, n);

@@ -2,7 +2,10 @@
 
 use crate::{CollectiveError, ffi};
 
-/// Makes libtorch choose deterministic kernels, and fail where there is none.
+/// Makes libtorch use deterministic kernels, and fail for operations without one.
+///
+/// # Errors
+/// libtorch fails.
 pub fn set_deterministic(on: bool) -> Result<(), CollectiveError> {
     let failed = |message| CollectiveError {
         operation: "set deterministic algorithms".to_owned(),
@@ -12,14 +15,14 @@ pub fn set_deterministic(on: bool) -> Result<(), CollectiveError> {
     ffi::set_deterministic(on).map_err(failed)
 }
 
-/// Threads of one operation. One where several processes share a machine, so that they do not fight
-/// for cores.
+/// Sets the number of threads per operation; 1 avoids contention if several processes share a
+/// machine.
 pub fn set_num_threads(threads: u32) {
     tch::set_num_threads(threads.max(1) as i32);
 }
 
-/// Keeps the memory of freed tensors in the process for the next ones, however large. For processes
-/// that compute the same shapes over and over.
+/// Keeps the memory of freed tensors of any size in the process for later ones. For processes that
+/// compute the same shapes repeatedly.
 pub fn keep_freed_memory() {
     ffi::keep_freed_memory();
 }

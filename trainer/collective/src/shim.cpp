@@ -1,5 +1,6 @@
-// What tch lacks, over tch's own tensor pointers: c10d's TCPStore and Gloo collectives, fused AdamW, the deterministic switch.
-// Every function returns null, or a message that the caller frees with rljob_message_free; no exception leaves this file.
+// Features of libtorch that tch lacks, with tch's tensor pointers: c10d's TCPStore and Gloo
+// collectives, fused AdamW, deterministic mode. Every function returns null, or a message that the
+// caller frees with rljob_message_free. All exceptions are caught in this file.
 #include <ATen/Context.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -16,11 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// c10d's flight recorder writes a map before it takes its lock, so that the first operations of two groups in two threads can crash the process. Off:
-// nothing here reads its records. Set before main, while no other thread can read the environment; a value that the user gave stays.
+// Disables c10d's flight recorder, which writes a map before it takes its lock: the first operations
+// of two process groups on two threads can crash the process. Set before main, while no other thread
+// reads the environment; a value set by the user takes precedence.
 const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
 
-// How long a store that was there a moment ago may take to accept one more connection.
+// Timeout of another connection to a store that was reachable before.
 constexpr milliseconds kReconnect{10'000};
 
 struct Store {
@@ -28,7 +30,9 @@ struct Store {
 };
 
 struct Group {
-  c10::intrusive_ptr<c10d::TCPStore> server;  // peers may still read keys when this member has joined, so a hosted store lives as long as its groups
+  // Peers may read keys after this member has joined, so that a hosted store must outlive its
+  // process groups.
+  c10::intrusive_ptr<c10d::TCPStore> server;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
 };
 
@@ -47,7 +51,8 @@ char* guarded(F body) {
 }
 
 void finish(const c10::intrusive_ptr<c10d::Work>& work) {
-  // The deadline is Gloo's own, from the group's options: it closes the connections, so that the peers fail too.
+  // The timeout is that of Gloo in the options of the process group: it closes the connections, so
+  // that the peers fail too.
   if (!work->wait()) throw std::runtime_error("the operation was not completed");
 }
 
@@ -57,9 +62,11 @@ extern "C" {
 
 void rljob_message_free(char* message) { free(message); }
 
-// `server`: host the store on every interface (port 0 = chosen) and connect to it at `host`; else connect only.
-// numWorkers stays unset and waitWorkers off: one store serves many groups, whose members come when they come.
-char* rljob_store_new(const char* host, uint16_t port, bool server, int64_t timeout_ms, Store** out, uint16_t* chosen) {
+// `server`: hosts the store on every interface (port 0: any free port) and connects to it at `host`;
+// otherwise only connects. numWorkers is unset and waitWorkers off, because one store serves many
+// process groups, whose members join at any time.
+char* rljob_store_new(const char* host, uint16_t port, bool server, int64_t timeout_ms, Store** out,
+                      uint16_t* chosen) {
   return guarded([&] {
     c10d::TCPStoreOptions options;
     options.port = port;
@@ -77,22 +84,27 @@ void rljob_store_free(Store* store) {
   free(message);
 }
 
-// Joins through the store seen under `prefixes` (outermost first), listening on `address`, which the peers must reach. Over a connection of its own:
-// a TCPStore connection is locked while it waits for a key, so that one missing peer would hold up the joining of every other group.
-char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_prefixes, int rank, int world, const char* address, int64_t timeout_ms,
-                      Group** out) {
+// Joins through the store with key prefixes `prefixes` (outermost first), listening on `address`,
+// which peers must reach. Uses a separate connection: a TCPStore connection is locked while it waits
+// for a key, so that a missing peer would delay all other process groups.
+char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_prefixes, int rank,
+                      int world, const char* address, int64_t timeout_ms, Group** out) {
   return guarded([&] {
     c10d::TCPStoreOptions connection;
     connection.port = store->tcp->getPort();
     connection.waitWorkers = false;
-    // The store was there when `store` was opened: if it does not answer soon, its host has died. Only keys of other members are worth the whole wait.
+    // The store was reachable when `store` was opened: if it does not accept a connection soon, its
+    // host has exited. The whole timeout applies to keys of other members only.
     connection.timeout = std::min(milliseconds(timeout_ms), kReconnect);
-    c10::intrusive_ptr<c10d::Store> seen = c10::make_intrusive<c10d::TCPStore>(store->tcp->getHost(), connection);
-    seen->setTimeout(milliseconds(timeout_ms));
-    for (size_t i = 0; i < num_prefixes; i++) seen = c10::make_intrusive<c10d::PrefixStore>(prefixes[i], seen);
+    c10::intrusive_ptr<c10d::Store> prefixed =
+        c10::make_intrusive<c10d::TCPStore>(store->tcp->getHost(), connection);
+    prefixed->setTimeout(milliseconds(timeout_ms));
+    for (size_t i = 0; i < num_prefixes; i++) {
+      prefixed = c10::make_intrusive<c10d::PrefixStore>(prefixes[i], prefixed);
+    }
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(seen, rank, world, options);
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(prefixed, rank, world, options);
     *out = new Group{store->tcp, std::move(gloo)};
   });
 }
@@ -130,11 +142,13 @@ char* rljob_group_barrier(Group* group) {
   return guarded([&] { finish(group->gloo->barrier()); });
 }
 
-char* rljob_fused_adamw(at::Tensor* parameter, at::Tensor* gradient, at::Tensor* exp_avg, at::Tensor* exp_avg_sq, double step, double learning_rate,
-                        double beta1, double beta2, double weight_decay, double epsilon) {
+char* rljob_fused_adamw(at::Tensor* parameter, at::Tensor* gradient, at::Tensor* exp_avg,
+                        at::Tensor* exp_avg_sq, double step, double learning_rate, double beta1,
+                        double beta2, double weight_decay, double epsilon) {
   return guarded([&] {
     at::NoGradGuard no_grad;
-    at::_fused_adamw_({*parameter}, {*gradient}, {*exp_avg}, {*exp_avg_sq}, {}, {at::scalar_tensor(step, at::kFloat)}, learning_rate, beta1, beta2,
+    at::_fused_adamw_({*parameter}, {*gradient}, {*exp_avg}, {*exp_avg_sq}, {},
+                      {at::scalar_tensor(step, at::kFloat)}, learning_rate, beta1, beta2,
                       weight_decay, epsilon, /*amsgrad=*/false, /*maximize=*/false);
   });
 }
@@ -146,7 +160,8 @@ char* rljob_set_deterministic(bool on) {
   });
 }
 
-// glibc maps every large block anew and unmaps it when it is freed, so that each operation's output is page by page faulted in and cleared by the kernel.
+// glibc maps and unmaps every large block, so that the kernel faults in and clears the pages of each
+// operation's output.
 void rljob_keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

@@ -1,4 +1,4 @@
-//! The key-value store through which a group's members find each other: c10d's TCPStore.
+//! Rendezvous of process groups: the key-value store c10d::TCPStore.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use crate::CollectiveError;
 use crate::ffi::StoreHandle;
 
-/// Between two looks at a port where no store listens yet.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Of one look.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of connection attempts while no store is listening.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
+/// Timeout of one connection attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection to a TCPStore, and its server if this process hosts it. The server ends when the
-/// hosting `Store` and every group joined through it are dropped.
+/// A connection to a TCPStore, with its server if this process hosts it. The server stops when the
+/// hosting `Store` and every process group that joined through it are dropped.
 ///
-/// Groups join over connections of their own, so threads may join several side by side, and a
-/// missing peer holds up its own group only.
+/// Each process group joins over a separate connection, so that threads can join several at the
+/// same time, and a missing peer delays no other process group.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) handle: StoreHandle,
@@ -23,21 +23,27 @@ pub struct Store {
 }
 
 impl Store {
-    /// Hosts a store on every interface and connects to it. Port 0 lets the system choose;
-    /// [`Self::port`] says which.
+    /// Hosts a store on every interface and connects to it. Port 0 selects a free port, which
+    /// [`Self::port`] returns.
     ///
-    /// It waits for nobody, so one store serves any number of groups. `timeout` bounds the
-    /// connecting.
+    /// It does not wait for other members, so that one store serves any number of process groups.
+    /// `timeout` applies to the connection.
+    ///
+    /// # Errors
+    /// The port is in use.
     pub fn host(port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
         Self::open("host a store", "localhost", port, true, timeout)
     }
 
     /// Connects to the store at `host:port`, retrying until `timeout`.
+    ///
+    /// # Errors
+    /// No store is listening within `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
-        // c10d waits a second after each refusal, and members start side by side.
+        // c10d waits a second after a refused connection, and members start at the same time.
         let start = Instant::now();
         while start.elapsed() < timeout && !listens(host, port) {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CONNECT_INTERVAL);
         }
         Self::open(
             "connect to the store",
@@ -66,7 +72,7 @@ impl Store {
         Ok(Self { handle, port })
     }
 
-    /// The server's port.
+    /// Port of the server.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -74,11 +80,11 @@ impl Store {
 
 fn listens(host: &str, port: u16) -> bool {
     (host, port).to_socket_addrs().is_ok_and(|mut addresses| {
-        addresses.any(|address| TcpStream::connect_timeout(&address, LOOK).is_ok())
+        addresses.any(|address| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok())
     })
 }
 
-/// At least 1, at most what libtorch's clock arithmetic can add without overflow.
+/// Milliseconds between 1 and 30 days, so that libtorch's clock arithmetic does not overflow.
 pub(crate) fn milliseconds(timeout: Duration) -> i64 {
     const DAYS_30: i64 = 30 * 24 * 3600 * 1000;
     i64::try_from(timeout.as_millis()).unwrap_or(DAYS_30).clamp(1, DAYS_30)

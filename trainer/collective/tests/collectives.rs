@@ -1,5 +1,5 @@
-//! Gloo groups of two ranks, one a thread: every collective, many groups on one store, and what is
-//! said when a peer is missing.
+//! Process groups of two ranks on threads: every collective, several process groups on one store,
+//! and errors of missing peers.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs `body` as each of two ranks that share a store; the answers in order of rank.
+/// Runs `body` as each of two ranks that share a store; returns the results in order of rank.
 fn two_ranks<T: Send>(body: impl Fn(&Store, u32) -> T + Sync) -> [T; 2] {
     let host = Store::host(0, TIMEOUT).unwrap();
     let port = host.port();
@@ -34,7 +34,7 @@ fn zeros(length: i64, kind: Kind) -> Tensor {
 }
 
 #[test]
-fn every_collective_gives_each_rank_its_part() {
+fn every_collective_has_the_expected_result_on_each_rank() {
     let answers = two_ranks(|store, rank| {
         let group = join(store, "all", rank);
         let own = Tensor::from_slice(&[1.0_f32, 2.0]) * f64::from(rank + 1);
@@ -53,7 +53,7 @@ fn every_collective_gives_each_rank_its_part() {
 }
 
 #[test]
-fn bf16_and_bytes_travel_unchanged() {
+fn bf16_and_bytes_are_transferred_unchanged() {
     let answers = two_ranks(|store, rank| {
         let group = join(store, "kinds", rank);
         let own =
@@ -72,7 +72,7 @@ fn bf16_and_bytes_travel_unchanged() {
 }
 
 #[test]
-fn one_store_serves_many_groups() {
+fn one_store_serves_several_process_groups() {
     let answers = two_ranks(|store, rank| {
         let groups = [join(store, "a", rank), join(store, "b", rank)];
         let weights =
@@ -83,14 +83,15 @@ fn one_store_serves_many_groups() {
 }
 
 #[test]
-fn a_missing_peer_holds_up_its_own_group_only() {
+fn a_missing_peer_does_not_delay_other_process_groups() {
     let store = Store::host(0, TIMEOUT).unwrap();
     std::thread::scope(|scope| {
         let late = scope.spawn(|| join(&store, "late", 0));
         let peer = scope.spawn(|| join(&store, "prompt", 1));
         let prompt = join(&store, "prompt", 0);
         drop((peer.join().expect("the prompt peer panicked"), prompt));
-        let peer = join(&store, "late", 1); // only now: were the joins in line behind one another, neither would get here
+        // The late peer joins last: joins that are executed one after another would deadlock.
+        let peer = join(&store, "late", 1);
         assert_eq!((late.join().expect("the late group failed").rank(), peer.rank()), (0, 1));
     });
 }
@@ -102,18 +103,18 @@ fn all_reduced(group: &Group) -> Tensor {
 }
 
 #[test]
-fn a_peer_that_never_joins_is_an_error_after_the_timeout() {
+fn joining_without_a_peer_fails_after_the_timeout() {
     let store = Store::host(0, Duration::from_secs(1)).unwrap();
     let error =
         Group::join(&store, "lonely", 0, 2, "127.0.0.1", Duration::from_secs(1)).unwrap_err();
     assert_eq!(
         (error.operation.as_str(), error.place.as_str()),
-        ("join group `lonely` from 127.0.0.1", "rank 0 of 2")
+        ("join process group `lonely` from 127.0.0.1", "rank 0 of 2")
     );
 }
 
 #[test]
-fn a_peer_that_leaves_is_an_error_that_names_operation_and_rank() {
+fn the_error_of_a_disconnected_peer_names_operation_and_rank() {
     let answers = two_ranks(|store, rank| {
         let group =
             Group::join(store, "left", rank, 2, "127.0.0.1", Duration::from_secs(5)).unwrap();
@@ -125,13 +126,13 @@ fn a_peer_that_leaves_is_an_error_that_names_operation_and_rank() {
     let CollectiveError { operation, place, message } = answers[0].clone().unwrap_err();
     assert_eq!(
         (operation.as_str(), place.as_str()),
-        ("all-reduce Float [2]", "rank 0 of 2 in group `left`")
+        ("all-reduce Float [2]", "rank 0 of 2 in process group `left`")
     );
     assert!(message.contains("127.0.0.1"), "{message}");
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_refused_before_anything_is_sent() {
+fn mismatched_sizes_are_rejected_before_any_transfer() {
     let answers = two_ranks(|store, rank| {
         let group = join(store, "sizes", rank);
         group.all_gather(&zeros(3, Kind::Float), &zeros(2, Kind::Float)).unwrap_err().message
@@ -147,7 +148,7 @@ fn sizes_that_do_not_fit_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_an_error_with_its_address() {
+fn the_error_of_a_missing_store_has_its_address() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
     assert_eq!(

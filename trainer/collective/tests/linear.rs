@@ -1,4 +1,5 @@
-//! The linear layer for few rows: the same numbers as libtorch's, and a row's bits are its own.
+//! Linear layer for few rows: the same results as libtorch, and bits of a row that do not depend on
+//! other rows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +10,7 @@ fn random(shape: [i64; 2], kind: Kind) -> Tensor {
     Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind)
 }
 
-/// Largest difference from the product in fp64, as a part of its largest number.
+/// Maximum difference from the product in fp64, relative to its maximum.
 fn error(x: &Tensor, weight: &Tensor) -> f64 {
     let exact = x.to_kind(Kind::Double).matmul(&weight.to_kind(Kind::Double).tr());
     let difference = (linear(x, weight).unwrap().to_kind(Kind::Double) - &exact).abs().max();
@@ -17,7 +18,7 @@ fn error(x: &Tensor, weight: &Tensor) -> f64 {
 }
 
 #[test]
-fn products_are_exact_to_rounding_for_any_shape() {
+fn products_of_any_shape_are_exact_to_rounding() {
     for (rows, inputs, outputs) in
         [(1, 64, 96), (8, 576, 961), (7, 33, 5), (16, 100, 50), (31, 1536, 576), (40, 64, 64)]
     {
@@ -32,7 +33,7 @@ fn products_are_exact_to_rounding_for_any_shape() {
 }
 
 #[test]
-fn a_rows_bits_do_not_depend_on_the_rows_beside_it() {
+fn the_bits_of_a_row_do_not_depend_on_other_rows() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let (x, weight) = (random([19, 100], kind), random([77, 100], kind));
         let together = linear(&x, &weight).unwrap();
@@ -48,14 +49,14 @@ fn a_rows_bits_do_not_depend_on_the_rows_beside_it() {
 }
 
 #[test]
-fn a_view_that_is_not_contiguous_is_taken_as_it_is() {
+fn views_that_are_not_contiguous_are_supported() {
     let (wide, weight) = (random([8, 64], Kind::Float), random([16, 32], Kind::Float));
     let part = wide.narrow(1, 16, 32);
     assert_eq!(linear(&part, &weight).unwrap(), linear(&part.contiguous(), &weight).unwrap());
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_an_error() {
+fn mismatched_shapes_are_rejected() {
     let message =
         linear(&random([2, 3], Kind::Float), &random([4, 5], Kind::Float)).unwrap_err().to_string();
     assert!(message.contains("linear layer") && message.contains("[2, 3] by [4, 5]"), "{message}");

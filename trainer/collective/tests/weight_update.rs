@@ -1,4 +1,4 @@
-//! A weight-update group whose other member is SGLang's own `init_custom_process_group`, in Python.
+//! Weight-update process group with SGLang's `init_custom_process_group` in Python as the peer.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,11 +7,14 @@ use std::time::Duration;
 use rljob_collective::{Group, Store};
 use tch::{Kind, Tensor};
 
-/// Joins as SGLang's server does, then prints what it was sent. Arguments: port, group name.
+/// Joins as SGLang's server does and prints the tensors that it receives. Arguments: port, name of
+/// the process group.
 const PEER: &str = r#"
 import sys, torch
 from sglang.srt.utils import init_custom_process_group
-group = init_custom_process_group(backend="gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", world_size=2, rank=1, group_name=sys.argv[2])
+group = init_custom_process_group(
+    backend="gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}",
+    world_size=2, rank=1, group_name=sys.argv[2])
 for tensor in (torch.empty(3), torch.empty(2, 2, dtype=torch.bfloat16)):
     torch.distributed.broadcast(tensor, src=0, group=group)
     print(tensor.flatten().tolist())
@@ -25,7 +28,7 @@ fn python() -> Option<PathBuf> {
 }
 
 #[test]
-fn sglang_joins_a_group_and_receives_what_is_broadcast() {
+fn sglang_joins_a_process_group_and_receives_broadcasts() {
     let Some(python) = python() else {
         println!("skipped: no Python with SGLang; set RLJOB_PYTHON to one");
         return;

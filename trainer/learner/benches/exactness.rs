@@ -1,11 +1,13 @@
-//! How exact training is: the largest difference of each kind, as a part of what is allowed. Prints
-//! `bench NAME RATIO 1.00 holds|short`.
+//! Exactness of training: the maximum difference of each kind relative to its bound. Prints `bench
+//! NAME RATIO 1.00 holds|short`.
 //!
 //! ```text
-//!  parity-*       logits, losses and gradients of small models     transformers, fp32    1e-4
-//!  loss-curve     20 steps of fine-tuning                          torch.optim.AdamW     1e-4 of the loss
-//!  grpo-*         advantages and losses                            AReaL's values        their rounding
-//!  fsdp-*         loss and gradients on 2 and 4 ranks              1 rank                1e-6 of the loss, 1e-5 of a gradient's maximum
+//!              compared                                       with                 bound
+//!  parity-*    logits, losses and gradients of small models   transformers, fp32   1e-4
+//!  loss-curve  losses of 20 steps of fine-tuning              torch.optim.AdamW    1e-4
+//!  grpo-*      advantages and losses                          AReaL's values       their rounding
+//!  fsdp-*      losses on 2 and 4 ranks                        1 rank               1e-6
+//!              gradients, relative to their maximum           1 rank               1e-5
 //! ```
 
 #![expect(
@@ -28,7 +30,7 @@ use std::path::Path;
 use rljob_tests::bench::{Aim, python, row, skipped};
 use serde_json::Value;
 
-/// Prints a row of a difference and its bound.
+/// Prints a difference and its bound.
 fn difference(name: &str, what: &str, difference: f64, bound: f64) {
     row(
         name,

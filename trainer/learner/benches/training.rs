@@ -1,8 +1,8 @@
-//! Training tokens per second of the SmolLM2-135M shape, 4 × 512 tokens, beside transformers and
-//! PyTorch eager with the same threads and dtype, step by step in turn. Prints `bench NAME RATIO
-//! AIM holds|short`; it asserts nothing about speed.
+//! Training throughput of the SmolLM2-135M shape with 4 × 512 tokens, compared with transformers
+//! and PyTorch eager with the same threads and dtype, in alternating steps. Prints `bench NAME
+//! RATIO AIM holds|short`; speed is not asserted.
 //!
-//! Needs a Python with torch and transformers: `RLJOB_PYTHON`, else the one in the cache.
+//! Needs a Python with torch and transformers: `RLJOB_PYTHON`, by default that of the cache.
 //! `OMP_NUM_THREADS` sets the threads of both.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
@@ -21,16 +21,18 @@ use serde_json::json;
 
 const SEQUENCES: u32 = 4;
 const TOKENS: u32 = 512;
-/// Steps of each side that count, after one that does not.
+/// Measured steps of each side, after one for warm-up.
 const ROUNDS: usize = 5;
 const AIM: f64 = 1.0;
 
 /// SmolLM2-135M's shape, without weights.
 fn write_config(folder: &Path) {
     let config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
-        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 100_000.0,
-        "max_position_embeddings": 8192, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152,
+        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "rope_theta": 100_000.0, "max_position_embeddings": 8192,
+        "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2,
     });
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 }
@@ -53,7 +55,7 @@ fn trainer(folder: &Path) -> Trainer {
     .unwrap()
 }
 
-/// All sequences in one micro-batch, each token but the first trained.
+/// All sequences in one micro-batch, with all tokens trained except the first.
 fn batch(step: u32) -> RankBatch {
     let length = (SEQUENCES * TOKENS) as usize;
     RankBatch {

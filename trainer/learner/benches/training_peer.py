@@ -1,4 +1,5 @@
-"""The peer of the training benchmark: one training step in transformers and PyTorch eager for each line on standard input, its seconds on standard output.
+"""Peer of the training benchmark: for each line on standard input, runs one training step with
+transformers and PyTorch eager and prints its duration in seconds.
 
 usage: training_peer.py MODEL_FOLDER SEQUENCES TOKENS
 """

@@ -1,9 +1,9 @@
-//! Work behind the training loop's back: a thread, one piece of work at a time, whose failure comes
-//! out at the loop's next look.
+//! Background tasks of the training loop: at most one at a time, on a thread. Its error is returned
+//! by the next call.
 
 use std::thread::JoinHandle;
 
-/// The thread could not be started, or did not end well.
+/// A thread that could not be started or panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread `{name}` failed: {cause}")]
 pub struct ThreadError {
@@ -11,7 +11,7 @@ pub struct ThreadError {
     cause: String,
 }
 
-/// At most one piece of work in flight.
+/// Runs at most one task at a time.
 #[derive(Debug)]
 pub struct Background<E> {
     name: &'static str,
@@ -19,25 +19,31 @@ pub struct Background<E> {
 }
 
 impl<E: From<ThreadError> + Send + 'static> Background<E> {
-    /// Nothing in flight; `name` is the threads'.
+    /// No task in flight; `name` is the name of the threads.
     pub fn new(name: &'static str) -> Self {
         Self { name, in_flight: None }
     }
 
-    /// Begins `work` once the work before is done. Returns that one's failure, if it failed.
+    /// Starts `task` after the task in flight has ended.
+    ///
+    /// # Errors
+    /// The previous task failed, or the thread cannot be started.
     pub fn begin(
         &mut self,
-        work: impl FnOnce() -> Result<(), E> + Send + 'static,
+        task: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) -> Result<(), E> {
         self.wait()?;
-        let thread = std::thread::Builder::new().name(self.name.to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name(self.name.to_owned()).spawn(task);
         self.in_flight = Some(
             thread.map_err(|error| ThreadError { name: self.name, cause: error.to_string() })?,
         );
         Ok(())
     }
 
-    /// The failure of work that has ended meanwhile; returns at once.
+    /// Returns at once.
+    ///
+    /// # Errors
+    /// The task in flight has failed.
     pub fn check(&mut self) -> Result<(), E> {
         if self.in_flight.as_ref().is_some_and(JoinHandle::is_finished) {
             self.wait()
@@ -46,7 +52,10 @@ impl<E: From<ThreadError> + Send + 'static> Background<E> {
         }
     }
 
-    /// Waits for the work in flight, whose own waits have deadlines.
+    /// Waits for the task in flight, whose waits have deadlines.
+    ///
+    /// # Errors
+    /// The task failed or panicked.
     pub fn wait(&mut self) -> Result<(), E> {
         match self.in_flight.take().map(JoinHandle::join) {
             None => Ok(()),
@@ -63,7 +72,7 @@ mod tests {
     use super::{Background, ThreadError};
 
     #[test]
-    fn a_failure_comes_out_once_and_the_next_work_can_begin() {
+    fn an_error_is_returned_once_and_the_next_task_can_start() {
         let mut background = Background::<ThreadError>::new("writer");
         background
             .begin(|| Err(ThreadError { name: "writer", cause: "no room".to_owned() }))

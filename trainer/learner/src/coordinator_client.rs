@@ -1,9 +1,9 @@
-//! The learner's way to the coordinator: blocking calls, from any thread, that outlast a restart of
-//! the coordinator.
+//! HTTP client of the coordinator's learner API: blocking calls, from any thread, that survive a
+//! restart of the coordinator.
 //!
-//! A call is repeated while the coordinator is away (no connection, a time-out, a 5xx) for up to
-//! [`PATIENCE`]; a 409 means that a newer incarnation of the group exists and ends this one. The
-//! token is read for each request, since it may be rotated.
+//! A call is retried while the coordinator is unavailable (no connection, a timeout, a 5xx) for up
+//! to [`PATIENCE`]. A 409 means that the attempt was superseded, and ends the learner. The token is
+//! read for each request, because it may be rotated.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,70 +20,64 @@ use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
-/// How long the coordinator may be away. Collectives wait longer than this, so that ranks do not
-/// give up on the one that waits here.
+/// Maximum time that calls are retried. Timeouts of collectives are longer, so that ranks wait for
+/// a rank that retries.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-/// First and longest wait between two tries.
+/// Initial and maximum backoff.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// An address of a pod that is gone answers nothing.
+/// The address of a deleted pod does not respond.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// One request, answer included: an instruction is held up to 20 s, and a batch may be large.
+/// Timeout of a request, response included: an instruction is held for up to 20 s, and a batch may
+/// be large.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A coordinator that cannot be followed any longer.
+/// A call that failed permanently.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A newer incarnation exists.
-    #[error("this attempt was replaced by a newer one: {0}")]
+    /// A newer attempt exists.
+    #[error("this attempt was superseded: {0}")]
     Fenced(String),
-    /// It answered with an error that repeating does not mend.
-    #[error("the coordinator refused {call} with {status}: {message}")]
-    Refused {
+    /// A response with an error that a retry does not resolve.
+    #[error("the coordinator rejected {call} with {status}: {message}")]
+    Rejected {
         /// Method and path.
         call: String,
-        /// HTTP status.
         status: StatusCode,
-        /// Its words.
         message: String,
     },
-    /// It was away for too long.
-    #[error("the coordinator did not serve {call} for {} s: {last}", PATIENCE.as_secs())]
-    Away {
+    /// The coordinator was unavailable for [`PATIENCE`].
+    #[error("the coordinator was unavailable for {call} for {} s: {last}", PATIENCE.as_secs())]
+    Unavailable {
         /// Method and path.
         call: String,
         /// The newest error.
         last: String,
     },
-    /// An answer that is not what was asked for.
-    #[error("failed to understand the answer to {call}")]
-    Answer {
+    /// A response of another type.
+    #[error("failed to parse the response to {call}")]
+    Response {
         /// Method and path.
         call: String,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// A batch that cannot be read.
     #[error("failed to read the batch of step {0}")]
     Batch(u32, #[source] BatchError),
-    /// A body that cannot be written as JSON.
-    #[error("failed to write the body of {0}")]
+    #[error("failed to encode the body of {0}")]
     Body(String, #[source] serde_json::Error),
-    /// The token is missing.
     #[error("failed to read the token `{}`", .0.display())]
     Token(PathBuf, #[source] std::io::Error),
-    /// No runtime or HTTP client.
     #[error("failed to start the HTTP client: {0}")]
     Start(String),
 }
 
-/// Why one try failed.
+/// Error of a single request.
 enum Failure {
-    Again(String),
+    Retry(String),
     Final(ClientError),
 }
 
-/// A client bound to one incarnation of the learner group. Clones share the connection pool.
+/// A client of one attempt of the learner group. Clones share the connection pool.
 #[derive(Clone, Debug)]
 pub struct CoordinatorClient {
     runtime: Arc<Runtime>,
@@ -91,13 +85,16 @@ pub struct CoordinatorClient {
     base: String,
     token: PathBuf,
     attempt: u32,
-    /// The highest epoch that answered.
+    /// Highest epoch of a response.
     epoch: Arc<AtomicU64>,
 }
 
 impl CoordinatorClient {
-    /// A client of the coordinator at `base`, whose name leads where `resolver` says and whose
-    /// epoch is at least `epoch`, with the token in the file `token`.
+    /// A client of the coordinator at `base`, whose host `resolver` resolves and whose epoch is at
+    /// least `epoch`. `token` is the file of the token.
+    ///
+    /// # Errors
+    /// The runtime or the HTTP client cannot be created.
     pub fn new(
         base: &str,
         resolver: CoordinatorResolver,
@@ -129,23 +126,27 @@ impl CoordinatorClient {
         })
     }
 
-    /// The incarnation that every call names.
+    /// Attempt that every call names.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Fails if this attempt was replaced: to be asked before what cannot be taken back, as the
-    /// commit of a checkpoint.
+    /// Checks that this attempt is current; called before irreversible actions such as the commit
+    /// of a checkpoint.
+    ///
+    /// # Errors
+    /// The attempt was superseded, or the call failed.
     pub fn confirm(&self) -> Result<(), ClientError> {
         self.call(&Method::GET, &format!("/v1/attempts/{}", self.attempt), None).map(drop)
     }
 
-    /// What to do after `steps_done` steps; held by the coordinator for up to 20 s.
+    /// The next instruction after `steps_done` steps. Long poll: the coordinator holds the request
+    /// for up to 20 s.
     pub fn instruction(&self, steps_done: u32) -> Result<Instruction, ClientError> {
         let path = format!("/v1/instructions?attempt={}&step={steps_done}", self.attempt);
         let bytes = self.call(&Method::GET, &path, None)?;
         serde_json::from_slice(&bytes)
-            .map_err(|source| ClientError::Answer { call: format!("GET {path}"), source })
+            .map_err(|source| ClientError::Response { call: format!("GET {path}"), source })
     }
 
     /// This rank's part of the batch of `step`.
@@ -176,12 +177,12 @@ impl CoordinatorClient {
             .map_err(|error| ClientError::Batch(step, error))
     }
 
-    /// A step is done.
+    /// Reports a completed step.
     pub fn report_step(&self, report: &StepReport) -> Result<(), ClientError> {
         self.post(&format!("/v1/steps/{}", report.metrics.step), report)
     }
 
-    /// The validation data's loss after `step` steps is measured.
+    /// Reports the loss of the validation data after `step` steps.
     pub fn report_validation(
         &self,
         step: u32,
@@ -190,12 +191,12 @@ impl CoordinatorClient {
         self.post(&format!("/v1/validations/{step}"), report)
     }
 
-    /// A checkpoint is complete.
+    /// Reports a complete checkpoint.
     pub fn report_checkpoint(&self, report: &CheckpointReport) -> Result<(), ClientError> {
         self.post(&format!("/v1/checkpoints/{}", report.version.step), report)
     }
 
-    /// Weights are ready for the engines.
+    /// Reports weights that engines can load.
     pub fn report_weights(&self, ready: &WeightsReady) -> Result<(), ClientError> {
         self.post("/v1/weights", ready)
     }
@@ -206,7 +207,7 @@ impl CoordinatorClient {
         self.call(&Method::POST, path, Some(&json)).map(drop)
     }
 
-    /// Repeats a request until it is answered, refused, or [`PATIENCE`] is over.
+    /// Retries a request until a response, a permanent error, or the end of [`PATIENCE`].
     fn call(
         &self,
         method: &Method,
@@ -216,37 +217,37 @@ impl CoordinatorClient {
         let (started, mut backoff) = (Instant::now(), BACKOFF.0);
         loop {
             crate::heartbeat::advance();
-            let last = match self.runtime.block_on(self.try_once(method, path, json)) {
+            let last = match self.runtime.block_on(self.request(method, path, json)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Again(last)) => last,
+                Err(Failure::Retry(last)) => last,
             };
             if started.elapsed() > PATIENCE {
-                return Err(ClientError::Away { call: format!("{method} {path}"), last });
+                return Err(ClientError::Unavailable { call: format!("{method} {path}"), last });
             }
-            tracing::warn!(call = %format!("{method} {path}"), error = last, "the coordinator is away; trying again");
+            let call = format!("{method} {path}");
+            tracing::warn!(call, error = last, "the coordinator is unavailable; retrying");
             std::thread::sleep(backoff);
             backoff = (backoff * 2).min(BACKOFF.1);
         }
     }
 
-    /// A coordinator that was replaced may still answer whoever was connected to it; nothing that
-    /// it says counts.
+    /// Rejects responses of a superseded coordinator, which may still serve open connections.
     fn check_epoch(&self, response: &Response) -> Result<(), Failure> {
-        let told = response
+        let given = response
             .headers()
             .get(EPOCH_HEADER)
             .and_then(|value| value.to_str().ok()?.parse().ok());
-        let highest = self.epoch.fetch_max(told.unwrap_or_default(), Ordering::Relaxed);
-        match told {
-            Some(epoch) if epoch < highest => Err(Failure::Again(format!(
-                "an answer of epoch {epoch} came after one of epoch {highest}"
+        let highest = self.epoch.fetch_max(given.unwrap_or_default(), Ordering::Relaxed);
+        match given {
+            Some(epoch) if epoch < highest => Err(Failure::Retry(format!(
+                "a response of epoch {epoch} came after one of epoch {highest}"
             ))),
             _ => Ok(()),
         }
     }
 
-    async fn try_once(
+    async fn request(
         &self,
         method: &Method,
         path: &str,
@@ -261,11 +262,11 @@ impl CoordinatorClient {
         if let Some(json) = json {
             request = request.header("content-type", "application/json").body(json.to_vec());
         }
-        let again = |error: reqwest::Error| Failure::Again(crate::error_line(&error.without_url()));
-        let response = request.send().await.map_err(again)?;
+        let retry = |error: reqwest::Error| Failure::Retry(crate::error_line(&error.without_url()));
+        let response = request.send().await.map_err(retry)?;
         self.check_epoch(&response)?;
         let response = check(response, || format!("{method} {path}")).await?;
-        Ok(response.bytes().await.map_err(again)?.to_vec())
+        Ok(response.bytes().await.map_err(retry)?.to_vec())
     }
 }
 
@@ -277,11 +278,11 @@ async fn check(response: Response, call: impl Fn() -> String) -> Result<Response
     let message = response.text().await.unwrap_or_default();
     Err(match status {
         StatusCode::CONFLICT => Failure::Final(ClientError::Fenced(message)),
-        // A token may be rotated on one side a moment before the other.
+        // The two sides may read a rotated token at different times.
         StatusCode::UNAUTHORIZED | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
-            Failure::Again(format!("{status}: {message}"))
+            Failure::Retry(format!("{status}: {message}"))
         }
-        _ if status.is_server_error() => Failure::Again(format!("{status}: {message}")),
-        _ => Failure::Final(ClientError::Refused { call: call(), status, message }),
+        _ if status.is_server_error() => Failure::Retry(format!("{status}: {message}")),
+        _ => Failure::Final(ClientError::Rejected { call: call(), status, message }),
     })
 }

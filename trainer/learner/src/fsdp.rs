@@ -1,15 +1,14 @@
-//! Fully sharded parameters (Zhao et al. 2023, arXiv 2304.11277): each rank keeps a slice of every
-//! block in fp32 and sees a block whole only while it runs.
+//! Fully sharded parameters (Zhao et al. 2023, arXiv 2304.11277): each rank keeps a shard of every
+//! block in fp32; a block is gathered only while it runs.
 //!
 //! ```text
-//!  block's flat vector, padded   │ rank 0 │ rank 1 │ … │
-//!  weights(b)        all-gather in the compute kind    master shards ──▶ whole block, for one use
-//!  add_gradient(b)   reduce-scatter, a sum in fp32     whole gradient ──▶ added to this rank's shard, every micro-batch
+//!  flat vector of a block, padded   │ rank 0 │ rank 1 │ … │
+//!  weights(b)        all-gather in the compute kind     master shards ──▶ whole block
+//!  add_gradient(b)   reduce-scatter, a sum in fp32      whole gradient ──▶ added to the shard
 //! ```
-//! Weights that never change ([`FrozenParameters`]) are kept in the compute kind and have no
-//! gradient.
+//! Frozen weights ([`FrozenParameters`]) are kept in the compute kind and have no gradient.
 //!
-//! It knows blocks as flat vectors only. In a world of one the same code runs without collectives.
+//! Blocks are flat vectors here, whatever their tensors. A world of one runs without collectives.
 
 use std::rc::Rc;
 
@@ -18,7 +17,7 @@ use tch::{Device, Kind, Tensor};
 use crate::model::{ModelError, Parameters};
 use crate::ranks::Ranks;
 
-/// Elements of one rank's shard of a block of `numel`, padding included.
+/// Elements of a rank's shard of a block of `numel`, padding included.
 pub fn shard_numel(numel: i64, world_size: u32) -> i64 {
     let world_size = i64::from(world_size);
     (numel + world_size - 1) / world_size
@@ -34,10 +33,10 @@ pub fn shard_of(whole: &Tensor, rank: u32, world_size: u32) -> Tensor {
     shard
 }
 
-/// One block's part on this rank.
+/// This rank's shard of a block.
 #[derive(Debug)]
 pub struct Shard {
-    /// Elements of the whole block.
+    /// Elements of the whole block, without padding.
     pub numel: i64,
     /// fp32 master weights `[shard]`.
     pub master: Tensor,
@@ -54,8 +53,8 @@ pub struct ShardedParameters {
 }
 
 impl ShardedParameters {
-    /// Holds `masters`, this rank's fp32 shards of blocks of `numels` elements; passes see blocks
-    /// in kind `compute`.
+    /// Parameters with `masters`, this rank's fp32 shards of blocks of `numels` elements; passes
+    /// get blocks in kind `compute`.
     pub fn new(ranks: Rc<Ranks>, compute: Kind, numels: &[i64], masters: Vec<Tensor>) -> Self {
         let shard = |(&numel, master): (&i64, Tensor)| Shard {
             numel,
@@ -70,19 +69,22 @@ impl ShardedParameters {
         self.compute
     }
 
-    /// The blocks' parts on this rank.
+    /// This rank's shards, by block.
     pub fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// Forgets the gradients.
+    /// Sets the gradients to zero.
     pub fn zero_gradients(&mut self) {
         for shard in &mut self.shards {
             let _ = shard.gradient.zero_();
         }
     }
 
-    /// The whole block `[numel]` in the compute kind, on every rank: a collective.
+    /// The whole block `[numel]` in the compute kind, on every rank. A collective.
+    ///
+    /// # Errors
+    /// The block does not exist, or the collective fails.
     pub fn gather(&self, block: usize) -> Result<Tensor, ModelError> {
         let shard = self.shard("gather weights", block)?;
         gather(&self.ranks, shard.master.f_to_kind(self.compute)?, shard.numel, block)
@@ -93,7 +95,7 @@ impl ShardedParameters {
     }
 }
 
-/// The parameters of a model that is not trained, sharded over the ranks.
+/// The parameters of a frozen model, sharded over the ranks.
 #[derive(Debug)]
 pub struct FrozenParameters {
     ranks: Rc<Ranks>,
@@ -193,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_see_the_whole_block_and_the_sum_of_gradients() {
-        // One address, two threads: the ranks of a group are told apart by their number only.
+    fn two_ranks_gather_the_whole_block_and_sum_gradients() {
+        // Two threads share an address: ranks of a process group differ in their number only.
         let port =
             std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
         let rank = move |rank: u32| {
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_model_takes_no_gradient() {
+    fn a_frozen_model_rejects_gradients() {
         let mut frozen =
             FrozenParameters::new(Ranks::alone(), Kind::Float, &[Tensor::from_slice(&[1f32])]);
         let error = frozen.add_gradient(0, &Tensor::from_slice(&[1f32])).unwrap_err();
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_not_there_is_named() {
+    fn the_error_of_a_missing_block_names_it() {
         let mut parameters = ShardedParameters::new(Ranks::alone(), Kind::Float, &[], vec![]);
         assert_eq!(
             parameters.weights(4).unwrap_err().to_string(),

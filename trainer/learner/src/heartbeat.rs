@@ -1,6 +1,6 @@
-//! Signs of life for the supervisor: a byte a second on standard output, another one if the loop
-//! got further meanwhile. The thread shows that the process is not stopped, its byte that the loop
-//! is not stuck; neither needs the coordinator or a file.
+//! Heartbeats for the supervisor: one byte a second on standard output, [`PROGRESS`] if the
+//! training loop advanced since the last one, else [`BEAT`]. A missing byte means that the process
+//! is stopped, a missing [`PROGRESS`] that the loop hangs. Neither needs the coordinator or a file.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,18 @@ use rljob_protocol::supervisor::{BEAT, PROGRESS, SUPERVISOR_PID_VARIABLE};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Of the whole process, as its standard output is.
+/// Number of calls of [`advance`] in this process.
 static ADVANCES: AtomicU64 = AtomicU64::new(0);
 
-/// The process got further: a micro-batch, a tensor, an answer.
+/// Records progress: a micro-batch, a tensor, a response.
 pub fn advance() {
     ADVANCES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Beats until the process ends, for the supervisor; without one, nobody listens and nothing is
-/// written.
+/// Starts the heartbeat thread, unless the process was started without a supervisor.
+///
+/// # Errors
+/// The thread cannot be started.
 pub fn start() -> io::Result<()> {
     if std::env::var_os(SUPERVISOR_PID_VARIABLE).is_none() {
         return Ok(());
@@ -40,5 +42,5 @@ pub fn start() -> io::Result<()> {
             std::thread::sleep(PERIOD);
         }
     };
-    std::thread::Builder::new().name("pulse".to_owned()).spawn(beat).map(drop)
+    std::thread::Builder::new().name("heartbeat".to_owned()).spawn(beat).map(drop)
 }

@@ -1,10 +1,9 @@
-//! The learner's loop: ask the coordinator, act. Every rank acts on the same instruction at the
-//! same time; nothing else drives it.
+//! Main loop of a learner: follows the coordinator's instructions, the same on every rank at the
+//! same time. The coordinator decides when to train, publish, checkpoint and exit.
 //!
 //! ```text
-//!  rank 0: GET /v1/instructions ──▶ broadcast ──▶ every rank: act ──▶ report ──▶ again
+//!  rank 0: GET /v1/instructions ──▶ broadcast ──▶ every rank: act ──▶ report ──▶ repeat
 //! ```
-//! It decides nothing: when to train, publish, checkpoint or end is the coordinator's.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,77 +21,57 @@ use crate::publish::export::Exporter;
 use crate::publish::{PublishError, Staged, disk};
 use crate::trainer::{StepError, Trainer};
 
-/// Before an instruction is asked for again.
+/// Delay before the next request after [`Instruction::Wait`].
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a learner ends early.
+/// A fatal error of a learner.
 #[derive(Debug, thiserror::Error)]
 pub enum LearnerError {
-    /// The coordinator ended it or is away.
+    /// The attempt was superseded, or the coordinator is unavailable.
     #[error(transparent)]
     Coordinator(#[from] ClientError),
-    /// A step failed.
     #[error("step {step} failed")]
-    Step {
-        /// The step.
-        step: u32,
-        /// Cause.
-        source: StepError,
-    },
-    /// A validation failed.
+    Step { step: u32, source: StepError },
     #[error("the validation after {step} steps failed")]
-    Validation {
-        /// Steps done.
-        step: u32,
-        /// Cause.
-        source: StepError,
-    },
-    /// A checkpoint failed.
+    Validation { step: u32, source: StepError },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Weights could not be published.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The ranks could not agree on an instruction.
-    #[error("failed to share the coordinator's instruction")]
+    #[error("failed to broadcast the coordinator's instruction")]
     Collective(#[from] rljob_collective::CollectiveError),
-    /// An instruction that cannot be followed.
-    #[error("the coordinator's instruction cannot be followed: {0}")]
+    /// An instruction that contradicts the state of this learner.
+    #[error("failed to follow the coordinator's instruction: {0}")]
     Instruction(String),
 }
 
-/// One rank with everything it holds.
+/// One rank of the learner group.
 #[derive(Debug)]
 pub struct Learner {
-    /// Model, weights and optimizer.
     pub trainer: Trainer,
-    /// The folder the model came from; its configuration goes into published folders.
+    /// Folder of the model, whose configuration is copied to published folders.
     pub model_directory: PathBuf,
-    /// The coordinator.
     pub client: CoordinatorClient,
-    /// Steps done.
     pub steps_done: u32,
-    /// Where the run is kept.
     pub run_store: RunStore,
-    /// The run directory.
     pub run_directory: PathBuf,
-    /// Writes checkpoints.
     pub checkpoints: CheckpointWriter,
-    /// Writes exports.
     pub exports: Exporter,
-    /// Sends weights.
     pub broadcaster: Broadcaster,
 }
 
 impl Learner {
-    /// Follows instructions until told to exit.
+    /// Follows instructions until [`Instruction::Exit`].
+    ///
+    /// # Errors
+    /// An instruction, or a checkpoint or export in the background, failed.
     pub fn run(mut self) -> Result<(), LearnerError> {
         loop {
             self.checkpoints.check()?;
             self.exports.check()?;
             let instruction = self.next_instruction()?;
             heartbeat::advance();
-            tracing::debug!(?instruction, "instructed");
+            tracing::debug!(?instruction, "received an instruction");
             match instruction {
                 Instruction::Wait => std::thread::sleep(PAUSE),
                 Instruction::Train { step } => self.train(step)?,
@@ -186,10 +165,10 @@ impl Learner {
     fn export(&mut self, version: Version, path: PathBuf) -> Result<(), LearnerError> {
         self.check_step(version)?;
         let writes = self.trainer.ranks.rank() == 0;
-        if self.exports.knows(version) {
+        if self.exports.is_newest(version) {
             return if writes { Ok(self.exports.repeat_report(version, &path)?) } else { Ok(()) };
         }
-        // One copy at a time.
+        // At most one export holds a copy of the weights.
         self.exports.wait()?;
         let staged = self.stage(writes)?;
         Ok(self.exports.begin(version, path, staged)?)
@@ -213,10 +192,10 @@ impl Learner {
 
     fn checkpoint(&mut self, version: Version, path: &Path) -> Result<(), LearnerError> {
         self.check_step(version)?;
-        if self.checkpoints.knows(version) {
+        if self.checkpoints.is_newest(version) {
             return Ok(self.checkpoints.repeat_report(path, version)?);
         }
-        // A restart from this checkpoint does not come back to the step of an export.
+        // A restart from this checkpoint does not repeat an export of an earlier step.
         self.exports.wait()?;
         let ranks = &self.trainer.ranks;
         let snapshot = self.trainer.models.snapshot()?;
@@ -247,7 +226,7 @@ impl Learner {
             return Ok(());
         }
         Err(LearnerError::Instruction(format!(
-            "{version} was asked for after {} steps",
+            "{version} was requested after {} steps",
             self.steps_done
         )))
     }

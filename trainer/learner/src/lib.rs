@@ -1,14 +1,16 @@
-//! The learner of a trainer pod: model, sharding, the algorithm's arithmetic, optimizer,
-//! checkpoints, weight publication.
+//! Learner of a trainer pod: models, sharding, objectives, optimizer, checkpoints, weight
+//! publication.
 //!
 //! ```text
-//!  rljob-learner      startup ──▶ learner (the loop)
-//!                        train        step ──▶ micro_batch, algorithm/, model/, fsdp, optimizer, schedule
-//!                        publish      publish/             checkpoint   checkpoint/
-//!                     beside it: ranks (the other learners), coordinator_client, parent
+//!  rljob-learner   startup ──▶ learner (main loop)
+//!                     train        trainer, step ──▶ objective/   the loss; pure
+//!                                                ──▶ models       by role: model/, fsdp, optimizer
+//!                     publish      publish/
+//!                     checkpoint   checkpoint/
+//!                  used by all: ranks (collectives), coordinator_client, heartbeat, parent
 //! ```
-//! Read in this order: [`learner`], [`step`], [`fsdp`], [`optimizer`], [`model`], [`checkpoint`],
-//! [`publish`]. The supervisor is a program of its own beside this library
+//! Read in this order: [`learner`], [`trainer`], [`step`], [`objective`], [`models`], [`fsdp`],
+//! [`optimizer`], [`model`], [`checkpoint`], [`publish`]. The supervisor is a separate program
 //! (`bin/rljob-supervisor`).
 
 pub mod background;
@@ -31,7 +33,7 @@ pub mod trainer;
 
 use std::error::Error;
 
-/// Sends the program's log to standard error; `RUST_LOG` selects, `info` is the default.
+/// Logs to standard error at the level of `RUST_LOG`, by default `info`.
 pub fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
@@ -42,7 +44,7 @@ pub fn log_to_stderr() {
         .init();
 }
 
-/// An error and its causes in one line.
+/// An error and its sources in one line.
 fn error_line(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! The models of a rank by role: the policy and, as the algorithm needs them, others beside it.
+//! Models of a rank by role: the policy, and the other models that the algorithm needs.
 //!
 //! ```text
 //!  role         head             optimizer   checkpoint            initial weights
@@ -39,7 +39,7 @@ pub struct FrozenModel {
     pub parameters: FrozenParameters,
 }
 
-/// A model beside the policy.
+/// A model of a role other than the policy.
 #[derive(Debug)]
 pub enum RoleModel {
     Trained(TrainedModel),
@@ -111,7 +111,7 @@ impl RoleModel {
 }
 
 impl Models {
-    /// The policy and the models beside it.
+    /// The policy and models of other roles.
     pub fn new(policy: TrainedModel, others: BTreeMap<ModelRole, RoleModel>) -> Self {
         Self { policy, others }
     }

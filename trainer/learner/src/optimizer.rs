@@ -1,5 +1,5 @@
-//! AdamW over shards, with global gradient clipping, and with updates that are skipped when a
-//! number is not finite.
+//! AdamW over shards with global gradient clipping. An update is skipped if the loss or the
+//! gradient norm is not finite.
 
 use std::rc::Rc;
 
@@ -11,26 +11,23 @@ use crate::checkpoint::OptimizerProgress;
 use crate::fsdp::ShardedParameters;
 use crate::ranks::Ranks;
 
-/// Skipped updates in a row that end the run.
+/// Number of consecutive skipped updates after which the run fails.
 pub const MAX_SKIPPED_IN_A_ROW: u32 = 5;
 
-/// An update that could not be made.
+/// An update that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizerError {
-    /// A collective or the kernel failed.
     #[error("failed to update block {block:?}")]
     Update {
-        /// The block; none for the norm over all of them.
+        /// The block, unless the norm over all blocks failed.
         block: Option<usize>,
-        /// Cause.
         source: CollectiveError,
     },
-    /// libtorch refused.
     #[error("failed in libtorch")]
     Torch(#[from] tch::TchError),
 }
 
-/// What an update did.
+/// Outcome of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
     /// L2 norm of the gradient over all ranks and parameters, before clipping.
@@ -39,7 +36,7 @@ pub struct Update {
     pub skipped: bool,
 }
 
-/// First and second moments of this rank's shards.
+/// AdamW with the moments of this rank's shards.
 #[derive(Debug)]
 pub struct Optimizer {
     ranks: Rc<Ranks>,
@@ -49,7 +46,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer at its start, for `parameters`.
+    /// An optimizer of `parameters` before the first update.
     pub fn new(ranks: Rc<Ranks>, spec: OptimizerSpec, parameters: &ShardedParameters) -> Self {
         let moments = parameters
             .shards()
@@ -59,7 +56,7 @@ impl Optimizer {
         Self { ranks, spec, moments, progress: OptimizerProgress::default() }
     }
 
-    /// An optimizer that goes on from a checkpoint: `moments` are this rank's shards of first and
+    /// An optimizer that continues from a checkpoint: `moments` are this rank's shards of first and
     /// second moment, by block.
     pub fn restored(
         ranks: Rc<Ranks>,
@@ -75,16 +72,19 @@ impl Optimizer {
         &self.moments
     }
 
-    /// What is counted.
+    /// Counters of updates.
     pub fn progress(&self) -> OptimizerProgress {
         self.progress
     }
 
-    /// Makes one update from the gradients and forgets them. `loss` is the minibatch's, summed over
-    /// ranks, so that every rank skips or none does.
+    /// Updates the parameters and sets their gradients to zero. `loss` is the loss of the minibatch
+    /// summed over ranks, so that all ranks skip the same updates.
     ///
     /// A collective. Clipping is PyTorch's `clip_grad_norm_`: gradients are scaled by clip ÷ (norm
     /// + 1e-6) if that is below 1.
+    ///
+    /// # Errors
+    /// A collective or the kernel fails.
     pub fn update(
         &mut self,
         parameters: &mut ShardedParameters,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_is_of_the_gradient_before_clipping_and_the_gradient_is_forgotten() {
+    fn the_norm_is_that_before_clipping_and_the_gradient_is_reset() {
         let (mut parameters, mut optimizer) = setup();
         parameters.add_gradient(0, &Tensor::from_slice(&[3f32, 4.])).unwrap();
         let update = optimizer.update(&mut parameters, 0.5, 1.0).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_finite_skip_the_update_and_are_counted_until_one_succeeds() {
+    fn updates_with_non_finite_numbers_are_skipped_and_counted_until_one_succeeds() {
         let (mut parameters, mut optimizer) = setup();
         parameters.add_gradient(0, &Tensor::from_slice(&[f32::NAN, 0.])).unwrap();
         assert!(optimizer.update(&mut parameters, 0.5, 1.0).unwrap().skipped);

@@ -1,20 +1,22 @@
-//! A learner never outlives its supervisor: the kernel kills it when the supervisor dies.
+//! Parent-death signal: the kernel kills a learner when its supervisor exits.
 
 use rljob_protocol::supervisor::SUPERVISOR_PID_VARIABLE;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// The supervisor died before it could be followed.
+/// A learner without a supervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum ParentError {
-    /// The kernel refused.
-    #[error("failed to ask to die with the supervisor")]
+    #[error("failed to set the parent-death signal")]
     Kernel(#[from] rustix::io::Errno),
-    /// It is gone.
-    #[error("the supervisor of process id {0} is gone")]
-    Gone(String),
+    #[error("the supervisor with process id {0} has exited")]
+    Exited(String),
 }
 
-/// Ties this process to its parent. Checked afterwards: the parent may have died just before.
+/// Requests SIGKILL when the parent exits. The parent is checked afterwards, because it may have
+/// exited before the request.
+///
+/// # Errors
+/// The request failed, or the supervisor has exited.
 pub fn die_with_supervisor() -> Result<(), ParentError> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     match std::env::var(SUPERVISOR_PID_VARIABLE) {
@@ -22,9 +24,9 @@ pub fn die_with_supervisor() -> Result<(), ParentError> {
             if getppid().map(Pid::as_raw_nonzero).map(|parent| parent.get().to_string())
                 != Some(pid.clone()) =>
         {
-            Err(ParentError::Gone(pid))
+            Err(ParentError::Exited(pid))
         }
-        // Started by hand, there is no supervisor to follow but the parent.
+        // Without the variable the process was started manually, and any parent is accepted.
         _ => Ok(()),
     }
 }

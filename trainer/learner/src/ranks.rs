@@ -1,5 +1,5 @@
-//! This learner's place among the ranks and the few small collectives that the training loop needs.
-//! A world of one makes none.
+//! Rank in the process group of learners, and small collectives of the training loop. A world of
+//! one needs no process group.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tch::{Kind, Tensor};
 
 use crate::coordinator_client::PATIENCE;
 
-/// Longest wait in a collective: a peer may be waiting for the coordinator for all of [`PATIENCE`].
-/// A peer that died is noticed at once.
+/// Timeout of a collective: a peer may retry a call of the coordinator for all of [`PATIENCE`]. The
+/// exit of a peer is detected at once.
 const TIMEOUT: Duration = Duration::from_secs(PATIENCE.as_secs() + 300);
-/// Longest wait for the other ranks to start.
+/// Timeout of joining, while other ranks start.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// This learner's place among the ranks.
+/// Rank of this learner, with its process group.
 #[derive(Debug)]
 pub struct Ranks {
     rank: u32,
@@ -31,8 +31,11 @@ impl Ranks {
         Rc::new(Self { rank: 0, world_size: 1, group: None, _store: None })
     }
 
-    /// Joins the group of attempt `attempt`: rank 0 hosts the store at `rendezvous` (host, port);
-    /// `address` is where the others reach this rank.
+    /// Joins the process group of an attempt: rank 0 hosts the store at `rendezvous` (host, port);
+    /// `address` is this rank's address for the others.
+    ///
+    /// # Errors
+    /// The store is unreachable, or a rank does not join in time.
     pub fn join(
         rendezvous: (&str, u16),
         address: &str,
@@ -60,17 +63,15 @@ impl Ranks {
         Ok(Rc::new(Self { rank, world_size, group: Some(group), _store: Some(store) }))
     }
 
-    /// This rank.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Ranks in all.
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// The group; none in a world of one.
+    /// The process group, unless this is a world of one.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
     }
@@ -81,7 +82,7 @@ impl Ranks {
         Ok(values)
     }
 
-    /// Sums `values` over the ranks, entry by entry, in place; as many on every rank.
+    /// Sums `values` over the ranks, entry by entry, in place. Every rank has as many values.
     pub fn sum_slice(&self, values: &mut [f64]) -> Result<(), CollectiveError> {
         let Some(group) = &self.group else { return Ok(()) };
         let tensor = Tensor::from_slice(values);
@@ -90,7 +91,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// The largest of every rank's `value`.
+    /// Maximum of `value` over the ranks.
     pub fn max(&self, value: f64) -> Result<f64, CollectiveError> {
         let Some(group) = &self.group else { return Ok(value) };
         let all = Tensor::zeros([i64::from(self.world_size)], (Kind::Double, tch::Device::Cpu));
@@ -98,7 +99,7 @@ impl Ranks {
         Ok(all.max().double_value(&[]))
     }
 
-    /// Rank 0's `bytes`, on every rank; the others' are ignored.
+    /// Broadcasts the `bytes` of rank 0; those of other ranks are ignored.
     pub fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, CollectiveError> {
         let Some(group) = &self.group else { return Ok(bytes) };
         let length = Tensor::from_slice(&[bytes.len() as i64]);

@@ -1,5 +1,5 @@
-//! The learning rate of a step: linear warm-up, then constant, linear or cosine decay. A pure
-//! function of the step, so that a resumed run continues the curve.
+//! Learning-rate schedule: linear warm-up, then constant, linear or cosine decay. A pure function
+//! of the step, so that a restored run continues the schedule.
 
 use rljob_crds::algorithm::{OptimizerSpec, Schedule};
 
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_longer_than_the_run_never_decays() {
+    fn a_warm_up_longer_than_the_run_has_no_decay() {
         assert_eq!(rates(Schedule::Linear, 8, 3), [1.0, 2.0, 3.0]);
         assert_eq!(rates(Schedule::Cosine, 2, 2), [4.0, 8.0]);
     }

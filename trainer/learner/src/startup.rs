@@ -1,5 +1,5 @@
-//! From arguments to a [`Learner`]: settings of libtorch, the model's shape, the group, then
-//! weights from a checkpoint, a folder or a seed.
+//! Startup of a [`Learner`]: settings of libtorch, shape of the model, process group, then weights
+//! from a checkpoint, a folder or a seed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,29 +29,26 @@ use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
 
-/// How long another job's export is waited for.
+/// Timeout of waiting for another job's export.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(600);
-/// Between two looks at it.
+/// Interval of polling the export.
 const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks between two log lines.
+/// Polls per log line.
 const EXPORT_LOG_EVERY: u32 = 30;
 
-/// What a learner is told by its supervisor.
+/// Arguments of a learner from its supervisor.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Folder of tokens.
     pub tokens: PathBuf,
     /// Base URL of the coordinator.
     pub coordinator: String,
-    /// Address at which others reach this process.
+    /// Address of this process for other ranks and engines.
     pub address: String,
-    /// This rank.
     pub rank: u32,
-    /// Ranks in all.
     pub world_size: u32,
-    /// The epoch of the coordinator that ordered it.
+    /// Epoch of the coordinator that ordered the start.
     pub epoch: u64,
-    /// The incarnation.
     pub attempt: u32,
     /// Host and port of rank 0's store.
     pub rendezvous: (String, u16),
@@ -62,43 +59,34 @@ pub struct Place {
 /// A learner that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The model's folder is not there.
-    #[error("the model folder `{}` is not there, or not a folder", .0.display())]
+    #[error("the model folder `{}` does not exist", .0.display())]
     NoModel(PathBuf),
-    /// The other job did not finish.
-    #[error("the export `{}` was not complete within {seconds} s: `{EXPORT_COMPLETE_FILE}` is missing", path.display())]
-    NoExport {
-        /// Its folder.
-        path: PathBuf,
-        /// How long it was waited for.
-        seconds: u64,
-    },
+    #[error(
+        "the export `{}` was not complete within {seconds} s: `{EXPORT_COMPLETE_FILE}` is missing",
+        path.display()
+    )]
+    NoExport { path: PathBuf, seconds: u64 },
     /// The spec sets no algorithm, or several.
     #[error("spec.algorithm must set exactly one algorithm")]
     Algorithm,
     /// The algorithm needs a model whose weights have no source.
     #[error("the algorithm needs a {0:?} model, which is not supported")]
     Role(ModelRole),
-    /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// libtorch's settings or the group failed.
     #[error(transparent)]
     Collective(#[from] rljob_collective::CollectiveError),
-    /// The run's run store cannot be reached.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// No HTTP client.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
 impl StartError {
-    /// Whether the model or the checkpoint itself is wrong, so that another start would end in the
-    /// same way.
+    /// Whether the error is in the model, the checkpoint or the spec, so that a restart would fail
+    /// again.
     pub fn is_input(&self) -> bool {
         match self {
             Self::NoModel(_) | Self::NoExport { .. } | Self::Algorithm | Self::Role(_) => true,
@@ -117,10 +105,13 @@ impl StartError {
     }
 }
 
-/// Makes this process a rank of the group, with its weights and moments loaded. `threads` is
-/// libtorch's number of threads.
+/// Joins the process group and loads weights and moments. `threads` is libtorch's number of
+/// threads.
+///
+/// # Errors
+/// The model or checkpoint cannot be read, or a rank or the run store is unreachable.
 pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
-    // A large checkpoint on its way to a bucket, or from there, is no hang.
+    // Transfers of large checkpoints count as progress.
     let at = |path| {
         RunStore::at(path, config.bucket.as_ref())
             .map(|run_store| run_store.on_response(heartbeat::advance))
@@ -181,6 +172,9 @@ pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, 
 }
 
 /// A trainer at step 0.
+///
+/// # Errors
+/// The weights cannot be read.
 pub fn first_trainer(
     spec: RLJobSpec,
     model: Model,
@@ -197,7 +191,10 @@ pub fn first_trainer(
 }
 
 /// A trainer that continues from a checkpoint, given by its version and folder. The model folder is
-/// read again for frozen models only.
+/// read for frozen models only.
+///
+/// # Errors
+/// The checkpoint or the weights of a frozen model cannot be read.
 pub fn restored_trainer(
     spec: RLJobSpec,
     model: Model,
@@ -223,8 +220,8 @@ fn trainer(spec: RLJobSpec, ranks: Rc<Ranks>, models: Models) -> Result<Trainer,
     Ok(Trainer { ranks, models, objective, spec })
 }
 
-/// Models of the algorithm's roles beside the policy; `initial` provides the weights before
-/// training, fp32, one flat vector a block.
+/// Models of the algorithm's roles other than the policy; `initial` provides the weights before
+/// training, fp32, one flat vector per block.
 fn other_models(
     spec: &RLJobSpec,
     model: &Model,
@@ -245,7 +242,7 @@ fn other_models(
     Ok(BTreeMap::from([(ModelRole::Reference, RoleModel::Frozen(reference))]))
 }
 
-/// The weights before training, fp32, one flat vector a block.
+/// The weights before training, fp32, one flat vector per block.
 fn initial_blocks(
     spec: &RLJobSpec,
     model: &Model,
@@ -261,7 +258,7 @@ fn initial_blocks(
     }
 }
 
-/// The type of forward and backward.
+/// Kind of forward and backward passes.
 fn compute_kind(precision: Precision) -> Kind {
     match precision {
         Precision::FP32 => Kind::Float,
@@ -269,12 +266,12 @@ fn compute_kind(precision: Precision) -> Kind {
     }
 }
 
-/// A folder that the user named must be there; another job's export may still be on its way.
+/// Checks that the model folder exists; waits for the export of another job.
 fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
     if !is_export {
         return if folder.is_dir() { Ok(()) } else { Err(StartError::NoModel(folder.to_owned())) };
     }
-    let (started, mut looks) = (Instant::now(), 0);
+    let (started, mut polls) = (Instant::now(), 0);
     while !folder.join(EXPORT_COMPLETE_FILE).exists() {
         if started.elapsed() > EXPORT_TIMEOUT {
             return Err(StartError::NoExport {
@@ -282,10 +279,10 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
                 seconds: EXPORT_TIMEOUT.as_secs(),
             });
         }
-        if looks % EXPORT_LOG_EVERY == 0 {
-            tracing::info!(folder = %folder.display(), "waiting for the other job's export to be complete");
+        if polls % EXPORT_LOG_EVERY == 0 {
+            tracing::info!(folder = %folder.display(), "waiting for another job's export");
         }
-        looks += 1;
+        polls += 1;
         heartbeat::advance();
         std::thread::sleep(EXPORT_INTERVAL);
     }
@@ -298,12 +295,9 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_missing_model_folder_is_an_error_at_once_and_a_complete_export_is_not_waited_for() {
+    fn a_missing_model_folder_fails_at_once_and_a_complete_export_needs_no_wait() {
         let missing = wait_for_model(Path::new("/nonexistent/model"), false).unwrap_err();
-        assert_eq!(
-            missing.to_string(),
-            "the model folder `/nonexistent/model` is not there, or not a folder"
-        );
+        assert_eq!(missing.to_string(), "the model folder `/nonexistent/model` does not exist");
         let export = tempfile::tempdir().unwrap();
         std::fs::write(export.path().join("complete.json"), "{}").unwrap();
         wait_for_model(export.path(), true).unwrap();

@@ -1,5 +1,5 @@
-//! One training step: advantages, signals, minibatches of micro-batches, updates, metrics. It knows
-//! neither the algorithm nor the coordinator.
+//! Training step: advantages, signals, minibatches of micro-batches, updates, metrics. Independent
+//! of the algorithm and the coordinator.
 //!
 //! ```text
 //!  batch ──▶ objective: advantages and weights of all samples, the same on every rank

@@ -1,5 +1,4 @@
-//! State of training on one rank. [`crate::step`] trains on a batch, and measures the loss of data
-//! that is not trained on.
+//! State of training on one rank. Steps and validation are in [`crate::step`].
 
 use std::rc::Rc;
 
@@ -23,7 +22,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Log-probabilities are of logits ÷ this, as the sampler's are.
+    /// Divisor of logits, the same as the sampler's.
     pub fn temperature(&self) -> f64 {
         if self.spec.algorithm.has_rollouts() { self.spec.rollout.temperature } else { 1.0 }
     }
@@ -35,22 +34,17 @@ pub enum StepError {
     /// The batch is of another step or rank, or inconsistent.
     #[error("the batch cannot be trained on")]
     Batch(#[from] BatchError),
-    /// A pass with gradients failed.
     #[error("a forward or backward pass failed")]
     Model(#[from] ModelError),
-    /// A pass without gradients failed.
     #[error(transparent)]
     Role(#[from] RoleError),
-    /// An update failed.
     #[error("the optimizer failed")]
     Optimizer(#[from] OptimizerError),
-    /// A sum over ranks failed.
     #[error("failed to sum over the ranks")]
     Collective(#[from] CollectiveError),
-    /// A sum of the objective failed.
     #[error(transparent)]
     Sum(#[from] SumError),
-    /// The run has diverged, or the data is broken.
+    /// The run has diverged, or the data is corrupt.
     #[error(
         "loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} updates in a row; \
          the last update's samples are {samples:?} of the batch"

@@ -1,5 +1,5 @@
-//! What sharding relies on: which calls a pass makes, that packing does not change the numbers, and
-//! that bf16 stays near fp32.
+//! Passes over a model: calls for weights and gradients, which are collectives when sharded;
+//! packing; precision; values.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,7 +38,7 @@ fn model(tied: bool, compute: Kind) -> (Model, WholeParameters) {
     (model, parameters)
 }
 
-/// Sequences of the given lengths, all but their first token trained.
+/// Sequences of the given lengths, with all tokens trained except the first.
 fn packed(lengths: &[usize]) -> PackedTokens {
     let tokens: Vec<i64> = lengths
         .iter()
@@ -74,12 +74,12 @@ fn gradients(
     Tensor::cat(parameters.gradients(), 0)
 }
 
-/// Norm of the difference ÷ norm of what is expected.
+/// Norm of the difference relative to the norm of the expected value.
 fn relative(actual: &Tensor, expected: &Tensor) -> f64 {
     (actual - expected).norm().double_value(&[]) / expected.norm().double_value(&[])
 }
 
-/// Notes the calls that a pass makes.
+/// Parameters that record calls.
 struct Recorded {
     inner: WholeParameters,
     calls: Vec<(&'static str, usize)>,
@@ -167,7 +167,7 @@ fn a_micro_batch_with_nothing_to_train_adds_zeros() {
 }
 
 #[test]
-fn sequences_give_the_same_gradient_packed_and_alone() {
+fn packed_sequences_have_the_gradient_of_separate_ones() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let together = gradients(&model, &mut parameters, &[packed(&[5, 17, 1, 6])]);
@@ -181,7 +181,7 @@ fn sequences_give_the_same_gradient_packed_and_alone() {
 }
 
 #[test]
-fn recomputed_activations_give_the_same_gradient_with_the_same_calls() {
+fn recomputed_activations_have_the_same_gradient_and_calls() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let kept = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
@@ -193,7 +193,7 @@ fn recomputed_activations_give_the_same_gradient_with_the_same_calls() {
 }
 
 #[test]
-fn deterministic_algorithms_exist_for_every_operation_and_give_the_same_bits() {
+fn every_operation_is_deterministic_and_has_the_same_bits_again() {
     rljob_collective::set_deterministic(true).unwrap();
     let (model, mut parameters) = model(true, Kind::Float);
     let first = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);
@@ -201,7 +201,7 @@ fn deterministic_algorithms_exist_for_every_operation_and_give_the_same_bits() {
 }
 
 #[test]
-fn bf16_stays_near_fp32_and_its_gradients_are_fp32() {
+fn bf16_passes_are_close_to_fp32_and_their_gradients_are_fp32() {
     for tied in [false, true] {
         let (model, mut parameters) = model(tied, Kind::Float);
         let expected = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);

@@ -47,7 +47,7 @@ pub struct SupervisorReport {
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LearnerState {
     /// It runs.
-    Running(Pulse),
+    Running(HeartbeatAge),
     /// It ended.
     Exited {
         /// Exit code; 128 + n for signal n.
@@ -57,22 +57,21 @@ pub enum LearnerState {
     },
 }
 
-/// Signs of life of a learner process, as its supervisor hears them.
+/// Ages of the last heartbeat and the last progress of a learner process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pulse {
-    /// Seconds since its newest beat, which a thread of its own sends every second; none before the
-    /// first.
+pub struct HeartbeatAge {
+    /// Seconds since its last heartbeat, which a separate thread sends every second; absent before
+    /// the first.
     pub beat_seconds: Option<u32>,
-    /// Seconds since its loop last got further, or since it was started: a micro-batch, a tensor,
-    /// an instruction.
+    /// Seconds since the last progress of its loop (a micro-batch, a tensor, an instruction), or
+    /// since its start.
     pub progress_seconds: u32,
 }
 
-/// Byte that a learner writes to its standard output every second in which its loop did not get
-/// further.
+/// Byte that a learner writes to its standard output every second without progress of its loop.
 pub const BEAT: u8 = b'.';
-/// The same for a second in which it did.
+/// Byte of a second with progress.
 pub const PROGRESS: u8 = b'+';
 
 /// What a supervisor is to do.

@@ -4,7 +4,7 @@
 //! for each other in every step, it is detected when no rank progresses.
 
 use rljob_protocol::status::LearnerFailure;
-use rljob_protocol::supervisor::{LearnerState, Pulse};
+use rljob_protocol::supervisor::{HeartbeatAge, LearnerState};
 
 use super::Run;
 use super::record::Layout;
@@ -16,12 +16,12 @@ pub const LEARNER_HUNG: &str = "LearnerHung";
 impl Run {
     /// Which learner of the group hangs, if one does.
     pub(super) fn hung(&self, layout: &Layout) -> Option<LearnerFailure> {
-        let pulses = self.pulses(layout);
-        let silent = pulses.iter().find(|(_, pulse)| {
-            pulse.beat_seconds.is_some_and(|seconds| u64::from(seconds) > SILENCE.as_secs())
+        let heartbeats = self.heartbeats(layout);
+        let silent = heartbeats.iter().find(|(_, age)| {
+            age.beat_seconds.is_some_and(|seconds| u64::from(seconds) > SILENCE.as_secs())
         });
-        if let Some((name, pulse)) = silent {
-            let seconds = pulse.beat_seconds.unwrap_or_default();
+        if let Some((name, age)) = silent {
+            let seconds = age.beat_seconds.unwrap_or_default();
             return Some(failure(
                 name,
                 format!(
@@ -31,13 +31,13 @@ impl Run {
             ));
         }
         let timeout = self.desired.as_ref()?.restart.hang_timeout_seconds;
-        let whole = pulses.len() == layout.world_size as usize;
-        if !whole || pulses.iter().any(|(_, pulse)| pulse.progress_seconds <= timeout) {
+        let whole = heartbeats.len() == layout.world_size as usize;
+        if !whole || heartbeats.iter().any(|(_, age)| age.progress_seconds <= timeout) {
             return None;
         }
         // The first to stop is the one that the others wait for.
-        let (name, pulse) = pulses.iter().max_by_key(|(_, pulse)| pulse.progress_seconds)?;
-        let seconds = pulse.progress_seconds;
+        let (name, age) = heartbeats.iter().max_by_key(|(_, age)| age.progress_seconds)?;
+        let seconds = age.progress_seconds;
         Some(failure(
             name,
             format!(
@@ -48,19 +48,19 @@ impl Run {
     }
 
     /// The learners that run, with their supervisors' names.
-    fn pulses<'a>(&'a self, layout: &'a Layout) -> Vec<(&'a str, Pulse)> {
+    fn heartbeats<'a>(&'a self, layout: &'a Layout) -> Vec<(&'a str, HeartbeatAge)> {
         let members = layout
             .members
             .iter()
             .filter_map(|member| Some((member.name.as_str(), self.supervisors.get(&member.name)?)));
         let current = members.filter(|(_, report)| report.attempt == Some(self.record.attempt));
-        let pulse = |name, learner: &LearnerState| match learner {
-            LearnerState::Running(pulse) => Some((name, *pulse)),
+        let running = |name, learner: &LearnerState| match learner {
+            LearnerState::Running(age) => Some((name, *age)),
             LearnerState::Exited { .. } => None,
         };
         current
             .flat_map(|(name, report)| {
-                report.learners.iter().filter_map(move |learner| pulse(name, learner))
+                report.learners.iter().filter_map(move |learner| running(name, learner))
             })
             .collect()
     }
@@ -81,11 +81,15 @@ mod tests {
     use super::*;
     use rljob_protocol::supervisor::{Order, SupervisorReport};
 
-    fn pulse(instance: &str, beat_seconds: Option<u32>, progress_seconds: u32) -> SupervisorReport {
+    fn heartbeat(
+        instance: &str,
+        beat_seconds: Option<u32>,
+        progress_seconds: u32,
+    ) -> SupervisorReport {
         report(
             instance,
             Some(0),
-            vec![LearnerState::Running(Pulse { beat_seconds, progress_seconds })],
+            vec![LearnerState::Running(HeartbeatAge { beat_seconds, progress_seconds })],
         )
     }
 
@@ -108,8 +112,8 @@ mod tests {
             ("no rank progresses", (Some(0), 690), (Some(0), 700), Some(longest)),
         ] {
             let mut run = started();
-            tell(&mut run, "t-0", pulse("a", first.0, first.1), at(2));
-            tell(&mut run, "t-1", pulse("b", second.0, second.1), at(2));
+            tell(&mut run, "t-0", heartbeat("a", first.0, first.1), at(2));
+            tell(&mut run, "t-1", heartbeat("b", second.0, second.1), at(2));
             let stage = run.record().stage.clone();
             let found = if let super::super::Stage::Stopping { failure, .. } = stage {
                 failure.map(|failure| failure.message)
@@ -123,7 +127,7 @@ mod tests {
     #[test]
     fn a_learner_that_hangs_is_killed_with_its_group_and_counted() {
         let mut run = started();
-        assert_eq!(tell(&mut run, "t-0", pulse("a", Some(11), 11), at(2)), Order::Stop);
+        assert_eq!(tell(&mut run, "t-0", heartbeat("a", Some(11), 11), at(2)), Order::Stop);
         assert_eq!(tell(&mut run, "t-1", running("b", 0), at(2)), Order::Stop);
         tell(&mut run, "t-0", exited("a", 0, 137), at(3));
         tell(&mut run, "t-1", exited("b", 0, 137), at(3));

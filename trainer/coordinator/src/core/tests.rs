@@ -13,7 +13,9 @@ use rljob_crds::rollout::StaleSamples;
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::{LearnerFailure, Phase};
-use rljob_protocol::supervisor::{Group, LearnerState, Order, Pulse, Restore, SupervisorReport};
+use rljob_protocol::supervisor::{
+    Group, HeartbeatAge, LearnerState, Order, Restore, SupervisorReport,
+};
 use rljob_protocol::version::Version;
 
 use super::admission::Admission;
@@ -88,7 +90,7 @@ pub(super) fn report(
 }
 
 pub(super) fn running(instance: &str, attempt: u32) -> SupervisorReport {
-    report(instance, Some(attempt), vec![LearnerState::Running(Pulse::default())])
+    report(instance, Some(attempt), vec![LearnerState::Running(HeartbeatAge::default())])
 }
 
 pub(super) fn exited(instance: &str, attempt: u32, code: i32) -> SupervisorReport {

@@ -1,4 +1,4 @@
-//! AReaL's golden values of advantages and losses beside ours.
+//! Advantages and losses compared with AReaL's golden values.
 
 use rljob_crds::grpo::{BehaviorWeight, GrpoSpec, NormalizationScale, NormalizationSpec};
 use rljob_learner::objective::behavior::weights;

@@ -1,5 +1,5 @@
-//! `rljob-learner`: one rank of the learner group, started by a supervisor. See the library's
-//! `learner` module.
+//! `rljob-learner`: one rank of the learner group, started by a supervisor. The library's `learner`
+//! module has its loop.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use rljob_learner::startup::{Place, StartError, start};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 
-/// Exit code of a learner that was replaced by a newer incarnation (EX_TEMPFAIL of sysexits.h).
+/// Exit code of a learner whose attempt was superseded (EX_TEMPFAIL of sysexits.h).
 const FENCED: u8 = 75;
 
 /// One rank of the learner group: model, optimizer, checkpoints, weight publication.
@@ -27,34 +27,34 @@ struct Arguments {
     /// The run configuration, `run.json`.
     #[arg(long)]
     config: PathBuf,
-    /// Folder of tokens, one file each.
+    /// Folder of tokens, one file per token.
     #[arg(long)]
     tokens: PathBuf,
     /// Base URL of the coordinator.
     #[arg(long)]
     coordinator: String,
-    /// Address at which other ranks and engines reach this process.
+    /// Address of this process for other ranks and engines.
     #[arg(long)]
     address: String,
     /// This rank.
     #[arg(long)]
     rank: u32,
-    /// Ranks in all.
+    /// Number of ranks.
     #[arg(long)]
     world_size: u32,
-    /// The epoch of the coordinator that ordered it.
+    /// Epoch of the coordinator that ordered the start.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
-    /// The incarnation of the group.
+    /// Attempt of the learner group.
     #[arg(long)]
     attempt: u32,
-    /// HOST:PORT at which rank 0 hosts the group's store.
+    /// HOST:PORT of the process group's store, which rank 0 hosts.
     #[arg(long, value_parser = host_and_port)]
     rendezvous: (String, u16),
     /// Folder of the checkpoint to start from.
     #[arg(long, requires = "restore_version")]
     restore: Option<PathBuf>,
-    /// Its name, `step-N.attempt-K`.
+    /// Name of the checkpoint, `step-N.attempt-K`.
     #[arg(long, requires = "restore")]
     restore_version: Option<Version>,
 }
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     die_with_supervisor()?;
-    heartbeat::start().context("failed to start the thread that beats")?;
+    heartbeat::start().context("failed to start the heartbeat thread")?;
     let config = read_config(&arguments.config)?;
     anyhow::ensure!(
         arguments.rank < arguments.world_size,
@@ -106,10 +106,10 @@ fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
     let json = std::fs::read_to_string(path)
         .with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
     serde_json::from_str(&json)
-        .with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
+        .with_context(|| format!("failed to parse the run configuration `{}`", path.display()))
 }
 
-/// One, since several processes share a machine, unless `OMP_NUM_THREADS` says otherwise.
+/// `OMP_NUM_THREADS`; 1 by default, because several processes share a machine.
 fn threads() -> anyhow::Result<u32> {
     match std::env::var("OMP_NUM_THREADS") {
         Ok(text) => {

@@ -1,5 +1,5 @@
-//! Reads a checkpoint back, after checking that it is complete, unaltered and of this model; also
-//! for another number of ranks than wrote it.
+//! Checkpoint loading: checks that a checkpoint is complete, unaltered and of these models, and
+//! restores it on any number of ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub struct Restored {
 /// models of `shapes`, by role.
 ///
 /// # Errors
-/// [`CheckpointError::Torn`] if a file is missing, cut off or altered; [`CheckpointError::Other`]
+/// [`CheckpointError::Torn`] if a file is missing, truncated or altered; [`CheckpointError::Other`]
 /// if it is another checkpoint or of other models.
 pub fn load(
     folder: &RunStore,
@@ -72,7 +72,7 @@ pub fn load(
 struct Part<'a> {
     role: ModelRole,
     shape: &'a ModelShape,
-    /// Elements of each block that this rank holds.
+    /// Elements of each block in this rank's shard.
     wanted: Vec<Range<i64>>,
     blocks: Vec<[Tensor; 3]>,
 }
@@ -127,12 +127,12 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Elements of each block that rank `rank` holds, padding left out.
+/// Elements of each block in the shard of rank `rank`, without padding.
 fn ranges(shape: &ModelShape, rank: u32, world_size: u32) -> Vec<Range<i64>> {
     shape.block_numels.iter().map(|&numel| part_of(numel, rank, world_size)).collect()
 }
 
-/// Elements of a block of `numel` that rank `rank` holds, padding left out.
+/// Elements of a block of `numel` in the shard of rank `rank`, without padding.
 fn part_of(numel: i64, rank: u32, world_size: u32) -> Range<i64> {
     let shard = shard_numel(numel, world_size);
     (shard * i64::from(rank)).min(numel)..(shard * (i64::from(rank) + 1)).min(numel)
@@ -190,10 +190,10 @@ fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {
     };
     let bytes = folder.read(MANIFEST_FILE)?.ok_or_else(missing)?;
     serde_json::from_slice(&bytes)
-        .map_err(|error| torn(&place, format!("is not understood: {error}")))
+        .map_err(|error| torn(&place, format!("is not a manifest: {error}")))
 }
 
-/// Every file is listed and has its size; checksums follow for those that are read.
+/// Checks that every file is listed and has its size. Checksums are verified on reading.
 fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointError> {
     let expected: Vec<String> =
         (0..manifest.world_size).map(|rank| shard_file(rank, manifest.world_size)).collect();

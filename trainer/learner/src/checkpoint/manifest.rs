@@ -1,4 +1,4 @@
-//! `manifest.json` and the receipts of the ranks: names, measuring, reading and writing whole.
+//! `manifest.json` and the receipts of ranks: file names, checksums, atomic writes.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ pub use rljob_protocol::checkpoint::{
     OptimizerProgress,
 };
 
-/// The shape that a checkpoint of a model with this layout has.
+/// Shape of checkpoints of a model with this layout.
 pub fn model_shape(layout: &ModelLayout) -> ModelShape {
     let mut hash = Sha256::new();
     for (index, block) in layout.blocks().iter().enumerate() {
@@ -38,7 +38,10 @@ pub fn role_name(role: ModelRole) -> &'static str {
     }
 }
 
-/// Measures the file `name` in `folder`.
+/// Size and checksum of the file `name` in `folder`.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(name);
     let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
@@ -54,12 +57,12 @@ pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> 
     }
 }
 
-/// Name of the file with rank `rank`'s part.
+/// File name of a rank's part.
 pub fn shard_file(rank: u32, world_size: u32) -> String {
     format!("rank-{rank}-of-{world_size}.safetensors")
 }
 
-/// Name of the file that says that rank `rank`'s part is complete.
+/// File name of the receipt for a rank's complete part.
 pub fn receipt_file(rank: u32, world_size: u32) -> String {
     format!("rank-{rank}-of-{world_size}.json")
 }
@@ -74,15 +77,21 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// Reads a JSON file.
+///
+/// # Errors
+/// The file cannot be read, or is not of this type.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
     let bytes = fs::read(path).map_err(|error| CheckpointError::io("read", path, error))?;
     serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Torn {
         place: path.display().to_string(),
-        detail: format!("is not understood: {error}"),
+        detail: format!("is not a receipt: {error}"),
     })
 }
 
-/// Writes a JSON file that is there whole or not at all, also after a power cut.
+/// Writes a JSON file atomically and durably.
+///
+/// # Errors
+/// The file cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CheckpointError> {
     let json = serde_json::to_vec_pretty(value)
         .map_err(|error| CheckpointError::io("encode", path, error.into()))?;
@@ -96,14 +105,17 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CheckpointE
     commit(&temporary, path)
 }
 
-/// The name under which a file is written until it is whole.
+/// Temporary name of a file that is being written.
 pub fn temporary(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".partial");
     path.with_file_name(name)
 }
 
-/// Gives a whole, synced file or folder its name, and makes the name last.
+/// Renames a complete, synced file or folder durably.
+///
+/// # Errors
+/// The rename or the sync of the folder fails.
 pub fn commit(temporary: &Path, path: &Path) -> Result<(), CheckpointError> {
     let sync_folder = || path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all());
     fs::rename(temporary, path)

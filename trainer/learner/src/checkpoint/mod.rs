@@ -1,16 +1,15 @@
-//! Checkpoints: master weights and optimizer state of every rank, complete or not there at all.
+//! Checkpoints: master weights and optimizer state of every rank and trained model, committed
+//! atomically.
 //!
 //! ```text
-//!  main thread      snapshot (a copy in host memory) ──▶ goes on training
+//!  main thread      snapshot (a copy in host memory) ──▶ continues training
 //!  writer, rank r   rank-r-of-W.safetensors ──▶ rank-r-of-W.json (size, SHA-256)
-//!  writer, rank 0   waits for every rank's .json ──▶ manifest.json (last: the commit) ──▶ CheckpointReport
+//!  writer, rank 0   waits for the .json of every rank ──▶ manifest.json, the commit ──▶ report
 //! ```
-//! No collective runs beside the main thread's: ranks meet through files of the folder that they
-//! share.
+//! Writers use no collectives: ranks synchronize through the files of the shared folder.
 //!
-//! Where the run is kept in a bucket, each file is written to the machine's own disk first,
-//! uploaded, and removed there; the manifest is written when every rank's file is in the bucket
-//! with its size.
+//! If the run store is a bucket, each file is written to the local disk, uploaded and removed; the
+//! manifest is written when the bucket has the file of every rank with its size.
 
 mod load;
 pub mod manifest;
@@ -29,64 +28,41 @@ pub use writer::{CheckpointWriter, Place};
 /// A checkpoint that cannot be written or must not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// A file operation failed.
     #[error("failed to {action} `{}`", path.display())]
     Io {
-        /// What was done.
         action: &'static str,
-        /// To which file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// A file is missing, cut off or altered.
+    /// A file is missing, truncated or altered.
     #[error(
         "rejected the checkpoint: `{place}` {detail}; \
          remove its folder to restart from the previous one"
     )]
-    Torn {
-        /// The file.
-        place: String,
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// It holds something else.
+    Torn { place: String, detail: String },
+    /// Another version, format or model.
     #[error("rejected the checkpoint `{place}`: it is {found}, expected {expected}")]
-    Other {
-        /// Its folder.
-        place: String,
-        /// What it is.
-        found: String,
-        /// What was asked for.
-        expected: String,
-    },
+    Other { place: String, found: String, expected: String },
     /// A checkpoint needs the model of this role.
     #[error("the {role} model is missing from a checkpoint")]
     Role { role: &'static str },
-    /// Its folder, or the bucket it is in, cannot be read or written.
     #[error(transparent)]
     Storage(#[from] rljob_storage::StorageError),
-    /// A tensor operation failed.
     #[error("failed to copy tensors of a checkpoint")]
     Tensor(#[from] tch::TchError),
     /// Other ranks did not write their parts.
-    #[error("ranks {ranks:?} did not complete their parts of the checkpoint `{}` within {seconds} s", path.display())]
-    Peers {
-        /// Its folder.
-        path: PathBuf,
-        /// Ranks that are missing.
-        ranks: Vec<u32>,
-        /// How long they were waited for.
-        seconds: u64,
-    },
-    /// The group that wrote it was replaced, or nobody can tell.
-    #[error("the checkpoint {0} is not committed")]
+    #[error(
+        "ranks {ranks:?} did not complete their parts of the checkpoint `{}` within {seconds} s",
+        path.display()
+    )]
+    Peers { path: PathBuf, ranks: Vec<u32>, seconds: u64 },
+    /// The attempt was superseded, or could not be confirmed.
+    #[error("failed to commit checkpoint {0}")]
     Commit(Version, #[source] crate::coordinator_client::ClientError),
-    /// It is complete, but the coordinator could not be told.
+    /// The checkpoint is complete, but not known to the coordinator.
     #[error("failed to report checkpoint {0}")]
     Report(Version, #[source] crate::coordinator_client::ClientError),
-    /// The writer's thread could not be started or did not end well.
     #[error(transparent)]
     Thread(#[from] crate::background::ThreadError),
 }

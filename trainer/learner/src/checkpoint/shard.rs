@@ -1,4 +1,4 @@
-//! One rank's part of a checkpoint: a copy in host memory, and its safetensors file.
+//! One rank's part of a checkpoint: a snapshot in host memory, written as a safetensors file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -53,12 +53,16 @@ impl Snapshot {
         Ok(())
     }
 
-    /// State of the optimizers beside their moments, by role.
+    /// State of the optimizers without moments, by role.
     pub fn progress(&self) -> impl Iterator<Item = (ModelRole, OptimizerProgress)> {
         self.models.iter().map(|(role, model)| (*role, model.optimizer))
     }
 
-    /// Writes the file of rank `rank` into `folder`, synced, and measures it by reading it back.
+    /// Writes the file of rank `rank` into `folder`, syncs it and computes its checksum by reading
+    /// it back.
+    ///
+    /// # Errors
+    /// A file operation fails.
     pub fn write(
         &self,
         folder: &Path,
@@ -102,7 +106,7 @@ fn host_bytes(tensor: &Tensor) -> Result<Vec<u8>, CheckpointError> {
     Ok(bytes)
 }
 
-/// fp32 bytes as safetensors sees a tensor.
+/// fp32 bytes as a tensor of safetensors.
 struct HostTensor<'a> {
     shape: [usize; 1],
     bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! Save and load, on temporary folders; two ranks write from two threads.
+//! Saving and loading checkpoints in temporary folders; two ranks write from two threads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,8 +27,7 @@ fn policy(shape: ModelShape) -> BTreeMap<ModelRole, ModelShape> {
     BTreeMap::from([(ModelRole::Policy, shape)])
 }
 
-/// Whole blocks, each with its moments: values that differ everywhere, and bits that a conversion
-/// would lose.
+/// Whole blocks with their moments: distinct values whose bits a conversion would change.
 fn whole() -> Vec<[Tensor; 3]> {
     let part = |numel: i64, offset: f64| {
         (Tensor::arange(numel, (Kind::Float, tch::Device::Cpu)) + offset).reciprocal()
@@ -210,7 +209,7 @@ fn a_checkpoint_of_other_roles_is_rejected() {
 }
 
 #[test]
-fn a_checkpoint_of_a_replaced_group_is_not_committed() {
+fn a_checkpoint_of_a_superseded_attempt_is_not_committed() {
     let folder = tempfile::tempdir().unwrap();
     let replaced = || {
         Err(CheckpointError::Commit(
@@ -221,6 +220,6 @@ fn a_checkpoint_of_a_replaced_group_is_not_committed() {
     let snapshot = snapshot(&[ModelRole::Policy], 0, 1);
     let place = place(folder.path(), 0, 1);
     let error = write(&place, &policy(model()), &snapshot, replaced).unwrap_err();
-    assert_eq!(error.to_string(), format!("the checkpoint {VERSION} is not committed"));
+    assert_eq!(error.to_string(), format!("failed to commit checkpoint {VERSION}"));
     assert!(!folder.path().join("manifest.json").exists());
 }

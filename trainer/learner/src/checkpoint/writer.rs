@@ -1,4 +1,4 @@
-//! Writes snapshots behind the training loop's back, one at a time.
+//! Checkpoint writer: writes snapshots in the background, one at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,32 +19,29 @@ use super::{CheckpointError, Snapshot};
 use crate::background::Background;
 use crate::coordinator_client::CoordinatorClient;
 
-/// How long rank 0 waits for the other ranks' parts.
+/// Timeout of rank 0 waiting for the parts of other ranks.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(600);
-/// Between two looks at the folder.
+/// Interval of polling the folder.
 const PEERS_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two looks at the bucket.
+/// Interval of polling the bucket.
 const BUCKET_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A checkpoint's place and name.
+/// Destination of a rank's part of a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its folder; of one in a bucket, where its files are on their way there.
+    /// Folder of the checkpoint, or the local folder of files before the upload to a bucket.
     pub path: PathBuf,
-    /// The bucket, if it goes into one.
+    /// Bucket, if the run store is one.
     pub bucket: Option<Bucket>,
-    /// Its name.
     pub version: Version,
-    /// The rank that writes.
     pub rank: u32,
-    /// Ranks in all.
     pub world_size: u32,
 }
 
 /// Writes checkpoints in the background; at most one is in flight.
 #[derive(Debug)]
 pub struct CheckpointWriter {
-    /// Tells the coordinator; only rank 0 does.
+    /// Client for reports, on rank 0 only.
     client: Option<CoordinatorClient>,
     shapes: BTreeMap<ModelRole, ModelShape>,
     background: Background<CheckpointError>,
@@ -58,13 +55,15 @@ impl CheckpointWriter {
         Self { client, shapes, background: Background::new("checkpoint"), newest: None }
     }
 
-    /// Whether a checkpoint of this name was begun here before.
-    pub fn knows(&self, version: Version) -> bool {
+    /// Whether the newest checkpoint has this version.
+    pub fn is_newest(&self, version: Version) -> bool {
         self.newest == Some(version)
     }
 
-    /// Begins to write `snapshot`, once the one before is written, and reports it as `path`.
-    /// Returns that one's failure, if it failed.
+    /// Starts to write `snapshot` after the previous checkpoint, and reports it as `path`.
+    ///
+    /// # Errors
+    /// The previous checkpoint failed, or the thread cannot be started.
     pub fn begin(
         &mut self,
         place: Place,
@@ -84,18 +83,27 @@ impl CheckpointWriter {
         })
     }
 
-    /// Reports a checkpoint that was written before once more, after it is complete.
+    /// Reports the newest checkpoint again, once it is complete.
+    ///
+    /// # Errors
+    /// The checkpoint or the report failed.
     pub fn repeat_report(&mut self, path: &Path, version: Version) -> Result<(), CheckpointError> {
         self.wait()?;
         report(self.client.as_ref(), path, version)
     }
 
-    /// The failure of a checkpoint that has ended meanwhile; returns at once.
+    /// Returns at once.
+    ///
+    /// # Errors
+    /// The checkpoint in flight has failed.
     pub fn check(&mut self) -> Result<(), CheckpointError> {
         self.background.check()
     }
 
-    /// Waits for the checkpoint in flight. Every wait inside it has a deadline.
+    /// Waits for the checkpoint in flight, whose waits have deadlines.
+    ///
+    /// # Errors
+    /// The checkpoint failed.
     pub fn wait(&mut self) -> Result<(), CheckpointError> {
         self.background.wait()
     }
@@ -111,8 +119,8 @@ fn report(
     client.report_checkpoint(&report).map_err(|error| CheckpointError::Report(version, error))
 }
 
-/// Writes a rank's part and, as rank 0, the manifest after all parts, if `confirm` does not say
-/// that it would be a replaced group's.
+/// Writes a rank's part and, on rank 0, the manifest after all parts. `confirm` checks before the
+/// commit that the attempt is current.
 pub(super) fn write(
     place: &Place,
     shapes: &BTreeMap<ModelRole, ModelShape>,
@@ -122,7 +130,8 @@ pub(super) fn write(
     let Place { path, version, rank, world_size, .. } = place;
     let started = Instant::now();
     let entry = snapshot.write(path, *rank, *world_size)?;
-    tracing::info!(%version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "wrote this rank's part of a checkpoint");
+    let seconds = started.elapsed().as_secs_f64();
+    tracing::info!(%version, bytes = entry.size, seconds, "wrote this rank's part of a checkpoint");
     let receipt = receipt_file(*rank, *world_size);
     match &place.bucket {
         Some(bucket) => upload(place, bucket, &receipt, &entry)?,
@@ -169,7 +178,7 @@ fn manifest(
     })
 }
 
-/// Brings a rank's part to the bucket, and then its receipt.
+/// Uploads a rank's part, then its receipt.
 fn upload(
     place: &Place,
     bucket: &Bucket,
@@ -184,7 +193,12 @@ fn upload(
     bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
     bucket.put(&format!("{folder}/{receipt}"), json(entry, &file)?)?;
     fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
-    tracing::info!(version = %place.version, bytes = entry.size, seconds = started.elapsed().as_secs_f64(), "uploaded this rank's part of a checkpoint");
+    tracing::info!(
+        version = %place.version,
+        bytes = entry.size,
+        seconds = started.elapsed().as_secs_f64(),
+        "uploaded this rank's part of a checkpoint"
+    );
     Ok(())
 }
 
@@ -193,7 +207,7 @@ fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, Checkpoin
         .map_err(|error| CheckpointError::io("encode", path, error.into()))
 }
 
-/// Every rank's receipt, waited for, and its part with the size that the receipt says.
+/// Waits for the receipts of all ranks in the bucket and checks the sizes of their parts.
 fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, CheckpointError> {
     let folder = &format!("{CHECKPOINTS_DIR}/{}", place.version);
     let ranks = || 0..place.world_size;
@@ -218,11 +232,11 @@ fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, Checkpoint
         let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
         let receipt = bucket.read(&name)?.unwrap_or_default();
         let entry: FileEntry = serde_json::from_slice(&receipt)
-            .map_err(|error| torn(format!("is not understood: {error}")))?;
+            .map_err(|error| torn(format!("is not a receipt: {error}")))?;
         match there.get(&entry.name) {
             Some(size) if *size == entry.size => Ok(entry),
             found => Err(torn(format!(
-                "is of a part of {} bytes, of which {found:?} are in the bucket",
+                "names a part of {} bytes, but the bucket has {found:?}",
                 entry.size
             ))),
         }
@@ -230,7 +244,7 @@ fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, Checkpoint
     ranks().map(entry).collect()
 }
 
-/// Every rank's receipt, waited for.
+/// Waits for the receipts of all ranks in the folder.
 fn receipts(place: &Place) -> Result<Vec<FileEntry>, CheckpointError> {
     let started = Instant::now();
     loop {

@@ -1,9 +1,8 @@
-//! Causal attention over packed sequences: calls of libtorch's flash attention for each bucket of
-//! sequences of like length.
+//! Causal attention over packed sequences, by libtorch's flash attention for each bucket of
+//! sequences of similar length.
 //!
 //! Grouped queries (Ainslie et al., arXiv 2305.13245): query head `a` reads key head `a ÷ G`, with
-//! G = A ÷ K. There is a call for each of the G members, so that keys and values are never
-//! repeated.
+//! G = A ÷ K. Each of the G members is a separate call, so that keys and values are not repeated.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -12,7 +11,7 @@ use tch::Tensor;
 use super::packed::Bucket;
 use super::{ModelConfig, ModelError, PackedTokens};
 
-/// What the derivative needs: the padded inputs and outputs of each bucket.
+/// Padded inputs and outputs of each bucket, for the derivative.
 #[derive(Debug)]
 pub struct AttentionSaved {
     buckets: Vec<BucketSaved>,

@@ -1,9 +1,8 @@
-//! `config.json` of a Hugging Face folder, read for the architectures Llama (also SmolLM2), Qwen2
-//! (also Qwen2.5) and Qwen3. Anything that would change the arithmetic and is not supported is an
-//! error here, never ignored.
+//! `config.json` of a Hugging Face folder, for the architectures Llama (also SmolLM2), Qwen2 (also
+//! Qwen2.5) and Qwen3. An unsupported setting that would change the arithmetic is an error.
 //!
 //! ```text
-//!            q k v biases   RMSNorm of every query and key head   head_dim if the file has none
+//!            q k v biases   RMSNorm of every query and key head   default of head_dim
 //!  Llama     no             no                                    hidden_size ÷ heads
 //!  Qwen2     yes            no                                    hidden_size ÷ heads
 //!  Qwen3     no             yes                                   128
@@ -14,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::ModelError;
-use super::rope::{RawRope, RopeScaling};
+use super::rope::{self, RawRope, RopeScaling};
 
 /// Shape and constants of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,25 +38,25 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Base of the rotary embedding.
     pub rope_theta: f64,
-    /// How its frequencies are changed for longer contexts.
+    /// Scaling of its frequencies for longer contexts.
     pub rope_scaling: Option<RopeScaling>,
     /// Added to the mean square before its root.
     pub rms_norm_eps: f64,
     /// Whether the head uses the embedding's weights.
     pub tie_word_embeddings: bool,
-    /// Longest sequence the model was made for, in tokens.
+    /// Maximum sequence length of the model, in tokens.
     pub max_position_embeddings: i64,
-    /// Tokens that end a completion: those of `generation_config.json` if it is there, else of
+    /// Tokens that end a completion, from `generation_config.json` if it exists, else from
     /// `config.json`.
     pub eos_token_ids: Vec<i64>,
-    /// Token that begins a text, if the model has one.
+    /// Token that starts a text, if the model has one.
     pub bos_token_id: Option<i64>,
     /// Standard deviation of random weights.
     pub initializer_range: f64,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "the file's own keys")]
-/// What is read of `config.json`; keys that do not matter to the arithmetic are left aside.
+/// Keys of `config.json` that affect the arithmetic.
 #[derive(Deserialize)]
 struct Raw {
     architectures: Vec<String>,
@@ -93,7 +92,7 @@ struct Raw {
     initializer_range: Option<f64>,
 }
 
-/// What differs between the architectures.
+/// Supported architectures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Architecture {
     Llama,
@@ -108,7 +107,8 @@ impl Architecture {
             [name] if name == "Qwen2ForCausalLM" => Ok(Self::Qwen2),
             [name] if name == "Qwen3ForCausalLM" => Ok(Self::Qwen3),
             _ => Err(format!(
-                "architecture {names:?} is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"
+                "architecture {names:?} is not supported, only LlamaForCausalLM, \
+                 Qwen2ForCausalLM and Qwen3ForCausalLM"
             )),
         }
     }
@@ -136,7 +136,7 @@ struct RawGeneration {
 }
 
 impl ModelConfig {
-    /// Reads `config.json`, and `generation_config.json` if it is there.
+    /// Reads `config.json`, and `generation_config.json` if it exists.
     ///
     /// # Errors
     /// A file that cannot be read, a missing key, another architecture, or a setting that is not
@@ -151,6 +151,12 @@ impl ModelConfig {
             None
         };
         raw.into_config(generation_eos).map_err(|reason| ModelError::Config { path, reason })
+    }
+
+    /// Rotation angles of the rotary embedding, in radians per position, one for each pair of a
+    /// head.
+    pub fn rope_frequencies(&self) -> Vec<f32> {
+        rope::frequencies(self.rope_theta, self.head_dim, self.rope_scaling)
     }
 }
 
@@ -210,7 +216,7 @@ impl Raw {
             self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
         Ok((
             theta.ok_or_else(|| {
-                "neither rope_parameters.rope_theta nor rope_theta is there".to_owned()
+                "neither rope_parameters.rope_theta nor rope_theta is set".to_owned()
             })?,
             scaling,
         ))

@@ -1,5 +1,5 @@
-//! Final norm, logits and log-probabilities of the trained tokens, chunk by chunk, so that
-//! `[tokens, vocabulary]` never exists for a whole micro-batch.
+//! Heads of a model; logits and log-probabilities of the trained tokens in chunks, so that no
+//! `[tokens, vocabulary]` matrix of a whole micro-batch exists.
 //!
 //! With p = softmax(logits ÷ temperature) and the loss's derivative g by the target's
 //! log-probability, the derivative by the logits is `g · (onehot(target) − p) ÷ temperature`.
@@ -10,18 +10,27 @@ use std::ops::Range;
 
 use tch::{Kind, Tensor};
 
-/// Elements of a chunk's logits: 64 Mi, 256 MiB in fp32.
+/// Maximum elements of a chunk's logits: 64 Mi, 256 MiB in fp32.
 const CHUNK_ELEMENTS: i64 = 1 << 26;
-/// Longest chunk, in tokens.
+/// Maximum tokens of a chunk.
 const CHUNK_TOKENS: i64 = 1024;
 
-/// Rows `0..num_tokens` cut into chunks.
+/// Output layer of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Logits over the vocabulary.
+    LanguageModel,
+    /// One value per token, of a critic or reward model.
+    Scalar,
+}
+
+/// Chunks of the rows `0..num_tokens`.
 pub fn chunks(num_tokens: i64, vocab_size: i64) -> impl Iterator<Item = Range<i64>> {
     let rows = (CHUNK_ELEMENTS / vocab_size).clamp(1, CHUNK_TOKENS);
     (0..num_tokens).step_by(rows as usize).map(move |first| first..(first + rows).min(num_tokens))
 }
 
-/// A chunk's distribution. `C` is the chunk's length.
+/// Distribution over the vocabulary for the C tokens of a chunk.
 pub struct Distribution {
     /// `[C]` log-probability of the target, fp32.
     pub logprobs_C: Tensor,
@@ -42,7 +51,7 @@ impl Distribution {
         let logprobs_CV = logits_CV;
         let logprobs_C = logprobs_CV.gather(-1, &targets_C.unsqueeze(1), false).squeeze_dim(-1);
         let softmax_CV = logprobs_CV.exp();
-        // A dot product for each row: the products are never stored.
+        // A dot product per row, so that the products are not stored.
         let entropy_C11 = softmax_CV.unsqueeze(1).bmm(&logprobs_CV.unsqueeze(2)).neg();
         Self { logprobs_C, entropy_C: entropy_C11.view([-1]), softmax_CV }
     }
@@ -75,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn log_probability_entropy_and_derivative_are_autograds() {
+    fn log_probability_entropy_and_derivative_match_autograd() {
         let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
         let (normed, head, gradient) = (random(&[3, 4]), random(&[7, 4]), random(&[3]));
         let targets = Tensor::from_slice(&[0_i64, 6, 3]);

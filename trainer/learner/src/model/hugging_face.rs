@@ -1,4 +1,5 @@
-//! Hugging Face model folders: weights in and out, by name. Tokenizer files are not touched here.
+//! Hugging Face model folders: reads and writes weights by name. Tokenizer files are not handled
+//! here.
 //!
 //! ```text
 //!  config.json  generation_config.json  model.safetensors │ model.safetensors.index.json + shards
@@ -17,23 +18,23 @@ use super::{Layout, ModelError, ModelLayout};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The part of `model.safetensors.index.json` that is used: which file has which tensor.
+/// `model.safetensors.index.json`: file of each tensor.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The open files of a folder and which of them has which tensor.
+/// Open files of a folder, with the file of each tensor.
 struct Weights {
     files: Vec<SafetensorsFile>,
     of: BTreeMap<String, usize>,
 }
 
-/// Reads every block's weights as a flat vector of `kind` (fp32 for training).
+/// Reads the weights of every block as a flat vector of `kind`.
 ///
 /// # Errors
-/// [`ModelError::Weights`] lists every tensor that is missing, has another shape or no
-/// floating-point type, or is in the folder but unknown to the model.
+/// [`ModelError::Weights`] lists every tensor that is missing, has another shape, has no
+/// floating-point type, or is unknown to the model.
 pub fn read_tensors(
     folder: &Path,
     layout: &ModelLayout,
@@ -49,7 +50,10 @@ pub fn read_tensors(
 
 /// Writes a folder that transformers and SGLang load: `model.safetensors` in kind `dtype`, and
 /// `config.json` (with its type set) and `generation_config.json` from the folder `config_source`.
-/// `blocks` are the flat vectors of the layout's blocks. The folder is made if it is not there.
+/// `blocks` are the flat vectors of the layout's blocks. The folder is created if necessary.
+///
+/// # Errors
+/// A file cannot be read or written.
 pub fn write_folder(
     folder: &Path,
     config_source: &Path,
@@ -61,7 +65,7 @@ pub fn write_folder(
         let path = path.to_owned();
         move |source| ModelError::File { operation, path, source }
     };
-    std::fs::create_dir_all(folder).map_err(failed("make the folder", folder))?;
+    std::fs::create_dir_all(folder).map_err(failed("create the folder", folder))?;
     let config = folder.join("config.json");
     std::fs::write(&config, config_with_dtype(&config_source.join("config.json"), dtype)?)
         .map_err(failed("write", &config))?;
@@ -84,7 +88,7 @@ pub fn named_tensors(layout: &ModelLayout, blocks: &[Tensor]) -> Vec<(String, Te
         .collect()
 }
 
-/// The source's `config.json` with the type of the weights: under `torch_dtype` if it is written so
+/// The source's `config.json` with the type of the weights, under `torch_dtype` if that key exists
 /// (transformers 4), else under `dtype`.
 fn config_with_dtype(path: &Path, dtype: Kind) -> Result<Vec<u8>, ModelError> {
     let mut config: serde_json::Map<String, serde_json::Value> = read_json(path)?;
@@ -120,12 +124,8 @@ impl Weights {
     }
 
     fn problems(&self, layout: &ModelLayout) -> Vec<String> {
-        let mut unknown: BTreeSet<&str> = self
-            .of
-            .keys()
-            .map(String::as_str)
-            .filter(|name| !may_be_left_aside(name, layout))
-            .collect();
+        let mut unknown: BTreeSet<&str> =
+            self.of.keys().map(String::as_str).filter(|name| !is_ignored(name, layout)).collect();
         let mut problems = Vec::new();
         for spec in layout.blocks().iter().flat_map(Layout::tensors) {
             unknown.remove(spec.name.as_str());
@@ -165,15 +165,15 @@ impl Weights {
     }
 }
 
-/// Tensors that old exporters write and nobody needs: rotary tables, and a copy of the embedding as
-/// head of a tied model.
-fn may_be_left_aside(name: &str, layout: &ModelLayout) -> bool {
+/// Redundant tensors of old exporters: rotary tables, and the head of a tied model, which is a copy
+/// of the embedding.
+fn is_ignored(name: &str, layout: &ModelLayout) -> bool {
     let tied =
         layout.blocks().iter().flat_map(Layout::tensors).all(|spec| spec.name != "lm_head.weight");
     name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
 }
 
-/// A shard's path. The index comes with the model, so it may not point out of its folder.
+/// Path of a shard. The index is untrusted and must not refer to files outside its folder.
 fn inside(folder: &Path, name: &str) -> Result<PathBuf, ModelError> {
     let plain = Path::new(name).file_name().is_some_and(|file| file == name);
     let path = folder.join(INDEX);
@@ -193,9 +193,11 @@ mod tests {
     use crate::model::{ModelConfig, ModelError, ModelLayout, random, safetensors_file};
     use tch::{Kind, Tensor};
 
-    const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
-        "rope_theta": 10000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "eos_token_id": 2}"#;
+    const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11,
+        "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": true,
+        "torch_dtype": "bfloat16", "eos_token_id": 2}"#;
 
     fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
         let folder = tempfile::tempdir().unwrap();
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_folder_reads_back_the_same() {
+    fn a_written_folder_is_read_back_unchanged() {
         let (source, layout, blocks) = source();
         let target = source.path().join("export");
         write_folder(&target, source.path(), &layout, &blocks, Kind::Float).unwrap();
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tensor_that_does_not_fit_is_listed() {
+    fn every_mismatched_tensor_is_listed() {
         let (source, layout, blocks) = source();
         let mut tensors = named_tensors(&layout, &blocks);
         tensors.retain(|(name, _)| !name.ends_with("o_proj.weight"));
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_short_is_refused() {
+    fn a_truncated_file_is_rejected() {
         let (source, layout, blocks) = source();
         write_folder(source.path(), source.path(), &layout, &blocks, Kind::Float).unwrap();
         let path = source.path().join("model.safetensors");
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_may_not_point_out_of_its_folder() {
+    fn an_index_cannot_refer_to_files_outside_its_folder() {
         let (source, layout, _) = source();
         std::fs::write(
             source.path().join("model.safetensors.index.json"),

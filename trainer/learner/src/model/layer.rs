@@ -1,6 +1,5 @@
-//! One transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`;
-//! `activations(x, w) → Saved` is the part of forward that a backward pass without kept activations
-//! repeats.
+//! Transformer layer: `forward(x, w) → (y, Saved)` and `backward(dy, Saved, w) → dx`.
+//! `activations(x, w) → Saved` repeats a forward pass whose activations were not kept.
 //!
 //! ```text
 //!  x ─┬─ norm ─ q k v ─ rotary ─ attention ─ o ─(+)─┬─ norm ─ gate up ─ SwiGLU ─ down ─(+)─▶ y
@@ -18,7 +17,7 @@ use super::ops::{
 };
 use super::{Layout, ModelConfig, ModelError, PackedTokens};
 
-/// Activations the derivative needs; no weights.
+/// Activations for the derivative, without weights.
 #[derive(Debug)]
 pub struct Saved {
     attention_norm: NormSaved,
@@ -59,7 +58,7 @@ impl Views {
         };
         let matrix =
             |first: usize, last: usize| vector(first, last).view([-1, tensors[first].shape[1]]);
-        // After norm, q, k, v come what only some architectures have.
+        // Biases and head norms exist in some architectures only.
         let head_norms = 4 + if config.qkv_bias { 3 } else { 0 };
         let o = head_norms + if config.qk_norm { 2 } else { 0 };
         Self {
@@ -87,7 +86,7 @@ impl Views {
     }
 }
 
-/// What every layer of a pass shares.
+/// Inputs that all layers of a pass share.
 pub struct Context<'a> {
     pub config: &'a ModelConfig,
     pub packed: &'a PackedTokens,
@@ -106,7 +105,7 @@ pub fn forward(
     Ok((linear(&swiglu(&saved.gate_up_T2F), &w.down, None) + middle_TH, saved))
 }
 
-/// What [`forward`] saves, without its output.
+/// The activations of [`forward`], without its output.
 pub fn activations(
     context: &Context<'_>,
     layout: &Layout,
@@ -116,8 +115,8 @@ pub fn activations(
     Ok(until_gate_up(context, &Views::new(weights, layout, context.config), x_TH)?.1)
 }
 
-/// Everything but the last product: (the residual stream between attention and feed-forward `[T,
-/// H]`, saved).
+/// The layer up to its last product: (residual stream between attention and feed-forward `[T, H]`,
+/// saved activations).
 fn until_gate_up(
     context: &Context<'_>,
     w: &Views,

@@ -1,17 +1,18 @@
-//! How parameters are grouped into blocks, and how a block's tensors lie in its flat vector.
+//! Layout of parameters: groups tensors into blocks, each a flat vector.
 //!
 //! ```text
 //!  block 0          model.embed_tokens
-//!  blocks 1..=L     input_layernorm │ q k v │ biases of q k v │ q_norm │ k_norm │ o │ post_attention_layernorm │ gate up │ down
-//!                   (│ separates views of one GEMM)              └──── Qwen2 ───┘ └──── Qwen3 ────┘
+//!  blocks 1..=L     input_layernorm │ q k v │ biases of q k v (Qwen2) │ q_norm │ k_norm (Qwen3)
+//!                   │ o │ post_attention_layernorm │ gate up │ down
+//!                   (│ separates views of one GEMM)
 //!  block L+1        model.norm │ lm_head (unless tied) or score (scalar head)
 //! ```
-//! q, k, v are neighbours, their biases are, and gate and up are, so that each can be used as one
-//! matrix or vector without copying.
+//! q, k and v are adjacent, as are their biases, and gate and up, so that each group is one matrix
+//! or vector without a copy.
 
 use tch::Tensor;
 
-use super::ModelConfig;
+use super::{Head, ModelConfig};
 
 /// A tensor of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +21,11 @@ pub struct TensorSpec {
     pub name: String,
     /// Dimensions.
     pub shape: Vec<i64>,
-    /// Where it begins in the block's flat vector, in elements.
+    /// Offset in the block's flat vector, in elements.
     pub offset: i64,
 }
 
 impl TensorSpec {
-    /// Elements.
     pub fn numel(&self) -> i64 {
         self.shape.iter().product()
     }
@@ -65,15 +65,6 @@ impl Layout {
     }
 }
 
-/// Output layer of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
-    /// Logits over the vocabulary.
-    LanguageModel,
-    /// One value per token, of a critic or reward model.
-    Scalar,
-}
-
 /// All blocks of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLayout {
@@ -111,7 +102,7 @@ impl ModelLayout {
         self.blocks.iter().map(Layout::numel).collect()
     }
 
-    /// Parameters in all; tied ones count once.
+    /// Number of parameters; tied ones count once.
     pub fn numel(&self) -> i64 {
         self.blocks.iter().map(Layout::numel).sum()
     }

@@ -1,15 +1,15 @@
-//! The language model for one device: forward and backward by hand, block by block. Sharding is
-//! applied from outside, through [`Parameters`].
+//! Transformer model for one device: forward and backward passes written by hand, block by block.
+//! Sharding is applied through [`Parameters`].
 //!
-//! It does no IO but for [`hugging_face`], knows no ranks, no optimizer and no algorithm: the loss
-//! is a closure over log-probabilities.
+//! Only [`hugging_face`] does IO. The model has no access to ranks, optimizer or objective: the
+//! loss is a closure over log-probabilities, or over values.
 //!
 //! ```text
-//!  block        0 embedding      1..=L layers           L+1 final norm and head
-//!  forward      tokens_T ──▶ x_TH ──▶ … Saved … ──▶ x_TH ──▶ logits of trained tokens, in chunks ──▶ loss closure
-//!  backward     ◀── gradient of block ◀── … gradient … ◀── dx_TH ◀──────────────┘
+//!  block      0 embedding       1..=L layers             L+1 final norm and head
+//!  forward    tokens_T ──▶ x_TH ──▶ … Saved … ──▶ x_TH ──▶ logits in chunks, or values ──▶ loss
+//!  backward   ◀── gradient of block ◀── … gradient … ◀── dx_TH ◀────────────────────────────┘
 //! ```
-//! Weights are asked for when a block is about to run, in both directions, and dropped after it;
+//! The weights of a block are gathered before it runs, in both directions, and dropped after it;
 //! `Saved` holds activations only.
 //!
 //! Read in this order: [`config`], [`rope`], [`layout`], [`packed`], [`parameters`], then `pass`
@@ -17,8 +17,8 @@
 //!
 //! Shape suffixes: T tokens of a micro-batch, N its trained tokens, H hidden size, V vocabulary, A
 //! attention heads, K key-value heads, D head size, F feed-forward size, B sequences of a bucket, S
-//! their padded length. Operations of tch panic on shapes that do not fit; every input from outside
-//! is checked in [`config`], [`hugging_face`] and [`packed`].
+//! their padded length. Operations of tch panic on mismatched shapes; external input is checked in
+//! [`config`], [`hugging_face`] and [`packed`].
 
 mod attention;
 pub mod config;
@@ -37,7 +37,8 @@ mod safetensors_file;
 
 pub use config::ModelConfig;
 pub use error::ModelError;
-pub use layout::{Head, Layout, ModelLayout};
+pub use head::Head;
+pub use layout::{Layout, ModelLayout};
 pub use packed::PackedTokens;
 pub use parameters::{Parameters, WholeParameters};
 pub use pass::{Chunk, Model, TokenLogprobs};

@@ -1,11 +1,11 @@
-//! The elementwise parts of a layer, each beside its derivative. Shapes as in the module above; `…`
-//! is any leading dimensions.
+//! Elementwise operations of a layer with their derivatives. `…` in shapes is any number of leading
+//! dimensions.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
 use tch::{Kind, Tensor};
 
-/// What RMSNorm's derivative needs, beside its input.
+/// Input and scale of RMSNorm, for its derivative.
 #[derive(Debug)]
 pub struct NormSaved {
     x_TH: Tensor,
@@ -87,7 +87,7 @@ pub fn swiglu(gate_up_T2F: &Tensor) -> Tensor {
     halves[0].silu().g_mul_(&halves[1])
 }
 
-/// [`swiglu`] and its derivative by `gate_up`, which share their first step.
+/// [`swiglu`] and its derivative by `gate_up`.
 pub fn swiglu_backward(dy_TF: &Tensor, gate_up_T2F: &Tensor) -> (Tensor, Tensor) {
     let dgate_up_T2F =
         Tensor::empty(gate_up_T2F.size(), (gate_up_T2F.kind(), gate_up_T2F.device()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_derivative_of_rms_norm_is_autograds() {
+    fn the_derivative_of_rms_norm_matches_autograd() {
         let (x, weight, dy) = (
             random(&[5, 8]).to_kind(Kind::Float).set_requires_grad(true),
             random(&[8]).to_kind(Kind::Float),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_derivative_of_swiglu_is_autograds() {
+    fn the_derivative_of_swiglu_matches_autograd() {
         let (x, dy) = (random(&[5, 8]).set_requires_grad(true), random(&[5, 4]));
         let (y, derivative) = swiglu_backward(&dy, &x.detach());
         assert!(difference(&swiglu(&x), &dy, &x, &derivative) < 1e-12);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn rotating_back_undoes_the_rotation_and_position_0_turns_nothing() {
+    fn the_inverse_rotation_restores_the_input_and_position_0_is_not_rotated() {
         let rotary = Rotary::new(
             &Tensor::from_slice(&[0_i64, 1, 700]),
             &[1.0, 0.1, 0.01, 0.001],

@@ -1,4 +1,4 @@
-//! A micro-batch: sequences packed one after another without padding, and how they are laid out for
+//! Packed micro-batch: concatenated sequences without padding, and their padded layout for
 //! attention.
 //!
 //! Worked example: two sequences `[5 6 7] [8 9]` with mask `[0 1 1] [0 1]`: positions `0 1 2 0 1`;
@@ -13,7 +13,7 @@ use tch::Tensor;
 
 use super::ModelError;
 
-/// Packed sequences. It may be empty: passes over it make the same calls to `Parameters` and add
+/// Packed sequences. Passes over an empty micro-batch make the same calls to `Parameters` and add
 /// zeros.
 #[derive(Debug)]
 pub struct PackedTokens {
@@ -24,41 +24,40 @@ pub struct PackedTokens {
     pub(super) buckets: Vec<Bucket>,
 }
 
-/// Sequences of like length, padded on the right to one length for attention. Being behind the
-/// causal mask, padding changes no other row.
+/// Sequences of similar length, padded on the right to one length for attention. The causal mask
+/// keeps padding from changing other rows.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Sequences.
     pub num_sequences: i64,
-    /// Length they are padded to.
+    /// Padded length.
     pub padded: i64,
     rows: Rows,
 }
 
-/// Where a bucket's `[B × S]` places come from.
+/// Source rows of a bucket's `[B × S]` slots.
 #[derive(Debug)]
 enum Rows {
-    /// The packed tensor's rows from here on, without padding.
+    /// Consecutive rows of the packed tensor from this one, without padding.
     From(i64),
     Scattered {
         /// Rows of the packed tensor, sequence by sequence.
         rows: Tensor,
-        /// The same rows' places.
+        /// Slots of these rows.
         slots: Tensor,
-        /// The row at every place; at padding that of the sequence's first token.
+        /// Row of every slot; for padding, the row of the sequence's first token.
         sources: Tensor,
-        /// Places of padding.
+        /// Slots of padding.
         padding: Tensor,
     },
 }
 
 impl PackedTokens {
-    /// Packs sequences of `lengths` tokens, concatenated in `tokens`; `mask` is 1 at tokens to be
-    /// trained on.
+    /// Packs sequences of `lengths` tokens, concatenated in `tokens`; `mask` is 1 at trained
+    /// tokens.
     ///
     /// # Errors
-    /// Lengths that do not add up, an empty sequence, a trained first token (nothing predicts it),
-    /// a token outside the vocabulary.
+    /// Lengths do not add up, a sequence is empty, a first token is trained (no token predicts it),
+    /// or a token is outside the vocabulary.
     pub fn new(
         tokens: &[i64],
         mask: &[u8],
@@ -89,35 +88,33 @@ impl PackedTokens {
         &self.trained_N
     }
 
-    /// `[N]` index of the sequence each trained token is in.
+    /// `[N]` sequence index of each trained token.
     pub fn sequence_N(&self) -> &Tensor {
         &self.sequence_N
     }
 
-    /// `[N]` rows from which the trained tokens are predicted: the ones before them.
+    /// `[N]` rows that predict the trained tokens: the previous row of each.
     pub(super) fn predictors_N(&self) -> Tensor {
         &self.trained_N - 1
     }
 
-    /// `[N]` the trained tokens' ids.
+    /// `[N]` ids of the trained tokens.
     pub(super) fn targets_N(&self) -> Tensor {
         self.tokens_T.index_select(0, &self.trained_N)
     }
 
-    /// Tokens.
     pub fn num_tokens(&self) -> i64 {
         self.tokens_T.size().first().copied().unwrap_or(0)
     }
 
-    /// Trained tokens.
     pub fn num_trained(&self) -> i64 {
         self.trained_N.size().first().copied().unwrap_or(0)
     }
 }
 
 impl Bucket {
-    /// The bucket's rows of `x` `[T, …]` in padded form `[B × S, …]`; what stands at padding is
-    /// finite and of no meaning.
+    /// The bucket's rows of `x` `[T, …]` in padded form `[B × S, …]`; values at padding are finite
+    /// but meaningless.
     pub(super) fn pad(&self, x: &Tensor) -> Tensor {
         match &self.rows {
             Rows::From(first) => x.narrow(0, *first, self.num_sequences * self.padded),
@@ -167,7 +164,7 @@ fn check(tokens: &[i64], mask: &[u8], lengths: &[usize], vocab_size: i64) -> Res
         }
         if mask[first] != 0 {
             return Err(format!(
-                "the first token of sequence {index} is marked as trained, but nothing predicts it"
+                "the first token of sequence {index} is trained, but no token predicts it"
             ));
         }
         first += length;
@@ -175,8 +172,8 @@ fn check(tokens: &[i64], mask: &[u8], lengths: &[usize], vocab_size: i64) -> Res
     Ok(())
 }
 
-/// One bucket for each power of two: at most half of a bucket is padding, and the number of
-/// attention calls does not grow with the sequences.
+/// One bucket per power of two: at most half of a bucket is padding, and the number of attention
+/// calls is independent of the number of sequences.
 fn buckets(lengths: &[usize]) -> Vec<Bucket> {
     let mut by_size: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     let mut first = 0;
@@ -187,7 +184,7 @@ fn buckets(lengths: &[usize]) -> Vec<Bucket> {
     by_size.into_values().map(|sequences| bucket(&sequences)).collect()
 }
 
-/// `sequences`: (first row, length), not empty, by first row.
+/// The bucket of `sequences`, given as (first row, length) in order of first row; not empty.
 fn bucket(sequences: &[(usize, usize)]) -> Bucket {
     let padded = sequences.iter().map(|&(_, length)| length).max().unwrap_or(0);
     let (num_sequences, first) =
@@ -229,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worked_example_is_laid_out_as_written() {
+    fn the_worked_example_has_the_documented_layout() {
         let packed = PackedTokens::new(&[5, 6, 7, 8, 9], &[0, 1, 1, 0, 1], &[3, 2], 10).unwrap();
         assert_eq!(vec(&packed.positions_T), [0, 1, 2, 0, 1]);
         assert_eq!(vec(packed.trained_N()), [1, 2, 4]);
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_like_length_share_a_padded_bucket() {
+    fn sequences_of_similar_length_share_a_padded_bucket() {
         let packed = PackedTokens::new(&[0; 12], &[0; 12], &[3, 5, 4], 10).unwrap();
         let shapes: Vec<_> =
             packed.buckets.iter().map(|bucket| (bucket.num_sequences, bucket.padded)).collect();
@@ -256,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_one_length_that_stand_together_are_not_copied() {
+    fn adjacent_sequences_of_one_length_are_not_copied() {
         let packed = PackedTokens::new(&[0; 9], &[0; 9], &[3, 3, 3], 10).unwrap();
         let x = tch::Tensor::arange(9, (tch::Kind::Int64, tch::Device::Cpu));
         assert_eq!(packed.buckets[0].pad(&x).data_ptr(), x.data_ptr());
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn inconsistent_input_is_rejected() {
         let error = |tokens: &[i64], mask: &[u8], lengths: &[usize]| {
             PackedTokens::new(tokens, mask, lengths, 10).unwrap_err().to_string()
         };
@@ -275,7 +272,8 @@ mod tests {
             error(&[1, 10], &[0, 1], &[2]),
             "the packed tokens are inconsistent: token 10 at row 1 is outside the vocabulary of 10"
         );
-        let trained_first = "the packed tokens are inconsistent: the first token of sequence 1 is marked as trained, but nothing predicts it";
+        let trained_first = "the packed tokens are inconsistent: \
+                             the first token of sequence 1 is trained, but no token predicts it";
         assert_eq!(error(&[1, 2, 3], &[0, 1, 1], &[2, 1]), trained_first);
     }
 }

@@ -1,15 +1,13 @@
-//! Where the passes get a block's weights and leave its gradient.
+//! Access of passes to weights and gradients.
 
 use tch::{Kind, Tensor};
 
 use super::{ModelError, ModelLayout};
 
-/// Where the passes get a block's weights and leave its gradient: whole in one process, sharded in
-/// `fsdp`.
+/// Source of weights and sink of gradients, by block: unsharded here, sharded in `fsdp`.
 ///
-/// Behind a sharded one the calls are collectives. Their order and number therefore depend on the
-/// layout and the kind of pass only, never on data: an empty micro-batch makes the same calls as a
-/// full one.
+/// Calls of sharded parameters are collectives. Their order and number depend on the layout and the
+/// kind of pass only, not on data: an empty micro-batch makes the same calls as a full one.
 pub trait Parameters {
     /// The block's flat weights `[numel]` in the compute kind.
     fn weights(&mut self, block: usize) -> Result<Tensor, ModelError>;
@@ -27,7 +25,7 @@ pub struct WholeParameters {
 }
 
 impl WholeParameters {
-    /// Holds `blocks` (flat, fp32, one a block); passes see them in kind `compute`.
+    /// Parameters with `blocks`, one flat fp32 vector per block; passes get them in kind `compute`.
     pub fn new(layout: &ModelLayout, blocks: Vec<Tensor>, compute: Kind) -> Self {
         let gradients = layout
             .blocks()
@@ -38,17 +36,17 @@ impl WholeParameters {
         Self { blocks, gradients, compute }
     }
 
-    /// The flat fp32 weights, one a block.
+    /// Flat fp32 weights, by block.
     pub fn blocks(&self) -> &[Tensor] {
         &self.blocks
     }
 
-    /// The flat fp32 gradients added up since the last [`Self::zero_gradients`], one a block.
+    /// Flat fp32 gradients, by block, accumulated since the last [`Self::zero_gradients`].
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients
     }
 
-    /// Forgets the gradients.
+    /// Sets the gradients to zero.
     pub fn zero_gradients(&mut self) {
         for gradient in &mut self.gradients {
             let _ = gradient.zero_();

@@ -1,13 +1,13 @@
-//! Whole passes over the model: with gradients, and without.
+//! Passes over the whole model, with and without gradients.
 //!
 //! ```text
-//!  forward_backward asks for weights of   0, 1..=L, L+1, (0 if tied), then L..=1
-//!             and adds the gradients of             L+1, (0 if tied),      L..=1, 0       one after the use of each
-//!  logprobs   asks for weights of         0, 1..=L, L+1, (0 if tied)
+//!  forward_backward   gathers weights of   0, 1..=L, L+1, (0 if tied), then L..=1
+//!                     adds gradients of              L+1, (0 if tied),      L..=1, 0
+//!  logprobs           gathers weights of   0, 1..=L, L+1, (0 if tied)
 //! ```
-//! An empty micro-batch goes the same way with tensors of no rows. A model that recomputes keeps
-//! each layer's input only, and repeats the layer's forward pass with the weights that its backward
-//! pass asks for: the calls are the same.
+//! An empty micro-batch makes the same calls with tensors without rows. With recomputation only the
+//! input of each layer is kept, and its forward pass is repeated with the weights of its backward
+//! pass, so that the calls are the same.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -30,17 +30,17 @@ pub struct Model {
     recompute: bool,
 }
 
-/// What a layer's backward pass starts from.
+/// Kept state of a layer for its backward pass.
 enum Kept {
     Everything(Saved),
     /// The layer's input `[T, H]`.
     Input(Tensor),
 }
 
-/// A chunk of the micro-batch's trained tokens, of which the loss returns the derivative.
+/// A chunk of the trained tokens of a micro-batch.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Which of the N trained tokens: [`PackedTokens::trained_N`]`[range]`.
+    /// Range within the N trained tokens, [`PackedTokens::trained_N`].
     pub range: Range<i64>,
     /// Log-probabilities and entropies of these tokens.
     pub tokens: TokenLogprobs,
@@ -71,7 +71,7 @@ struct Top {
 }
 
 impl Model {
-    /// The model with this configuration.
+    /// A language model with this configuration.
     pub fn new(config: ModelConfig) -> Self {
         let layout = ModelLayout::new(&config);
         Self { config, layout, head: Head::LanguageModel, recompute: false }
@@ -83,25 +83,26 @@ impl Model {
         Self { layout: ModelLayout::with_head(&self.config, head), head, ..self }
     }
 
-    /// The model, keeping between forward and backward each layer's input only if `recompute`.
+    /// With `recompute`, only the input of each layer is kept between forward and backward.
     #[must_use]
     pub fn recomputing(self, recompute: bool) -> Self {
         Self { recompute, ..self }
     }
 
-    /// Shape and constants.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Blocks and their tensors.
     pub fn layout(&self) -> &ModelLayout {
         &self.layout
     }
 
-    /// Runs the micro-batch forward and backward. `loss` sees each chunk of trained tokens once, in
+    /// Runs the micro-batch forward and backward. `loss` gets each chunk of trained tokens once, in
     /// order, and returns the derivative of the total loss by each of its log-probabilities; the
     /// gradients are added to `parameters`.
+    ///
+    /// # Errors
+    /// The model has another head, or its weights or gradients are not available.
     pub fn forward_backward(
         &self,
         parameters: &mut dyn Parameters,
@@ -151,6 +152,9 @@ impl Model {
     }
 
     /// Log-probabilities of the trained tokens, without gradients.
+    ///
+    /// # Errors
+    /// The model has another head, or its weights are not available.
     pub fn logprobs(
         &self,
         parameters: &mut dyn Parameters,
@@ -178,8 +182,11 @@ impl Model {
         Ok(TokenLogprobs { logprobs_N, entropy_N })
     }
 
-    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. For small inputs: this
-    /// is the whole matrix.
+    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. Not in chunks: for
+    /// small inputs.
+    ///
+    /// # Errors
+    /// The model has another head, or its weights are not available.
     pub fn logits(
         &self,
         parameters: &mut dyn Parameters,
@@ -205,7 +212,7 @@ impl Model {
         Rotary::new(&packed.positions_T, &self.config.rope_frequencies(), kind)
     }
 
-    /// Embedding and layers; keeps what the backward pass starts from only if asked.
+    /// Embedding and layers; with `keep`, also the state for the backward pass.
     fn layers_forward(
         &self,
         parameters: &mut dyn Parameters,

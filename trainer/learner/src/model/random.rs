@@ -1,5 +1,4 @@
-//! Random weights, a pure function of (seed, tensor name, shape): every process that makes them
-//! gets the same ones.
+//! Random weights: a pure function of seed, tensor name and shape, the same in every process.
 
 use rand::{RngCore as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -9,8 +8,11 @@ use tch::{Kind, Tensor};
 use super::layout::TensorSpec;
 use super::{Layout, ModelConfig, ModelError, ModelLayout};
 
-/// The flat fp32 weights of every block: norms 1, biases 0, all else normal with the
-/// configuration's standard deviation.
+/// Flat fp32 weights of every block: norms 1, biases 0, other weights normally distributed with the
+/// configured standard deviation.
+///
+/// # Errors
+/// libtorch cannot allocate a tensor.
 pub fn random(
     layout: &ModelLayout,
     config: &ModelConfig,
@@ -41,7 +43,7 @@ fn random_tensor(spec: &TensorSpec, deviation: f64, seed: u64) -> Result<Tensor,
     let pairs = (spec.numel() + 1) / 2;
     let radius = (uniform(&mut generator, pairs)?.log() * -2.0).sqrt();
     let angle = uniform(&mut generator, pairs)? * std::f64::consts::TAU;
-    // Box and Muller 1958: two uniform numbers make two normal ones.
+    // Box–Muller transform (1958).
     let normal = Tensor::f_cat(&[&radius * angle.cos(), &radius * angle.sin()], 0)?;
     Ok((normal.narrow(0, 0, spec.numel()) * deviation).to_kind(Kind::Float))
 }
@@ -61,7 +63,7 @@ mod tests {
     use crate::model::layout::TensorSpec;
 
     #[test]
-    fn weights_depend_on_seed_and_name_only_and_are_normal() {
+    fn weights_are_normal_and_depend_on_seed_and_name_only() {
         let vector = |name: &str| {
             random_tensor(&TensorSpec { name: name.to_owned(), shape: vec![2], offset: 0 }, 0.02, 1)
                 .unwrap()

@@ -5,19 +5,17 @@ use std::f32::consts::TAU;
 
 use serde::Deserialize;
 
-use super::ModelConfig;
-
-/// Llama 3.1's scaling (`rope_type: llama3`): long wavelengths are stretched by `factor`, short
-/// ones stay, those between are interpolated.
+/// Scaling of Llama 3.1 (`rope_type: llama3`): long wavelengths are stretched by `factor`, short
+/// ones are unchanged, those between are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeScaling {
-    /// How far long wavelengths are stretched.
+    /// Stretch of long wavelengths.
     pub factor: f64,
     /// Wavelengths above the original context ÷ this are long.
     pub low_freq_factor: f64,
     /// Wavelengths below the original context ÷ this are short.
     pub high_freq_factor: f64,
-    /// Context the model was made for before it was stretched, in tokens.
+    /// Context of the model before scaling, in tokens.
     pub original_max_position_embeddings: f64,
 }
 
@@ -35,7 +33,7 @@ pub(super) struct RawRope {
 }
 
 impl RawRope {
-    /// What it asks for; an error for what is not supported.
+    /// The scaling, or an error if it is not supported.
     pub fn scaling(&self) -> Result<Option<RopeScaling>, String> {
         if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
             return Err(
@@ -92,16 +90,12 @@ impl RopeScaling {
     }
 }
 
-impl ModelConfig {
-    /// The `head_dim ÷ 2` angles, in radians, that one position turns the pairs of a head by; fp32,
-    /// as transformers computes them.
-    pub fn rope_frequencies(&self) -> Vec<f32> {
-        let frequency =
-            |index: i64| 1.0 / (self.rope_theta as f32).powf(index as f32 / self.head_dim as f32);
-        let scaled =
-            |frequency| self.rope_scaling.map_or(frequency, |scaling| scaling.scale(frequency));
-        (0..self.head_dim).step_by(2).map(frequency).map(scaled).collect()
-    }
+/// Rotation angles in radians per position, one for each of the `head_dim ÷ 2` pairs of a head;
+/// computed in fp32, as in transformers.
+pub fn frequencies(theta: f64, head_dim: i64, scaling: Option<RopeScaling>) -> Vec<f32> {
+    let frequency = |index: i64| 1.0 / (theta as f32).powf(index as f32 / head_dim as f32);
+    let scaled = |frequency| scaling.map_or(frequency, |scaling| scaling.scale(frequency));
+    (0..head_dim).step_by(2).map(frequency).map(scaled).collect()
 }
 
 #[cfg(test)]
@@ -113,9 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn llama_3_1_is_read_under_either_name_and_needs_all_its_numbers() {
-        let mut json = serde_json::json!({"type": "llama3", "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192});
+    fn llama_3_1_scaling_is_read_under_either_name_and_requires_all_numbers() {
+        let mut json = serde_json::json!({
+            "type": "llama3", "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        });
         let expected = RopeScaling {
             factor: 8.0,
             low_freq_factor: 1.0,
@@ -129,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn long_wavelengths_are_stretched_and_short_ones_stay() {
+    fn long_wavelengths_are_stretched_and_short_ones_are_unchanged() {
         let scaling = RopeScaling {
             factor: 8.0,
             low_freq_factor: 1.0,

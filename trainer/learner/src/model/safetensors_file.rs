@@ -1,5 +1,5 @@
-//! Safetensors files and libtorch tensors: reads one tensor at a time, writes without holding all
-//! bytes at once.
+//! Safetensors files of libtorch tensors: reads one tensor at a time, and writes without a copy of
+//! all bytes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use tch::{Kind, Tensor};
 use super::ModelError;
 use crate::heartbeat;
 
-/// Longest header read, as in the safetensors library.
+/// Maximum header size, as in the safetensors library.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// An open file whose header has been read.
@@ -21,13 +21,16 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 pub struct SafetensorsFile {
     path: PathBuf,
     file: File,
-    /// Where the tensors' bytes begin.
+    /// Offset of the tensors' bytes in the file.
     data: u64,
     metadata: Metadata,
 }
 
 impl SafetensorsFile {
-    /// Opens `path`, reads its header and checks that the file is as long as it says.
+    /// Opens a file, reads its header and checks the length of the file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let failed = |source| ModelError::File { operation: "read", path: path.to_owned(), source };
         let damaged =
@@ -50,7 +53,7 @@ impl SafetensorsFile {
         Ok(Self { path: path.to_owned(), file, data, metadata })
     }
 
-    /// The tensors' names.
+    /// Names of the tensors.
     pub fn names(&self) -> Vec<String> {
         self.metadata.offset_keys()
     }
@@ -60,7 +63,10 @@ impl SafetensorsFile {
         self.metadata.info(name)
     }
 
-    /// A tensor in the kind it has in the file.
+    /// Reads a tensor of `kind`, which must be its kind in the file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub fn read(&mut self, info: &TensorInfo, kind: Kind) -> Result<Tensor, ModelError> {
         heartbeat::advance();
         let (begin, end) = info.data_offsets;
@@ -79,7 +85,7 @@ impl SafetensorsFile {
     }
 }
 
-/// libtorch's kind of a floating-point type; none for others.
+/// libtorch's kind of a floating-point type.
 pub fn kind(dtype: Dtype) -> Option<Kind> {
     match dtype {
         Dtype::F32 => Some(Kind::Float),
@@ -91,6 +97,9 @@ pub fn kind(dtype: Dtype) -> Option<Kind> {
 }
 
 /// Writes `tensors` with the metadata that transformers expects.
+///
+/// # Errors
+/// The file cannot be written, or `kind` is not supported.
 pub fn write(path: &Path, tensors: Vec<(String, Tensor)>, kind: Kind) -> Result<(), ModelError> {
     let views = tensors
         .into_iter()
@@ -104,7 +113,7 @@ pub fn write(path: &Path, tensors: Vec<(String, Tensor)>, kind: Kind) -> Result<
     })
 }
 
-/// A tensor that becomes bytes when it is written.
+/// A tensor that is converted to bytes when it is written.
 struct Lazy {
     tensor: Tensor,
     kind: Kind,
@@ -120,7 +129,7 @@ impl Lazy {
             Kind::Half => Dtype::F16,
             other => {
                 return Err(tch::TchError::Kind(format!(
-                    "{other:?} is not written to model folders, only Float, BFloat16 and Half"
+                    "model folders cannot have {other:?}, only Float, BFloat16 and Half"
                 ))
                 .into());
             }

@@ -1,5 +1,5 @@
-//! The behaviour weight of the decoupled loss (Fu et al., arXiv 2505.24298): exp(proximal −
-//! sampler's log-probability), masked or clamped beyond its bounds.
+//! Behaviour weight of the decoupled loss (Fu et al., arXiv 2505.24298): exp(proximal − sampler's
+//! log-probability), masked or clamped beyond its bounds.
 //!
 //! With d = proximal − sampler (0 where it is not finite), a token is within bounds if lower ≤
 //! metric ≤ upper. At level Sequence the metric is of the whole completion; of Ratio it is exp of
@@ -81,7 +81,7 @@ fn aggregated(aggregation: BehaviorAggregation, values_N: &Tensor, sequence_N: &
     of_sequence.to_kind(Kind::Float).index_select(0, sequence_N)
 }
 
-/// The largest value of each sequence.
+/// Maximum of each sequence.
 fn largest(values_N: &Tensor, sequence_N: &Tensor, sequences: i64) -> Tensor {
     let of = |sequence| values_N.masked_fill(&sequence_N.ne(sequence), f64::NEG_INFINITY).max();
     Tensor::stack(&(0..sequences).map(of).collect::<Vec<_>>(), 0)
@@ -95,7 +95,7 @@ mod tests {
     };
     use tch::Tensor;
 
-    /// AReaL's golden case, its masked token left out: d = −0.1, 0.4, 2.
+    /// AReaL's golden case without its masked token: d = −0.1, 0.4, 2.
     fn golden(spec: &BehaviorWeight, sequences: [i64; 3]) -> (Vec<f32>, Vec<bool>) {
         let (proximal, sampler) = (
             Tensor::from_slice(&[-1.2_f32, -1.5, -2.0]),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_sequence_shares_its_geometric_mean_and_its_fate() {
+    fn tokens_of_a_sequence_share_its_geometric_mean_and_bounds() {
         let spec = BehaviorWeight {
             level: BehaviorLevel::Sequence,
             upper: 2.0,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn divergences_are_held_against_the_bounds_and_the_weights_stay() {
+    fn bounds_apply_to_the_metric_and_weights_remain_ratios() {
         let of = |metric, upper| {
             golden(&BehaviorWeight { metric, upper, ..BehaviorWeight::default() }, [0, 0, 1]).1
         };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_that_is_not_finite_counts_as_none() {
+    fn a_difference_that_is_not_finite_counts_as_0() {
         let spec = BehaviorWeight::default();
         let infinite = Tensor::from_slice(&[f32::NEG_INFINITY]);
         let Weights { weight_N, bounded_N } =

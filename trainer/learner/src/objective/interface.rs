@@ -1,5 +1,5 @@
-//! The interface between the trainer and an objective. The trainer runs the passes and knows no
-//! algorithm; the objective knows no model and no ranks.
+//! Interface between trainer and objective. The trainer runs passes for any objective; an objective
+//! has no access to models or ranks.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -24,7 +24,7 @@ pub enum Signal {
     Proximal,
     /// Log-probabilities and entropies under the current policy. [`Objective::loss`] then gets
     /// whole micro-batches, as objectives with a ratio per sequence need, at the cost of one more
-    /// forward pass; without it, chunks that may cut sequences.
+    /// forward pass; without it, chunks that may split sequences.
     Policy,
     /// Values under the critic before the step's first update, as [`TokenStreams::values_N`].
     Values,

@@ -9,12 +9,11 @@
 use rljob_crds::grpo::KlEstimator;
 use tch::Tensor;
 
-/// Estimates beyond this are cut off: one token that the reference rules out would outweigh all
-/// others.
+/// Bound of estimates, because a token that the reference excludes would outweigh all others.
 const LIMIT: f64 = 10.0;
 
 /// (estimate of each token `[N]`, its derivative by the log-probability `[N]`, which is 0 where the
-/// estimate is cut off).
+/// estimate is clamped).
 pub fn estimate(
     estimator: KlEstimator,
     logprobs_N: &Tensor,
@@ -34,10 +33,10 @@ pub fn estimate(
     (value_N.clamp(-LIMIT, LIMIT), slope_N)
 }
 
-/// What the divergence takes off each token's advantage: coefficient · Σ of its own and the later
-/// tokens' estimates in its sequence.
+/// Penalty on each token's advantage: coefficient · Σ of the estimates of this and all later tokens
+/// of its sequence.
 ///
-/// `sequences` has each token's sequence; tokens of a sequence stand together, in order.
+/// `sequences` has the sequence of each token; tokens of a sequence are consecutive and in order.
 pub fn penalties(coefficient: f64, estimates: &[f64], sequences: &[i64]) -> Vec<f64> {
     let mut penalties = vec![0.0; estimates.len()];
     let mut rest = 0.0;
@@ -58,7 +57,7 @@ mod tests {
     use tch::{Kind, Tensor};
 
     #[test]
-    fn estimates_and_derivatives_are_autograds_also_where_they_are_cut_off() {
+    fn estimates_and_derivatives_match_autograd_within_and_beyond_the_bound() {
         let values: Vec<f32> = vec![-12.0, -3.0, -0.5, 0.0, 0.25, 2.0, 11.0];
         let reference = Tensor::from_slice(&vec![-0.125_f32; values.len()]);
         for estimator in [KlEstimator::K1, KlEstimator::K2, KlEstimator::K3] {
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_too_large_for_a_number_is_cut_off_without_a_derivative() {
+    fn an_infinite_estimate_is_clamped_and_has_derivative_0() {
         let (value, slope) = estimate(
             KlEstimator::K3,
             &Tensor::from_slice(&[-200.0_f32]),
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_pays_for_itself_and_what_follows_in_its_sequence() {
+    fn a_penalty_includes_later_tokens_of_the_sequence() {
         assert_eq!(penalties(0.5, &[1.0, 2.0, -1.0, 4.0], &[0, 0, 2, 2]), [1.5, 1.0, 1.5, 2.0]);
         assert_eq!(penalties(0.5, &[], &[]), [0.0; 0]);
     }

@@ -1,18 +1,18 @@
-//! Centring and scaling of rewards (over samples) or advantages (over trainable tokens), within
+//! Normalization of rewards (over samples) or advantages (over trainable tokens), within prompt
 //! groups or the whole batch.
 //!
 //! ```text
-//!  y = (x − mean) ÷ (std + epsilon)      mean and std of the group, the batch, or none
-//!  leave one out: mean of the others     (S − x) ÷ (n − 1); the std is then taken about these means
+//!  y = (x − mean) ÷ (std + epsilon)      mean and std of the prompt group, the batch, or none
+//!  leave-one-out mean of the others      (S − x) ÷ (n − 1); the std is taken about these means
 //! ```
-//! Worked in two sums, so that the values may lie on several ranks: [`totals`] of each group, then
-//! [`squares`] about the means they give.
+//! Computed from two sums, so that values can be distributed over ranks: [`totals`] of each group,
+//! then [`squares`] about their means.
 
 use rljob_crds::grpo::{
     NormalizationLevel, NormalizationMean, NormalizationScale, NormalizationSpec,
 };
 
-/// A value and the index of its group, from 0.
+/// A value and the index of its prompt group, from 0.
 pub type Grouped = (f64, usize);
 
 /// Number of values and their sum, of every group and of the batch.
@@ -24,8 +24,8 @@ pub struct Totals {
     sum: f64,
 }
 
-/// Number of values, then their sum, of each of `groups` groups: `[2 · groups]`. Those of several
-/// ranks add up.
+/// Numbers of values, then sums, of each of `groups` prompt groups: `[2 · groups]`, additive over
+/// ranks.
 pub fn totals(values: &[Grouped], groups: usize) -> Vec<f64> {
     let mut parts = vec![0.0; 2 * groups];
     for &(value, group) in values {
@@ -35,7 +35,7 @@ pub fn totals(values: &[Grouped], groups: usize) -> Vec<f64> {
     parts
 }
 
-/// Σ (x − mean)² of each group: `[groups]`. Those of several ranks add up.
+/// Σ (x − mean)² of each prompt group: `[groups]`, additive over ranks.
 pub fn squares(spec: &NormalizationSpec, values: &[Grouped], totals: &Totals) -> Vec<f64> {
     let mut parts = vec![0.0; totals.counts.len()];
     for &(value, group) in values {
@@ -44,7 +44,7 @@ pub fn squares(spec: &NormalizationSpec, values: &[Grouped], totals: &Totals) ->
     parts
 }
 
-/// The values normalised; `squares` are those of all ranks.
+/// Normalized values; `totals` and `squares` are sums over all ranks.
 pub fn normalized(
     spec: &NormalizationSpec,
     values: &[Grouped],
@@ -67,13 +67,13 @@ pub fn normalized(
         .collect()
 }
 
-/// All three steps over values that are all here.
+/// Normalized values, given all values of the batch.
 pub fn normalize(spec: &NormalizationSpec, values: &[Grouped], groups: usize) -> Vec<f64> {
     let totals = Totals::new(totals(values, groups));
     normalized(spec, values, &totals, &squares(spec, values, &totals))
 }
 
-/// Of n values: 1 where there are too few to tell.
+/// Standard deviation of `count` values; 1 if there are too few.
 fn deviation(spec: &NormalizationSpec, count: f64, squares: f64) -> f64 {
     let degrees = if spec.unbiased { count - 1.0 } else { count };
     if degrees > 0.0 { (squares / degrees).sqrt() } else { 1.0 }
@@ -86,8 +86,8 @@ impl Totals {
         Self { count: parts.iter().sum(), sum: sums.iter().sum(), counts: parts, sums }
     }
 
-    /// What is taken off `value`. A group of one is its own mean even when it is left out; in a
-    /// batch of one nothing is taken off then.
+    /// Mean that is subtracted from `value`. With leave-one-out, it is the value for a group of
+    /// one, and 0 for a batch of one.
     fn mean(&self, spec: &NormalizationSpec, value: f64, group: usize) -> f64 {
         let (count, sum, alone) = match spec.mean {
             NormalizationMean::None => return 0.0,

@@ -71,7 +71,7 @@ mod tests {
     const MAX: Statistic = Statistic::Max("max");
 
     #[test]
-    fn sums_add_up_and_the_larger_maximum_stays() {
+    fn sums_are_added_and_the_larger_maximum_is_kept() {
         let all = Statistics::new([(SUM, 1.5), (MAX, 4.0)])
             .plus(Statistics::new([(SUM, 2.0), (MAX, 3.0)]))
             .plus(Statistics::default());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_keeps_what_the_other_lacks() {
+    fn replacing_keeps_statistics_that_the_other_lacks() {
         let before = Statistics::new([(MAX, 1.0)]);
         let replaced = Statistics::new([(SUM, 1.5), (MAX, 4.0)]).replaced_by(before);
         assert_eq!((replaced.get(SUM), replaced.get(MAX)), (1.5, 1.0));

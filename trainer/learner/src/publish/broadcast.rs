@@ -1,13 +1,14 @@
-//! Broadcasts to engines, each in a group of its own, so that one that dies delays no other.
-//! Failures are logged: the coordinator sees them at the engine.
+//! Weight broadcast to engines, each in a separate process group, so that an engine that exits
+//! delays no other. Failures are logged; the coordinator detects them at the engine.
 //!
 //! ```text
-//!  thread "publish"   POST WeightsReady::Distributed ──▶ a thread per transfer: join the group ──▶ take the weights ──▶ broadcast tensor by tensor
-//!                                                           (or wait for an engine in vain)        (or find them withdrawn)
+//!  thread "publish"    POST WeightsReady::Distributed ──▶ one thread per transfer
+//!  transfer's thread   join the process group ──▶ take the offer ──▶ broadcast tensor by tensor
+//!                      timeout: no engine         withdrawn: nothing to send
 //! ```
 //!
-//! An engine may never come: it was lost, or the coordinator that would have sent it. Nobody waits
-//! for it but its thread, which holds no weights.
+//! An engine may never join, because it or the coordinator that instructs it failed. Only the
+//! transfer's thread waits for it, without a copy of the weights.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,15 +22,15 @@ use rljob_protocol::version::Version;
 use super::{PublishError, Staged};
 use crate::coordinator_client::CoordinatorClient;
 
-/// Longest wait for an engine to join its group, and in one broadcast to it.
+/// Timeout of an engine joining its process group, and of one broadcast.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Longest wait for publications under way when the learner ends.
-const LAST_WAIT: Duration = Duration::from_secs(5);
+/// Time that an exiting learner waits for transfers in flight.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// Publications that engines may fetch; each holds a copy of the weights.
-const OFFERS: usize = 2;
+/// Maximum number of offers; each holds a copy of the weights.
+const MAX_OFFERS: usize = 2;
 
-/// What engines may fetch, until it is withdrawn.
+/// Weights that engines can receive until they are withdrawn.
 #[derive(Debug)]
 struct Offer(Mutex<Option<Staged>>);
 
@@ -38,7 +39,7 @@ impl Offer {
         Arc::new(Self(Mutex::new(Some(staged))))
     }
 
-    /// A handle of the copy, for one transfer.
+    /// A handle of the copy for one transfer, unless it was withdrawn.
     fn take(&self) -> Option<Staged> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Staged::share)
     }
@@ -54,19 +55,22 @@ pub struct Broadcaster {
     client: CoordinatorClient,
     rank: u32,
     address: String,
-    /// Hosted from the first publication on, for the life of the process.
+    /// Store of the process groups, hosted from the first publication until the process exits.
     store: Option<Arc<Store>>,
     in_flight: VecDeque<(JoinHandle<()>, Arc<Offer>)>,
 }
 
 impl Broadcaster {
-    /// A sender that engines reach at `address`.
+    /// A sender whose address for engines is `address`.
     pub fn new(client: CoordinatorClient, rank: u32, address: String) -> Self {
         Self { client, rank, address, store: None, in_flight: VecDeque::new() }
     }
 
-    /// Begins to send `staged` to the engines of `transfers`, which are all this rank's. Older
-    /// publications that engines did not come for are withdrawn.
+    /// Starts to send `staged` to the engines of `transfers`, all of this rank, and withdraws the
+    /// oldest offers above [`MAX_OFFERS`].
+    ///
+    /// # Errors
+    /// The store cannot be hosted, or the thread not be started.
     pub fn begin(
         &mut self,
         version: Version,
@@ -74,7 +78,7 @@ impl Broadcaster {
         staged: Staged,
     ) -> Result<(), PublishError> {
         self.in_flight.retain(|(thread, _)| !thread.is_finished());
-        while self.in_flight.len() >= OFFERS {
+        while self.in_flight.len() >= MAX_OFFERS {
             if let Some((_, offer)) = self.in_flight.pop_front() {
                 offer.withdraw();
             }
@@ -94,7 +98,8 @@ impl Broadcaster {
         let publish = move || match client.report_weights(&ready) {
             Ok(()) => send_all(&store, &address, &transfers, &offered),
             Err(error) => {
-                tracing::warn!(%version, error = crate::error_line(&error), "weights were not announced, and so not sent");
+                let error = crate::error_line(&error);
+                tracing::warn!(%version, error, "failed to announce weights; they are not sent");
             }
         };
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(publish);
@@ -105,13 +110,13 @@ impl Broadcaster {
         Ok(())
     }
 
-    /// Waits a moment for what is under way. An engine that has not come by now is gone, and nobody
-    /// needs what it was to receive.
+    /// Waits up to [`EXIT_TIMEOUT`] for transfers in flight. An engine that has not joined by then
+    /// has exited.
     pub fn finish(&mut self) {
-        let deadline = Instant::now() + LAST_WAIT;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         while self.in_flight.iter().any(|(thread, _)| !thread.is_finished()) {
             if Instant::now() >= deadline {
-                tracing::info!("weights were not sent to engines that never came");
+                tracing::info!("weights were not sent to engines that did not join");
                 return;
             }
             std::thread::sleep(POLL);
@@ -130,7 +135,7 @@ impl Broadcaster {
     }
 }
 
-/// One thread for each engine, so that the slowest delays nobody.
+/// Sends on one thread per engine, so that a slow engine delays no other.
 fn send_all(store: &Arc<Store>, address: &str, transfers: &[Transfer], offer: &Arc<Offer>) {
     let threads: Vec<_> = transfers
         .iter()
@@ -155,14 +160,19 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
         Ok(Some(time)) => {
             tracing::info!(engine, group, seconds = time.as_secs_f64(), "sent the weights");
         }
-        Ok(None) => tracing::info!(engine, group, "weights were not sent: newer ones are there"),
+        Ok(None) => tracing::info!(engine, group, "weights were not sent: newer ones exist"),
         Err(error) => {
-            tracing::warn!(engine, group, %error, "failed to send the weights; the engine will be loaded anew");
+            tracing::warn!(
+                engine,
+                group,
+                %error,
+                "failed to send the weights; the engine will be reloaded"
+            );
         }
     }
 }
 
-/// The time it took; none if the weights were withdrawn.
+/// Sends the weights; returns the duration, or nothing if they were withdrawn.
 fn send(
     store: &Store,
     address: &str,
@@ -199,7 +209,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn an_engine_in_its_own_group_receives_every_tensor_in_order() {
+    fn engines_in_separate_groups_receive_every_tensor_in_order() {
         let (_source, layout, blocks) = source();
         let staged = staged(&layout, &blocks, Kind::BFloat16);
         let infos = staged.infos();
@@ -243,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_comes_for_weights_that_were_withdrawn_is_sent_none() {
+    fn withdrawn_weights_are_not_sent() {
         let (_source, layout, blocks) = source();
         let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16));
         offer.withdraw();

@@ -1,5 +1,5 @@
-//! Weights as Hugging Face folders. A folder is written under another name and renamed when it is
-//! whole, so that what has its name is complete.
+//! Weights as Hugging Face folders. A folder is written under a temporary name and renamed when it
+//! is complete.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{PublishError, Staged};
 use crate::model::hugging_face::write_folder;
 
-/// Files of a Hugging Face folder that belong to its tokenizer, by the start of their names.
+/// Prefixes of the names of tokenizer files in a Hugging Face folder.
 const TOKENIZER_FILES: [&str; 8] = [
     "tokenizer",
     "special_tokens_map.json",
@@ -28,12 +28,15 @@ const TOKENIZER_FILES: [&str; 8] = [
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Complete {
-    /// The weights that were exported.
+    /// Version of the exported weights.
     version: Version,
 }
 
-/// Writes weights for engines to `path`, without tokenizer. A folder that is already there holds
-/// the same version and is left: engines may be reading it.
+/// Writes weights for engines to `path`, without tokenizer. An existing folder is kept, because it
+/// has the same version and engines may be reading it.
+///
+/// # Errors
+/// A file operation fails.
 pub fn write_weights(
     path: &Path,
     model_directory: &Path,
@@ -47,9 +50,12 @@ pub fn write_weights(
     fs::rename(&partial, path).map_err(PublishError::io("rename to", path))
 }
 
-/// Writes the model with its tokenizer to `path`, and makes it last, if `confirm` does not say that
-/// it would be a replaced group's. What is there is replaced, and loses its marker first: a folder
-/// with the marker is whole.
+/// Writes the model with its tokenizer durably to `path`; `confirm` checks before the commit that
+/// the attempt is current. An existing folder is replaced and loses its marker first, so that a
+/// folder with the marker is complete.
+///
+/// # Errors
+/// A file operation fails, or the attempt was superseded.
 pub fn write_export(
     path: &Path,
     model_directory: &Path,
@@ -57,7 +63,7 @@ pub fn write_export(
     version: Version,
     confirm: impl FnOnce() -> Result<(), PublishError>,
 ) -> Result<(), PublishError> {
-    // Of a name of its own: a replaced group may be writing beside this one.
+    // The name includes the attempt, because a superseded attempt may write at the same time.
     let partial = start_partial(&PathBuf::from(format!("{}.{version}", path.display())))?;
     write_folder(&partial, model_directory, &staged.layout, &staged.blocks, staged.kind)?;
     copy_tokenizer(model_directory, &partial)?;
@@ -77,10 +83,10 @@ pub fn write_export(
     fs::rename(&partial, path)
         .and_then(|()| sync_parent())
         .map_err(PublishError::io("rename to", path))?;
-    remove_partials(path).map_err(PublishError::io("clear the folder of", path))
+    remove_partials(path).map_err(PublishError::io("clean up beside", path))
 }
 
-/// What earlier attempts left of the same export.
+/// Removes unfinished folders of the same export.
 fn remove_partials(path: &Path) -> io::Result<()> {
     let (Some(folder), Some(name)) =
         (path.parent(), path.file_name().and_then(|name| name.to_str()))
@@ -108,7 +114,7 @@ fn remove_marker(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// An empty folder beside `path`; what an earlier attempt left there is removed.
+/// Creates an empty folder with the temporary name of `path`.
 fn start_partial(path: &Path) -> Result<PathBuf, PublishError> {
     let partial = crate::checkpoint::manifest::temporary(path);
     if partial.exists() {

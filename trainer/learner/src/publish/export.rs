@@ -1,5 +1,4 @@
-//! Writes exports behind the training loop's back, one at a time, and tells the coordinator of
-//! each.
+//! Exports: written in the background, at most one at a time, and reported to the coordinator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,24 +13,24 @@ use super::{PublishError, Staged, disk};
 use crate::background::Background;
 use crate::coordinator_client::CoordinatorClient;
 
-/// Where exports go: to the run directory, or through it to a bucket.
+/// Destination of exports: the run directory, or a bucket through the run directory.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What the coordinator's paths start with.
+    /// Prefix of the coordinator's paths.
     run_store: PathBuf,
     run_directory: PathBuf,
     bucket: Option<Bucket>,
 }
 
 impl Target {
-    /// The target of a run.
+    /// The destination of a run.
     pub fn of(config: &RunConfig, run_store: &RunStore) -> Self {
         let bucket =
             if let RunStore::Bucket(bucket) = run_store { Some(bucket.clone()) } else { None };
         Self { run_store: config.run_store(), run_directory: config.run_directory.clone(), bucket }
     }
 
-    /// The local folder of what the coordinator names.
+    /// The local folder of a path of the coordinator.
     fn folder(&self, path: &Path) -> Result<PathBuf, StorageError> {
         let outside = |_| StorageError::Outside {
             path: path.display().to_string(),
@@ -40,9 +39,9 @@ impl Target {
         Ok(self.run_directory.join(path.strip_prefix(&self.run_store).map_err(outside)?))
     }
 
-    /// Brings a local folder to the bucket, if there is one: its marker last, after what another
-    /// export left is removed. It is not kept here.
-    fn bring(&self, folder: &Path) -> Result<(), PublishError> {
+    /// Moves a local folder to the bucket, if the run has one: removes an earlier export, and
+    /// uploads the marker last.
+    fn upload(&self, folder: &Path) -> Result<(), PublishError> {
         let (Some(bucket), Ok(name)) = (&self.bucket, folder.strip_prefix(&self.run_directory))
         else {
             return Ok(());
@@ -64,7 +63,7 @@ impl Target {
     }
 }
 
-/// Writes exports; every rank has one and knows which was begun last, and rank 0's writes.
+/// Writes exports. Every rank tracks the newest export; only rank 0 writes.
 #[derive(Debug)]
 pub struct Exporter {
     client: CoordinatorClient,
@@ -75,7 +74,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// A writer of folders with the configuration and tokenizer of `model_directory`.
+    /// A writer of exports with the configuration and tokenizer of `model_directory`.
     pub fn new(client: CoordinatorClient, model_directory: PathBuf, target: Target) -> Self {
         Self {
             client,
@@ -86,13 +85,15 @@ impl Exporter {
         }
     }
 
-    /// Whether an export of this version was begun here before.
-    pub fn knows(&self, version: Version) -> bool {
+    /// Whether the newest export has this version.
+    pub fn is_newest(&self, version: Version) -> bool {
         self.newest == Some(version)
     }
 
-    /// Begins to write `staged`, where there is a copy, to `path`, once the export before is
-    /// written. Returns that one's failure, if it failed.
+    /// Starts to write `staged`, if this rank has a copy, to `path`, after the previous export.
+    ///
+    /// # Errors
+    /// The previous export failed, or the thread cannot be started.
     pub fn begin(
         &mut self,
         version: Version,
@@ -108,23 +109,32 @@ impl Exporter {
             disk::write_export(&folder, &model_directory, &staged, version, || {
                 Ok(client.confirm()?)
             })?;
-            target.bring(&folder)?;
+            target.upload(&folder)?;
             report(&client, version, &path)
         })
     }
 
-    /// Reports an export that was written before once more, after it is complete. Rank 0 does.
+    /// Reports the newest export again, once it is complete. For rank 0.
+    ///
+    /// # Errors
+    /// The export or the report failed.
     pub fn repeat_report(&mut self, version: Version, path: &Path) -> Result<(), PublishError> {
         self.wait()?;
         report(&self.client, version, path)
     }
 
-    /// The failure of an export that has ended meanwhile; returns at once.
+    /// Returns at once.
+    ///
+    /// # Errors
+    /// The export in flight has failed.
     pub fn check(&mut self) -> Result<(), PublishError> {
         self.background.check()
     }
 
     /// Waits for the export in flight.
+    ///
+    /// # Errors
+    /// The export failed.
     pub fn wait(&mut self) -> Result<(), PublishError> {
         self.background.wait()
     }

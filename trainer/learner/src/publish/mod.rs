@@ -1,11 +1,12 @@
-//! Weights leave the learners: as a Hugging Face folder, or by broadcast to each engine. Either way
-//! they are gathered into a copy first, so that training goes on while engines read, and no
-//! collective of the learners ever waits for an engine.
+//! Weight publication: as a Hugging Face folder, or by broadcast to each engine. Weights are
+//! gathered into a copy first, so that training continues while engines read, and no collective of
+//! the learners waits for an engine.
 //!
 //! ```text
-//!  every rank: gather block by block ──▶ staging copy on the ranks that need it ──▶ disk.rs       a folder, complete when it has its name
-//!                                                                                ├▶ export.rs     the same in a thread, with the tokenizer
-//!                                                                                └▶ broadcast.rs  a thread per engine
+//!  every rank: gather block by block ──▶ staged copy on the ranks that publish
+//!     ├──▶ disk.rs        a folder, complete once it has its final name
+//!     ├──▶ export.rs      the same on a thread, with the tokenizer
+//!     └──▶ broadcast.rs   a thread per engine
 //! ```
 
 pub mod broadcast;
@@ -26,30 +27,23 @@ use crate::model::{ModelError, ModelLayout};
 /// Weights that could not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// Gathering or writing them failed.
+    /// Gathering or writing failed.
     #[error("failed to publish the weights")]
     Model(#[from] ModelError),
-    /// A file operation failed.
     #[error("failed to {action} `{}`", path.display())]
     Io {
-        /// What was done.
         action: &'static str,
-        /// To which file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// A bucket failed.
     #[error(transparent)]
     Storage(#[from] rljob_storage::StorageError),
     /// The store for broadcasts could not be hosted, or its thread not started.
     #[error("failed to prepare a broadcast: {0}")]
     Broadcast(String),
-    /// The coordinator could not be told.
     #[error("failed to report that weights are ready")]
     Report(#[from] ClientError),
-    /// The exporter's thread could not be started or did not end well.
     #[error(transparent)]
     Thread(#[from] ThreadError),
 }
@@ -70,8 +64,11 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Gathers all blocks: a collective of every rank. Only ranks that `keep` hold more than one
-    /// block at a time; the others get none.
+    /// Gathers all blocks. A collective: every rank calls it; only those with `keep` get a copy,
+    /// the others hold one block at a time.
+    ///
+    /// # Errors
+    /// A collective fails.
     pub fn gather(
         parameters: &ShardedParameters,
         layout: &ModelLayout,
@@ -82,7 +79,7 @@ impl Staged {
             let flat = parameters.gather(index)?;
             crate::heartbeat::advance();
             if keep {
-                // A copy, since in a world of one `flat` may be the master itself.
+                // A copy, because in a world of one `flat` may be the master weights.
                 blocks.push(flat.copy());
             }
         }
@@ -94,7 +91,7 @@ impl Staged {
         named_tensors(&self.layout, &self.blocks)
     }
 
-    /// Names, types and shapes in the same order, in SGLang's words.
+    /// Names, types and shapes in the same order, with SGLang's names of types.
     pub fn infos(&self) -> Vec<TensorInfo> {
         let dtype = if self.kind == Kind::BFloat16 { "bfloat16" } else { "float32" };
         self.tensors()

@@ -1,4 +1,4 @@
-//! Folders as engines and later jobs find them. The broadcast's test is beside it.
+//! Published folders and exports; broadcasts are tested in their module.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -11,9 +11,10 @@ use crate::fsdp::{ShardedParameters, shard_of};
 use crate::model::{ModelConfig, ModelLayout, hugging_face, random};
 use crate::ranks::Ranks;
 
-const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
-    "rope_theta": 10000.0, "eos_token_id": 2}"#;
+const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 4,
+    "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 64, "rope_theta": 10000.0, "eos_token_id": 2}"#;
 
 pub fn source() -> (tempfile::TempDir, ModelLayout, Vec<Tensor>) {
     let folder = tempfile::tempdir().unwrap();
@@ -48,7 +49,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_export_has_the_tokenizer_and_says_that_it_is_complete() {
+fn an_export_has_the_tokenizer_and_a_marker_with_its_version() {
     let (source, layout, blocks) = source();
     let path = source.path().join("export");
     for step in [1, 2] {
@@ -78,7 +79,7 @@ fn an_export_has_the_tokenizer_and_says_that_it_is_complete() {
 }
 
 #[test]
-fn published_weights_are_in_the_compute_type_and_never_replaced() {
+fn published_weights_have_the_compute_type_and_are_never_replaced() {
     let (source, layout, blocks) = source();
     let path = source.path().join("weights/step-1.attempt-0");
     disk::write_weights(&path, source.path(), &staged(&layout, &blocks, Kind::BFloat16)).unwrap();
@@ -90,7 +91,7 @@ fn published_weights_are_in_the_compute_type_and_never_replaced() {
 }
 
 #[test]
-fn a_staged_copy_does_not_follow_training() {
+fn training_does_not_change_a_staged_copy() {
     let (_source, layout, blocks) = source();
     let numels: Vec<i64> = layout.blocks().iter().map(crate::model::Layout::numel).collect();
     let masters = blocks.iter().map(|block| shard_of(block, 0, 1)).collect();
@@ -109,7 +110,7 @@ fn a_staged_copy_does_not_follow_training() {
 }
 
 #[test]
-fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
+fn the_marker_of_a_replaced_export_is_removed_first() {
     let (source, layout, blocks) = source();
     let path = source.path().join("exports/step-3");
     let export = |attempt| {
@@ -122,8 +123,7 @@ fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
         )
     };
     export(0).unwrap();
-    // A folder in it cannot be removed as a file can: what stops here is as a kill in the middle of
-    // the replacement.
+    // A folder in place of the marker makes the replacement fail at its first step.
     std::fs::remove_file(path.join("complete.json")).unwrap();
     std::fs::create_dir(path.join("complete.json")).unwrap();
     assert!(export(1).is_err());
@@ -136,16 +136,16 @@ fn an_export_that_is_replaced_loses_its_marker_before_anything_else() {
             "model.safetensors",
             "tokenizer.json"
         ],
-        "nothing else is gone"
+        "other files remain"
     );
     std::fs::remove_dir(path.join("complete.json")).unwrap();
     export(1).unwrap();
     assert_eq!(names(&path).len(), 5);
-    assert_eq!(names(path.parent().unwrap()), ["step-3"], "what was written before is gone");
+    assert_eq!(names(path.parent().unwrap()), ["step-3"], "temporary folders are removed");
 }
 
 #[test]
-fn an_export_of_a_replaced_group_leaves_the_one_that_is_there() {
+fn an_export_of_a_superseded_attempt_does_not_replace_a_newer_one() {
     let (source, layout, blocks) = source();
     let path = source.path().join("export");
     let export = |attempt, confirm: fn() -> Result<(), PublishError>| {

@@ -1,6 +1,8 @@
-"""Supervised fine-tuning with transformers and torch.optim.AdamW: reads one JSON object from standard input, writes the loss of each step.
+"""Supervised fine-tuning with transformers and torch.optim.AdamW: reads a JSON object from standard
+input and prints the loss of each step.
 
-{"model": folder, "learningRate": …, "weightDecay": …, "clip": …, "steps": [[{"tokens": […], "mask": […]}, …], …]}
+{"model": folder, "learningRate": …, "weightDecay": …, "clip": …,
+ "steps": [[{"tokens": […], "mask": […]}, …], …]}
 """
 
 import json

@@ -23,15 +23,15 @@ use crate::trainer::Trainer;
 const VOCABULARY: u32 = 97;
 const STEPS: u32 = 20;
 
-/// A sample before it is given to a rank.
+/// A sample before it is assigned to a rank.
 struct Sample {
     tokens: Vec<i64>,
     mask: Vec<u8>,
     row: SampleRow,
 }
 
-/// Samples of unlike lengths whose tokens follow a rule that can be learned; two groups of three, a
-/// minibatch each. Token 0 is left out: it is tiny-llama's padding, whose embedding transformers
+/// Samples of different lengths whose tokens follow a learnable rule; two prompt groups of three,
+/// one per minibatch. Without token 0, which is tiny-llama's padding, whose embedding transformers
 /// does not train.
 fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
     let sample = |index: u32| {
@@ -57,7 +57,8 @@ fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
     (0..6).map(sample).collect()
 }
 
-/// Rank `rank`'s part: two micro-batches a minibatch, of which the second is empty on rank 1.
+/// A rank's part of a batch: two micro-batches per minibatch, of which the second is empty on rank
+/// 1.
 fn batch(step: u32, minibatches: u32, rank: u32, world_size: u32) -> RankBatch {
     let samples = samples(step, minibatches, world_size);
     let mut mine: Vec<(u32, usize)> = Vec::new();
@@ -111,9 +112,11 @@ fn spec(algorithm: &Value, weights: &str, minibatches: u32) -> RLJobSpec {
 fn small_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0, "max_position_embeddings": 64, "tie_word_embeddings": true, "eos_token_id": 2,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 64,
+        "tie_word_embeddings": true, "eos_token_id": 2,
     });
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     folder
@@ -124,7 +127,7 @@ fn trainer(spec: RLJobSpec, folder: &Path, ranks: Rc<Ranks>) -> Trainer {
         .unwrap()
 }
 
-/// Metrics without the time they took.
+/// Trains steps and returns their metrics without durations.
 fn train(
     trainer: &mut Trainer,
     steps: std::ops::RangeInclusive<u32>,
@@ -146,7 +149,7 @@ fn weights(trainer: &Trainer) -> Vec<Vec<u32>> {
     trainer.models.policy.parameters.shards().iter().map(|shard| bits(&shard.master)).collect()
 }
 
-/// Does the same on every rank of a group, each a thread; what each made of it.
+/// Runs `act` on every rank of a process group, each on a thread; returns the results by rank.
 fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Vec<T> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let rank =
@@ -158,7 +161,7 @@ fn on_ranks<T: Send>(world_size: u32, act: impl Fn(Rc<Ranks>) -> T + Sync) -> Ve
     })
 }
 
-/// Runs `steps` on two ranks; metrics and weights of both.
+/// Trains `steps` on two ranks; returns metrics and weights of both.
 fn two_ranks(
     folder: &Path,
     algorithm: &Value,
@@ -174,13 +177,13 @@ fn two_ranks(
 /// Counts, which are compared exactly.
 const COUNTS: [&str; 3] = [metrics::TOKENS, metrics::TRAINABLE_TOKENS, metrics::SKIPPED];
 
-/// Every number of a step's metrics that is computed from losses.
+/// Metrics of a step that are computed from losses.
 fn numbers(step: &StepMetrics) -> Vec<f64> {
     let is_count = |name: &str| COUNTS.contains(&name) || name == metrics::LEARNING_RATE;
     step.scalars.iter().filter(|(name, _)| !is_count(name)).map(|(_, value)| value).collect()
 }
 
-/// The same steps, but for the order in which ranks add up.
+/// Asserts that metrics are equal except for rounding in the order of sums over ranks.
 fn assert_close(one: &[StepMetrics], two: &[StepMetrics]) {
     assert_eq!(one.len(), two.len());
     for (one, two) in one.iter().zip(two) {
@@ -192,23 +195,26 @@ fn assert_close(one: &[StepMetrics], two: &[StepMetrics]) {
     }
 }
 
-/// Settings of `grpo` that together use every option.
+/// Settings of `grpo` that together cover every option.
 fn algorithms() -> [Value; 3] {
     [
         json!({"grpo": {}}),
         json!({"grpo": {
-            "cClip": 1.01, "lossAggregation": "Sequence", "klCoefficient": 0.1, "klEstimator": "K3", "klTerm": "Loss", "overlongPenalty": {"tokens": 1020},
+            "cClip": 1.01, "lossAggregation": "Sequence", "klCoefficient": 0.1,
+            "klEstimator": "K3", "klTerm": "Loss", "overlongPenalty": {"tokens": 1020},
             "behaviorWeight": {"level": "Sequence", "action": "Clamp", "upper": 1.2, "lower": 0.9},
         }}),
         json!({"grpo": {
-            "lossAggregation": "Constant", "klCoefficient": 0.1, "behaviorWeight": {"upper": 1.05, "lower": 0.3},
-            "rewardNormalization": {"scale": "None", "leaveOneOut": true}, "advantageNormalization": {"mean": "Batch", "scaleLevel": "Batch"},
+            "lossAggregation": "Constant", "klCoefficient": 0.1,
+            "behaviorWeight": {"upper": 1.05, "lower": 0.3},
+            "rewardNormalization": {"scale": "None", "leaveOneOut": true},
+            "advantageNormalization": {"mean": "Batch", "scaleLevel": "Batch"},
         }}),
     ]
 }
 
 #[test]
-fn two_ranks_compute_what_one_computes_and_agree_on_it() {
+fn two_ranks_have_the_metrics_of_one_and_agree() {
     let folder = small_model();
     for (algorithm, minibatches) in
         algorithms().iter().flat_map(|algorithm| [(algorithm, 1), (algorithm, 2)])
@@ -223,7 +229,7 @@ fn two_ranks_compute_what_one_computes_and_agree_on_it() {
 }
 
 #[test]
-fn the_learner_leaves_its_reference_model_and_a_divergence_in_the_loss_holds_it_back() {
+fn the_policy_diverges_from_the_reference_and_a_kl_loss_limits_it() {
     let folder = small_model();
     let divergence = |coefficient: f64| {
         let algorithm =
@@ -240,7 +246,7 @@ fn the_learner_leaves_its_reference_model_and_a_divergence_in_the_loss_holds_it_
 }
 
 #[test]
-fn masked_samples_do_not_train_and_do_not_count() {
+fn masked_samples_are_excluded_from_training_and_counts() {
     let folder = small_model();
     let mut masking = spec(&json!({"grpo": {}}), "Random", 1);
     masking.rollout.truncated = rljob_crds::algorithm::Truncated::Mask;
@@ -293,7 +299,7 @@ fn the_same_batches_give_the_same_bits() {
 }
 
 #[test]
-fn validation_measures_what_training_would_on_any_number_of_ranks_and_changes_nothing() {
+fn validation_has_the_loss_of_training_on_any_number_of_ranks_and_changes_no_weights() {
     let folder = small_model();
     let sft = spec(&json!({"sft": {}}), "Random", 1);
     let validate = |ranks: Rc<Ranks>| {
@@ -326,6 +332,7 @@ fn a_loss_that_is_never_finite_fails_with_the_samples() {
         train(&mut trainer, 1..=4, 1).iter().map(|step| step.get(metrics::SKIPPED)).collect();
     assert_eq!(skipped, [Some(1.0); 4]);
     let error = trainer.step(5, &batch(5, 1, 0, 1)).unwrap_err();
-    let expected = "loss or gradient was not finite in 5 updates in a row; the last update's samples are [0, 1, 2, 3, 4, 5] of the batch";
+    let expected = "loss or gradient was not finite in 5 updates in a row; \
+                    the last update's samples are [0, 1, 2, 3, 4, 5] of the batch";
     assert_eq!(error.to_string(), expected);
 }

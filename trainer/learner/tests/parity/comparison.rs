@@ -1,5 +1,5 @@
-//! The comparison that the parity tests and the benchmark of exactness share: passes, losses and
-//! AdamW of one model beside transformers' values.
+//! Comparison of passes, losses and AdamW of one model with transformers, for the parity tests and
+//! the exactness benchmark.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -23,12 +23,12 @@ const ADVANTAGES: [f32; 4] = [1.2, -0.8, -0.4, 0.9];
 const ADAMW: AdamW =
     AdamW { learning_rate: 0.01, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, epsilon: 1e-8 };
 
-/// Four sequences of unlike length; the last half of each is trained.
+/// Four sequences of different lengths; the second half of each is trained.
 struct Case {
     sequences: Vec<Vec<i64>>,
     masks: Vec<Vec<u8>>,
-    /// Learner minus proximal log-probability of each trained token: some beyond either bound of
-    /// the ratio.
+    /// Policy minus proximal log-probability of each trained token, some beyond each bound of the
+    /// ratio.
     shift: Vec<f32>,
 }
 
@@ -59,14 +59,16 @@ impl Case {
             .unwrap()
     }
 
-    /// What transformers and torch say.
+    /// Values of transformers and torch.
     fn reference(&self, python: &Path, model: &Path) -> HashMap<String, Tensor> {
         let folder = tempfile::tempdir().unwrap();
         let (input, output) =
             (folder.path().join("case.json"), folder.path().join("out.safetensors"));
         let case = json!({
-            "model": model, "sequences": self.sequences, "masks": self.masks, "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
-            "clip_low": CLIP[0], "clip_high": CLIP[1], "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
+            "model": model, "sequences": self.sequences, "masks": self.masks,
+            "advantages": ADVANTAGES, "shift": self.shift, "temperature": TEMPERATURE,
+            "clip_low": CLIP[0], "clip_high": CLIP[1],
+            "adamw": {"parameter": adamw_parameter(), "gradients": adamw_gradients()},
         });
         std::fs::write(&input, case.to_string()).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/parity.py");
@@ -90,19 +92,19 @@ fn adamw_gradients() -> Vec<Vec<f32>> {
     vec![vec![0.1, -0.2, 3.0, 0.0], vec![-0.3, 0.2, 1.0, 1e-5], vec![0.0, 0.7, -2.0, -1e-5]]
 }
 
-/// Norm of the difference ÷ norm of what is expected.
+/// Norm of the difference relative to the norm of the expected value.
 fn relative(actual: &Tensor, expected: &Tensor) -> f64 {
     let norm = |tensor: &Tensor| tensor.to_kind(Kind::Double).norm().double_value(&[]);
     norm(&(actual - expected)) / norm(expected).max(1e-12)
 }
 
-/// Passes over one model beside the reference's values.
+/// Passes over one model, with the reference values.
 struct Comparison {
     model: Model,
     parameters: WholeParameters,
     packed: PackedTokens,
     reference: HashMap<String, Tensor>,
-    /// Relative and largest absolute difference of each tensor.
+    /// Relative and maximum absolute difference of each tensor.
     differences: Vec<(f64, f64, String)>,
 }
 
@@ -158,7 +160,7 @@ impl Comparison {
 
 /// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
 /// `folder`. Gives the largest difference of a logit, and the largest difference of a loss or
-/// gradient, of its norm and in value.
+/// gradient, relative in norm and absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let (mut comparison, case) = Comparison::new(python, folder);
     let logits_TV =
@@ -214,20 +216,24 @@ pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let (worst, _, name) = differences.iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
     let (_, absolute, where_) = differences.iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
     println!(
-        "{}: logits differ by at most {largest:.1e}; of {} losses and gradients the values by at most {absolute:.1e} at {where_}, the norms by {worst:.1e} at {name}",
+        "{}: maximum difference of logits {largest:.1e}; of {} losses and gradients \
+         {absolute:.1e} in value at {where_}, {worst:.1e} in norm at {name}",
         folder.display(),
         differences.len()
     );
     [largest, *worst, *absolute]
 }
 
-/// A model folder with random weights (biases and norms too), written by rljob; `change` makes
-/// another shape of a small Llama.
+/// Writes a model folder with random weights, biases and norms; `change` modifies the configuration
+/// of a small Llama.
 pub fn random_model(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     let mut config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
-        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}, "tie_word_embeddings": false, "initializer_range": 0.2, "eos_token_id": 2,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 101,
+        "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
+        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+        "tie_word_embeddings": false, "initializer_range": 0.2, "eos_token_id": 2,
     });
     change(&mut config);
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();

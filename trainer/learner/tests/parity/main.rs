@@ -1,13 +1,13 @@
-//! The hand-written passes, losses and AdamW against transformers, autograd and torch, in fp32:
-//! every value within 1e-4, and every tensor within 1e-4 of its norm.
+//! Passes, losses and AdamW compared with transformers, autograd and torch in fp32: every value
+//! within 1e-4, and every tensor within 1e-4 of its norm.
 //!
-//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, else the one in the cache); without
-//! it the tests say that they were skipped.
+//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, by default that of the cache);
+//! skipped without one.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it skipped and measured"
+    reason = "a test fails by panicking, and prints skips and measurements"
 )]
 
 mod comparison;
@@ -33,26 +33,28 @@ fn compare_random(change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn a_llama_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+fn an_exported_llama_has_the_numbers_of_transformers() {
     compare_random(|_| ());
     compare_random(|config| config["tie_word_embeddings"] = true.into());
 }
 
 #[test]
-fn a_llama_with_llama_3_1_rope_scaling_gives_transformers_numbers() {
+fn an_exported_llama_with_llama_3_1_rope_scaling_has_the_numbers_of_transformers() {
     compare_random(|config| {
-        config["rope_parameters"] = json!({"rope_theta": 500.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64});
+        config["rope_parameters"] = json!({
+            "rope_theta": 500.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+        });
     });
 }
 
 #[test]
-fn a_qwen2_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+fn an_exported_qwen2_has_the_numbers_of_transformers() {
     compare_random(qwen2);
 }
 
 #[test]
-fn a_qwen3_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
+fn an_exported_qwen3_has_the_numbers_of_transformers() {
     for tied in [false, true] {
         compare_random(|config| {
             qwen3(config);
@@ -62,12 +64,12 @@ fn a_qwen3_written_by_us_is_loaded_by_transformers_and_gives_its_numbers() {
 }
 
 /// For the export of a real run: `RLJOB_PARITY_MODEL=FOLDER cargo test -p rljob-learner --test
-/// parity -- --nocapture`. Through dozens of layers fp32's own rounding reaches 1e-4 of some
-/// gradient's norm, so that those are printed only.
+/// parity -- --nocapture`. Over dozens of layers, rounding in fp32 reaches 1e-4 of the norm of some
+/// gradients, which are therefore only printed.
 #[test]
-fn a_model_that_is_named_gives_transformers_logits() {
+fn the_model_of_the_environment_variable_has_the_logits_of_transformers() {
     let Some(folder) = std::env::var_os("RLJOB_PARITY_MODEL") else {
-        println!("skipped: RLJOB_PARITY_MODEL names no model folder");
+        println!("skipped: RLJOB_PARITY_MODEL is not set to a model folder");
         return;
     };
     let Some(python) = python() else { return };

@@ -1,4 +1,7 @@
-"""Reference values from transformers and torch, computed with autograd. usage: parity.py CASE.json OUT.safetensors"""
+"""Reference values of transformers and torch, computed with autograd.
+
+usage: parity.py CASE.json OUT.safetensors
+"""
 import json
 import sys
 

@@ -1,4 +1,4 @@
-//! Loss and gradients of one batch on any number of ranks, each a thread, before AdamW sees them.
+//! Loss and gradients of one batch on any number of ranks, each on a thread, before the update.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -8,7 +8,7 @@ use rljob_learner::objective::sft;
 use rljob_learner::ranks::Ranks;
 use tch::{Device, Kind, Tensor};
 
-/// Sequences of the batch; each rank trains on every world-size-th of them, in two micro-batches.
+/// Sequences of the batch, assigned to ranks in turn; each rank has two micro-batches.
 const SEQUENCES: usize = 16;
 const MICRO_BATCHES: usize = 2;
 
@@ -38,7 +38,7 @@ fn lengths() -> Vec<usize> {
     (0..SEQUENCES).map(|index| 20 + index * 13 % 90).collect()
 }
 
-/// The micro-batch's sequences of this rank, all but their first tokens trained.
+/// Sequences of a rank's micro-batch, with all tokens trained except the first.
 fn packed(rank: u32, world_size: u32, micro_batch: usize, vocab_size: i64) -> PackedTokens {
     let mine = lengths().into_iter().enumerate().filter(|(index, _)| {
         let turn = index / world_size as usize;
@@ -60,7 +60,7 @@ fn packed(rank: u32, world_size: u32, micro_batch: usize, vocab_size: i64) -> Pa
     PackedTokens::new(&tokens, &mask, &lengths, vocab_size).unwrap()
 }
 
-/// The loss, summed over the ranks, and every block's whole gradient.
+/// The loss summed over the ranks, and the whole gradient of every block.
 fn rank(
     model: &Model,
     blocks: &[Tensor],
@@ -115,8 +115,8 @@ fn on_ranks(world_size: u32) -> (f64, Vec<Tensor>) {
     })
 }
 
-/// What `world_size` ranks compute beside one: the loss's relative difference, and the largest
-/// difference of a gradient as a part of its tensor's maximum.
+/// Differences of `world_size` ranks from one: of the loss, relative; of gradients, the maximum
+/// relative to the maximum of the tensor.
 pub fn differences(world_size: u32) -> [f64; 2] {
     let ((loss, gradients), (expected_loss, expected)) = (on_ranks(world_size), on_ranks(1));
     let model = Model::new(config());

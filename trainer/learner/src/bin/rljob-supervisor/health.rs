@@ -1,5 +1,5 @@
-//! `/healthz` of a supervisor: 200 while its loop turns. It says nothing of the coordinator or the
-//! learners, whose failures a new pod would not mend.
+//! Liveness endpoint `/healthz` of a supervisor: 200 while its loop runs. The coordinator and the
+//! learners are not checked, because a new pod would not repair them.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A loop that has not turned for so long is stuck.
+/// Time without an iteration after which the loop counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// Serves `/healthz` on `port` of every interface until the process ends. `beat` holds the time of
-/// the loop's last turn.
+/// Serves `/healthz` on `port` of every interface until the process ends. `beat` holds the
+/// start of the loop's last iteration.
 pub async fn serve(port: u16, beat: watch::Receiver<Instant>) -> std::io::Result<()> {
-    let answer = move || {
+    let health = move || {
         let stuck = beat.borrow().elapsed() > STUCK;
         async move {
             if stuck {
@@ -27,5 +27,5 @@ pub async fn serve(port: u16, beat: watch::Receiver<Instant>) -> std::io::Result
         }
     };
     let listener = TcpListener::bind(("0.0.0.0", port)).await?;
-    axum::serve(listener, Router::new().route("/healthz", get(answer))).await
+    axum::serve(listener, Router::new().route("/healthz", get(health))).await
 }

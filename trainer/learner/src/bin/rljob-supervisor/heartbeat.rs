@@ -1,49 +1,53 @@
-//! A learner's signs of life: bytes on its standard output, one a second, from a thread of its own.
-//! Bytes that mean nothing still show that it lives.
+//! Heartbeats of a learner: one byte a second on its standard output. An unknown byte counts as a
+//! heartbeat without progress.
 
 use std::sync::{Mutex, PoisonError};
 
-use rljob_protocol::supervisor::{PROGRESS, Pulse};
+use rljob_protocol::supervisor::{HeartbeatAge, PROGRESS};
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
 use tokio::time::Instant;
 
-/// When a learner was last heard.
+/// Times of a learner's last heartbeat and last progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Heartbeats {
     beat: Option<Instant>,
     progress: Instant,
 }
 
-impl Heard {
-    /// Nothing yet, of a learner started at `now`.
-    pub fn nothing(now: Instant) -> Self {
+impl Heartbeats {
+    /// No heartbeat yet from a learner started at `now`.
+    pub fn none(now: Instant) -> Self {
         Self { beat: None, progress: now }
     }
 
-    /// Takes what it wrote.
-    fn hear(&mut self, bytes: &[u8], now: Instant) {
+    /// Records bytes that the learner wrote.
+    fn record(&mut self, bytes: &[u8], now: Instant) {
         self.beat = Some(now);
         if bytes.contains(&PROGRESS) {
             self.progress = now;
         }
     }
 
-    /// How long ago that was.
-    pub fn pulse(&self, now: Instant) -> Pulse {
+    /// Ages of the last heartbeat and the last progress.
+    pub fn ages(&self, now: Instant) -> HeartbeatAge {
         let seconds = |since: Instant| {
             u32::try_from(now.saturating_duration_since(since).as_secs()).unwrap_or(u32::MAX)
         };
-        Pulse { beat_seconds: self.beat.map(seconds), progress_seconds: seconds(self.progress) }
+        HeartbeatAge {
+            beat_seconds: self.beat.map(seconds),
+            progress_seconds: seconds(self.progress),
+        }
     }
 }
 
-/// Listens until the learner closes its standard output.
-pub async fn listen(stdout: Option<ChildStdout>, heard: &Mutex<Heard>) {
+/// Records heartbeats until the learner closes its standard output.
+pub async fn listen(stdout: Option<ChildStdout>, heartbeats: &Mutex<Heartbeats>) {
     let Some(mut stdout) = stdout else { return };
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stdout.read(&mut buffer).await {
-        heard.lock().unwrap_or_else(PoisonError::into_inner).hear(&buffer[..read], Instant::now());
+        let mut heartbeats = heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+        heartbeats.record(&buffer[..read], Instant::now());
     }
 }
 
@@ -51,17 +55,23 @@ pub async fn listen(stdout: Option<ChildStdout>, heard: &Mutex<Heard>) {
 mod tests {
     use std::time::Duration;
 
-    use super::{Heard, Pulse};
+    use super::{HeartbeatAge, Heartbeats};
     use tokio::time::Instant;
 
     #[test]
-    fn beats_and_progress_are_told_apart_and_both_age() {
+    fn heartbeats_with_and_without_progress_are_distinguished() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut heard = Heard::nothing(start);
-        assert_eq!(heard.pulse(at(7)), Pulse { beat_seconds: None, progress_seconds: 7 });
-        heard.hear(b"+", at(8));
-        heard.hear(b"..", at(10));
-        assert_eq!(heard.pulse(at(11)), Pulse { beat_seconds: Some(1), progress_seconds: 3 });
+        let mut heartbeats = Heartbeats::none(start);
+        assert_eq!(
+            heartbeats.ages(at(7)),
+            HeartbeatAge { beat_seconds: None, progress_seconds: 7 }
+        );
+        heartbeats.record(b"+", at(8));
+        heartbeats.record(b"..", at(10));
+        assert_eq!(
+            heartbeats.ages(at(11)),
+            HeartbeatAge { beat_seconds: Some(1), progress_seconds: 3 }
+        );
     }
 }

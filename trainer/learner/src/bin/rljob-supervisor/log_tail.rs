@@ -1,11 +1,11 @@
-//! Bytes of a process's standard error become lines, of which the last few are kept for a failure's
-//! report. Both are bounded, whatever the process writes.
+//! Log tail: splits the standard error of a process into lines and keeps the last few for failure
+//! reports. Number and length of lines are bounded.
 
 use std::collections::VecDeque;
 
-/// Lines kept.
+/// Maximum number of kept lines.
 const LINES: usize = 20;
-/// A longer line is cut into lines of this many bytes.
+/// Maximum bytes of a line; a longer one is split.
 const LINE_BYTES: usize = 2000;
 
 /// The last lines of a stream.
@@ -16,7 +16,7 @@ pub struct LogTail {
 }
 
 impl LogTail {
-    /// Takes what was read and returns the lines that it completes.
+    /// Appends bytes and returns the lines that they complete.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut complete = Vec::new();
         for &byte in bytes {
@@ -30,17 +30,17 @@ impl LogTail {
         complete
     }
 
-    /// The stream has ended: returns a last line that had no newline.
+    /// Ends the stream; returns a last line without newline.
     pub fn finish(&mut self) -> Option<String> {
         (!self.partial.is_empty()).then(|| self.end_line())
     }
 
-    /// The lines kept, joined.
+    /// The kept lines, separated by newlines.
     pub fn text(&self) -> String {
         self.lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// Adds a line of the supervisor's own.
+    /// Appends a line.
     pub fn note(&mut self, line: String) {
         if self.lines.len() == LINES {
             self.lines.pop_front();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_cut() {
+    fn a_line_above_the_maximum_length_is_split() {
         let mut tail = LogTail::default();
         let lines = tail.push(&[b'x'; 4500]);
         assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [2000, 2000]);

@@ -1,8 +1,7 @@
 //! `rljob-supervisor`: PID 1 of a trainer pod, or a process of a local run.
 //!
-//! Its modules are this program's own and not the library's, so that it is linked without libtorch
-//! and outlives whatever a learner's memory does. Read [`supervisor`] first, then [`order`] and
-//! [`process`].
+//! Its modules are not part of the library, so that it links no libtorch and survives when a
+//! learner runs out of memory. Read [`supervisor`] first, then [`order`] and [`process`].
 
 mod health;
 mod heartbeat;
@@ -31,14 +30,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::supervisor::{Settings, Supervisor};
 
-/// Starts and ends the learners of one trainer pod on the coordinator's orders.
+/// Starts and kills the learners of one trainer pod on orders of the coordinator.
 #[derive(Parser)]
 #[command(name = "rljob-supervisor", version)]
 struct Arguments {
     /// The run configuration, `run.json`.
     #[arg(long)]
     config: PathBuf,
-    /// Folder of tokens, one file each.
+    /// Folder of tokens, one file per token.
     #[arg(long)]
     tokens: PathBuf,
     /// Base URL of the coordinator.
@@ -47,26 +46,25 @@ struct Arguments {
     /// Name of this trainer pod or process.
     #[arg(long)]
     name: String,
-    /// Address at which other ranks reach this one's learners.
+    /// Address of the learners of this pod for other ranks.
     #[arg(long)]
     address: String,
-    /// The learner's executable. Default: `rljob-learner` beside this one.
+    /// Executable of the learner. Default: `rljob-learner` in the folder of this one.
     #[arg(long)]
     learner: Option<PathBuf>,
-    /// Port of `/healthz`. Default: none is served.
+    /// Port of `/healthz`, which is not served by default.
     #[arg(long)]
     health_port: Option<u16>,
-    /// Seconds for which learners may go on after SIGTERM, so that the coordinator can order a
+    /// Seconds that learners keep running after SIGTERM, so that the coordinator can order a
     /// checkpoint.
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     grace_seconds: u64,
-    /// End, as by SIGTERM, when the process with this id, which started this one, ends.
+    /// Terminate, as on SIGTERM, when the parent process with this id exits.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
 }
 
-/// One thread: a learner dies with the thread that started it, which must therefore live as long as
-/// the process.
+/// Single-threaded, because a learner is killed when the thread that started it exits.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
@@ -92,11 +90,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     if let Some(parent) = arguments.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM))
-            .context("failed to ask to end with the parent process")?;
-        // It may have ended before.
+            .context("failed to request termination with the parent process")?;
+        // The parent may have exited before the request.
         anyhow::ensure!(
             getppid() == Pid::from_raw(parent),
-            "the process {parent} that started this one is gone"
+            "the parent process {parent} has exited"
         );
     }
     let shutdown = async {
@@ -108,9 +106,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (beat, last_beat) = watch::channel(Instant::now());
     let supervisor = Supervisor::new(settings, resolver, beat)?.run(shutdown);
     let Some(port) = arguments.health_port else { return Ok(supervisor.await?) };
+    let failed = || format!("failed to serve /healthz on port {port}");
     tokio::select! {
         ended = supervisor => Ok(ended?),
-        served = health::serve(port, last_beat) => served.with_context(|| format!("failed to serve /healthz on port {port}")),
+        served = health::serve(port, last_beat) => served.with_context(failed),
     }
 }
 
@@ -139,5 +138,5 @@ fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
     let json = std::fs::read_to_string(path)
         .with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
     serde_json::from_str(&json)
-        .with_context(|| format!("failed to understand the run configuration `{}`", path.display()))
+        .with_context(|| format!("failed to parse the run configuration `{}`", path.display()))
 }

@@ -1,55 +1,55 @@
-//! What follows from an order, given what the supervisor has: pure, so that a lost, repeated or
-//! late order can be reasoned about in a table.
+//! Decision on an order of the coordinator, given the supervisor's state. Pure, so that lost,
+//! repeated and late orders are tested in a table.
 
 use rljob_protocol::supervisor::{Group, Order};
 
-/// What the supervisor has.
+/// Epoch, attempt and learners of a supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// The highest epoch whose order was accepted.
+pub struct SupervisorState {
+    /// Highest epoch of an accepted order.
     pub epoch: u64,
-    /// The newest incarnation that was started here, whether or not its learners still run.
+    /// Newest attempt that this supervisor started, running or not.
     pub attempt: Option<u32>,
-    /// Learners that still run.
+    /// Number of running learners.
     pub running: usize,
 }
 
-/// What the supervisor does about an order.
+/// Reaction to an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
+    /// Do nothing.
     Keep,
-    /// Start the group's learners; none runs.
+    /// Start the learners of the group; no learner is running.
     Start(Group),
-    /// End the learners that run; the same order, given again, goes on from there.
+    /// Kill running learners; the order is repeated and then starts the next group.
     Kill,
-    /// End the learners that run, then exit with code 0.
+    /// Kill running learners, then exit with code 0.
     Exit,
-    /// Do nothing: the order comes from the past.
-    Refuse(String),
+    /// Ignore the order, because a newer one was accepted before.
+    Reject(String),
 }
 
-/// What to do about `order` of the coordinator of this epoch. Learners of an incarnation are
-/// started once: one that ended stays ended until a higher attempt is ordered.
-pub fn decide(held: &Held, epoch: u64, order: &Order) -> Action {
-    if epoch < held.epoch {
-        return Action::Refuse(format!(
+/// Decides on `order` from a coordinator of `epoch`. Learners of an attempt are started once; one
+/// that exited is not restarted until a higher attempt is ordered.
+pub fn decide(state: &SupervisorState, epoch: u64, order: &Order) -> Action {
+    if epoch < state.epoch {
+        return Action::Reject(format!(
             "an order of epoch {epoch} came after one of epoch {}",
-            held.epoch
+            state.epoch
         ));
     }
-    let end_running = if held.running > 0 { Action::Kill } else { Action::Keep };
+    let end_running = if state.running > 0 { Action::Kill } else { Action::Keep };
     match order {
         Order::Wait => Action::Keep,
         Order::Stop => end_running,
         Order::Exit => Action::Exit,
-        Order::Run(group) => match held.attempt {
-            Some(attempt) if group.attempt < attempt => Action::Refuse(format!(
+        Order::Run(group) => match state.attempt {
+            Some(attempt) if group.attempt < attempt => Action::Reject(format!(
                 "an order of attempt {} came after one of attempt {attempt}",
                 group.attempt
             )),
             Some(attempt) if group.attempt == attempt => Action::Keep,
-            _ if held.running > 0 => Action::Kill,
+            _ if state.running > 0 => Action::Kill,
             _ => Action::Start(group.clone()),
         },
     }
@@ -57,7 +57,7 @@ pub fn decide(held: &Held, epoch: u64, order: &Order) -> Action {
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Held, decide};
+    use super::{Action, SupervisorState, decide};
     use rljob_protocol::supervisor::{Group, Order};
 
     fn group(attempt: u32) -> Group {
@@ -73,80 +73,86 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "one table of cases")]
-    fn every_order_meets_every_state_with_one_answer() {
-        let held = |epoch, attempt, running| Held { epoch, attempt, running };
-        let refuse = |text: &str| Action::Refuse(text.to_owned());
+    fn every_order_has_one_action_in_every_state() {
+        let state = |epoch, attempt, running| SupervisorState { epoch, attempt, running };
+        let reject = |text: &str| Action::Reject(text.to_owned());
         let table = [
-            ("nothing yet", held(0, None, 0), 0, Order::Wait, Action::Keep),
+            ("wait without learners", state(0, None, 0), 0, Order::Wait, Action::Keep),
             (
                 "a first order starts",
-                held(0, None, 0),
+                state(0, None, 0),
                 1,
                 Order::Run(group(0)),
                 Action::Start(group(0)),
             ),
             (
                 "a repeated order changes nothing",
-                held(1, Some(0), 2),
+                state(1, Some(0), 2),
                 1,
                 Order::Run(group(0)),
                 Action::Keep,
             ),
             (
-                "a learner that ended is not started again",
-                held(1, Some(0), 1),
+                "a learner that exited is not restarted",
+                state(1, Some(0), 1),
                 1,
                 Order::Run(group(0)),
                 Action::Keep,
             ),
             (
                 "a new coordinator finds the same attempt",
-                held(1, Some(0), 2),
+                state(1, Some(0), 2),
                 2,
                 Order::Run(group(0)),
                 Action::Keep,
             ),
             (
-                "a higher attempt ends the old one first",
-                held(1, Some(0), 1),
+                "a higher attempt kills running learners first",
+                state(1, Some(0), 1),
                 1,
                 Order::Run(group(1)),
                 Action::Kill,
             ),
             (
-                "and starts when it has ended",
-                held(1, Some(0), 0),
+                "a higher attempt starts after they exited",
+                state(1, Some(0), 0),
                 1,
                 Order::Run(group(1)),
                 Action::Start(group(1)),
             ),
             (
-                "a lower attempt is refused",
-                held(1, Some(3), 2),
+                "a lower attempt is rejected",
+                state(1, Some(3), 2),
                 1,
                 Order::Run(group(2)),
-                refuse("an order of attempt 2 came after one of attempt 3"),
+                reject("an order of attempt 2 came after one of attempt 3"),
             ),
             (
-                "a lower epoch is refused",
-                held(2, Some(3), 2),
+                "a lower epoch is rejected",
+                state(2, Some(3), 2),
                 1,
                 Order::Run(group(4)),
-                refuse("an order of epoch 1 came after one of epoch 2"),
+                reject("an order of epoch 1 came after one of epoch 2"),
             ),
             (
-                "it can neither stop nor end anybody",
-                held(2, Some(3), 2),
+                "an exit of a lower epoch is rejected",
+                state(2, Some(3), 2),
                 1,
                 Order::Exit,
-                refuse("an order of epoch 1 came after one of epoch 2"),
+                reject("an order of epoch 1 came after one of epoch 2"),
             ),
-            ("stop ends what runs", held(1, Some(0), 1), 1, Order::Stop, Action::Kill),
-            ("stop of nothing is nothing", held(1, Some(0), 0), 1, Order::Stop, Action::Keep),
-            ("the run is over", held(1, Some(0), 1), 1, Order::Exit, Action::Exit),
+            ("stop kills running learners", state(1, Some(0), 1), 1, Order::Stop, Action::Kill),
+            (
+                "stop without learners does nothing",
+                state(1, Some(0), 0),
+                1,
+                Order::Stop,
+                Action::Keep,
+            ),
+            ("exit at the end of the run", state(1, Some(0), 1), 1, Order::Exit, Action::Exit),
         ];
-        for (case, held, epoch, order, action) in table {
-            assert_eq!(decide(&held, epoch, &order), action, "{case}");
+        for (case, state, epoch, order, action) in table {
+            assert_eq!(decide(&state, epoch, &order), action, "{case}");
         }
     }
 }

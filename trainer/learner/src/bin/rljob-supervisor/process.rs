@@ -1,15 +1,14 @@
-//! One learner process: started, read and, when asked, ended; its state is a value that anyone can
-//! look at.
+//! Learner process: starts it, forwards its log, records its heartbeats, and kills it on request.
 //!
 //! ```text
 //!  LearnerProcess ── stop() ──▶ task ── SIGKILL ──▶ rljob-learner
 //!        ▲                       │ ◀── standard error, standard output ──┘
-//!        │                       ├── "[rank 3] …" ──▶ own standard error
-//!        └── state ◀─────────────┴── beats ──▶ pulse
+//!        │                       ├── "[rank 3] …" ──▶ supervisor's standard error
+//!        └── state ◀─────────────┴── heartbeats
 //! ```
 //!
-//! A learner is killed and not asked to end: one that hangs would not hear it, and none has
-//! anything to do that a checkpoint has not done.
+//! A learner is killed with SIGKILL: one that hangs would not handle SIGTERM, and everything that
+//! must survive is in a checkpoint.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -25,43 +24,40 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::heartbeat::{Heard, listen};
+use crate::heartbeat::{Heartbeats, listen};
 use crate::log_tail::LogTail;
 
-/// Standard error is read on for so long after the process ended: a child of its own may hold it
-/// open.
+/// Time to read standard error after the process exited, because a child may hold it open.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Exit code reported for a learner that could not be started, as a shell does.
+/// Exit code of a learner that could not be started, as in a shell.
 const NOT_STARTED: i32 = 127;
 
 /// A program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnerCommand {
-    /// The executable.
     pub program: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Global rank, for its log prefix.
+    /// Global rank, for the log prefix.
     pub rank: u32,
 }
 
 /// A learner process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct LearnerProcess {
-    /// How it ended, once it has.
+    /// Final state, once it has exited.
     end: watch::Receiver<Option<LearnerState>>,
-    heard: Arc<Mutex<Heard>>,
+    heartbeats: Arc<Mutex<Heartbeats>>,
     stop: CancellationToken,
     pid: Option<u32>,
 }
 
 impl LearnerProcess {
-    /// Starts it inside the current tokio runtime. A program that cannot be started is a learner
-    /// that exited with code 127. `changed` is told when it ends.
+    /// Starts the process in the current tokio runtime and notifies `changed` when it exits. A
+    /// program that cannot be started counts as exited with code 127.
     pub fn start(command: LearnerCommand, changed: watch::Sender<()>) -> Self {
         let stop = CancellationToken::new();
         let (sender, end) = watch::channel(None);
-        let heard = Arc::new(Mutex::new(Heard::nothing(Instant::now())));
+        let heartbeats = Arc::new(Mutex::new(Heartbeats::none(Instant::now())));
         let spawned = Command::new(&command.program)
             .args(&command.arguments)
             .env(SUPERVISOR_PID_VARIABLE, std::process::id().to_string())
@@ -72,10 +68,10 @@ impl LearnerProcess {
             .kill_on_drop(true)
             .spawn();
         let pid = spawned.as_ref().ok().and_then(Child::id);
-        let (stopped, hearing) = (stop.clone(), Arc::clone(&heard));
+        let (stopped, recorded) = (stop.clone(), Arc::clone(&heartbeats));
         tokio::spawn(async move {
             let ended = match spawned {
-                Ok(child) => supervise(child, command.rank, stopped, &hearing).await,
+                Ok(child) => supervise(child, command.rank, stopped, &recorded).await,
                 Err(error) => LearnerState::Exited {
                     code: NOT_STARTED,
                     log_tail: format!("failed to start `{}`: {error}", command.program.display()),
@@ -84,34 +80,34 @@ impl LearnerProcess {
             sender.send_replace(Some(ended));
             changed.send_replace(());
         });
-        Self { end, heard, stop, pid }
+        Self { end, heartbeats, stop, pid }
     }
 
-    /// What it is doing.
     pub fn state(&self) -> LearnerState {
-        let pulse =
-            || self.heard.lock().unwrap_or_else(PoisonError::into_inner).pulse(Instant::now());
-        self.end.borrow().clone().unwrap_or_else(|| LearnerState::Running(pulse()))
+        let running = || {
+            let heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+            LearnerState::Running(heartbeats.ages(Instant::now()))
+        };
+        self.end.borrow().clone().unwrap_or_else(running)
     }
 
-    /// Whether it still runs.
     pub fn is_running(&self) -> bool {
         self.end.borrow().is_none()
     }
 
-    /// Its process id; none if it could not be started.
+    /// Process id, unless the program could not be started.
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Kills it. Returns at once.
+    /// Kills the process without waiting for it.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has exited.
     pub async fn ended(&mut self) {
-        // An error means that the task is gone, and the process with it.
+        // An error means that the task ended, which drops and kills the process.
         let _ = self.end.wait_for(Option::is_some).await;
     }
 }
@@ -120,13 +116,13 @@ async fn supervise(
     mut child: Child,
     rank: u32,
     stop: CancellationToken,
-    heard: &Mutex<Heard>,
+    heartbeats: &Mutex<Heartbeats>,
 ) -> LearnerState {
     let mut tail = LogTail::default();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let status = {
         let mut reading = std::pin::pin!(async {
-            tokio::join!(listen(stdout, heard), pass_on(stderr, rank, &mut tail))
+            tokio::join!(listen(stdout, heartbeats), forward(stderr, rank, &mut tail))
         });
         let mut ending = std::pin::pin!(end(&mut child, &stop));
         tokio::select! {
@@ -146,7 +142,7 @@ async fn supervise(
     }
 }
 
-/// Waits for the process to end by itself or, once `stop` is cancelled, ends it.
+/// Waits for the process to exit; kills it once `stop` is cancelled.
 async fn end(child: &mut Child, stop: &CancellationToken) -> std::io::Result<ExitStatus> {
     tokio::select! {
         status = child.wait() => return status,
@@ -156,7 +152,8 @@ async fn end(child: &mut Child, stop: &CancellationToken) -> std::io::Result<Exi
     child.wait().await
 }
 
-async fn pass_on(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
+/// Writes lines of the learner's standard error to the supervisor's.
+async fn forward(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
     let Some(mut stderr) = stderr else { return };
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
@@ -169,7 +166,7 @@ async fn pass_on(stderr: Option<ChildStderr>, rank: u32, tail: &mut LogTail) {
     }
 }
 
-/// The exit code; 128 + n for signal n.
+/// Exit code, or 128 + n for signal n.
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(NOT_STARTED)
 }
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_is_128_and_its_number() {
+    async fn the_exit_code_of_a_signal_is_128_plus_its_number() {
         assert_eq!(
             run("kill -9 $$", false).await,
             LearnerState::Exited { code: 137, log_tail: String::new() }
@@ -216,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_is_not_there_is_an_exit_with_code_127() {
+    async fn a_missing_program_counts_as_exit_code_127() {
         let command =
             LearnerCommand { program: "/nonexistent/learner".into(), arguments: vec![], rank: 0 };
         let mut process = LearnerProcess::start(command, watch::channel(()).0);

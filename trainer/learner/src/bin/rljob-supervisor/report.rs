@@ -1,8 +1,8 @@
-//! One report to the coordinator, and the order that answers it. It repeats nothing: when to report
-//! again is the supervisor's.
+//! Reports to the coordinator: sends a report and returns the order in the response. Retries are
+//! the supervisor's decision.
 
 use std::error::Error as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,30 +12,27 @@ use rljob_crds::names::TOKEN_LEARNER;
 use rljob_protocol::supervisor::{EPOCH_HEADER, Order, SupervisorReport};
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 
-use crate::supervisor::Settings;
-
-/// A report that takes longer is given up and sent anew.
+/// Timeout of a report, response included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// An address of a pod that is gone answers nothing.
+/// The address of a deleted pod does not respond.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A report that was not answered with an order.
+/// A report without an order in response.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The token is missing.
     #[error("failed to read the token `{}`", .0.display())]
     Token(PathBuf, #[source] std::io::Error),
-    /// No connection, or no answer.
+    /// No connection, or no response.
     #[error("failed to reach the coordinator")]
     Unreachable(#[source] reqwest::Error),
-    /// This one was replaced.
+    /// A newer supervisor has the same name.
     #[error("the coordinator has another supervisor of this name: {0}")]
     Replaced(String),
-    /// Another error of the coordinator.
-    #[error("the coordinator answered {0}: {1}")]
-    Refused(StatusCode, String),
-    /// An answer that is no order.
-    #[error("failed to understand the coordinator's order")]
+    /// Any other HTTP error.
+    #[error("the coordinator responded with {0}: {1}")]
+    Status(StatusCode, String),
+    /// The response is not an order.
+    #[error("failed to parse the coordinator's order")]
     Order(#[source] reqwest::Error),
 }
 
@@ -52,7 +49,7 @@ impl ReportError {
     }
 }
 
-/// The way to the coordinator.
+/// HTTP client of the coordinator's supervisor API.
 #[derive(Debug)]
 pub struct Reporter {
     http: reqwest::Client,
@@ -61,25 +58,34 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// To the coordinator of these settings, whose name leads where `resolver` says.
-    pub fn new(settings: &Settings, resolver: CoordinatorResolver) -> reqwest::Result<Self> {
+    /// A client for the supervisor `name`. `resolver` resolves the host of `coordinator`, a base
+    /// URL; `tokens` is the folder of tokens.
+    pub fn new(
+        coordinator: &str,
+        name: &str,
+        tokens: &Path,
+        resolver: CoordinatorResolver,
+    ) -> reqwest::Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
             .dns_resolver(Arc::new(resolver))
             .no_proxy();
-        let url = format!("{}/v1/supervisors/{}", settings.coordinator, settings.name);
-        Ok(Self { http: http.build()?, url, token: settings.tokens.join(TOKEN_LEARNER) })
+        let url = format!("{coordinator}/v1/supervisors/{name}");
+        Ok(Self { http: http.build()?, url, token: tokens.join(TOKEN_LEARNER) })
     }
 
-    /// The order and the epoch that it is given under; `epoch` is the highest one that was heard
-    /// of.
+    /// Sends a report; returns the order and the epoch of the coordinator that gave it. `epoch` is
+    /// the highest accepted epoch.
+    ///
+    /// # Errors
+    /// The token cannot be read, or the response is not an order.
     pub async fn report(
         &self,
         report: &SupervisorReport,
         epoch: u64,
     ) -> Result<(u64, Order), ReportError> {
-        // Read each time: it may be rotated.
+        // Read for each report, because it may be rotated.
         let token = tokio::fs::read_to_string(&self.token)
             .await
             .map_err(|error| ReportError::Token(self.token.clone(), error))?;
@@ -91,18 +97,18 @@ impl Reporter {
             .send()
             .await
             .map_err(ReportError::Unreachable)?;
-        let (status, answered) = (response.status(), epoch_of(response.headers()));
-        if status == StatusCode::CONFLICT && answered >= epoch {
+        let (status, responded) = (response.status(), epoch_of(response.headers()));
+        if status == StatusCode::CONFLICT && responded >= epoch {
             return Err(ReportError::Replaced(response.text().await.unwrap_or_default()));
         }
         if !status.is_success() {
-            return Err(ReportError::Refused(status, response.text().await.unwrap_or_default()));
+            return Err(ReportError::Status(status, response.text().await.unwrap_or_default()));
         }
-        Ok((answered, response.json().await.map_err(ReportError::Order)?))
+        Ok((responded, response.json().await.map_err(ReportError::Order)?))
     }
 }
 
-/// The epoch of the coordinator that answers; 0 if it does not say.
+/// Epoch of the coordinator that responded; 0 without the header.
 fn epoch_of(headers: &HeaderMap) -> u64 {
     headers
         .get(EPOCH_HEADER)

@@ -1,10 +1,10 @@
-//! The supervisor of one trainer pod: it reports to the coordinator several times a second, obeys
-//! the order in the answer, and outlives its learners. It links no libtorch, takes no decision of
-//! its own and never restarts a learner that ended: that is the coordinator's to order.
+//! Supervisor of one trainer pod: reports to the coordinator several times a second and follows the
+//! order in the response. It outlives its learners, links no libtorch, and never restarts a learner
+//! without an order.
 //!
 //! ```text
-//!  coordinator ◀── POST /v1/supervisors/NAME: report ── supervisor ── start, end ──▶ learners (process.rs)
-//!       └───────────────── answer: order ──────────────▶   │ order.rs decides
+//!  coordinator ◀── POST /v1/supervisors/NAME: report ── supervisor ── start, kill ──▶ learners
+//!       └──────────────── response: order ──────────────▶  │ order.rs decides       (process.rs)
 //! ```
 
 use std::ffi::OsString;
@@ -17,23 +17,23 @@ use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::order::{Action, Held, decide};
+use crate::order::{Action, SupervisorState, decide};
 use crate::process::{LearnerCommand, LearnerProcess};
 use crate::reap::reap_orphans;
 use crate::report::{ReportError, Reporter};
 
-/// Between reports while learners run, unless something changed.
+/// Interval of reports while learners run; a change is reported at once.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Between reports while none runs: an order to start some is all that a run waits for then.
+/// Interval of reports without learners, when the run waits for the order to start them.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
-/// Longest wait after the coordinator could not be reached: below the silence after which it counts
-/// a supervisor as lost.
+/// Maximum backoff while the coordinator is unreachable; below the time after which it counts a
+/// supervisor as lost.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// A supervisor that is told to end does not wait for a coordinator that has not answered for so
-/// long: it may be told to end as well.
+/// Time without a response after which a terminating supervisor stops waiting for the coordinator,
+/// which may be terminating as well.
 const ABSENT: Duration = Duration::from_secs(6);
 
-/// What a supervisor is told when it starts.
+/// Command-line settings of a supervisor.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The run configuration, `run.json`.
@@ -42,104 +42,112 @@ pub struct Settings {
     pub tokens: PathBuf,
     /// Base URL of the coordinator.
     pub coordinator: String,
-    /// Its name: the pod's or the process's.
+    /// Name of the pod or process.
     pub name: String,
-    /// Address at which other ranks reach its learners.
+    /// Address of its learners for other ranks.
     pub address: String,
-    /// The learner's executable.
+    /// Executable of the learner.
     pub learner: PathBuf,
-    /// Learner processes it runs.
+    /// Number of learner processes.
     pub processes: u32,
-    /// Drawn anew by each supervisor process.
+    /// Random id of this process.
     pub instance: String,
-    /// When the process started, in milliseconds since 1970.
+    /// Start of the process in Unix milliseconds.
     pub started_at: u64,
-    /// How long learners may go on once it is told to end.
+    /// Time that learners keep running after SIGTERM or SIGINT.
     pub grace: Duration,
 }
 
-/// A supervisor that cannot go on.
+/// A fatal error of the supervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
-    /// No port is free.
     #[error("failed to find a free port for the rendezvous")]
     Port(#[source] std::io::Error),
-    /// No HTTP client.
-    #[error("failed to make an HTTP client")]
+    #[error("failed to create an HTTP client")]
     Client(#[source] reqwest::Error),
 }
 
-/// The supervisor's state.
+/// Main loop of the supervisor.
 pub struct Supervisor {
     settings: Settings,
     reporter: Reporter,
-    held: Held,
+    state: SupervisorState,
     learners: Vec<LearnerProcess>,
     rendezvous_port: u16,
     changed: watch::Sender<()>,
     beat: watch::Sender<Instant>,
-    complaint: Option<String>,
-    /// When the coordinator answered last.
-    answered: Instant,
-    /// Once told to end: when it ends at the latest.
-    leaving: Option<Instant>,
+    /// Last logged error of a report.
+    report_error: Option<String>,
+    /// Last response of the coordinator.
+    responded: Instant,
+    /// Deadline of the termination, after SIGTERM or SIGINT.
+    terminating: Option<Instant>,
 }
 
 impl Supervisor {
-    /// A supervisor without learners, whose coordinator's name leads where `resolver` says.
-    /// `beat` is told the time of every turn of its loop.
+    /// A supervisor without learners. `resolver` resolves the host of the coordinator; `beat`
+    /// receives the start of every iteration of the loop.
+    ///
+    /// # Errors
+    /// No port is free, or the HTTP client cannot be created.
     pub fn new(
         settings: Settings,
         resolver: CoordinatorResolver,
         beat: watch::Sender<Instant>,
     ) -> Result<Self, SupervisorError> {
-        let reporter = Reporter::new(&settings, resolver).map_err(SupervisorError::Client)?;
+        let Settings { coordinator, name, tokens, .. } = &settings;
+        let reporter =
+            Reporter::new(coordinator, name, tokens, resolver).map_err(SupervisorError::Client)?;
         Ok(Self {
             settings,
             reporter,
-            held: Held::default(),
+            state: SupervisorState::default(),
             learners: Vec::new(),
             rendezvous_port: free_port()?,
             changed: watch::channel(()).0,
             beat,
-            complaint: None,
-            answered: Instant::now(),
-            leaving: None,
+            report_error: None,
+            responded: Instant::now(),
+            terminating: None,
         })
     }
 
-    /// Reports and obeys until ordered to exit, or until `shutdown` completes and nothing is left
-    /// to wait for; then ends the learners. Never gives up on the coordinator before.
+    /// Reports and follows orders until an order to exit, or until `shutdown` completes and no
+    /// learner needs more time; then kills the learners. An unreachable coordinator is retried
+    /// without limit.
+    ///
+    /// # Errors
+    /// No port is free for the rendezvous of a new attempt.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SupervisorError> {
         tokio::pin!(shutdown);
         let mut changed = self.changed.subscribe();
         let mut backoff = INTERVAL;
-        while !self.has_left() {
+        while !self.is_terminated() {
             self.beat.send_replace(Instant::now());
             reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
-            let state = self.state();
-            let answer = tokio::select! {
-                answer = self.reporter.report(&state, self.held.epoch) => answer,
-                () = &mut shutdown, if self.leaving.is_none() => {
-                    self.leave();
+            let report = self.report();
+            let response = tokio::select! {
+                response = self.reporter.report(&report, self.state.epoch) => response,
+                () = &mut shutdown, if !self.is_terminating() => {
+                    self.terminate();
                     continue;
                 }
             };
-            if answer.is_ok() {
-                self.answered = Instant::now();
+            if response.is_ok() {
+                self.responded = Instant::now();
             }
-            backoff = if answer.is_err() {
+            backoff = if response.is_err() {
                 (backoff * 2).min(MAX_BACKOFF)
             } else if self.runs_any() {
                 INTERVAL
             } else {
                 IDLE_INTERVAL
             };
-            self.complain(answer.as_ref().err().map(ReportError::line));
-            match answer {
-                Ok((epoch, order)) if !self.obey(epoch, &order)? => break,
-                // Its pod was replaced and will be ended; it must not end by itself, or it would
-                // come back under its old name.
+            self.log_report_error(response.as_ref().err().map(ReportError::line));
+            match response {
+                Ok((epoch, order)) if !self.follow(epoch, &order)? => break,
+                // The pod was replaced and will be deleted. An exit here would restart the
+                // container under its old name.
                 Err(ReportError::Replaced(_)) => {
                     self.learners.iter().for_each(LearnerProcess::stop);
                 }
@@ -148,26 +156,30 @@ impl Supervisor {
             tokio::select! {
                 () = tokio::time::sleep(backoff) => {}
                 _ = changed.changed() => {}
-                () = &mut shutdown, if self.leaving.is_none() => self.leave(),
+                () = &mut shutdown, if !self.is_terminating() => self.terminate(),
             }
         }
-        self.end_learners().await;
+        self.kill_learners().await;
         Ok(())
     }
 
-    fn leave(&mut self) {
-        tracing::info!(
-            seconds = self.settings.grace.as_secs(),
-            "told to end; learners may go on to write a checkpoint"
-        );
-        self.leaving = Some(Instant::now() + self.settings.grace);
+    fn is_terminating(&self) -> bool {
+        self.terminating.is_some()
     }
 
-    /// Told to end, and out of time, or without anybody to wait for: no learner runs, or no
-    /// coordinator orders a checkpoint.
-    fn has_left(&self) -> bool {
-        self.leaving.is_some_and(|latest| {
-            Instant::now() >= latest || !self.runs_any() || self.answered.elapsed() > ABSENT
+    fn terminate(&mut self) {
+        tracing::info!(
+            seconds = self.settings.grace.as_secs(),
+            "terminating; learners keep running so that they can write a checkpoint"
+        );
+        self.terminating = Some(Instant::now() + self.settings.grace);
+    }
+
+    /// Terminating, and past the deadline, without learners or without a coordinator that could
+    /// order a checkpoint.
+    fn is_terminated(&self) -> bool {
+        self.terminating.is_some_and(|deadline| {
+            Instant::now() >= deadline || !self.runs_any() || self.responded.elapsed() > ABSENT
         })
     }
 
@@ -175,29 +187,29 @@ impl Supervisor {
         self.learners.iter().any(LearnerProcess::is_running)
     }
 
-    fn state(&self) -> SupervisorReport {
+    fn report(&self) -> SupervisorReport {
         SupervisorReport {
             instance: self.settings.instance.clone(),
             started_at: self.settings.started_at,
             address: self.settings.address.clone(),
             rendezvous_port: self.rendezvous_port,
             processes: self.settings.processes,
-            attempt: self.held.attempt,
+            attempt: self.state.attempt,
             learners: self.learners.iter().map(LearnerProcess::state).collect(),
-            terminating: self.leaving.is_some(),
+            terminating: self.is_terminating(),
         }
     }
 
-    /// Acts on an order; returns whether to go on.
-    fn obey(&mut self, epoch: u64, order: &Order) -> Result<bool, SupervisorError> {
-        self.held.running = self.learners.iter().filter(|learner| learner.is_running()).count();
-        let action = decide(&self.held, epoch, order);
-        if !matches!(action, Action::Refuse(_)) {
-            self.held.epoch = epoch;
+    /// Acts on an order; returns whether to continue.
+    fn follow(&mut self, epoch: u64, order: &Order) -> Result<bool, SupervisorError> {
+        self.state.running = self.learners.iter().filter(|learner| learner.is_running()).count();
+        let action = decide(&self.state, epoch, order);
+        if !matches!(action, Action::Reject(_)) {
+            self.state.epoch = epoch;
         }
         match action {
             Action::Exit => return Ok(false),
-            Action::Refuse(reason) => tracing::warn!(reason, "refused an order"),
+            Action::Reject(reason) => tracing::warn!(reason, "rejected an order"),
             Action::Kill => self.learners.iter().for_each(LearnerProcess::stop),
             Action::Start(group) => self.start(&group)?,
             Action::Keep => {}
@@ -212,13 +224,13 @@ impl Supervisor {
             world_size = group.world_size,
             "starting learners"
         );
-        self.held.attempt = Some(group.attempt);
+        self.state.attempt = Some(group.attempt);
         self.rendezvous_port = free_port()?;
         let ranks = group.first_rank..group.first_rank + self.settings.processes;
         self.learners = ranks
             .map(|rank| {
                 LearnerProcess::start(
-                    learner_command(&self.settings, group, rank, self.held.epoch),
+                    learner_command(&self.settings, group, rank, self.state.epoch),
                     self.changed.clone(),
                 )
             })
@@ -227,27 +239,27 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn end_learners(&mut self) {
+    async fn kill_learners(&mut self) {
         self.learners.iter().for_each(LearnerProcess::stop);
         for learner in &mut self.learners {
             learner.ended().await;
         }
     }
 
-    /// Logs an error once, and once more when it is over.
-    fn complain(&mut self, complaint: Option<String>) {
-        if complaint == self.complaint {
+    /// Logs changes of the error of reports, including the first success.
+    fn log_report_error(&mut self, error: Option<String>) {
+        if error == self.report_error {
             return;
         }
-        if let Some(error) = &complaint {
+        if let Some(error) = &error {
             tracing::warn!(
                 error,
-                "the report was not answered; learners go on and reports are repeated"
+                "failed to report to the coordinator; learners keep running, the report is retried"
             );
         } else {
-            tracing::info!("the coordinator answers again");
+            tracing::info!("the coordinator responds again");
         }
-        self.complaint = complaint;
+        self.report_error = error;
     }
 }
 
@@ -284,7 +296,7 @@ mod tests {
     use rljob_protocol::version::Version;
 
     #[test]
-    fn a_learner_is_told_its_place_in_the_group() {
+    fn a_learner_gets_its_rank_and_the_rendezvous_as_arguments() {
         let settings = Settings {
             config: "/c/run.json".into(),
             tokens: "/t".into(),
@@ -314,8 +326,10 @@ mod tests {
             command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
         assert_eq!(
             arguments.join(" "),
-            "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 --address 10.0.0.2 --rank 3 --world-size 4 --epoch 5 --attempt 2 \
-             --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 --restore-version step-7.attempt-1"
+            "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 \
+             --address 10.0.0.2 --rank 3 --world-size 4 --epoch 5 --attempt 2 \
+             --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 \
+             --restore-version step-7.attempt-1"
         );
     }
 }

@@ -1,19 +1,20 @@
-//! Configurations that models come with, and those that are refused.
+//! Configurations of supported models, and rejected ones.
 
 use super::{ModelConfig, Raw};
 
 fn json(change: impl FnOnce(&mut serde_json::Value)) -> Result<ModelConfig, String> {
     let mut value = serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
-        "rope_theta": 10000.0, "eos_token_id": [2, 3],
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 64,
+        "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 2048, "rope_theta": 10000.0, "eos_token_id": [2, 3],
     });
     change(&mut value);
     serde_json::from_value::<Raw>(value).map_err(|error| error.to_string())?.into_config(None)
 }
 
 #[test]
-fn rope_theta_is_read_where_transformers_4_and_5_write_it() {
+fn rope_theta_is_read_from_the_keys_of_transformers_4_and_5() {
     let four = json(|_| ()).unwrap();
     let five = json(|value| {
         value["rope_theta"].take();
@@ -35,12 +36,13 @@ fn the_architectures_differ_in_biases_head_norms_and_default_head_size() {
 }
 
 #[test]
-fn what_would_change_the_arithmetic_is_refused() {
+fn unsupported_settings_are_rejected() {
     let error =
         |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
     assert_eq!(
         error("architectures", serde_json::json!(["MixtralForCausalLM"])),
-        "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"
+        "architecture [\"MixtralForCausalLM\"] is not supported, only LlamaForCausalLM, \
+         Qwen2ForCausalLM and Qwen3ForCausalLM"
     );
     assert_eq!(
         error("rope_scaling", serde_json::json!({"type": "yarn", "factor": 4.0})),
@@ -78,7 +80,7 @@ fn what_would_change_the_arithmetic_is_refused() {
 }
 
 #[test]
-fn a_missing_key_is_named() {
+fn the_error_of_a_missing_key_names_it() {
     let error = json(|value| {
         value.as_object_mut().unwrap().remove("hidden_size");
     });

@@ -16,8 +16,8 @@ fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert!(near, "{actual:?} is not {expected:?}");
 }
 
-/// AReaL's golden case, its masked third token left out: policy, proximal, sampler, advantages,
-/// and weights that make the mean.
+/// AReaL's golden case without its masked third token: policy, proximal, sampler, advantages, and
+/// weights of a mean.
 struct Golden {
     policy: Tensor,
     proximal: Tensor,
@@ -55,7 +55,7 @@ impl Golden {
 }
 
 #[test]
-fn the_plain_surrogate_is_areals_golden_value() {
+fn the_plain_surrogate_matches_areals_golden_value() {
     let golden = Golden::new();
     let (gradient, sums) = loss(&GrpoSpec::default(), &golden.input());
     close(&[sums.loss, sums.clipped_upper, sums.clipped_lower], &[-9.93e-9, 1.0, 2.0], 1e-7);
@@ -65,7 +65,7 @@ fn the_plain_surrogate_is_areals_golden_value() {
 }
 
 #[test]
-fn the_decoupled_loss_with_dual_clip_is_areals_golden_value() {
+fn the_decoupled_loss_with_dual_clip_matches_areals_golden_value() {
     let golden = Golden::new();
     let spec = GrpoSpec {
         clip_high: 0.28,
@@ -84,7 +84,7 @@ fn the_decoupled_loss_with_dual_clip_is_areals_golden_value() {
 }
 
 #[test]
-fn a_higher_upper_bound_frees_the_token_between() {
+fn a_token_below_a_higher_upper_bound_is_not_clipped() {
     let golden = Golden::new();
     let (gradient, sums) =
         loss(&GrpoSpec { clip_high: 0.28, ..GrpoSpec::default() }, &golden.input());
@@ -113,7 +113,7 @@ fn without_proximal_the_derivative_is_minus_the_advantage() {
 }
 
 #[test]
-fn the_dual_clip_bounds_the_loss_of_a_bad_token_whose_ratio_explodes() {
+fn the_dual_clip_bounds_the_loss_of_a_token_with_negative_advantage_and_large_ratio() {
     let input = LossInput {
         policy_logprobs_N: &tensor(&[0.0, 0.0]),
         proximal_logprobs_N: Some(&tensor(&[-2.0, -2.0])),
@@ -129,7 +129,7 @@ fn the_dual_clip_bounds_the_loss_of_a_bad_token_whose_ratio_explodes() {
 }
 
 #[test]
-fn an_empty_micro_batch_adds_nothing() {
+fn the_sums_of_an_empty_micro_batch_are_0() {
     let empty = tensor(&[]);
     let input = LossInput {
         policy_logprobs_N: &empty,
@@ -143,7 +143,7 @@ fn an_empty_micro_batch_adds_nothing() {
     assert_eq!(loss(&GrpoSpec::default(), &input).1, LossSums::default());
 }
 
-/// The formulas of the loss, for autograd to differentiate.
+/// The loss as a formula that autograd differentiates.
 fn reference_loss(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> Tensor {
     let ratio = (logprobs - input.proximal_logprobs_N.unwrap()).exp();
     let advantages = input.advantages_N;
@@ -168,7 +168,7 @@ fn reference_loss(spec: &GrpoSpec, logprobs: &Tensor, input: &LossInput<'_>) -> 
 }
 
 #[test]
-fn the_derivative_is_autograds_on_either_side_of_every_bound_with_every_option() {
+fn the_derivative_matches_autograd_on_both_sides_of_every_bound_with_every_option() {
     let values: Vec<f32> = (-20..=20).flat_map(|offset| [0.06 * offset as f32; 3]).collect();
     let count = values.len();
     let cycle = |period: &[f32]| {

@@ -1,4 +1,4 @@
-//! Fine-tuning beside transformers and torch.optim.AdamW; skipped where they are not installed.
+//! Fine-tuning compared with transformers and torch.optim.AdamW; skipped if they are not installed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{STEPS, Sample, batch, samples, spec, train, trainer};
 use crate::ranks::Ranks;
 
-/// The Python of a SGLang environment, and a model beside it; none if they are not installed.
+/// Python of an SGLang environment and a model, if they are installed.
 fn python_and_model() -> Option<(PathBuf, PathBuf)> {
     let run_store = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
     let python = std::env::var_os("RLJOB_PYTHON")
@@ -19,12 +19,14 @@ fn python_and_model() -> Option<(PathBuf, PathBuf)> {
     (python.exists() && model.join("config.json").exists()).then_some((python, model))
 }
 
-/// The loss of every step, and of one more before its update.
+/// PyTorch's loss of every step, and of one more before its update.
 fn peer_losses(python: &Path, model: &Path) -> Vec<f64> {
     let sample = |sample: &Sample| json!({"tokens": sample.tokens, "mask": sample.mask});
     let step = |step| samples(step, 1, 1).iter().map(sample).collect::<Vec<_>>();
     let steps: Vec<_> = (1..=STEPS + 1).map(step).collect();
-    let job = json!({"model": model, "learningRate": 1e-3, "weightDecay": 0.01, "clip": 1.0, "steps": steps});
+    let job = json!({
+        "model": model, "learningRate": 1e-3, "weightDecay": 0.01, "clip": 1.0, "steps": steps,
+    });
     let mut child = Command::new(python)
         .args(["-c", include_str!("../adamw_peer.py")])
         .env("OMP_NUM_THREADS", "1")
@@ -39,10 +41,11 @@ fn peer_losses(python: &Path, model: &Path) -> Vec<f64> {
 }
 
 #[test]
-fn twenty_steps_of_fine_tuning_follow_pytorchs_loss_curve_and_so_does_the_validation_after_them() {
+fn twenty_steps_of_fine_tuning_and_a_validation_have_the_losses_of_pytorch() {
     let Some((python, model)) = python_and_model() else {
         eprintln!(
-            "skipped: needs RLJOB_PYTHON with torch and transformers, and tiny-llama (`make setup` installs both)"
+            "skipped: needs RLJOB_PYTHON with torch and transformers, and tiny-llama \
+             (`make setup` installs both)"
         );
         return;
     };

@@ -1,5 +1,5 @@
-//! Training across a checkpoint: on as many ranks the same bits, on another number the same
-//! weights, moments and step, and then the same numbers to rounding.
+//! Training from a checkpoint: the same bits on the same number of ranks; on another number, the
+//! same restored state and the same metrics up to rounding.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::trainer::Trainer;
 const BEFORE: u32 = 2;
 const MINIBATCHES: u32 = 2;
 
-/// Begins to write a checkpoint, as the loop does.
+/// Starts to write a checkpoint, as the main loop does.
 fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     let snapshot = trainer.models.snapshot().unwrap();
     let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
@@ -56,8 +56,7 @@ fn restore_point(folder: &Path, attempt: u32) -> Restore {
     Restore { version, path: folder.join(version.to_string()) }
 }
 
-/// Weights and moments of every block as on one rank, bit for bit, with what the optimizer counted:
-/// a collective.
+/// Bits of the whole weights and moments of every block, and the number of updates. A collective.
 fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
     let gather = |local: &Tensor, numel: i64| {
         let all = Tensor::empty(
@@ -83,32 +82,31 @@ fn whole(trainer: &Trainer) -> (Vec<[Vec<u32>; 3]>, u64) {
 }
 
 #[test]
-fn a_run_that_goes_on_from_a_checkpoint_is_the_run_that_never_stopped() {
+fn a_restored_run_has_the_bits_of_an_uninterrupted_one() {
     let folder = small_model();
     let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
     let restore = restore_point(folder.path(), 0);
-    let mut undisturbed = trainer(spec.clone(), folder.path(), Ranks::alone());
-    train(&mut undisturbed, 1..=BEFORE, MINIBATCHES);
-    let mut writer = checkpoint(&undisturbed, &restore);
-    let after = train(&mut undisturbed, BEFORE + 1..=5, MINIBATCHES);
+    let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
+    train(&mut uninterrupted, 1..=BEFORE, MINIBATCHES);
+    let mut writer = checkpoint(&uninterrupted, &restore);
+    let after = train(&mut uninterrupted, BEFORE + 1..=5, MINIBATCHES);
     writer.wait().unwrap();
     let mut resumed = restored(&spec, folder.path(), &restore, Ranks::alone());
     assert_eq!(train(&mut resumed, BEFORE + 1..=5, MINIBATCHES), after);
-    assert_eq!(weights(&resumed), weights(&undisturbed));
+    assert_eq!(weights(&resumed), weights(&uninterrupted));
 }
 
 #[test]
-fn a_run_goes_on_from_one_rank_to_two_to_four_to_one_with_the_same_bits_and_then_the_same_numbers()
-{
+fn checkpoints_are_restored_bit_for_bit_on_two_four_and_one_ranks() {
     let folder = small_model();
     let spec = spec(&json!({"grpo": {"klCoefficient": 0.1}}), "Random", MINIBATCHES);
     let point = |attempt| restore_point(folder.path(), attempt);
-    let mut undisturbed = trainer(spec.clone(), folder.path(), Ranks::alone());
-    train(&mut undisturbed, 1..=BEFORE, MINIBATCHES);
-    checkpoint(&undisturbed, &point(0)).wait().unwrap();
-    let expected = whole(&undisturbed);
-    let after = train(&mut undisturbed, BEFORE + 1..=5, MINIBATCHES);
-    // Each goes on from the checkpoint that the ranks before it wrote.
+    let mut uninterrupted = trainer(spec.clone(), folder.path(), Ranks::alone());
+    train(&mut uninterrupted, 1..=BEFORE, MINIBATCHES);
+    checkpoint(&uninterrupted, &point(0)).wait().unwrap();
+    let expected = whole(&uninterrupted);
+    let after = train(&mut uninterrupted, BEFORE + 1..=5, MINIBATCHES);
+    // Each is restored from the checkpoint of the previous number of ranks.
     for (attempt, world_size) in [(1, 2), (2, 4), (3, 1)] {
         let resumed = on_ranks(world_size, |ranks| {
             let mut resumed = restored(&spec, folder.path(), &point(attempt - 1), ranks);
@@ -118,7 +116,7 @@ fn a_run_goes_on_from_one_rank_to_two_to_four_to_one_with_the_same_bits_and_then
         for (state, steps) in resumed {
             assert!(
                 state == expected,
-                "weights or moments on {world_size} ranks are not the checkpoint's"
+                "weights or moments on {world_size} ranks differ from the checkpoint"
             );
             assert_close(&after, &steps);
         }
