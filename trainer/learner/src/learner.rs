@@ -13,7 +13,7 @@ use rljob_protocol::learner::{Instruction, StepReport, Transfer, WeightsReady};
 use rljob_protocol::version::Version;
 use rljob_storage::RunStore;
 
-use crate::checkpoint::{CheckpointError, CheckpointWriter, Place};
+use crate::checkpoint::{CheckpointError, CheckpointWriter, Destination};
 use crate::coordinator_client::{ClientError, CoordinatorClient};
 use crate::heartbeat;
 use crate::publish::broadcast::Broadcaster;
@@ -206,14 +206,14 @@ impl Learner {
                 Some(bucket.clone()),
             ),
         };
-        let place = Place {
+        let destination = Destination {
             path: folder,
             bucket,
             version,
             rank: ranks.rank(),
             world_size: ranks.world_size(),
         };
-        Ok(self.checkpoints.begin(place, path.to_owned(), snapshot)?)
+        Ok(self.checkpoints.begin(destination, path.to_owned(), snapshot)?)
     }
 
     fn stage(&self, keep: bool) -> Result<Option<Staged>, PublishError> {

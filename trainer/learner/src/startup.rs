@@ -38,7 +38,7 @@ const EXPORT_LOG_EVERY: u32 = 30;
 
 /// Arguments of a learner from its supervisor.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct StartArguments {
     /// Folder of tokens.
     pub tokens: PathBuf,
     /// Base URL of the coordinator.
@@ -110,65 +110,73 @@ impl StartError {
 ///
 /// # Errors
 /// The model or checkpoint cannot be read, or a rank or the run store is unreachable.
-pub fn start(config: RunConfig, place: &Place, threads: u32) -> Result<Learner, StartError> {
+pub fn start(
+    config: RunConfig,
+    arguments: &StartArguments,
+    threads: u32,
+) -> Result<Learner, StartError> {
     // Transfers of large checkpoints count as progress.
-    let at = |path| {
-        RunStore::at(path, config.bucket.as_ref())
-            .map(|run_store| run_store.on_response(heartbeat::advance))
-    };
     let run_store = RunStore::of(&config)?.on_response(heartbeat::advance);
-    let (restored_from, target) = (
-        place.restore.as_ref().map(|restore| at(&restore.path)).transpose()?,
-        Target::of(&config, &run_store),
-    );
-    let RunConfig { spec, model_directory, run_directory, .. } = config;
-    rljob_collective::set_num_threads(threads);
-    rljob_collective::keep_freed_memory();
-    if spec.training.deterministic {
-        rljob_collective::set_deterministic(true)?;
-    }
-    wait_for_model(&model_directory, spec.model.rljob.is_some())?;
-    let model = Model::new(ModelConfig::from_folder(&model_directory)?)
-        .recomputing(spec.training.activations == Activations::Recompute);
     let client = CoordinatorClient::new(
-        &place.coordinator,
+        &arguments.coordinator,
         CoordinatorResolver::of(run_store.clone()),
-        place.tokens.join(TOKEN_LEARNER),
-        place.epoch,
-        place.attempt,
+        arguments.tokens.join(TOKEN_LEARNER),
+        arguments.epoch,
+        arguments.attempt,
     )?;
-    let (host, port) = &place.rendezvous;
-    let ranks =
-        Ranks::join((host, *port), &place.address, place.rank, place.world_size, place.attempt)?;
-    let trainer = match place.restore.as_ref().zip(restored_from) {
-        Some((restore, folder)) => {
-            restored_trainer(spec, model, ranks, (restore.version, &folder), &model_directory)?
-        }
-        None => first_trainer(spec, model, ranks, &model_directory)?,
-    };
-    let steps_done = place.restore.as_ref().map_or(0, |restore| restore.version.step);
+    let trainer = load_trainer(&config, arguments, threads)?;
+    let steps_done = arguments.restore.as_ref().map_or(0, |restore| restore.version.step);
     tracing::info!(
-        rank = place.rank,
-        world_size = place.world_size,
+        rank = arguments.rank,
+        world_size = arguments.world_size,
         steps_done,
         parameters = trainer.models.policy.model.layout().numel(),
         "the learner is ready"
     );
-    let checkpoints =
-        CheckpointWriter::new((place.rank == 0).then(|| client.clone()), trainer.models.shapes());
-    let broadcaster = Broadcaster::new(client.clone(), place.rank, place.address.clone());
-    let exports = Exporter::new(client.clone(), model_directory.clone(), target);
+    let reports = (arguments.rank == 0).then(|| client.clone());
+    let target = Target::of(&config, &run_store);
+    let RunConfig { model_directory, run_directory, .. } = config;
     Ok(Learner {
+        checkpoints: CheckpointWriter::new(reports, trainer.models.shapes()),
+        exports: Exporter::new(client.clone(), model_directory.clone(), target),
+        broadcaster: Broadcaster::new(client.clone(), arguments.rank, arguments.address.clone()),
         trainer,
         model_directory,
         client,
         steps_done,
         run_store,
         run_directory,
-        checkpoints,
-        exports,
-        broadcaster,
     })
+}
+
+/// Configures libtorch, joins the process group and loads the models.
+fn load_trainer(
+    config: &RunConfig,
+    arguments: &StartArguments,
+    threads: u32,
+) -> Result<Trainer, StartError> {
+    let RunConfig { spec, model_directory, bucket, .. } = config;
+    rljob_collective::set_num_threads(threads);
+    rljob_collective::keep_freed_memory();
+    if spec.training.deterministic {
+        rljob_collective::set_deterministic(true)?;
+    }
+    wait_for_model(model_directory, spec.model.rljob.is_some())?;
+    let model = Model::new(ModelConfig::from_folder(model_directory)?)
+        .recomputing(spec.training.activations == Activations::Recompute);
+    let (host, port) = &arguments.rendezvous;
+    let ranks = Ranks::join(
+        (host, *port),
+        &arguments.address,
+        arguments.rank,
+        arguments.world_size,
+        arguments.attempt,
+    )?;
+    let Some(Restore { version, path }) = &arguments.restore else {
+        return first_trainer(spec.clone(), model, ranks, model_directory);
+    };
+    let folder = RunStore::at(path, bucket.as_ref())?.on_response(heartbeat::advance);
+    restored_trainer(spec.clone(), model, ranks, (*version, &folder), model_directory)
 }
 
 /// A trainer at step 0.

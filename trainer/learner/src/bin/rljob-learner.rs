@@ -13,7 +13,7 @@ use rljob_learner::coordinator_client::ClientError;
 use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
-use rljob_learner::startup::{Place, StartError, start};
+use rljob_learner::startup::{StartArguments, StartError, start};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 
@@ -85,7 +85,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         arguments.rank,
         arguments.world_size
     );
-    let place = Place {
+    let arguments = StartArguments {
         tokens: arguments.tokens,
         coordinator: arguments.coordinator,
         address: arguments.address,
@@ -99,7 +99,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             .zip(arguments.restore_version)
             .map(|(path, version)| Restore { version, path }),
     };
-    Ok(start(config, &place, threads()?)?.run()?)
+    Ok(start(config, &arguments, threads()?)?.run()?)
 }
 
 fn read_config(path: &Path) -> anyhow::Result<RunConfig> {

@@ -23,7 +23,7 @@ use rljob_protocol::version::Version;
 pub use load::{Restored, load};
 pub use manifest::{ModelShape, OptimizerProgress, model_shape};
 pub use shard::Snapshot;
-pub use writer::{CheckpointWriter, Place};
+pub use writer::{CheckpointWriter, Destination};
 
 /// A checkpoint that cannot be written or must not be used.
 #[derive(Debug, thiserror::Error)]

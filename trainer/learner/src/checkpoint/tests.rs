@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 
 use super::manifest::shard_file;
 use super::writer::write;
-use super::{CheckpointError, ModelShape, OptimizerProgress, Place, Snapshot, load};
+use super::{CheckpointError, Destination, ModelShape, OptimizerProgress, Snapshot, load};
 use crate::coordinator_client::ClientError;
 use crate::fsdp::shard_of;
 
@@ -55,8 +55,8 @@ fn snapshot(roles: &[ModelRole], rank: u32, world_size: u32) -> Snapshot {
     snapshot
 }
 
-fn place(folder: &Path, rank: u32, world_size: u32) -> Place {
-    Place { path: folder.to_owned(), bucket: None, version: VERSION, rank, world_size }
+fn destination(folder: &Path, rank: u32, world_size: u32) -> Destination {
+    Destination { path: folder.to_owned(), bucket: None, version: VERSION, rank, world_size }
 }
 
 fn save(folder: &Path, roles: &[ModelRole], world_size: u32) {
@@ -66,7 +66,8 @@ fn save(folder: &Path, roles: &[ModelRole], world_size: u32) {
             let shapes = &shapes;
             scope.spawn(move || {
                 let snapshot = snapshot(roles, rank, world_size);
-                write(&place(folder, rank, world_size), shapes, &snapshot, || Ok(())).unwrap();
+                write(&destination(folder, rank, world_size), shapes, &snapshot, || Ok(()))
+                    .unwrap();
             });
         }
     });
@@ -218,8 +219,8 @@ fn a_checkpoint_of_a_superseded_attempt_is_not_committed() {
         ))
     };
     let snapshot = snapshot(&[ModelRole::Policy], 0, 1);
-    let place = place(folder.path(), 0, 1);
-    let error = write(&place, &policy(model()), &snapshot, replaced).unwrap_err();
+    let destination = destination(folder.path(), 0, 1);
+    let error = write(&destination, &policy(model()), &snapshot, replaced).unwrap_err();
     assert_eq!(error.to_string(), format!("failed to commit checkpoint {VERSION}"));
     assert!(!folder.path().join("manifest.json").exists());
 }

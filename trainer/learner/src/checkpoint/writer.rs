@@ -28,7 +28,7 @@ const BUCKET_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Destination of a rank's part of a checkpoint.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Destination {
     /// Folder of the checkpoint, or the local folder of files before the upload to a bucket.
     pub path: PathBuf,
     /// Bucket, if the run store is one.
@@ -66,20 +66,22 @@ impl CheckpointWriter {
     /// The previous checkpoint failed, or the thread cannot be started.
     pub fn begin(
         &mut self,
-        place: Place,
+        destination: Destination,
         path: PathBuf,
         snapshot: Snapshot,
     ) -> Result<(), CheckpointError> {
-        self.newest = Some(place.version);
+        self.newest = Some(destination.version);
         let (client, shapes) = (self.client.clone(), self.shapes.clone());
         self.background.begin(move || {
             let confirm = || {
                 client.as_ref().map_or(Ok(()), |client| {
-                    client.confirm().map_err(|error| CheckpointError::Commit(place.version, error))
+                    client
+                        .confirm()
+                        .map_err(|error| CheckpointError::Commit(destination.version, error))
                 })
             };
-            write(&place, &shapes, &snapshot, confirm)?;
-            report(client.as_ref(), &path, place.version)
+            write(&destination, &shapes, &snapshot, confirm)?;
+            report(client.as_ref(), &path, destination.version)
         })
     }
 
@@ -122,29 +124,31 @@ fn report(
 /// Writes a rank's part and, on rank 0, the manifest after all parts. `confirm` checks before the
 /// commit that the attempt is current.
 pub(super) fn write(
-    place: &Place,
+    destination: &Destination,
     shapes: &BTreeMap<ModelRole, ModelShape>,
     snapshot: &Snapshot,
     confirm: impl FnOnce() -> Result<(), CheckpointError>,
 ) -> Result<(), CheckpointError> {
-    let Place { path, version, rank, world_size, .. } = place;
+    let Destination { path, version, rank, world_size, .. } = destination;
     let started = Instant::now();
     let entry = snapshot.write(path, *rank, *world_size)?;
     let seconds = started.elapsed().as_secs_f64();
     tracing::info!(%version, bytes = entry.size, seconds, "wrote this rank's part of a checkpoint");
     let receipt = receipt_file(*rank, *world_size);
-    match &place.bucket {
-        Some(bucket) => upload(place, bucket, &receipt, &entry)?,
+    match &destination.bucket {
+        Some(bucket) => upload(destination, bucket, &receipt, &entry)?,
         None => write_json(&path.join(receipt), &entry)?,
     }
     if *rank != 0 {
         return Ok(());
     }
-    let files =
-        place.bucket.as_ref().map_or_else(|| receipts(place), |bucket| uploaded(place, bucket))?;
+    let files = destination
+        .bucket
+        .as_ref()
+        .map_or_else(|| receipts(destination), |bucket| uploaded(destination, bucket))?;
     confirm()?;
-    let manifest = manifest(place, shapes, snapshot, files)?;
-    match &place.bucket {
+    let manifest = manifest(destination, shapes, snapshot, files)?;
+    match &destination.bucket {
         Some(bucket) => Ok(bucket.put(
             &format!("{CHECKPOINTS_DIR}/{version}/{MANIFEST_FILE}"),
             json(&manifest, path)?,
@@ -154,7 +158,7 @@ pub(super) fn write(
 }
 
 fn manifest(
-    place: &Place,
+    destination: &Destination,
     shapes: &BTreeMap<ModelRole, ModelShape>,
     snapshot: &Snapshot,
     files: Vec<FileEntry>,
@@ -169,8 +173,8 @@ fn manifest(
     let roles: BTreeMap<String, ModelPart> = parts.into_iter().map(other).collect();
     Ok(Manifest {
         format: if roles.is_empty() { FORMAT } else { FORMAT_WITH_ROLES },
-        version: place.version,
-        world_size: place.world_size,
+        version: destination.version,
+        world_size: destination.world_size,
         model,
         optimizer,
         roles,
@@ -180,21 +184,21 @@ fn manifest(
 
 /// Uploads a rank's part, then its receipt.
 fn upload(
-    place: &Place,
+    destination: &Destination,
     bucket: &Bucket,
     receipt: &str,
     entry: &FileEntry,
 ) -> Result<(), CheckpointError> {
     let (folder, file, started) = (
-        format!("{CHECKPOINTS_DIR}/{}", place.version),
-        place.path.join(&entry.name),
+        format!("{CHECKPOINTS_DIR}/{}", destination.version),
+        destination.path.join(&entry.name),
         Instant::now(),
     );
     bucket.upload(&file, &format!("{folder}/{}", entry.name))?;
     bucket.put(&format!("{folder}/{receipt}"), json(entry, &file)?)?;
     fs::remove_file(&file).map_err(|error| CheckpointError::io("remove", &file, error))?;
     tracing::info!(
-        version = %place.version,
+        version = %destination.version,
         bytes = entry.size,
         seconds = started.elapsed().as_secs_f64(),
         "uploaded this rank's part of a checkpoint"
@@ -208,15 +212,15 @@ fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, Checkpoin
 }
 
 /// Waits for the receipts of all ranks in the bucket and checks the sizes of their parts.
-fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, CheckpointError> {
-    let folder = &format!("{CHECKPOINTS_DIR}/{}", place.version);
-    let ranks = || 0..place.world_size;
+fn uploaded(destination: &Destination, bucket: &Bucket) -> Result<Vec<FileEntry>, CheckpointError> {
+    let folder = &format!("{CHECKPOINTS_DIR}/{}", destination.version);
+    let ranks = || 0..destination.world_size;
     let mut there = bucket.list(folder)?;
     let started = Instant::now();
-    while !ranks().all(|rank| there.contains_key(&receipt_file(rank, place.world_size))) {
+    while !ranks().all(|rank| there.contains_key(&receipt_file(rank, destination.world_size))) {
         if started.elapsed() > PEERS_TIMEOUT {
             let ranks = ranks()
-                .filter(|rank| !there.contains_key(&receipt_file(*rank, place.world_size)))
+                .filter(|rank| !there.contains_key(&receipt_file(*rank, destination.world_size)))
                 .collect();
             return Err(CheckpointError::Peers {
                 path: bucket.place(folder).into(),
@@ -228,7 +232,7 @@ fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, Checkpoint
         there = bucket.list(folder)?;
     }
     let entry = |rank| {
-        let name = format!("{folder}/{}", receipt_file(rank, place.world_size));
+        let name = format!("{folder}/{}", receipt_file(rank, destination.world_size));
         let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
         let receipt = bucket.read(&name)?.unwrap_or_default();
         let entry: FileEntry = serde_json::from_slice(&receipt)
@@ -245,18 +249,18 @@ fn uploaded(place: &Place, bucket: &Bucket) -> Result<Vec<FileEntry>, Checkpoint
 }
 
 /// Waits for the receipts of all ranks in the folder.
-fn receipts(place: &Place) -> Result<Vec<FileEntry>, CheckpointError> {
+fn receipts(destination: &Destination) -> Result<Vec<FileEntry>, CheckpointError> {
     let started = Instant::now();
     loop {
-        let path = |rank| place.path.join(receipt_file(rank, place.world_size));
+        let path = |rank| destination.path.join(receipt_file(rank, destination.world_size));
         let missing: Vec<u32> =
-            (0..place.world_size).filter(|&rank| !path(rank).exists()).collect();
+            (0..destination.world_size).filter(|&rank| !path(rank).exists()).collect();
         if missing.is_empty() {
-            return (0..place.world_size).map(|rank| read_json(&path(rank))).collect();
+            return (0..destination.world_size).map(|rank| read_json(&path(rank))).collect();
         }
         if started.elapsed() > PEERS_TIMEOUT {
             return Err(CheckpointError::Peers {
-                path: place.path.clone(),
+                path: destination.path.clone(),
                 ranks: missing,
                 seconds: PEERS_TIMEOUT.as_secs(),
             });

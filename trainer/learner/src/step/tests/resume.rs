@@ -12,7 +12,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::{assert_close, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::{CheckpointWriter, Place};
+use crate::checkpoint::{CheckpointWriter, Destination};
 use crate::model::{Model, ModelConfig};
 use crate::models::TrainedModel;
 use crate::ranks::Ranks;
@@ -28,14 +28,14 @@ fn checkpoint(trainer: &Trainer, restore: &Restore) -> CheckpointWriter {
     let snapshot = trainer.models.snapshot().unwrap();
     let mut writer = CheckpointWriter::new(None, trainer.models.shapes());
     let (rank, world_size) = (trainer.ranks.rank(), trainer.ranks.world_size());
-    let place = Place {
+    let destination = Destination {
         path: restore.path.clone(),
         bucket: None,
         version: restore.version,
         rank,
         world_size,
     };
-    writer.begin(place, restore.path.clone(), snapshot).unwrap();
+    writer.begin(destination, restore.path.clone(), snapshot).unwrap();
     writer
 }
 
