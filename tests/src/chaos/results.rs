@@ -25,8 +25,8 @@ const NONDETERMINISTIC_FIELDS: [&str; 6] =
 /// Prints samples as `step|versions|everything else`.
 const SAMPLES: &str = "import sqlite3, sys
 rows = sqlite3.connect(sys.argv[1]).execute('''
-    SELECT step, versions, position, sample_index, data_row, reward, finish_reason,
-    sampling, hex(prompt_tokens), hex(completion_tokens), hex(sampler_logprobs)
+    SELECT step, json_extract(segments, '$[1].versions'), position, sample_index, data_row, reward,
+    finish_reason, sampling, hex(tokens), hex(sampler_logprobs)
     FROM samples WHERE step IS NOT NULL ORDER BY position, sample_index''')
 for step, versions, *rest in rows: print(step, versions, rest, sep='|')";
 

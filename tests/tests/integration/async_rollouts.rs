@@ -101,7 +101,7 @@ fn every_prompt_is_trained_once_after_coordinator_kills() {
 /// Samples in the journal, and their assignment to batches, without the pruned ones before the
 /// first checkpoint.
 fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
-    let columns = "position, sample_index, data_row, reward, versions, hex(completion_tokens), \
+    let columns = "position, sample_index, data_row, reward, segments, hex(tokens), \
         hex(sampler_logprobs)";
     let samples =
         format!("{columns} FROM samples WHERE position >= {}", u64::from(FIRST_CHECKPOINT) * BATCH);

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use rljob_coordinator::persistence::journal::{Journal, Sample, VersionRun};
+use rljob_coordinator::persistence::journal::{Journal, Sample, Segment, VersionRun};
 use rljob_protocol::version::Version;
 use rljob_tests::bench::{Aim, in_turn, row};
 use serde_json::json;
@@ -32,36 +32,37 @@ fn sample(position: u64) -> Sample {
         position,
         index: 0,
         row: position,
-        prompt_tokens: tokens(position as i64, PROMPT),
-        completion_tokens: tokens(position as i64 + 1, TOKENS - PROMPT),
-        sampler_logprobs: (0..TOKENS - PROMPT).map(|index| -(index as f32).sin().abs()).collect(),
-        versions: vec![VersionRun {
-            version: Version { step: 1, attempt: 0 },
-            tokens: (TOKENS - PROMPT) as u32,
-        }],
+        segments: vec![
+            Segment::given(0, tokens(position as i64, PROMPT), "word ".repeat(PROMPT)),
+            Segment {
+                turn: 0,
+                tokens: tokens(position as i64 + 1, TOKENS - PROMPT),
+                trained: true,
+                sampler_logprobs: (0..TOKENS - PROMPT)
+                    .map(|index| -(index as f32).sin().abs())
+                    .collect(),
+                versions: vec![VersionRun {
+                    version: Version { step: 1, attempt: 0 },
+                    tokens: (TOKENS - PROMPT) as u32,
+                }],
+                text: "word ".repeat(TOKENS - PROMPT),
+            },
+        ],
         finish_reason: "stop".to_owned(),
         sampling: json!({"max_new_tokens": 1024, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2], "sampling_seed": position}),
         reward: 1.0,
+        turn_rewards: vec![1.0],
+        metadata: serde_json::Map::new(),
         reward_components: BTreeMap::from([("math".to_owned(), 1.0)]),
-        prompt_text: "word ".repeat(PROMPT),
-        completion_text: "word ".repeat(TOKENS - PROMPT),
     }
 }
 
 /// Bytes of a sample's larger fields.
 fn bytes(sample: &Sample) -> usize {
-    let Sample {
-        prompt_tokens,
-        completion_tokens,
-        sampler_logprobs,
-        prompt_text,
-        completion_text,
-        ..
-    } = sample;
-    8 * (prompt_tokens.len() + completion_tokens.len())
-        + 4 * sampler_logprobs.len()
-        + prompt_text.len()
-        + completion_text.len()
+    let of = |segment: &Segment| {
+        8 * segment.tokens.len() + 4 * segment.sampler_logprobs.len() + segment.text.len()
+    };
+    sample.segments.iter().map(of).sum()
 }
 
 /// Samples per second into a new journal.

@@ -54,9 +54,9 @@ struct Step {
 struct Shown<'a> {
     step: u32,
     position: u64,
-    prompt: &'a str,
+    prompt: String,
     answer: Option<String>,
-    completion: &'a str,
+    completion: String,
     reward: f64,
     finish_reason: &'a str,
     tokens: usize,
@@ -122,15 +122,18 @@ impl Files {
 }
 
 fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>> {
-    let show = |sample: &'a Sample| Shown {
-        step,
-        position: sample.position,
-        prompt: &sample.prompt_text,
-        answer: data.prompt(sample.position).ok().and_then(|prompt| prompt.answer),
-        completion: &sample.completion_text,
-        reward: sample.reward,
-        finish_reason: &sample.finish_reason,
-        tokens: sample.completion_tokens.len(),
+    let show = |sample: &'a Sample| {
+        let (prompt, completion) = sample.texts();
+        Shown {
+            step,
+            position: sample.position,
+            prompt,
+            answer: data.prompt(sample.position).ok().and_then(|prompt| prompt.answer),
+            completion,
+            reward: sample.reward,
+            finish_reason: &sample.finish_reason,
+            tokens: sample.trained_tokens(),
+        }
     };
     samples.iter().filter(|sample| sample.index == 0).take(SAMPLES_SHOWN).map(show).collect()
 }

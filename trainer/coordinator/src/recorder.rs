@@ -112,7 +112,7 @@ impl Recorder {
         scalars.set_option(metrics::REWARD, mean(&samples, |sample| sample.reward));
         scalars.set_option(
             metrics::COMPLETION_TOKENS,
-            mean(&samples, |sample| sample.completion_tokens.len() as f64),
+            mean(&samples, |sample| sample.trained_tokens() as f64),
         );
         for (name, mean) in reward_component_means(&samples) {
             scalars.set(format!("{}{name}", metrics::REWARD_COMPONENT_PREFIX), mean);

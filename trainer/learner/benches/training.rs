@@ -65,7 +65,12 @@ fn batch(step: u32) -> RankBatch {
             world_size: 1,
             micro_batch_minibatch: vec![0],
             sequences: (0..SEQUENCES)
-                .map(|sample| Sequence { sample, micro_batch: 0, tokens: TOKENS })
+                .map(|sample| Sequence {
+                    sample,
+                    micro_batch: 0,
+                    tokens: TOKENS,
+                    segments: Vec::new(),
+                })
                 .collect(),
             samples: (0..SEQUENCES)
                 .map(|group| SampleRow {
@@ -75,6 +80,7 @@ fn batch(step: u32) -> RankBatch {
                     rank: 0,
                     minibatch: 0,
                     truncated: false,
+                    turn_rewards: Vec::new(),
                 })
                 .collect(),
         },

@@ -59,6 +59,23 @@ pub struct Sequence {
     pub micro_batch: u32,
     /// Its length in tokens.
     pub tokens: u32,
+    /// Turns and sampling weights of its tokens, as runs that add up to `tokens`. Empty from a
+    /// coordinator of protocol version 1: one turn, and the weights are unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<SegmentRow>,
+}
+
+/// Consecutive tokens of one turn, sampled with the same weights, or given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SegmentRow {
+    /// Turn of the conversation, from 0.
+    pub turn: u32,
+    /// Number of tokens.
+    pub tokens: u32,
+    /// Step of the weights that sampled them; `None` for given tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
 }
 
 /// One sample of the step.
@@ -77,6 +94,10 @@ pub struct SampleRow {
     pub minibatch: u32,
     /// Whether the completion ended because it was as long as allowed; false for `sft`.
     pub truncated: bool,
+    /// Reward by turn; the sum is `reward`. Empty for `sft`, and from a coordinator of protocol
+    /// version 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_rewards: Vec<f64>,
 }
 
 /// A batch that cannot be read.
@@ -149,6 +170,13 @@ impl RankBatch {
         for sequence in &header.sequences {
             let known = (sequence.sample as usize) < header.samples.len()
                 && (sequence.micro_batch as usize) < header.micro_batch_minibatch.len();
+            let segments: u64 = sequence.segments.iter().map(|row| u64::from(row.tokens)).sum();
+            if !sequence.segments.is_empty() && segments != u64::from(sequence.tokens) {
+                return Err(BatchError::Inconsistent(format!(
+                    "segments of {segments} tokens in a sequence of {}",
+                    sequence.tokens
+                )));
+            }
             if !known || sequence.tokens == 0 {
                 return Err(BatchError::Inconsistent(format!(
                     "sequence {sequence:?} names a sample or micro-batch that is not there, or is empty"
@@ -177,7 +205,7 @@ fn column<'a>(file: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<&'a [u
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchHeader, RankBatch, SampleRow, Sequence};
+    use super::{BatchHeader, RankBatch, SampleRow, SegmentRow, Sequence};
 
     fn batch() -> RankBatch {
         let row = |group, rank| SampleRow {
@@ -187,6 +215,7 @@ mod tests {
             rank,
             minibatch: 0,
             truncated: rank == 1,
+            turn_rewards: vec![0.25, 0.25],
         };
         RankBatch {
             header: BatchHeader {
@@ -195,8 +224,16 @@ mod tests {
                 world_size: 2,
                 micro_batch_minibatch: vec![0, 0],
                 sequences: vec![
-                    Sequence { sample: 1, micro_batch: 0, tokens: 3 },
-                    Sequence { sample: 0, micro_batch: 1, tokens: 2 },
+                    Sequence {
+                        sample: 1,
+                        micro_batch: 0,
+                        tokens: 3,
+                        segments: vec![
+                            SegmentRow { turn: 0, tokens: 2, version: None },
+                            SegmentRow { turn: 1, tokens: 1, version: Some(6) },
+                        ],
+                    },
+                    Sequence { sample: 0, micro_batch: 1, tokens: 2, segments: Vec::new() },
                 ],
                 samples: vec![row(0, 0), row(0, 0), row(1, 1)],
             },
@@ -219,6 +256,13 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "the batch is inconsistent: tensors of [5, 5, 5] entries for 7 tokens"
+        );
+        let mut wrong = batch();
+        wrong.header.sequences[0].segments[1].tokens = 2;
+        let error = RankBatch::from_bytes(&wrong.to_bytes().unwrap()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the batch is inconsistent: segments of 4 tokens in a sequence of 3"
         );
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{EVALUATIONS_FILE, Files, SAMPLES_FILE};
 use crate::data::Dataset;
-use crate::persistence::journal::{FixedBatch, Journal, Sample};
+use crate::persistence::journal::{FixedBatch, Journal, Sample, Segment};
 use crate::text::TextTokenizer;
 
 fn lines(run: &Path, name: &str) -> Vec<Value> {
@@ -59,16 +59,23 @@ fn sample(position: u64) -> Sample {
         position,
         index: 0,
         row: 0,
-        prompt_tokens: vec![1],
-        completion_tokens: vec![3, 2],
-        sampler_logprobs: vec![-0.1, -0.2],
-        versions: vec![],
+        segments: vec![
+            Segment::given(0, vec![1], "a".to_owned()),
+            Segment {
+                turn: 0,
+                tokens: vec![3, 2],
+                trained: true,
+                sampler_logprobs: vec![-0.1, -0.2],
+                versions: vec![],
+                text: "7".to_owned(),
+            },
+        ],
         finish_reason: "stop".to_owned(),
         sampling: json!({}),
         reward: 1.0,
+        turn_rewards: vec![1.0],
+        metadata: serde_json::Map::new(),
         reward_components: BTreeMap::new(),
-        prompt_text: "a".to_owned(),
-        completion_text: "7".to_owned(),
     }
 }
 

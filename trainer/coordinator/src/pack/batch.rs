@@ -2,14 +2,17 @@
 //! log-probabilities.
 //!
 //! ```text
-//!  tokens            p0 p1 p2 c0 c1 c2      (c2: the stop token, trained on)
-//!  loss_mask          0  0  0  1  1  1
-//!  sampler_logprobs   0  0  0  l0 l1 l2     entry t is the log-probability of token t
+//!  segments          prompt     completion    tool result  completion
+//!  tokens            p0 p1 p2   c0 c1 c2      t0 t1        d0 d1      (c2, d1: stop tokens)
+//!  loss_mask          0  0  0    1  1  1       0  0         1  1
+//!  sampler_logprobs   0  0  0   l0 l1 l2       0  0        m0 m1      entry t belongs to token t
 //! ```
+
+use rljob_protocol::batch::SegmentRow;
 
 use crate::data::Prompt;
 use crate::pack::TrainSample;
-use crate::persistence::journal::Sample;
+use crate::persistence::journal::{Sample, Segment};
 
 /// Finish reason of a completion at its length limit.
 const LENGTH: &str = "length";
@@ -17,8 +20,8 @@ const LENGTH: &str = "length";
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
     #[error(
-        "sample {index} of position {position} has {tokens} completion tokens but {logprobs} \
-         log-probabilities"
+        "sample {index} of position {position} has a segment of {tokens} trained tokens with \
+         {logprobs} log-probabilities"
     )]
     Logprobs { position: u64, index: u32, tokens: usize, logprobs: usize },
     #[error("the prompt at position {position} (row {row}) has no tokens")]
@@ -45,28 +48,21 @@ pub fn from_samples(samples: &[Sample]) -> Result<Vec<TrainSample>, SampleError>
 }
 
 fn from_sample(group: u32, sample: &Sample) -> Result<TrainSample, SampleError> {
-    let (tokens, logprobs) = (sample.completion_tokens.len(), sample.sampler_logprobs.len());
-    if tokens != logprobs {
-        return Err(SampleError::Logprobs {
-            position: sample.position,
-            index: sample.index,
-            tokens,
-            logprobs,
-        });
+    let (position, index) = (sample.position, sample.index);
+    for segment in &sample.segments {
+        let (tokens, logprobs) = (segment.tokens.len(), segment.sampler_logprobs.len());
+        if logprobs != if segment.trained { tokens } else { 0 } {
+            return Err(SampleError::Logprobs { position, index, tokens, logprobs });
+        }
     }
-    if sample.prompt_tokens.is_empty() {
-        return Err(SampleError::EmptyPrompt { position: sample.position, row: sample.row });
+    let first = sample.segments.iter().find(|segment| !segment.tokens.is_empty());
+    if first.is_none_or(|segment| segment.trained) {
+        return Err(SampleError::EmptyPrompt { position, row: sample.row });
     }
-    let truncated = sample.finish_reason == LENGTH;
     Ok(TrainSample {
-        truncated,
-        ..joined(
-            group,
-            sample.reward,
-            &sample.prompt_tokens,
-            &sample.completion_tokens,
-            &sample.sampler_logprobs,
-        )
+        truncated: sample.finish_reason == LENGTH,
+        turn_rewards: sample.turn_rewards.clone(),
+        ..joined(group, sample.reward, &sample.segments)
     })
 }
 
@@ -82,24 +78,36 @@ fn from_prompt(group: u32, prompt: &Prompt) -> Result<TrainSample, SampleError> 
     if prompt.tokens.is_empty() {
         return Err(SampleError::EmptyPrompt { position, row });
     }
-    Ok(joined(group, 0.0, &prompt.tokens, completion, &vec![0.0; completion.len()]))
+    let segments = [
+        Segment::given(0, prompt.tokens.clone(), String::new()),
+        Segment { tokens: completion.to_vec(), trained: true, ..Segment::default() },
+    ];
+    Ok(joined(group, 0.0, &segments))
 }
 
-fn joined(
-    group: u32,
-    reward: f64,
-    prompt: &[i64],
-    completion: &[i64],
-    logprobs: &[f32],
-) -> TrainSample {
-    TrainSample {
-        group,
-        reward,
-        tokens: [prompt, completion].concat(),
-        loss_mask: [vec![0; prompt.len()], vec![1; completion.len()]].concat(),
-        sampler_logprobs: [&vec![0.0; prompt.len()], logprobs].concat(),
-        truncated: false,
+fn joined(group: u32, reward: f64, segments: &[Segment]) -> TrainSample {
+    let mut sample = TrainSample { group, reward, ..TrainSample::default() };
+    for segment in segments {
+        let count = segment.tokens.len();
+        sample.tokens.extend(&segment.tokens);
+        sample.loss_mask.extend(vec![u8::from(segment.trained); count]);
+        if segment.sampler_logprobs.is_empty() {
+            sample.sampler_logprobs.extend(vec![0.0; count]);
+        } else {
+            sample.sampler_logprobs.extend(&segment.sampler_logprobs);
+        }
+        sample.segments.extend(rows(segment));
     }
+    sample
+}
+
+/// One row for each run of tokens with the same weights, or one for given tokens.
+fn rows(segment: &Segment) -> Vec<SegmentRow> {
+    let row = |tokens, version| SegmentRow { turn: segment.turn, tokens, version };
+    if segment.versions.is_empty() {
+        return vec![row(segment.tokens.len() as u32, None)];
+    }
+    segment.versions.iter().map(|run| row(run.tokens, Some(run.version.step))).collect()
 }
 
 #[cfg(test)]

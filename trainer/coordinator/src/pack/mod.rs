@@ -12,12 +12,12 @@
 mod assignment;
 pub mod batch;
 
-use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, Sequence};
+use rljob_protocol::batch::{BatchHeader, RankBatch, SampleRow, SegmentRow, Sequence};
 
 use assignment::Assignment;
 
-/// A sample for the learners. `T` is its number of prompt and completion tokens.
-#[derive(Clone, Debug, PartialEq)]
+/// A sample for the learners. `T` is its number of tokens, given and sampled.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainSample {
     /// Prompt group; samples of a group are adjacent.
     pub group: u32,
@@ -29,6 +29,10 @@ pub struct TrainSample {
     pub loss_mask: Vec<u8>,
     /// `[T]` log-probability under the sampler; 0 where the mask is 0.
     pub sampler_logprobs: Vec<f32>,
+    /// Turns and sampling weights of the tokens, as runs that add up to `T`.
+    pub segments: Vec<SegmentRow>,
+    /// Reward by turn; empty for `sft`.
+    pub turn_rewards: Vec<f64>,
     /// Whether the completion reached its length limit; false for `sft`.
     pub truncated: bool,
 }
@@ -81,6 +85,7 @@ pub fn pack(
         rank: assignment.rank,
         minibatch: assignment.minibatch,
         truncated: sample.truncated,
+        turn_rewards: sample.turn_rewards.clone(),
     };
     let table: Vec<SampleRow> = samples.iter().zip(&plan.assignments).map(row).collect();
     let header = |rank| BatchHeader {
@@ -142,6 +147,7 @@ fn sequences(samples: &[TrainSample], assignments: &[Assignment], rank: u32) -> 
         sample: index,
         micro_batch: assignment.micro_batch,
         tokens: sample.tokens.len() as u32,
+        segments: sample.segments.clone(),
     };
     let mut sequences: Vec<Sequence> = own.map(sequence).collect();
     sequences.sort_by_key(|sequence| (sequence.micro_batch, sequence.sample));

@@ -16,6 +16,7 @@ fn sample(group: u32, id: i64, tokens: usize) -> TrainSample {
         loss_mask,
         sampler_logprobs,
         truncated: id % 2 == 1,
+        ..TrainSample::default()
     }
 }
 
@@ -32,6 +33,7 @@ fn a_small_step_matches_the_expected_batches() {
         rank,
         minibatch,
         truncated: id % 2 == 1,
+        turn_rewards: Vec::new(),
     };
     let table = vec![
         row(7, 10, 3, 1, 0),
@@ -40,7 +42,12 @@ fn a_small_step_matches_the_expected_batches() {
         row(8, 13, 4, 0, 1),
         row(8, 14, 2, 1, 1),
     ];
-    let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
+    let sequence = |sample, micro_batch, tokens| Sequence {
+        sample,
+        micro_batch,
+        tokens,
+        segments: Vec::new(),
+    };
     let header = |rank, sequences| BatchHeader {
         step: 4,
         rank,

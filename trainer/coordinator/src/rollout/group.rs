@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::data::Prompt;
 use crate::engines::Weights;
 use crate::input::{Input, InputError};
-use crate::persistence::journal::{Pending, Sample};
+use crate::persistence::journal::{Pending, Sample, Segment};
 use crate::recorder::Recorder;
 use crate::work_error::WorkError;
 
@@ -123,7 +123,7 @@ impl Groups<'_> {
             let Some(sample) = self.scored(&prompt, index, &sampling, completion).await? else {
                 continue;
             };
-            self.recorder.metrics.sampled(sample.completion_tokens.len());
+            self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
                 position,
                 index,
@@ -161,16 +161,28 @@ impl Groups<'_> {
             position: prompt.position,
             index,
             row: prompt.row,
-            prompt_tokens: prompt.tokens.clone(),
-            completion_tokens: completion.tokens,
-            sampler_logprobs: completion.logprobs,
-            versions: completion.versions,
+            segments: vec![
+                Segment::given(0, prompt.tokens.clone(), prompt.text.clone()),
+                Segment {
+                    turn: 0,
+                    tokens: completion.tokens,
+                    trained: true,
+                    sampler_logprobs: completion.logprobs,
+                    versions: completion.versions,
+                    text: scored.text,
+                },
+            ],
             finish_reason: completion.finish_reason.unwrap_or_default().to_owned(),
             sampling: serde_json::to_value(sampling)?,
             reward: scored.reward.value,
             reward_components: scored.reward.components,
-            prompt_text: prompt.text.clone(),
-            completion_text: scored.text,
+            turn_rewards: vec![scored.reward.value],
+            metadata: scored
+                .reward
+                .answer
+                .map(|answer| ("answer".to_owned(), answer.into()))
+                .into_iter()
+                .collect(),
         }))
     }
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
-use crate::persistence::journal::{FixedBatch, Sample, VersionRun};
+use crate::persistence::journal::{FixedBatch, Sample, Segment, VersionRun};
 use crate::process;
 use crate::tokens::Token;
 
@@ -118,16 +118,26 @@ impl Server {
             position: 0,
             index,
             row: 0,
-            prompt_tokens: vec![1, 2],
-            completion_tokens: vec![3],
-            sampler_logprobs: vec![-0.5],
-            versions: vec![VersionRun { version: Version { step: 0, attempt: 0 }, tokens: 1 }],
+            segments: vec![
+                Segment::given(0, vec![1, 2], "p".to_owned()),
+                Segment {
+                    turn: 0,
+                    tokens: vec![3],
+                    trained: true,
+                    sampler_logprobs: vec![-0.5],
+                    versions: vec![VersionRun {
+                        version: Version { step: 0, attempt: 0 },
+                        tokens: 1,
+                    }],
+                    text: "c".to_owned(),
+                },
+            ],
             finish_reason: "stop".to_owned(),
             sampling: json!({}),
             reward: f64::from(index),
+            turn_rewards: vec![f64::from(index)],
+            metadata: serde_json::Map::new(),
             reward_components: std::collections::BTreeMap::new(),
-            prompt_text: "p".to_owned(),
-            completion_text: "c".to_owned(),
         };
         let samples = vec![sample(0), sample(1)];
         self.coordinator

@@ -43,6 +43,7 @@ fn batch(step: u32) -> RankBatch {
         rank: 0,
         minibatch: 0,
         truncated: false,
+        turn_rewards: Vec::new(),
     };
     let loss_mask_T: Vec<u8> = (0..SAMPLES).flat_map(|sample| mask(step, sample)).collect();
     RankBatch {
@@ -52,7 +53,12 @@ fn batch(step: u32) -> RankBatch {
             world_size: 1,
             micro_batch_minibatch: vec![0],
             sequences: (0..SAMPLES)
-                .map(|sample| Sequence { sample, micro_batch: 0, tokens: length(step, sample) })
+                .map(|sample| Sequence {
+                    sample,
+                    micro_batch: 0,
+                    tokens: length(step, sample),
+                    segments: Vec::new(),
+                })
                 .collect(),
             samples: (0..SAMPLES).map(row).collect(),
         },

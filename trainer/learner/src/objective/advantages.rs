@@ -160,6 +160,7 @@ mod tests {
             rank: 0,
             minibatch,
             truncated,
+            turn_rewards: Vec::new(),
         };
         vec![
             row(7, 1.0, 3, 0, false),

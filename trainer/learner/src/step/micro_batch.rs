@@ -148,8 +148,14 @@ mod tests {
             rank: 1,
             minibatch,
             truncated: false,
+            turn_rewards: Vec::new(),
         };
-        let sequence = |sample, micro_batch, tokens| Sequence { sample, micro_batch, tokens };
+        let sequence = |sample, micro_batch, tokens| Sequence {
+            sample,
+            micro_batch,
+            tokens,
+            segments: Vec::new(),
+        };
         RankBatch {
             header: BatchHeader {
                 step: 4,

@@ -49,6 +49,7 @@ fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
                 rank: index % world_size,
                 minibatch: group % minibatches,
                 truncated: index == 4,
+                turn_rewards: Vec::new(),
             },
             tokens,
             mask,
@@ -72,6 +73,7 @@ fn batch(step: u32, minibatches: u32, rank: u32, world_size: u32) -> RankBatch {
         sample: index as u32,
         micro_batch,
         tokens: samples[index].tokens.len() as u32,
+        segments: Vec::new(),
     };
     let tokens_T: Vec<i64> =
         mine.iter().flat_map(|&(_, index)| samples[index].tokens.clone()).collect();

@@ -2,27 +2,44 @@
 
 use std::collections::BTreeMap;
 
+use rljob_protocol::batch::SegmentRow;
+use rljob_protocol::version::Version;
+
 use crate::data::Prompt;
 use crate::pack::TrainSample;
 use crate::pack::batch::{SampleError, from_prompts, from_samples};
-use crate::persistence::journal::Sample;
+use crate::persistence::journal::{Sample, Segment, VersionRun};
 
 fn sample(position: u64, index: u32) -> Sample {
     Sample {
         position,
         index,
         row: 0,
-        prompt_tokens: vec![5, 6],
-        completion_tokens: vec![7, 2],
-        sampler_logprobs: vec![-0.5, -0.25],
-        versions: Vec::new(),
+        segments: vec![Segment::given(0, vec![5, 6], String::new()), completion(0, &[7, 2])],
         finish_reason: "stop".to_owned(),
         sampling: serde_json::Value::Null,
         reward: 1.0,
         reward_components: BTreeMap::new(),
-        prompt_text: String::new(),
-        completion_text: String::new(),
+        turn_rewards: vec![1.0],
+        metadata: serde_json::Map::new(),
     }
+}
+
+/// Sampled in two parts, the last token with newer weights; log-probabilities are -tokens.
+fn completion(turn: u32, tokens: &[i64]) -> Segment {
+    let run = |step, tokens| VersionRun { version: Version { step, attempt: 0 }, tokens };
+    Segment {
+        turn,
+        tokens: tokens.to_vec(),
+        trained: true,
+        sampler_logprobs: tokens.iter().map(|&token| -(token as f32)).collect(),
+        versions: vec![run(3, tokens.len() as u32 - 1), run(4, 1)],
+        text: String::new(),
+    }
+}
+
+fn row(turn: u32, tokens: u32, version: Option<u32>) -> SegmentRow {
+    SegmentRow { turn, tokens, version }
 }
 
 fn prompt(position: u64) -> Prompt {
@@ -43,13 +60,40 @@ fn only_completion_tokens_have_mask_and_log_probabilities() {
         reward: 1.0,
         tokens: vec![5, 6, 7, 2],
         loss_mask: vec![0, 0, 1, 1],
-        sampler_logprobs: vec![0.0, 0.0, -0.5, -0.25],
+        sampler_logprobs: vec![0.0, 0.0, -7.0, -2.0],
+        segments: vec![row(0, 2, None), row(0, 1, Some(3)), row(0, 1, Some(4))],
+        turn_rewards: vec![1.0],
         truncated: false,
     };
     assert_eq!(
         from_samples(&[sample(8, 0), sample(8, 1), sample(9, 0)]),
         Ok(vec![expected(0), expected(0), expected(1)])
     );
+}
+
+#[test]
+fn a_sample_of_two_turns_is_one_sequence_that_trains_both_completions() {
+    let mut turns = sample(8, 0);
+    turns.segments.extend([Segment::given(1, vec![9], String::new()), completion(1, &[6, 8, 2])]);
+    turns.turn_rewards = vec![0.25, 0.75];
+    let expected = TrainSample {
+        group: 0,
+        reward: 1.0,
+        tokens: vec![5, 6, 7, 2, 9, 6, 8, 2],
+        loss_mask: vec![0, 0, 1, 1, 0, 1, 1, 1],
+        sampler_logprobs: vec![0.0, 0.0, -7.0, -2.0, 0.0, -6.0, -8.0, -2.0],
+        segments: vec![
+            row(0, 2, None),
+            row(0, 1, Some(3)),
+            row(0, 1, Some(4)),
+            row(1, 1, None),
+            row(1, 2, Some(3)),
+            row(1, 1, Some(4)),
+        ],
+        turn_rewards: vec![0.25, 0.75],
+        truncated: false,
+    };
+    assert_eq!(from_samples(&[turns]), Ok(vec![expected]));
 }
 
 #[test]
@@ -68,6 +112,8 @@ fn every_demonstration_is_a_prompt_group() {
         tokens: vec![5, 6, 7, 2],
         loss_mask: vec![0, 0, 1, 1],
         sampler_logprobs: vec![0.0; 4],
+        segments: vec![row(0, 2, None), row(0, 2, None)],
+        turn_rewards: Vec::new(),
         truncated: false,
     };
     assert_eq!(from_prompts(&[prompt(8), prompt(9)]), Ok(vec![expected(0), expected(1)]));
@@ -75,12 +121,14 @@ fn every_demonstration_is_a_prompt_group() {
 
 #[test]
 fn invalid_samples_are_errors_with_their_position() {
-    let short = Sample { sampler_logprobs: vec![-0.5], ..sample(8, 1) };
+    let mut short = sample(8, 1);
+    short.segments[1].sampler_logprobs.pop();
     assert_eq!(
         from_samples(&[short]),
         Err(SampleError::Logprobs { position: 8, index: 1, tokens: 2, logprobs: 1 })
     );
-    let empty = Sample { prompt_tokens: Vec::new(), ..sample(8, 1) };
+    let mut empty = sample(8, 1);
+    empty.segments[0].tokens.clear();
     assert_eq!(from_samples(&[empty]), Err(SampleError::EmptyPrompt { position: 8, row: 0 }));
     let nothing = Prompt { completion_tokens: None, ..prompt(8) };
     assert_eq!(from_prompts(&[nothing]), Err(SampleError::NoCompletion { position: 8, row: 3 }));

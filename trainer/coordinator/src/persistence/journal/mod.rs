@@ -19,6 +19,7 @@ mod batches;
 mod blob;
 pub mod copy;
 mod error;
+mod migrate;
 mod open;
 mod parts;
 mod progress;
@@ -29,7 +30,7 @@ pub mod shared;
 use rusqlite::Connection;
 
 pub use error::JournalError;
-pub use records::{Checkpoint, Event, FixedBatch, Pending, Sample, VersionRun};
+pub use records::{Checkpoint, Event, FixedBatch, Pending, Sample, Segment, VersionRun};
 
 /// An open journal; the file's only user.
 #[derive(Debug)]

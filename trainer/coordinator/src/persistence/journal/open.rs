@@ -4,16 +4,19 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
+use super::migrate::{self, PREVIOUS_VERSION};
 use super::{Journal, JournalError};
 
 /// `rljb` in ASCII: what `PRAGMA application_id` answers for a journal.
 pub(super) const APPLICATION_ID: i32 = 0x726c_6a62;
 /// Version of the tables in `schema.sql`.
-pub(super) const SCHEMA_VERSION: i32 = 2;
+pub(super) const SCHEMA_VERSION: i32 = 3;
+
+const SCHEMA: &str = include_str!("schema.sql");
 
 impl Journal {
-    /// Opens a journal, or makes an empty one, and locks it until it is dropped. The folder must
-    /// exist.
+    /// Opens a journal, or creates an empty one, and locks it until it is dropped. A journal of the
+    /// previous schema version is migrated. The folder must exist.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -28,6 +31,12 @@ impl Journal {
         match identity(&transaction).map_err(failed)? {
             (0, 0, 0) => create(&transaction).map_err(failed)?,
             (APPLICATION_ID, SCHEMA_VERSION, _) => {}
+            (APPLICATION_ID, PREVIOUS_VERSION, _) => {
+                migrate::migrate(&transaction, SCHEMA)?;
+                let version = transaction.pragma_update(None, "user_version", SCHEMA_VERSION);
+                version.map_err(failed)?;
+                tracing::info!(path = %path.display(), from = PREVIOUS_VERSION, to = SCHEMA_VERSION, "migrated the journal");
+            }
             (APPLICATION_ID, found, _) => {
                 return Err(JournalError::SchemaVersion {
                     path: path.to_owned(),
@@ -62,7 +71,7 @@ fn identity(transaction: &Transaction<'_>) -> Result<(i32, i32, i64), rusqlite::
 }
 
 fn create(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
-    transaction.execute_batch(include_str!("schema.sql"))?;
+    transaction.execute_batch(SCHEMA)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rusqlite::params;
 
+use super::migrate::{self, PREVIOUS_VERSION};
 use super::open::{APPLICATION_ID, SCHEMA_VERSION};
 use super::{Journal, JournalError};
 
@@ -129,7 +130,7 @@ impl Journal {
             if application_id != APPLICATION_ID {
                 return Err(JournalError::NotAJournal { path: path.to_owned(), application_id });
             }
-            if version != SCHEMA_VERSION {
+            if ![PREVIOUS_VERSION, SCHEMA_VERSION].contains(&version) {
                 return Err(JournalError::SchemaVersion {
                     path: path.to_owned(),
                     found: version,
@@ -154,7 +155,9 @@ impl Journal {
                     );
                     transaction.execute(&sql, []).map_err(failed())?;
                 }
-                if has(table)? > 0 {
+                if table == "samples" && version == PREVIOUS_VERSION && has(table)? > 0 {
+                    migrate::copy_samples(&transaction, "part.samples")?;
+                } else if has(table)? > 0 {
                     transaction
                         .execute(
                             &format!(

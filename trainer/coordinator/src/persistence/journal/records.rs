@@ -7,42 +7,88 @@ use jiff::Timestamp;
 use rljob_protocol::version::Version;
 use serde::{Deserialize, Serialize};
 
-/// One finished completion with its reward. `C` is the number of completion tokens.
+/// One finished sample: token segments of one or more turns, with their rewards.
+///
+/// ```text
+///  turn 0: prompt │ completion      turn 1: tool result │ completion
+///          given    trained                 given         trained
+/// ```
+///
+/// A prompt and its completion are two segments of turn 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Loader position of its prompt.
     pub position: u64,
-    /// Index in the prompt's group.
+    /// Index in the prompt group.
     pub index: u32,
     /// Row of the data file.
     pub row: u64,
-    /// Token ids of the prompt.
-    pub prompt_tokens: Vec<i64>,
-    /// `[C]` token ids of the completion, the stop token included.
-    pub completion_tokens: Vec<i64>,
-    /// `[C]` the sampler's log-probabilities (of logits ÷ temperature).
-    pub sampler_logprobs: Vec<f32>,
-    /// The weights that each completion token was sampled with, as runs whose tokens add up to `C`.
-    pub versions: Vec<VersionRun>,
-    /// Why the completion ended, in the engine's word: `stop`, `length`.
+    /// In the order of the tokens.
+    pub segments: Vec<Segment>,
+    /// Why the last completion ended, as the engine reports it: `stop` or `length`.
     pub finish_reason: String,
     /// Sampling parameters, seed included, as sent.
     pub sampling: serde_json::Value,
-    /// The reward.
+    /// Reward of the whole sample.
     pub reward: f64,
-    /// What the reward is made of.
+    /// Reward by component name, before weights.
     pub reward_components: BTreeMap<String, f64>,
-    /// The prompt, to read.
-    pub prompt_text: String,
-    /// The completion, to read.
-    pub completion_text: String,
+    /// Reward by turn; the sum is `reward`.
+    pub turn_rewards: Vec<f64>,
+    /// Further facts about the sample, for people and programs that read the journal.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Consecutive tokens of one turn that are all given or all sampled. `T` is their number.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Segment {
+    /// Turn of the conversation, from 0.
+    pub turn: u32,
+    /// `[T]` token ids; a completion includes its stop token.
+    pub tokens: Vec<i64>,
+    /// Loss mask of all its tokens.
+    pub trained: bool,
+    /// `[T]` the sampler's log-probabilities (of logits ÷ temperature); empty for given tokens.
+    pub sampler_logprobs: Vec<f32>,
+    /// Weights that sampled the tokens, as runs that add up to `T`; empty for given tokens.
+    pub versions: Vec<VersionRun>,
+    /// The tokens as text.
+    pub text: String,
+}
+
+impl Segment {
+    /// Tokens of a prompt, an environment or a tool, which are not trained on.
+    pub fn given(turn: u32, tokens: Vec<i64>, text: String) -> Self {
+        Self { turn, tokens, text, ..Self::default() }
+    }
 }
 
 impl Sample {
-    /// Steps of the oldest weights that any of its tokens was sampled with; none without tokens.
+    /// Step of the oldest weights that sampled any of its tokens; `None` without sampled tokens.
     pub fn oldest(&self) -> Option<u32> {
-        self.versions.iter().map(|run| run.version.step).min()
+        oldest(self.segments.iter().flat_map(|segment| &segment.versions))
     }
+
+    /// Number of trained tokens.
+    pub fn trained_tokens(&self) -> usize {
+        let trained = self.segments.iter().filter(|segment| segment.trained);
+        trained.map(|segment| segment.tokens.len()).sum()
+    }
+
+    /// Text before the first trained segment, and from there on.
+    pub fn texts(&self) -> (String, String) {
+        let first = self.segments.iter().position(|segment| segment.trained);
+        let (before, after) = self.segments.split_at(first.unwrap_or(self.segments.len()));
+        let text = |segments: &[Segment]| {
+            segments.iter().map(|segment| segment.text.as_str()).collect::<String>()
+        };
+        (text(before), text(after))
+    }
+}
+
+/// Step of the oldest weights.
+pub(super) fn oldest<'a>(versions: impl Iterator<Item = &'a VersionRun>) -> Option<u32> {
+    versions.map(|run| run.version.step).min()
 }
 
 /// A sample of no batch yet, as far as the next batch depends on it.

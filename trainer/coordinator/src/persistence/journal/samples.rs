@@ -1,19 +1,32 @@
 //! Finished samples, by loader position.
 
 use rusqlite::{Row, Transaction, named_params, params};
+use serde::{Deserialize, Serialize};
 
-use super::{Journal, JournalError, Pending, Sample, VersionRun, blob};
+use super::records::oldest;
+use super::{Journal, JournalError, Pending, Sample, Segment, VersionRun, blob};
 
-const INSERT: &str = "INSERT INTO samples (position, sample_index, data_row, reward, finish_reason, prompt_text, completion_text,
-        reward_components, versions, sampling, prompt_tokens, completion_tokens, sampler_logprobs)
-    VALUES (:position, :index, :row, :reward, :finish_reason, :prompt_text, :completion_text,
-        :reward_components, :versions, :sampling, :prompt_tokens, :completion_tokens, :sampler_logprobs)
+const INSERT: &str = "INSERT INTO main.samples (position, sample_index, step, data_row, reward, \
+        finish_reason, reward_components, turn_rewards, metadata, sampling, segments, tokens, \
+        sampler_logprobs) \
+    VALUES (:position, :index, :step, :row, :reward, :finish_reason, :reward_components, \
+        :turn_rewards, :metadata, :sampling, :segments, :tokens, :sampler_logprobs) \
     ON CONFLICT DO NOTHING";
 
-const SELECT: &str =
-    "SELECT position, sample_index, data_row, reward, finish_reason, prompt_text, completion_text,
-        reward_components, versions, sampling, prompt_tokens, completion_tokens, sampler_logprobs
-    FROM samples WHERE step = ?1 ORDER BY position, sample_index";
+const SELECT: &str = "SELECT * FROM samples WHERE step = ?1 ORDER BY position, sample_index";
+
+/// A segment without its blobs: the column `segments` is a list of these.
+#[derive(Serialize, Deserialize)]
+struct SegmentRow {
+    turn: u32,
+    /// Entries of the blob `tokens`.
+    tokens: usize,
+    trained: bool,
+    /// Entries of the blob `sampler_logprobs`.
+    logprobs: usize,
+    versions: Vec<VersionRun>,
+    text: String,
+}
 
 impl Journal {
     /// Adds samples, all or none; one whose (position, index) exists is unchanged.
@@ -26,7 +39,7 @@ impl Journal {
         let transaction = self.connection.transaction().map_err(failed())?;
         let mut new = 0;
         for sample in samples {
-            if insert(&transaction, sample)? {
+            if insert(&transaction, sample, None)? {
                 if sample.position < next_position {
                     return Err(JournalError::Fixed {
                         next_position,
@@ -65,17 +78,18 @@ impl Journal {
     pub fn pending(&self) -> Result<Vec<Pending>, JournalError> {
         let failed = || JournalError::sqlite("read samples");
         let (_, next_position) = self.newest_batch()?;
-        let sql = "SELECT position, sample_index, reward, versions FROM samples WHERE position \
+        let sql = "SELECT position, sample_index, reward, segments FROM samples WHERE position \
             >= ?1 ORDER BY position, sample_index";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed())?;
         let mut rows = statement.query([next_position]).map_err(failed())?;
         let mut pending = Vec::new();
         while let Some(row) = rows.next().map_err(failed())? {
-            let (position, index, reward, versions): (u64, u32, f64, String) =
+            let (position, index, reward, segments): (u64, u32, f64, String) =
                 row.try_into().map_err(failed())?;
-            let versions: Vec<VersionRun> = serde_json::from_str(&versions)
-                .map_err(JournalError::malformed("samples.versions"))?;
-            let oldest = versions.iter().map(|run| run.version.step).min().unwrap_or(0);
+            let segments: Vec<SegmentRow> = serde_json::from_str(&segments)
+                .map_err(JournalError::malformed("samples.segments"))?;
+            let versions = segments.iter().flat_map(|segment| &segment.versions);
+            let oldest = oldest(versions).unwrap_or(0);
             pending.push(Pending { position, index, reward, oldest });
         }
         Ok(pending)
@@ -92,54 +106,103 @@ impl Journal {
 }
 
 /// Whether the sample is new.
-fn insert(transaction: &Transaction<'_>, sample: &Sample) -> Result<bool, JournalError> {
+pub(super) fn insert(
+    transaction: &Transaction<'_>,
+    sample: &Sample,
+    step: Option<u32>,
+) -> Result<bool, JournalError> {
     let mut statement =
         transaction.prepare_cached(INSERT).map_err(JournalError::sqlite("write samples"))?;
-    let versions = serde_json::to_string(&sample.versions)
-        .map_err(JournalError::malformed("samples.versions"))?;
-    let components = serde_json::to_string(&sample.reward_components)
-        .map_err(JournalError::malformed("samples.reward_components"))?;
+    let segments: Vec<SegmentRow> = sample.segments.iter().map(SegmentRow::of).collect();
+    let tokens: Vec<u8> =
+        sample.segments.iter().flat_map(|s| blob::from_tokens(&s.tokens)).collect();
+    let logprobs: Vec<u8> =
+        sample.segments.iter().flat_map(|s| blob::from_logprobs(&s.sampler_logprobs)).collect();
     let rows = statement.execute(named_params! {
         ":position": sample.position,
         ":index": sample.index,
+        ":step": step,
         ":row": sample.row,
         ":reward": sample.reward,
         ":finish_reason": sample.finish_reason,
-        ":prompt_text": sample.prompt_text,
-        ":completion_text": sample.completion_text,
-        ":reward_components": components,
-        ":versions": versions,
+        ":reward_components": json("samples.reward_components", &sample.reward_components)?,
+        ":turn_rewards": json("samples.turn_rewards", &sample.turn_rewards)?,
+        ":metadata": json("samples.metadata", &sample.metadata)?,
         ":sampling": sample.sampling.to_string(),
-        ":prompt_tokens": blob::from_tokens(&sample.prompt_tokens),
-        ":completion_tokens": blob::from_tokens(&sample.completion_tokens),
-        ":sampler_logprobs": blob::from_logprobs(&sample.sampler_logprobs),
+        ":segments": json("samples.segments", &segments)?,
+        ":tokens": tokens,
+        ":sampler_logprobs": logprobs,
     });
     Ok(rows.map_err(JournalError::sqlite("write samples"))? == 1)
+}
+
+fn json(what: &'static str, value: &impl Serialize) -> Result<String, JournalError> {
+    serde_json::to_string(value).map_err(JournalError::malformed(what))
 }
 
 fn read(row: &Row<'_>) -> Result<Sample, JournalError> {
     let failed = || JournalError::sqlite("read samples");
     let text = |column: &str| row.get::<_, String>(column).map_err(failed());
     let bytes = |column: &str| row.get::<_, Vec<u8>>(column).map_err(failed());
+    let rows: Vec<SegmentRow> = serde_json::from_str(&text("segments")?)
+        .map_err(JournalError::malformed("samples.segments"))?;
+    let tokens =
+        blob::to_tokens(&bytes("tokens")?).map_err(JournalError::malformed("samples.tokens"))?;
+    let logprobs = blob::to_logprobs(&bytes("sampler_logprobs")?)
+        .map_err(JournalError::malformed("samples.sampler_logprobs"))?;
     Ok(Sample {
         position: row.get("position").map_err(failed())?,
         index: row.get("sample_index").map_err(failed())?,
         row: row.get("data_row").map_err(failed())?,
-        prompt_tokens: blob::to_tokens(&bytes("prompt_tokens")?)
-            .map_err(JournalError::malformed("samples.prompt_tokens"))?,
-        completion_tokens: blob::to_tokens(&bytes("completion_tokens")?)
-            .map_err(JournalError::malformed("samples.completion_tokens"))?,
-        sampler_logprobs: blob::to_logprobs(&bytes("sampler_logprobs")?)
-            .map_err(JournalError::malformed("samples.sampler_logprobs"))?,
-        versions: serde_json::from_str(&text("versions")?)
-            .map_err(JournalError::malformed("samples.versions"))?,
+        segments: segments(rows, &tokens, &logprobs)?,
         finish_reason: text("finish_reason")?,
         sampling: serde_json::from_str(&text("sampling")?)
             .map_err(JournalError::malformed("samples.sampling"))?,
         reward: row.get("reward").map_err(failed())?,
         reward_components: serde_json::from_str(&text("reward_components")?)
             .map_err(JournalError::malformed("samples.reward_components"))?,
-        prompt_text: text("prompt_text")?,
-        completion_text: text("completion_text")?,
+        turn_rewards: serde_json::from_str(&text("turn_rewards")?)
+            .map_err(JournalError::malformed("samples.turn_rewards"))?,
+        metadata: serde_json::from_str(&text("metadata")?)
+            .map_err(JournalError::malformed("samples.metadata"))?,
     })
+}
+
+/// Splits the blobs at the segments' lengths.
+fn segments(
+    rows: Vec<SegmentRow>,
+    mut tokens: &[i64],
+    mut logprobs: &[f32],
+) -> Result<Vec<Segment>, JournalError> {
+    let mismatch = || JournalError::malformed("samples.segments")("the blobs have other lengths");
+    let mut segments = Vec::with_capacity(rows.len());
+    for SegmentRow { turn, tokens: count, trained, logprobs: sampled, versions, text } in rows {
+        let (own, others) = tokens.split_at_checked(count).ok_or_else(mismatch)?;
+        let (own_logprobs, other_logprobs) =
+            logprobs.split_at_checked(sampled).ok_or_else(mismatch)?;
+        (tokens, logprobs) = (others, other_logprobs);
+        let sampler_logprobs = own_logprobs.to_vec();
+        segments.push(Segment {
+            turn,
+            tokens: own.to_vec(),
+            trained,
+            sampler_logprobs,
+            versions,
+            text,
+        });
+    }
+    if tokens.is_empty() && logprobs.is_empty() { Ok(segments) } else { Err(mismatch()) }
+}
+
+impl SegmentRow {
+    fn of(segment: &Segment) -> Self {
+        Self {
+            turn: segment.turn,
+            tokens: segment.tokens.len(),
+            trained: segment.trained,
+            logprobs: segment.sampler_logprobs.len(),
+            versions: segment.versions.clone(),
+            text: segment.text.clone(),
+        }
+    }
 }

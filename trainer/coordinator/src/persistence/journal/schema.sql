@@ -1,28 +1,28 @@
--- Tables of a coordinator's journal, version 2. Token ids are blobs of little-endian 64-bit integers, log-probabilities of 32-bit floats;
+-- Tables of a coordinator's journal, version 3. Token ids are blobs of little-endian 64-bit integers, log-probabilities of 32-bit floats;
 -- what people read is text or JSON.
 
--- Finished completions; those of a step in `batches` never change.
-CREATE TABLE samples (
+-- Finished samples; those of a step in `batches` never change.
+CREATE TABLE IF NOT EXISTS samples (
     position INTEGER NOT NULL,           -- loader position of the prompt
-    sample_index INTEGER NOT NULL,       -- index in the prompt's group
-    step INTEGER,                        -- the step whose batch it is in; null while none is, and for ever where its group was dropped
+    sample_index INTEGER NOT NULL,       -- index in the prompt group
+    step INTEGER,                        -- step whose batch has it; null for pending samples and dropped groups
     data_row INTEGER NOT NULL,           -- row of the data file
     reward REAL NOT NULL,
     finish_reason TEXT NOT NULL,
-    prompt_text TEXT NOT NULL,
-    completion_text TEXT NOT NULL,
     reward_components TEXT NOT NULL,     -- {"name": number}
-    versions TEXT NOT NULL,              -- [{"version": "step-N.attempt-K", "tokens": number}], runs over the completion
+    turn_rewards TEXT NOT NULL,          -- [number], one for each turn
+    metadata TEXT NOT NULL,              -- {"name": value}
     sampling TEXT NOT NULL,              -- sampling parameters as sent
-    prompt_tokens BLOB NOT NULL,
-    completion_tokens BLOB NOT NULL,
-    sampler_logprobs BLOB NOT NULL,
+    segments TEXT NOT NULL,              -- [{"turn", "tokens", "trained", "logprobs", "versions": [{"version", "tokens"}], "text"}];
+                                         -- tokens and logprobs are numbers of entries of the blobs
+    tokens BLOB NOT NULL,                -- of all segments, one after the other
+    sampler_logprobs BLOB NOT NULL,      -- of the sampled segments, one after the other
     PRIMARY KEY (position, sample_index)
 ) STRICT;
-CREATE INDEX samples_of_step ON samples (step);
+CREATE INDEX IF NOT EXISTS samples_of_step ON samples (step);
 
 -- Steps whose batch is fixed.
-CREATE TABLE batches (
+CREATE TABLE IF NOT EXISTS batches (
     step INTEGER PRIMARY KEY,
     samples INTEGER NOT NULL,
     next_position INTEGER NOT NULL,      -- loader positions below it are used up
@@ -31,19 +31,19 @@ CREATE TABLE batches (
 ) STRICT;
 
 -- Steps done, as first reported.
-CREATE TABLE steps (
+CREATE TABLE IF NOT EXISTS steps (
     step INTEGER PRIMARY KEY,
     attempt INTEGER NOT NULL,
     metrics TEXT NOT NULL                -- a line of metrics.jsonl
 ) STRICT;
 
-CREATE TABLE evaluations (
+CREATE TABLE IF NOT EXISTS evaluations (
     step INTEGER PRIMARY KEY,
     metrics TEXT NOT NULL                -- a line of evaluations.jsonl
 ) STRICT;
 
 -- Complete checkpoints that are kept.
-CREATE TABLE checkpoints (
+CREATE TABLE IF NOT EXISTS checkpoints (
     step INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     path TEXT NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE checkpoints (
 ) STRICT;
 
 -- Engine events, orders, restarts.
-CREATE TABLE events (
+CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY,
     at TEXT NOT NULL,                    -- RFC 3339, UTC
     kind TEXT NOT NULL,
@@ -59,7 +59,7 @@ CREATE TABLE events (
 ) STRICT;
 
 -- Single values, by name.
-CREATE TABLE state (
+CREATE TABLE IF NOT EXISTS state (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL                  -- JSON
 ) STRICT;

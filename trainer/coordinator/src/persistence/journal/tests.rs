@@ -7,23 +7,32 @@ use rljob_protocol::version::Version;
 use rusqlite::Connection;
 use serde_json::json;
 
-use super::{Checkpoint, Event, FixedBatch, Journal, JournalError, Pending, Sample, VersionRun};
+use super::{
+    Checkpoint, Event, FixedBatch, Journal, JournalError, Pending, Sample, Segment, VersionRun,
+};
 
 pub(super) fn sample(position: u64, index: u32) -> Sample {
     Sample {
         position,
         index,
         row: 5,
-        prompt_tokens: vec![1, 2],
-        completion_tokens: vec![i64::from(u32::MAX), 3, 2],
-        sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE, f32::NEG_INFINITY],
-        versions: vec![run(4, 2), run(3, 1)],
+        segments: vec![
+            Segment::given(0, vec![1, 2], "2 + 3?".to_owned()),
+            Segment {
+                turn: 0,
+                tokens: vec![i64::from(u32::MAX), 3, 2],
+                trained: true,
+                sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE, f32::NEG_INFINITY],
+                versions: vec![run(4, 2), run(3, 1)],
+                text: "5 – fünf".to_owned(),
+            },
+        ],
         finish_reason: "stop".to_owned(),
         sampling: json!({"temperature": 0.7, "sampling_seed": u64::MAX}),
         reward: 0.1 + 0.2,
+        turn_rewards: vec![0.1 + 0.2],
+        metadata: serde_json::Map::new(),
         reward_components: BTreeMap::from([("math".to_owned(), 0.1 + 0.2)]),
-        prompt_text: "2 + 3?".to_owned(),
-        completion_text: "5 – fünf".to_owned(),
     }
 }
 
@@ -328,14 +337,14 @@ fn durability_and_locking_are_what_the_module_says() {
 }
 
 #[test]
-fn another_release_s_journal_and_another_program_s_database_are_refused() {
+fn a_newer_release_s_journal_and_another_program_s_database_are_refused() {
     let place = Place::new();
     drop(place.open());
     let connection = Connection::open(place.path()).unwrap();
     connection.pragma_update(None, "user_version", 7).unwrap();
     drop(connection);
     let error = Journal::open(&place.path()).unwrap_err();
-    assert!(matches!(error, JournalError::SchemaVersion { found: 7, expected: 2, .. }), "{error}");
+    assert!(matches!(error, JournalError::SchemaVersion { found: 7, expected: 3, .. }), "{error}");
 
     let other = Place::new();
     Connection::open(other.path()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
@@ -356,14 +365,72 @@ fn people_can_read_the_tables() {
     journal.put_samples(&[sample(0, 0)]).unwrap();
     drop(journal);
     let connection = Connection::open(place.path()).unwrap();
-    let sql = "SELECT completion_text, versions, json_extract(sampling, '$.temperature'), \
-        hex(completion_tokens), hex(sampler_logprobs) FROM samples";
+    let sql = "SELECT json_extract(segments, '$[1].text'), json_extract(segments, '$[1].versions'), \
+        json_extract(sampling, '$.temperature'), hex(tokens), hex(sampler_logprobs) FROM samples";
     let row: (String, String, f64, String, String) =
         connection.query_row(sql, [], |row| row.try_into()).unwrap();
-    let tokens = "FFFFFFFF00000000".to_owned() + "0300000000000000" + "0200000000000000";
+    let prompt = "0100000000000000".to_owned() + "0200000000000000";
+    let tokens = prompt + "FFFFFFFF00000000" + "0300000000000000" + "0200000000000000";
     let logprobs = "CDCCCCBD".to_owned() + "00008000" + "000080FF";
     let versions =
         r#"[{"version":"step-4.attempt-0","tokens":2},{"version":"step-3.attempt-0","tokens":1}]"#
             .to_owned();
     assert_eq!(row, ("5 – fünf".to_owned(), versions, 0.7, tokens, logprobs));
+}
+
+/// The journal that release 0.1 wrote: schema version 2.
+fn previous_journal(place: &Place) {
+    std::fs::write(place.path(), include_bytes!("fixtures/journal-v2.sqlite")).unwrap();
+}
+
+#[test]
+fn a_journal_of_the_previous_release_is_migrated_when_it_is_opened() {
+    let place = Place::new();
+    previous_journal(&place);
+    let mut journal = place.open();
+    assert_eq!(journal.samples(1).unwrap(), [sample(0, 0), sample(0, 1)]);
+    assert_eq!(journal.samples(2).unwrap(), [sample(1, 0), sample(1, 1)]);
+    let pending = Pending { position: 2, index: 0, reward: sample(2, 0).reward, oldest: 3 };
+    assert_eq!(journal.pending().unwrap(), [pending]);
+    assert_eq!(journal.newest_batch().unwrap(), (2, 2));
+    assert_eq!(journal.get_state("loader").unwrap(), Some(json!({"position": 3})));
+    let columns = |journal: &Journal| {
+        let sql = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
+        let mut statement = journal.connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        rows.map(|row| row.unwrap().replace(" IF NOT EXISTS", "")).collect::<Vec<_>>()
+    };
+    let new = Place::new();
+    assert_eq!(columns(&journal), columns(&new.open()), "the tables differ from a new journal's");
+    journal.put_samples(&[sample(2, 1)]).unwrap();
+    journal.fix_batch(&batch(3, &[2])).unwrap();
+    assert_eq!(reopened(journal, &place).samples(3).unwrap(), [sample(2, 0), sample(2, 1)]);
+}
+
+#[test]
+fn parts_of_the_previous_release_are_read() {
+    let (place, new) = (Place::new(), Place::new());
+    previous_journal(&place);
+    let mut journal = new.open();
+    journal.read_part(&place.path()).unwrap();
+    assert_eq!(journal.samples(1).unwrap(), [sample(0, 0), sample(0, 1)]);
+    assert_eq!(journal.newest_batch().unwrap(), (2, 2));
+}
+
+#[test]
+fn a_sample_of_several_turns_comes_back_as_it_was_put() {
+    let place = Place::new();
+    let mut journal = place.open();
+    let mut turns = sample(0, 0);
+    let answer = turns.segments[1].clone();
+    turns.segments.push(Segment::given(1, vec![7, 8, 9], "wrong, again".to_owned()));
+    turns.segments.push(Segment { turn: 1, ..answer });
+    turns.turn_rewards = vec![0.1, 0.2];
+    turns.metadata.insert("tool".to_owned(), json!({"calls": 2}));
+    assert_eq!(turns.trained_tokens(), 6);
+    let texts = ("2 + 3?".to_owned(), "5 – fünfwrong, again5 – fünf".to_owned());
+    assert_eq!(turns.texts(), texts);
+    journal.put_samples(std::slice::from_ref(&turns)).unwrap();
+    journal.fix_batch(&batch(1, &[0])).unwrap();
+    assert_eq!(journal.samples(1).unwrap(), [turns]);
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Journal, Mirror, MirrorError, WHOLE_EVERY};
-use crate::persistence::journal::{FixedBatch, Sample, VersionRun};
+use crate::persistence::journal::{FixedBatch, Sample, Segment, VersionRun};
 
 const LOG: &str = "lab/job/journal/log/";
 const SAMPLES: &str = "lab/job/journal/samples/";
@@ -83,16 +83,23 @@ fn sample(position: u64) -> Sample {
         position,
         index: 0,
         row: 7,
-        prompt_tokens: vec![1],
-        completion_tokens: vec![2, 3],
-        sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE],
-        versions: vec![VersionRun { version: Version { step: 0, attempt: 0 }, tokens: 2 }],
+        segments: vec![
+            Segment::given(0, vec![1], "p".to_owned()),
+            Segment {
+                turn: 0,
+                tokens: vec![2, 3],
+                trained: true,
+                sampler_logprobs: vec![-0.1, f32::MIN_POSITIVE],
+                versions: vec![VersionRun { version: Version { step: 0, attempt: 0 }, tokens: 2 }],
+                text: "c".to_owned(),
+            },
+        ],
         finish_reason: "stop".to_owned(),
         sampling: json!({}),
         reward: 0.1 + 0.2,
+        turn_rewards: vec![0.1 + 0.2],
+        metadata: serde_json::Map::new(),
         reward_components: BTreeMap::new(),
-        prompt_text: "p".to_owned(),
-        completion_text: "c".to_owned(),
     }
 }
 

@@ -71,6 +71,7 @@ fn long_batch(step: u32) -> RankBatch {
         rank: 0,
         minibatch: 0,
         truncated: false,
+        turn_rewards: Vec::new(),
     };
     let positions = || (0..3 * TOKENS).map(|row| (row / TOKENS, row % TOKENS));
     let token =
@@ -83,7 +84,12 @@ fn long_batch(step: u32) -> RankBatch {
             world_size: 1,
             micro_batch_minibatch: vec![0],
             sequences: (0..3)
-                .map(|sample| Sequence { sample, micro_batch: 0, tokens: TOKENS })
+                .map(|sample| Sequence {
+                    sample,
+                    micro_batch: 0,
+                    tokens: TOKENS,
+                    segments: Vec::new(),
+                })
                 .collect(),
             samples: (0..3).map(row).collect(),
         },
