@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 mod admission;
 mod children;
 mod faults;
+mod fields;
 mod fixture;
 mod idle;
 mod leader;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 mod bucket;
 mod pods;
 mod sglang;
+mod template;
 
 /// Steps of the second job in e2e/jobs.yaml: more than complete before the last failure.
 const STEPS: u64 = 50;

@@ -1,7 +1,8 @@
-//! The job of README.md is accepted as printed: by the API server with strict field validation, and
-//! by `rljob validate`.
+//! The job of README.md and the samples are accepted as printed: by the API server with strict field
+//! validation, and by `rljob validate`.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rljob_tests::Namespace;
@@ -17,6 +18,15 @@ fn jobs() -> Vec<String> {
     blocks.filter(|block| block.contains("kind: RLJob")).map(str::to_owned).collect()
 }
 
+/// Applies a file with strict field validation and validates it.
+fn accept(namespace: &Namespace, file: &Path) -> String {
+    let name = file.display().to_string();
+    let arguments = ["apply", "--validate=strict", "--filename", name.as_str()];
+    let applied = namespace.kubectl.run(&arguments).unwrap();
+    run(Command::new(binary("rljob").unwrap()).args(["validate", "--file"]).arg(file)).unwrap();
+    applied
+}
+
 #[test]
 fn the_job_of_the_readme_is_accepted_as_printed() {
     let namespace = Namespace::create(cluster(), "readme").unwrap();
@@ -24,12 +34,21 @@ fn the_job_of_the_readme_is_accepted_as_printed() {
     assert_eq!(jobs.len(), 1, "{jobs:?}");
     let folder = tempfile::tempdir().unwrap();
     for job in jobs {
-        let arguments = ["apply", "--validate=strict", "--filename=-"];
-        let applied = namespace.kubectl.run_with_input(&arguments, &job).unwrap();
-        assert_eq!(applied, "rljob.rljob.dev/gsm8k created\n");
         let file = folder.path().join("job.yaml");
         fs::write(&file, &job).unwrap();
-        run(Command::new(binary("rljob").unwrap()).args(["validate", "--file"]).arg(&file))
-            .unwrap();
+        assert_eq!(accept(&namespace, &file), "rljob.rljob.dev/gsm8k created\n");
+    }
+}
+
+#[test]
+fn every_sample_is_accepted_as_it_is() {
+    let namespace = Namespace::create(cluster(), "samples").unwrap();
+    let folder = fs::read_dir(workspace().join("manifests/samples")).unwrap();
+    let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    assert!(files.len() >= 8, "{files:?}");
+    for file in files {
+        let created = accept(&namespace, &file);
+        assert!(created.lines().all(|line| line.ends_with(" created")), "{created}");
     }
 }

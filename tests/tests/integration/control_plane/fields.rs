@@ -1,0 +1,262 @@
+//! Every field of the spec on the API server: stored as written, refused with its path, explained,
+//! and frozen once the run has started unless `freeze::MUTABLE` lists it. The jobs of `fields.yaml`
+//! set all fields; a field of the schema that none of them sets fails the first test.
+
+use std::collections::BTreeSet;
+
+use rljob_crds::freeze::MUTABLE;
+use rljob_tests::{Api, Namespace};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{cluster, merge};
+
+const STARTED: &str = "the run has started: ";
+
+/// A field in one job.
+struct Field {
+    /// As in error messages: `spec.rewards[0].weight`.
+    path: String,
+    /// Without indices: `rewards.weight`.
+    name: String,
+    schema: Value,
+    value: Value,
+}
+
+fn jobs() -> Vec<Value> {
+    let jobs = serde_yaml::Deserializer::from_str(include_str!("fields.yaml"));
+    let complete = |job| {
+        let mut object = json!({"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob"});
+        merge(&mut object, &Value::deserialize(job).unwrap());
+        object
+    };
+    jobs.map(complete).collect()
+}
+
+fn schema() -> Value {
+    let crd = serde_json::to_value(rljob_crds::crd()).unwrap();
+    let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    crd.pointer(path).unwrap().clone()
+}
+
+/// Objects that are fields as a whole: maps, free-form objects and unions' empty members.
+fn is_whole(schema: &Value) -> bool {
+    let properties = schema["properties"].as_object().is_none_or(Map::is_empty);
+    let is_free = schema["x-kubernetes-preserve-unknown-fields"] == true;
+    let has_fields = schema["items"]["properties"].is_object();
+    (properties || is_free) && !has_fields
+}
+
+/// Names of all fields of a schema.
+fn names(schema: &Value, name: &str, found: &mut BTreeSet<String>) {
+    if is_whole(schema) || is_template(name) {
+        found.insert(name.to_owned());
+        return;
+    }
+    let properties =
+        schema["properties"].as_object().or_else(|| schema["items"]["properties"].as_object());
+    for (key, property) in properties.unwrap() {
+        names(property, &join(name, key), found);
+    }
+}
+
+/// Partial pod templates are tested on nodes, part by part.
+fn is_template(name: &str) -> bool {
+    name.ends_with("template")
+}
+
+fn join(name: &str, key: &str) -> String {
+    if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") }
+}
+
+/// Fields that a job sets.
+fn fields(schema: &Value, value: &Value, path: &str, name: &str, found: &mut Vec<Field>) {
+    if is_whole(schema) || is_template(name) {
+        let (path, name) = (path.to_owned(), name.to_owned());
+        found.push(Field { path, name, schema: schema.clone(), value: value.clone() });
+    } else if let Some(items) = value.as_array() {
+        for (index, item) in items.iter().enumerate() {
+            fields(&schema["items"], item, &format!("{path}[{index}]"), name, found);
+        }
+    } else {
+        for (key, value) in value.as_object().unwrap() {
+            let property = &schema["properties"][key];
+            fields(property, value, &format!("{path}.{key}"), &join(name, key), found);
+        }
+    }
+}
+
+fn fields_of(job: &Value) -> Vec<Field> {
+    let mut found = Vec::new();
+    fields(&schema(), &job["spec"], "spec", "", &mut found);
+    found
+}
+
+impl Field {
+    /// RFC 6901.
+    fn pointer(&self) -> String {
+        format!("/{}", self.path.replace(['.', '['], "/").replace(']', ""))
+    }
+
+    /// A job with another value of this field.
+    fn replaced(&self, job: &Value, value: Value) -> Value {
+        let mut job = job.clone();
+        *job.pointer_mut(&self.pointer()).unwrap() = value;
+        job
+    }
+
+    /// Values that the schema does not admit.
+    fn wrong_values(&self) -> Vec<Value> {
+        let schema = &self.schema;
+        let mut values = match schema["type"].as_str() {
+            Some("integer" | "number") => vec![json!("text")],
+            Some("boolean") => vec![json!("yes")],
+            Some("string") => vec![json!(1)],
+            Some("array") => vec![json!("text")],
+            _ => vec![json!(1)],
+        };
+        values.extend(schema["minimum"].as_f64().map(|minimum| number(schema, minimum - 1.0)));
+        values.extend(schema["maximum"].as_f64().map(|maximum| number(schema, maximum + 1.0)));
+        values.extend(schema["enum"].as_array().map(|_| json!("Unknown")));
+        values.extend(schema["minLength"].as_u64().map(|_| json!("")));
+        values.extend(schema["maxLength"].as_u64().map(|max| json!("a".repeat(max as usize + 1))));
+        values.extend(schema["pattern"].as_str().map(|_| json!("!!")));
+        let longest = schema["maxItems"].as_u64().filter(|_| schema["type"] == "array");
+        values.extend(longest.map(|max| json!(vec![self.value[0].clone(); max as usize + 1])));
+        values
+    }
+
+    /// Another value that the schema admits; none for members without fields.
+    fn other_value(&self) -> Option<Value> {
+        Some(match &self.value {
+            Value::Bool(value) => json!(!value),
+            Value::Number(value) if self.schema["type"] == "integer" => {
+                json!(value.as_i64().unwrap() + 1)
+            }
+            Value::Number(value) => json!(value.as_f64().unwrap() * 0.75),
+            Value::String(value) => match self.schema["enum"].as_array() {
+                Some(values) => values.iter().find(|other| *other != &self.value)?.clone(),
+                None => json!(format!("{value}1")),
+            },
+            Value::Array(values) => json!(values[..values.len() - 1]),
+            Value::Object(values) if values.is_empty() => return None,
+            _ if self.name.contains("resources") => json!({"memory": "3Gi"}),
+            _ => json!({"other": "value"}),
+        })
+    }
+
+    fn is_mutable(&self) -> bool {
+        MUTABLE
+            .iter()
+            .any(|listed| self.name == *listed || self.name.starts_with(&format!("{listed}.")))
+    }
+}
+
+fn number(schema: &Value, value: f64) -> Value {
+    if schema["type"] == "integer" { json!(value as i64) } else { json!(value) }
+}
+
+struct Server {
+    api: Api,
+    namespace: Namespace,
+}
+
+impl Server {
+    fn new(name: &str) -> Self {
+        let namespace = Namespace::create(cluster(), name).unwrap();
+        Self { api: cluster().api().unwrap(), namespace }
+    }
+
+    fn path(&self) -> String {
+        format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs", self.namespace.name)
+    }
+
+    /// What the server would store.
+    fn dry_run(&self, job: &Value) -> Result<Value, String> {
+        let path = format!("{}?dryRun=All&fieldValidation=Strict", self.path());
+        self.api.create(&path, job).map_err(|error| format!("{error:#}"))
+    }
+}
+
+#[test]
+fn every_field_is_stored_as_written() {
+    let server = Server::new("stored");
+    let mut set = BTreeSet::new();
+    for job in jobs() {
+        let stored = server.dry_run(&job).unwrap();
+        for field in fields_of(&job) {
+            assert_eq!(stored.pointer(&field.pointer()), Some(&field.value), "{}", field.path);
+            set.insert(field.name);
+        }
+    }
+    let mut all = BTreeSet::new();
+    names(&schema(), "", &mut all);
+    assert_eq!(set, all, "fields.yaml sets other fields than the schema has");
+}
+
+#[test]
+fn every_field_refuses_wrong_values_and_names_its_path() {
+    let server = Server::new("refused");
+    for job in jobs() {
+        for field in fields_of(&job) {
+            for value in field.wrong_values() {
+                let answer = server.dry_run(&field.replaced(&job, value.clone()));
+                let message = answer.expect_err(&format!("{} accepted {value}", field.path));
+                assert!(message.contains(&field.path), "{} = {value}: {message}", field.path);
+            }
+            if let Ok(stored) = server.dry_run(&field.replaced(&job, Value::Null)) {
+                let stored = stored.pointer(&field.pointer());
+                assert_ne!(stored, Some(&Value::Null), "{} is stored as null", field.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_field_is_frozen_in_a_started_run_unless_it_is_listed() {
+    let server = Server::new("frozen");
+    for job in jobs() {
+        let path = format!("{}/{}", server.path(), job["metadata"]["name"].as_str().unwrap());
+        server.api.create(&server.path(), &job).unwrap();
+        let started = json!({"status": {"startTime": "2026-01-01T00:00:00Z"}});
+        server.api.patch(&format!("{path}/status"), &started).unwrap();
+        for field in fields_of(&job).into_iter().filter(|field| field.name != "managedBy") {
+            let Some(value) = field.other_value() else { continue };
+            let edit = json!([{"op": "replace", "path": field.pointer(), "value": value}]);
+            let answer = server.api.edit(&format!("{path}?dryRun=All"), &edit);
+            match answer.map_err(|error| format!("{error:#}")) {
+                Ok(_) => assert!(field.is_mutable(), "{} = {value} was accepted", field.path),
+                Err(message) => assert!(
+                    !field.is_mutable() && message.contains(STARTED),
+                    "{} = {value}: {message}",
+                    field.path
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_field_is_explained() {
+    let api = cluster().api().unwrap();
+    let document = api.get("/openapi/v3/apis/rljob.dev/v1alpha1").unwrap();
+    let published = &document["components"]["schemas"]["dev.rljob.v1alpha1.RLJob"];
+    let spec = &published["properties"]["spec"];
+    let mut missing = Vec::new();
+    undescribed(spec, "spec", &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
+    let explained = cluster().kubectl().run(&["explain", "rljob.spec.rewards.weight"]).unwrap();
+    assert!(explained.contains("FIELD: weight <number>"), "{explained}");
+}
+
+fn undescribed(schema: &Value, path: &str, missing: &mut Vec<String>) {
+    if schema["description"].as_str().unwrap_or_default().is_empty() {
+        missing.push(path.to_owned());
+    }
+    for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+        undescribed(property, &format!("{path}.{key}"), missing);
+    }
+    for (key, property) in schema["items"]["properties"].as_object().into_iter().flatten() {
+        undescribed(property, &format!("{path}[].{key}"), missing);
+    }
+}
