@@ -5,6 +5,9 @@
 //!  started     ──▶ MUTABLE may change;  suspended: everything except IDENTITY
 //!  finished    ──▶ MUTABLE may change
 //! ```
+//!
+//! In free-form objects, such as the sources of volumes, CEL compares the number of fields and the
+//! values of equal names: it does not see the replacement of one unnamed field by another.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, ValidationRule,

@@ -102,12 +102,12 @@ fn each_kind_of_template_content_reaches_the_pods() {
 fn process_sees_the_template(container: &str, program: &str) {
     let processes = cluster().pod_processes("");
     let read = |file: &str| {
-        let of_template = processes.iter().filter(|process| {
+        let process = processes.iter().rfind(|process| {
             process.command_line.contains(program)
                 && fs::read(format!("/proc/{}/environ", process.pid.as_raw_nonzero()))
                     .is_ok_and(|text| String::from_utf8_lossy(&text).contains("TEMPLATE_NOTE=kept"))
         });
-        let process = of_template.last().unwrap_or_else(|| panic!("{container} has no variable"));
+        let process = process.unwrap_or_else(|| panic!("{container} has no variable"));
         fs::read_to_string(format!("/proc/{}/{file}", process.pid.as_raw_nonzero())).unwrap()
     };
     let status = read("status");
