@@ -6,6 +6,7 @@ use std::path::Path;
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
+use rljob_crds::names::EXPORT_COMPLETE_FILE;
 
 /// The release that rljob is tested with.
 pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
@@ -29,6 +30,13 @@ pub const OWN_FLAGS: [&str; 16] = [
     "--api-key",
     "--admin-api-key",
 ];
+
+/// Waits for the file `$0`, then becomes the command `$@`. As process 1 of a container a shell
+/// ignores SIGTERM unless it has a handler.
+const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1 & wait $!; done; \
+    trap - TERM; exec \"$@\"";
+/// Time that an engine waits for the download of a model: the coordinator fails the run earlier.
+pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 
 /// The server's flags but for `--port`, which follows. `config_file` holds the keys, as
 /// [`config_text`] gives them.
@@ -62,6 +70,19 @@ pub fn arguments(
     // The server finds this one only as two words.
     arguments.extend(["--config".to_owned(), config_file.to_owned()]);
     arguments
+}
+
+/// Starts `command` once the model folder is complete, if the coordinator downloads it.
+pub fn after_download(
+    spec: &RLJobSpec,
+    model_directory: &Path,
+    command: impl IntoIterator<Item = String>,
+) -> Vec<String> {
+    let wait = spec.model.hugging_face.as_ref().map(|_| {
+        let marker = model_directory.join(EXPORT_COMPLETE_FILE).display().to_string();
+        ["sh".to_owned(), "-c".to_owned(), WAIT_SCRIPT.to_owned(), marker]
+    });
+    wait.into_iter().flatten().chain(command).collect()
 }
 
 /// The keys as SGLang's configuration file.
@@ -111,6 +132,28 @@ mod tests {
             all[8..11],
             ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
         );
+    }
+
+    #[test]
+    fn the_server_starts_when_the_download_is_complete() {
+        let mut spec = validated().spec.clone();
+        let command = |spec: &RLJobSpec, folder: &Path| {
+            after_download(spec, folder, ["echo".to_owned(), "a b".to_owned()])
+        };
+        assert_eq!(command(&spec, Path::new("/m")), ["echo", "a b"]);
+        spec.model =
+            serde_json::from_value(serde_json::json!({"huggingFace": {"repo": "a/b"}})).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let words = command(&spec, folder.path());
+        let mut child = std::process::Command::new(&words[0])
+            .args(&words[1..])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(child.try_wait().unwrap().is_none());
+        std::fs::write(folder.path().join("complete.json"), "{}").unwrap();
+        assert_eq!(child.wait_with_output().unwrap().stdout, b"a b\n");
     }
 
     #[test]

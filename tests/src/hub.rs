@@ -13,6 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
 use serde_json::json;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -28,6 +29,8 @@ const PIECE: usize = 1 << 14;
 pub enum Fault {
     /// The connection breaks after this many bytes.
     Break(usize),
+    /// The connection stays open without a byte after this many.
+    Stall(usize),
     /// The first byte of the body is altered.
     Corrupt,
     /// The body is not served.
@@ -323,7 +326,10 @@ fn body(request: &HubRequest, file: &HostedFile, fault: Option<&Fault>) -> Respo
     {
         *first ^= 1;
     }
-    let limit = if let Some(Fault::Break(limit)) = fault { *limit } else { usize::MAX };
+    let limit = match fault {
+        Some(Fault::Break(limit) | Fault::Stall(limit)) => *limit,
+        _ => usize::MAX,
+    };
     let length = bytes.len();
     let mut pieces: Vec<std::io::Result<Bytes>> = bytes[..length.min(limit)]
         .chunks(PIECE)
@@ -332,9 +338,13 @@ fn body(request: &HubRequest, file: &HostedFile, fault: Option<&Fault>) -> Respo
     if limit < length {
         pieces.push(Err(std::io::ErrorKind::ConnectionReset.into()));
     }
-    // Lets the pieces before a break leave the server.
-    let pieces = futures::StreamExt::then(futures::stream::iter(pieces), async |piece| {
+    let stalls = matches!(fault, Some(Fault::Stall(_)));
+    // Sends the pieces before a break.
+    let pieces = futures::stream::iter(pieces).then(move |piece| async move {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        if stalls && piece.is_err() {
+            std::future::pending::<()>().await;
+        }
         piece
     });
     let (status, mut headers) = (

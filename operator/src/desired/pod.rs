@@ -12,8 +12,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{
-    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, RUN_CONFIG_FILE,
-    SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
+    CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT,
+    RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API,
+    TOKENS_MOUNT,
 };
 use rljob_crds::roles::EngineKind;
 
@@ -40,7 +41,11 @@ pub(super) fn build_template(
     role: Role,
     settings: &Settings,
 ) -> PodTemplateSpec {
-    let (volumes, volume_mounts) = volumes::volumes(job, role);
+    let (volumes, mut volume_mounts) = volumes::volumes(job, role);
+    // Elsewhere the init container downloads.
+    if role != Role::Coordinator {
+        volume_mounts.retain(|mount| mount.mount_path != HUB_TOKENS_MOUNT);
+    }
     let (image, resources) = of_role(job, role);
     let container = Container {
         name: role.container().to_owned(),
@@ -73,6 +78,7 @@ pub(super) fn build_template(
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {
+            init_containers: model_download(job, role, settings).map(|container| vec![container]),
             containers: vec![container],
             volumes: Some(volumes),
             security_context: Some(pod_security()),
@@ -148,13 +154,15 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
 
 fn sglang_command(job: &ValidatedJob) -> Vec<String> {
     let program = ["python3", "-m", "sglang.launch_server"].map(ToOwned::to_owned);
+    let model_directory = run_config(job).model_directory;
     let flags = sglang::arguments(
         &job.spec,
-        &run_config(job).model_directory,
+        &model_directory,
         "0.0.0.0",
         &format!("{TOKENS_MOUNT}/{SGLANG_CONFIG_FILE}"),
     );
-    program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]).collect()
+    let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
+    sglang::after_download(&job.spec, &model_directory, command)
 }
 
 fn config_arguments() -> Vec<String> {
@@ -183,7 +191,37 @@ fn engine_arguments(job: &ValidatedJob) -> Vec<String> {
     if job.spec.training.deterministic {
         arguments.push("--deterministic".to_owned());
     }
+    if job.spec.model.hugging_face.is_some() {
+        arguments.push(format!("--model-timeout-seconds={}", sglang::DOWNLOAD_SECONDS));
+    }
     arguments
+}
+
+/// Container that downloads the model into the scratch space of a pod. Pods of a run in a bucket
+/// share no folder in which the coordinator could put it.
+fn model_download(job: &ValidatedJob, role: Role, settings: &Settings) -> Option<Container> {
+    let is_needed = role != Role::Coordinator
+        && job.spec.storage.s3.is_some()
+        && job.spec.model.hugging_face.is_some();
+    if !is_needed {
+        return None;
+    }
+    let (_, mounts) = volumes::volumes(job, role);
+    let mut command = vec![format!("{PROGRAMS}/rljob-coordinator"), "--download-model".to_owned()];
+    command.extend(config_arguments());
+    Some(Container {
+        name: "model-download".to_owned(),
+        image: Some(settings.image.clone()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        command: Some(command),
+        // HF_ENDPOINT and proxies.
+        env: Some(template::coordinator_environment(job)),
+        resources: Some(with_default_requests(role, &ResourceRequirements::default())),
+        volume_mounts: Some(mounts),
+        security_context: Some(container_security()),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..Container::default()
+    })
 }
 
 fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {

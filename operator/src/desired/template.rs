@@ -5,7 +5,8 @@
 //! appended. Other values of the job replace those of the operator. Fields that the operator must
 //! own never reach this merge: [`validate`](crate::validate) rejects them.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec};
+use rljob_crds::names::CONTAINER_COORDINATOR;
 use rljob_crds::template::PodTemplate;
 use serde_json::{Map, Value};
 
@@ -35,6 +36,18 @@ pub(super) fn of_role(job: &ValidatedJob, role: Role) -> Option<&PodTemplate> {
         Role::Coordinator => spec.coordinator.template.as_ref(),
         Role::Trainer => spec.trainer.template.as_ref(),
     }
+}
+
+/// Environment variables that the job sets for the coordinator.
+pub(super) fn coordinator_environment(job: &ValidatedJob) -> Vec<EnvVar> {
+    let template = of_role(job, Role::Coordinator);
+    let containers = template.and_then(|template| template.spec.get("containers")?.as_array());
+    let is_coordinator = |container: &&Value| container["name"] == CONTAINER_COORDINATOR;
+    let container = containers.and_then(|all| all.iter().find(is_coordinator));
+    // Fields of another type are rejected by the API server.
+    container
+        .and_then(|container| serde_json::from_value(container["env"].clone()).ok())
+        .unwrap_or_default()
 }
 
 /// Removes the default user and groups if the job sets a security context, which may leave them to

@@ -206,11 +206,33 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
     }
 }
 
+/// Token files with their Secrets, and the containers that mount them.
+fn hub_tokens_of(pod: &PodSpec) -> (Vec<String>, Vec<String>) {
+    let volume = pod.volumes.iter().flatten().find(|volume| volume.name == "rljob-hub");
+    let sources = volume.and_then(|volume| volume.projected.as_ref()?.sources.clone());
+    let files = sources.into_iter().flatten().flat_map(|source| {
+        let secret = source.secret.unwrap();
+        let name = secret.name;
+        let items = secret.items.unwrap().into_iter();
+        items.map(move |item| format!("{}={name}/{}", item.path, item.key))
+    });
+    let containers = pod.init_containers.iter().flatten().chain(&pod.containers);
+    let mounting = containers.filter(|container| {
+        container.volume_mounts.iter().flatten().any(|mount| mount.mount_path == "/rljob/hub")
+    });
+    (files.collect(), mounting.map(|container| container.name.clone()).collect())
+}
+
 #[test]
-fn tokens_of_the_hub_are_mounted_only_into_the_coordinator() {
+fn hub_tokens_are_mounted_only_into_containers_that_download() {
     let mut job = validated();
     job.spec.model = serde_json::from_value(serde_json::json!({
         "huggingFace": {"repo": "org/model", "tokenSecretRef": {"name": "hf"}},
+    }))
+    .unwrap();
+    job.spec.dataset.train.path = None;
+    job.spec.dataset.train.hugging_face = serde_json::from_value(serde_json::json!({
+        "repo": "org/data", "tokenSecretRef": {"name": "hf-data", "key": "read"},
     }))
     .unwrap();
     assert_eq!(
@@ -221,11 +243,15 @@ fn tokens_of_the_hub_are_mounted_only_into_the_coordinator() {
     let mounts = |job: &ValidatedJob| {
         build(job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default())
             .stateful_sets
-            .map(|set| {
-                pod_of(&set).volumes.iter().flatten().any(|volume| volume.name == "rljob-hub")
-            })
+            .map(|set| hub_tokens_of(&pod_of(&set)))
     };
-    assert_eq!(mounts(&job), [false, true, false]);
+    let all = ["model=hf/token", "train=hf-data/read"].map(ToOwned::to_owned).to_vec();
+    let of_coordinator = (all.clone(), vec!["coordinator".to_owned()]);
+    assert_eq!(mounts(&job), [Default::default(), of_coordinator.clone(), Default::default()]);
+
+    job.spec.storage = serde_json::from_value(serde_json::json!({"s3": {"bucket": "b"}})).unwrap();
+    let of_download = (all[..1].to_vec(), vec!["model-download".to_owned()]);
+    assert_eq!(mounts(&job), [of_download.clone(), of_coordinator, of_download]);
 }
 
 #[test]

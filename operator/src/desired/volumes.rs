@@ -37,9 +37,7 @@ pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<Volum
     all.extend(
         job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys),
     );
-    if role == Role::Coordinator {
-        all.extend(hub_tokens(job));
-    }
+    all.extend(hub_tokens(job, role));
     let (mut volumes, mut mounts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     volumes.extend(job.spec.volumes.iter().map(volume_of_job));
     mounts.extend(job.spec.volumes.iter().filter_map(mount_of_job));
@@ -123,17 +121,20 @@ fn scratch(name: &str, path: &str, medium: Option<&str>) -> Mounted {
     (Volume { empty_dir: Some(empty_dir), ..volume(name) }, mount(name, path, false))
 }
 
-/// Access tokens of the Hugging Face Hub, one file each.
-fn hub_tokens(job: &ValidatedJob) -> Option<Mounted> {
+/// Access tokens of the Hugging Face Hub, one file each. The coordinator downloads; pods of a run in
+/// a bucket download the model themselves.
+fn hub_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
+    let coordinates = role == Role::Coordinator;
+    if !coordinates && job.spec.storage.s3.is_none() {
+        return None;
+    }
     let dataset = &job.spec.dataset;
-    let evaluation = dataset.evaluation.as_ref();
+    let train = dataset.train.hugging_face.as_ref().filter(|_| coordinates);
+    let evaluation = dataset.evaluation.as_ref().filter(|_| coordinates);
     let model = job.spec.model.hugging_face.as_ref();
     let sources = [
         (HUB_MODEL_TOKEN, model.and_then(|hub| hub.token_secret_ref.as_ref())),
-        (
-            HUB_TRAIN_TOKEN,
-            dataset.train.hugging_face.as_ref().and_then(|hub| hub.token_secret_ref.as_ref()),
-        ),
+        (HUB_TRAIN_TOKEN, train.and_then(|hub| hub.token_secret_ref.as_ref())),
         (
             HUB_EVALUATION_TOKEN,
             evaluation

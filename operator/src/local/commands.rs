@@ -126,6 +126,9 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
     if training.deterministic {
         arguments.push("--deterministic".into());
     }
+    if config.spec.model.hugging_face.is_some() {
+        push(&mut arguments, "--model-timeout-seconds", sglang::DOWNLOAD_SECONDS.to_string());
+    }
     engine(index, "rljob-engine", arguments, vec![])
 }
 
@@ -138,11 +141,9 @@ fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index
         "127.0.0.1",
         &keys.to_string_lossy(),
     );
-    let words = ["with-parent", "--"]
-        .map(ToOwned::to_owned)
-        .into_iter()
-        .chain(machine.engine_command.iter().cloned())
-        .chain(flags);
+    let command = machine.engine_command.iter().cloned().chain(flags);
+    let command = sglang::after_download(&config.spec, &config.model_directory, command);
+    let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
     let visible = gpus::share(&machine.gpus, config.spec.inference.gpus(), index);
     let environment = vec![("CUDA_VISIBLE_DEVICES", visible)];
     Recipe {

@@ -13,6 +13,8 @@ mod e2e;
 mod exact_recovery;
 mod fencing;
 #[cfg(test)]
+mod hub;
+#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod journal;

@@ -1,6 +1,8 @@
 //! Input of a run: tokenizer, data, verifier and model limits, read and validated at start. Invalid
 //! input fails the run without a restart.
 
+pub mod hub;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,6 +70,9 @@ pub enum InputError {
     #[error("no complete export appeared in {} within {} s: is the job that model.rljob \
         names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
     NoExport(PathBuf),
+    /// A model or dataset repository.
+    #[error(transparent)]
+    Download(#[from] hub::DownloadError),
     /// Engines refuse a prompt.
     #[error("several engines reject the prompt at row {row}: {message}")]
     PromptRejected {

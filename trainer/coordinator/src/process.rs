@@ -55,6 +55,11 @@ pub struct Options {
     pub incarnation: u64,
 }
 
+/// Downloads the Hugging Face model of a run in a bucket into the scratch space of this pod.
+pub async fn download_model(options: &Options) -> anyhow::Result<()> {
+    Ok(crate::input::hub::download_model(&read_config(options)?).await?)
+}
+
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;

@@ -20,7 +20,7 @@ use crate::coordinator::Coordinator;
 use crate::core::Run;
 use crate::core::work::Work;
 use crate::data::Dataset;
-use crate::input::{self, Input};
+use crate::input::{self, Input, InputError};
 use crate::persistence::checkpoints::Verifier;
 use crate::persistence::journal::FixedBatch;
 use crate::work_error::WorkError;
@@ -120,7 +120,9 @@ pub async fn work(coordinator: Arc<Coordinator>) {
 }
 
 async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
-    input::wait_for_model(&coordinator.config).await?;
+    let config = &coordinator.config;
+    input::hub::download(config, &coordinator.run_store).await.map_err(InputError::from)?;
+    input::wait_for_model(config).await?;
     let config = Arc::clone(&coordinator.config);
     Ok(tokio::task::spawn_blocking(move || Input::open(&config))
         .await

@@ -10,6 +10,9 @@ pub struct Arguments {
     /// weights.
     #[arg(long)]
     pub model_path: PathBuf,
+    /// Seconds to wait for a complete model folder.
+    #[arg(long, default_value_t = 600)]
+    pub model_timeout_seconds: u64,
     /// `auto` reads the safetensors of the folder; `dummy` initializes random weights for the shape
     /// in config.json.
     #[arg(long, value_enum, default_value = "auto")]

@@ -155,7 +155,7 @@ impl Engine {
     }
 
     /// Number of requests without a response.
-    pub fn unanswered(&self) -> usize {
+    pub fn pending_requests(&self) -> usize {
         self.capacity.saturating_sub(self.places.available_permits())
     }
 
@@ -177,7 +177,7 @@ impl Engine {
         }
         let permit =
             Arc::clone(&self.places).try_acquire_owned().map_err(|_| GenerateError::QueueFull)?;
-        let (done, answer) = oneshot::channel();
+        let (done, response) = oneshot::channel();
         let (partial, so_far) =
             if request.stream { Some(watch::channel(None)).unzip() } else { (None, None) };
         let job = QueuedRequest {
@@ -192,7 +192,7 @@ impl Engine {
             .send(Command::Generate(job))
             .await
             .map_err(|_| GenerateError::Internal("the scheduler has ended".to_owned()))?;
-        Ok(Pending { done: answer, partial: so_far })
+        Ok(Pending { done: response, partial: so_far })
     }
 
     /// Validates and queues requests: all of them, or none if one is invalid.
@@ -212,8 +212,8 @@ impl Engine {
 
     /// Sends a command and waits for its result; `None` if the scheduler has exited.
     pub async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
-        let (done, answer) = oneshot::channel();
+        let (done, response) = oneshot::channel();
         self.commands.send(command(done)).await.ok()?;
-        answer.await.ok()
+        response.await.ok()
     }
 }

@@ -14,7 +14,6 @@ use crate::forward::{Model, cache_shape};
 use crate::request::Limits;
 use crate::weights::{Weights, WeightsError};
 
-const FOLDER_TIMEOUT: Duration = Duration::from_secs(600);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Default memory of the KV cache.
@@ -22,9 +21,11 @@ const CACHE_BYTES: u64 = 2 << 30;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("no complete model in {0} after {wait} s: give a Hugging Face folder, or start the \
-        job that exports it", wait = FOLDER_TIMEOUT.as_secs())]
-    Incomplete(String),
+    #[error(
+        "no complete model in {0} after {1} s: give a Hugging Face folder, or start the \
+        job that exports it"
+    )]
+    Incomplete(String, u64),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -63,16 +64,19 @@ pub struct Architecture {
 }
 
 /// Waits until the folder has the files that `format` needs.
-pub async fn wait_for_folder(folder: &Path, format: LoadFormat) -> Result<(), LoadError> {
+pub async fn wait_for_folder(
+    folder: &Path,
+    format: LoadFormat,
+    seconds: u64,
+) -> Result<(), LoadError> {
     let started = Instant::now();
     let mut announced = false;
     while !is_complete(folder, format) {
-        if started.elapsed() > FOLDER_TIMEOUT {
-            return Err(LoadError::Incomplete(folder.display().to_string()));
+        if started.elapsed() > Duration::from_secs(seconds) {
+            return Err(LoadError::Incomplete(folder.display().to_string(), seconds));
         }
         if !announced {
-            let seconds = FOLDER_TIMEOUT.as_secs();
-            tracing::info!(folder = %folder.display(), seconds, "waiting for a complete model folder");
+            tracing::info!(folder = %folder.display(), seconds, "waiting for the model folder");
             announced = true;
         }
         tokio::time::sleep(POLL_INTERVAL).await;

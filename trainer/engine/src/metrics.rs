@@ -85,7 +85,7 @@ impl Metrics {
             )?,
             latency: histogram(
                 "sglang:e2e_request_latency_seconds",
-                "Time from arrival to answer in seconds.",
+                "Time from the arrival of a request to its response in seconds.",
             )?,
             queue_time: histogram("sglang:queue_time_seconds", "Time in the queue in seconds.")?,
             registry,

@@ -32,7 +32,12 @@ impl Server {
     pub async fn start(arguments: Arguments) -> anyhow::Result<Self> {
         let keys =
             Keys::read(arguments.api_key_file.as_deref(), arguments.admin_api_key_file.as_deref())?;
-        wait_for_folder(&arguments.model_path, arguments.load_format).await?;
+        wait_for_folder(
+            &arguments.model_path,
+            arguments.load_format,
+            arguments.model_timeout_seconds,
+        )
+        .await?;
         let to_load = arguments.clone();
         let loaded = tokio::task::spawn_blocking(move || load(&to_load))
             .await
@@ -78,16 +83,16 @@ impl Server {
 /// Waits for requests in flight, then aborts the rest.
 async fn drain(engine: &Engine) {
     engine.draining.cancel();
-    tracing::info!(unanswered = engine.unanswered(), seconds = DRAIN.as_secs(), "draining");
-    let answered = async {
-        while engine.unanswered() > 0 {
+    tracing::info!(pending = engine.pending_requests(), seconds = DRAIN.as_secs(), "draining");
+    let drained = async {
+        while engine.pending_requests() > 0 {
             tokio::time::sleep(POLL).await;
         }
     };
-    if tokio::time::timeout(DRAIN, answered).await.is_err() {
+    if tokio::time::timeout(DRAIN, drained).await.is_err() {
         let aborted = engine.call(|done| Command::Abort(None, done));
         if tokio::time::timeout(FLUSH, aborted).await.is_err() {
-            tracing::warn!("the scheduler did not answer at the end");
+            tracing::warn!("the scheduler did not respond to the shutdown");
         }
     }
 }

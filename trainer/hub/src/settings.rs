@@ -25,12 +25,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings from `HF_ENDPOINT`. The token is read from `token_file` if given, otherwise from
-    /// `HF_TOKEN` or the file `HF_TOKEN_PATH`.
-    pub fn from_environment(token_file: Option<PathBuf>) -> Self {
+    /// Settings from `HF_ENDPOINT`. Without `token`, the token is that of `HF_TOKEN` or of the file
+    /// `HF_TOKEN_PATH`.
+    pub fn from_environment(token: Option<TokenSource>) -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
-        let token = match (token_file, variable("HF_TOKEN"), variable("HF_TOKEN_PATH")) {
-            (Some(path), ..) => TokenSource::File(path),
+        let token = match (token, variable("HF_TOKEN"), variable("HF_TOKEN_PATH")) {
+            (Some(token), ..) => token,
             (None, Some(_), _) => TokenSource::Variable("HF_TOKEN"),
             (None, None, Some(path)) => TokenSource::File(path.into()),
             (None, None, None) => TokenSource::Anonymous,
@@ -49,6 +49,12 @@ impl Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenSource {
     File(PathBuf),
+    /// A mounted key of a Kubernetes Secret.
+    Secret {
+        path: PathBuf,
+        name: String,
+        key: String,
+    },
     /// Name of an environment variable.
     Variable(&'static str),
     /// Requests carry no token.
@@ -61,7 +67,7 @@ impl TokenSource {
         let token = match self {
             Self::Anonymous => return Ok(None),
             Self::Variable(name) => std::env::var(name).unwrap_or_default(),
-            Self::File(path) => std::fs::read_to_string(path)
+            Self::File(path) | Self::Secret { path, .. } => std::fs::read_to_string(path)
                 .map_err(|source| HubError::TokenFile { path: path.clone(), source })?,
         };
         let token = token.trim();
@@ -78,6 +84,9 @@ impl std::fmt::Display for TokenSource {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(path) => write!(formatter, "the token in {}", path.display()),
+            Self::Secret { name, key, .. } => {
+                write!(formatter, "the token in key {key} of Secret {name}")
+            }
             Self::Variable(name) => write!(formatter, "the token in {name}"),
             Self::Anonymous => write!(formatter, "no token"),
         }
@@ -92,7 +101,8 @@ mod tests {
     fn a_token_is_trimmed_and_never_part_of_debug_output() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "hf_secret\n").unwrap();
-        let settings = Settings::from_environment(Some(file.path().to_owned()));
+        let token = TokenSource::File(file.path().to_owned());
+        let settings = Settings::from_environment(Some(token));
         let header = settings.token.header().unwrap().unwrap();
         assert_eq!(header.to_str().unwrap(), "Bearer hf_secret");
         assert!(!format!("{settings:?} {header:?} {}", settings.token).contains("hf_secret"));

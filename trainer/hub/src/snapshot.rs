@@ -63,7 +63,7 @@ pub struct SnapshotDownload<'a> {
     remote: Vec<RemoteFile>,
     fetched: Vec<RemoteFile>,
     // Unlocked on drop.
-    _lock: File,
+    lock: File,
 }
 
 impl<'a> SnapshotDownload<'a> {
@@ -89,7 +89,7 @@ impl<'a> SnapshotDownload<'a> {
             partial,
             remote,
             fetched: Vec::new(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -128,7 +128,7 @@ impl<'a> SnapshotDownload<'a> {
     }
 
     /// Writes the marker and gives the folder its name.
-    pub fn complete(mut self, selection: String) -> Result<Snapshot, HubError> {
+    pub async fn complete(mut self, selection: String) -> Result<Snapshot, HubError> {
         self.fetched.sort_by(|left, right| left.path.cmp(&right.path));
         self.fetched.dedup();
         let snapshot = Snapshot {
@@ -137,30 +137,14 @@ impl<'a> SnapshotDownload<'a> {
             selection,
             files: self.fetched,
         };
-        let marker = self.partial.join(COMPLETE_FILE);
-        let write = || {
-            std::fs::write(&marker, serde_json::to_vec_pretty(&snapshot)?)?;
-            File::open(&marker)?.sync_all()?;
-            File::open(&self.partial)?.sync_all()
-        };
-        write().map_err(HubError::io("write", &marker))?;
-        let parent = self.folder.parent().unwrap_or(&self.folder);
-        let publish = || {
-            match std::fs::remove_dir_all(&self.folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                _ => std::fs::rename(&self.partial, &self.folder)?,
-            }
-            File::open(parent)?.sync_all()
-        };
-        publish().map_err(HubError::io("rename", &self.partial))?;
-        tracing::info!(
-            repository = snapshot.repository.name,
-            commit = snapshot.commit,
-            files = snapshot.files.len(),
-            folder = %self.folder.display(),
-            "download complete"
-        );
-        Ok(snapshot)
+        let (partial, folder, lock) = (self.partial, self.folder, self.lock);
+        let path = folder.clone();
+        let publish = tokio::task::spawn_blocking(move || {
+            let published = publish(&snapshot, &partial, &folder);
+            drop(lock);
+            published.map(|()| snapshot)
+        });
+        publish.await.map_err(|error| HubError::io("rename", &path)(error.into()))?
     }
 
     /// Compares the bytes that are missing with the space of the volume.
@@ -193,6 +177,33 @@ impl<'a> SnapshotDownload<'a> {
             );
         }
     }
+}
+
+/// Writes the marker and renames the partial folder.
+fn publish(snapshot: &Snapshot, partial: &Path, folder: &Path) -> Result<(), HubError> {
+    let marker = partial.join(COMPLETE_FILE);
+    let write = || {
+        std::fs::write(&marker, serde_json::to_vec_pretty(snapshot)?)?;
+        File::open(&marker)?.sync_all()?;
+        File::open(partial)?.sync_all()
+    };
+    write().map_err(HubError::io("write", &marker))?;
+    let rename = || {
+        match std::fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => std::fs::rename(partial, folder)?,
+        }
+        File::open(folder.parent().unwrap_or(folder))?.sync_all()
+    };
+    rename().map_err(HubError::io("rename", partial))?;
+    tracing::info!(
+        repository = snapshot.repository.name,
+        commit = snapshot.commit,
+        files = snapshot.files.len(),
+        folder = %folder.display(),
+        "download complete"
+    );
+    Ok(())
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

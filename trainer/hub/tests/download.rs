@@ -73,7 +73,7 @@ impl Fixture {
             SnapshotDownload::open(&client, &self.repository, &commit, &target).await?;
         let files = rljob_hub::model_files(&self.repository, download.files(), true)?;
         download.fetch(files).await?;
-        download.complete("weights".to_owned())
+        download.complete("weights".to_owned()).await
     }
 
     async fn error(&self) -> String {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rljob_crds::algorithm::{Activations, ModelRole, Precision};
-use rljob_crds::model::InitialWeights;
+use rljob_crds::model::{InitialWeights, ModelSpec};
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
@@ -161,7 +161,7 @@ fn load_trainer(
     if spec.training.deterministic {
         rljob_collective::set_deterministic(true)?;
     }
-    wait_for_model(model_directory, spec.model.rljob.is_some())?;
+    wait_for_model(model_directory, &spec.model)?;
     let model = Model::new(ModelConfig::from_folder(model_directory)?)
         .recomputing(spec.training.activations == Activations::Recompute);
     let (host, port) = &arguments.rendezvous;
@@ -274,21 +274,22 @@ fn compute_kind(precision: Precision) -> Kind {
     }
 }
 
-/// Checks that the model folder exists; waits for the export of another job.
-fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
-    if !is_export {
+/// Waits for the export of another job, for a limited time, or for a download by the coordinator,
+/// which fails the run if it cannot complete it. A folder of the user must exist.
+fn wait_for_model(folder: &Path, model: &ModelSpec) -> Result<(), StartError> {
+    if model.path.is_some() {
         return if folder.is_dir() { Ok(()) } else { Err(StartError::NoModel(folder.to_owned())) };
     }
     let (started, mut polls) = (Instant::now(), 0);
     while !folder.join(EXPORT_COMPLETE_FILE).exists() {
-        if started.elapsed() > EXPORT_TIMEOUT {
+        if model.rljob.is_some() && started.elapsed() > EXPORT_TIMEOUT {
             return Err(StartError::NoExport {
                 path: folder.to_owned(),
                 seconds: EXPORT_TIMEOUT.as_secs(),
             });
         }
         if polls % EXPORT_LOG_EVERY == 0 {
-            tracing::info!(folder = %folder.display(), "waiting for another job's export");
+            tracing::info!(folder = %folder.display(), "waiting for the model folder");
         }
         polls += 1;
         heartbeat::advance();
@@ -299,15 +300,23 @@ fn wait_for_model(folder: &Path, is_export: bool) -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
-    use super::wait_for_model;
+    use super::{ModelSpec, wait_for_model};
     use std::path::Path;
 
     #[test]
     fn a_missing_model_folder_fails_at_once_and_a_complete_export_needs_no_wait() {
-        let missing = wait_for_model(Path::new("/nonexistent/model"), false).unwrap_err();
+        let model =
+            |source: serde_json::Value| -> ModelSpec { serde_json::from_value(source).unwrap() };
+        let path = model(serde_json::json!({"path": "/nonexistent/model"}));
+        let missing = wait_for_model(Path::new("/nonexistent/model"), &path).unwrap_err();
         assert_eq!(missing.to_string(), "the model folder `/nonexistent/model` does not exist");
         let export = tempfile::tempdir().unwrap();
         std::fs::write(export.path().join("complete.json"), "{}").unwrap();
-        wait_for_model(export.path(), true).unwrap();
+        for source in [
+            serde_json::json!({"rljob": {"name": "other"}}),
+            serde_json::json!({"huggingFace": {"repo": "lab/tiny"}}),
+        ] {
+            wait_for_model(export.path(), &model(source)).unwrap();
+        }
     }
 }

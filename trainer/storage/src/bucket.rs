@@ -146,17 +146,18 @@ impl Bucket {
     pub fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<bool, StorageError> {
         let (key, payload) = (self.key(name), PutPayload::from(bytes.to_vec()));
         let create = || async {
-            let answer =
+            let result =
                 self.store.put_opts(&key, payload.clone(), PutOptions::from(PutMode::Create)).await;
-            let Err(Error::AlreadyExists { .. }) = &answer else { return answer };
+            let Err(Error::AlreadyExists { .. }) = &result else { return result };
             match self.store.head(&key).await {
                 // The server may still be processing a request whose response was lost.
                 Err(Error::NotFound { .. }) => Err(Error::Generic {
                     store: "S3",
-                    source: "the server refuses to make an object that is not there".into(),
+                    source: "the server rejected the object as existing, but it does not exist"
+                        .into(),
                 }),
                 Err(error) => Err(error),
-                Ok(_) => answer,
+                Ok(_) => result,
             }
         };
         match self.block_on(create)? {

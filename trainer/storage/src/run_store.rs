@@ -98,9 +98,12 @@ impl RunStore {
         };
         let (path, writing) = (root.join(name), root.join(format!("{name}.writing")));
         let write = || {
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)?;
+            }
             fs::write(&writing, bytes)?;
             File::open(&writing)?.sync_all()?;
-            fs::rename(&writing, path)
+            fs::rename(&writing, &path)
         };
         write().map_err(StorageError::io("write", self.place(name)))
     }

@@ -138,11 +138,15 @@ fn check_s3(spec: &RLJobSpec, policy: Policy, problems: &mut Vec<Problem>) {
                 a volume",
         ));
     }
-    if spec.model.hugging_face.is_some() && !policy.shared_run_directory {
+    let is_commit = |revision: &str| {
+        revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let hub = spec.model.hugging_face.as_ref().filter(|_| !policy.shared_run_directory);
+    if hub.is_some_and(|hub| !is_commit(&hub.revision)) {
         problems.push(Problem::new(
-            "spec.model.huggingFace",
-            "needs a volume: pods of a run in storage.s3 share no downloaded model; copy the model \
-                to a volume and set model.path",
+            "spec.model.huggingFace.revision",
+            "must be a commit of 40 hexadecimal digits with storage.s3: each pod downloads the \
+                model separately",
         ));
     }
     if spec.model.rljob.is_some() {

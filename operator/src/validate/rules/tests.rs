@@ -133,6 +133,33 @@ fn host_paths_are_rejected_unless_the_operator_allows_them() {
 }
 
 #[test]
+fn pods_that_download_the_model_separately_need_a_commit() {
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let rejected = |storage: Value, revision: &str, policy| -> Vec<String> {
+        let mut job = serde_json::to_value(minimal()).unwrap();
+        let hub = json!({"repo": "lab/tiny", "revision": revision});
+        let spec = json!({
+            "storage": storage,
+            "model": {"path": null, "huggingFace": hub},
+            "weightSync": {"method": "Distributed"},
+        });
+        merge(&mut job["spec"], &spec);
+        let job = serde_json::from_value(job).unwrap();
+        problems(&job, policy).into_iter().map(|problem| problem.to_string()).collect()
+    };
+    let bucket = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
+    let operator = Policy::of_operator(false);
+    assert_eq!(
+        rejected(bucket.clone(), "main", operator),
+        ["spec.model.huggingFace.revision: must be a commit of 40 hexadecimal digits with \
+                storage.s3: each pod downloads the model separately"]
+    );
+    assert_eq!(rejected(bucket.clone(), commit, operator), Vec::<String>::new());
+    assert_eq!(rejected(bucket, "main", Policy::LOCAL), Vec::<String>::new());
+    assert_eq!(rejected(json!({}), "main", operator), Vec::<String>::new());
+}
+
+#[test]
 fn a_template_cannot_override_fields_of_the_operator() {
     let container = json!({
         "name": "engine",

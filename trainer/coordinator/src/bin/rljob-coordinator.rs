@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rljob_coordinator::persistence::identity::IdentityError;
-use rljob_coordinator::process::{Options, run};
+use rljob_coordinator::process::{Options, download_model, run};
 use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tracing_subscriber::EnvFilter;
@@ -29,6 +29,9 @@ struct Arguments {
     /// name is used.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
+    /// Download the Hugging Face model of the run into the run directory and exit.
+    #[arg(long)]
+    download_model: bool,
     /// End when the process with this id, which started this one, ends.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
@@ -62,10 +65,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
             "the process {parent} that started this one is gone"
         );
     }
-    let Arguments { config, tokens, listen, address, .. } = arguments;
+    let Arguments { config, tokens, listen, address, download_model: only_model, .. } = arguments;
     let options = Options { config, tokens, listen, address, incarnation: rand::random() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(run(&options));
+    let result = runtime.block_on(async {
+        if only_model { download_model(&options).await } else { run(&options).await }
+    });
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     result
 }

@@ -9,6 +9,7 @@
 //! As in the `datasets` library, every file belongs to `train` if no file name contains a split.
 //! Must not read rows.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -63,6 +64,43 @@ pub fn select(path: &Path, selector: FileSelector<'_>) -> Result<SplitFiles, Dat
         return Err(no_split(path, split, &splits));
     }
     Ok(SplitFiles { paths, rows: card.rows(path, selector.subset, split)? })
+}
+
+/// Selects from the file names of a dataset repository those that splits need. `cards` is the folder
+/// of README.md and dataset_info.json; `scratch` is created and removed.
+pub fn select_remote(
+    names: &[&str],
+    cards: &Path,
+    scratch: &Path,
+    selectors: &[FileSelector<'_>],
+) -> Result<BTreeSet<String>, DataError> {
+    let unwritable = |source| DataError::Read { path: scratch.to_owned(), source };
+    let remove = || match std::fs::remove_dir_all(scratch) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(unwritable(error)),
+        _ => Ok(()),
+    };
+    let create = || {
+        for name in names {
+            let (card, path) = (cards.join(name), scratch.join(name));
+            std::fs::create_dir_all(path.parent().unwrap_or(scratch))?;
+            if card.is_file() {
+                std::fs::copy(card, path)?;
+            } else {
+                std::fs::write(path, "")?;
+            }
+        }
+        Ok(())
+    };
+    remove()?;
+    create().map_err(unwritable)?;
+    let mut selected = BTreeSet::new();
+    for selector in selectors {
+        let files = select(scratch, *selector)?.paths;
+        let relative = files.iter().filter_map(|path| path.strip_prefix(scratch).ok());
+        selected.extend(relative.map(|path| path.to_string_lossy().into_owned()));
+    }
+    remove()?;
+    Ok(selected)
 }
 
 fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {

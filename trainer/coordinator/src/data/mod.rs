@@ -20,9 +20,10 @@ use std::path::PathBuf;
 use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
 
 pub use error::DataError;
+pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
 
-use files::{FileSelector, SplitFiles};
+use files::SplitFiles;
 use reader::{Fields, RowReader};
 use row_order::RowOrder;
 use rows::{Row, Templates};

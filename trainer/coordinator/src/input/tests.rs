@@ -1,4 +1,4 @@
-//! What `input` refuses before a run begins, with the words that the user reads.
+//! Rejected input and its error messages.
 
 use std::fs;
 use std::path::Path;
@@ -38,15 +38,21 @@ impl Run {
         fs::write(self.folder.path().join(name), content).unwrap();
     }
 
-    /// The error of opening it, on one line, the folder named FOLDER.
-    fn refusal(&self) -> String {
+    /// Error of opening the input as one line, with FOLDER for the folder.
+    fn error(&self) -> String {
         let folder = self.folder.path();
+        let path = folder.join("data.jsonl");
+        let data = json!({"path": path, "prompt": "{{question}}", "answer": "answer"});
         let config: RunConfig = serde_json::from_value(json!({
-            "namespace": "lab", "name": "sums", "uid": "u", "runDirectory": folder.join("run"), "modelDirectory": folder,
+            "namespace": "lab",
+            "name": "sums",
+            "uid": "u",
+            "runDirectory": folder.join("run"),
+            "modelDirectory": folder,
             "spec": {
                 "model": {"path": folder},
                 "storage": {"hostPath": {"path": "/runs"}},
-                "dataset": {"train": {"path": folder.join("data.jsonl"), "prompt": "{{question}}", "answer": "answer"}},
+                "dataset": {"train": data},
                 "rewards": [{"name": "correct", "math": {}}],
                 "algorithm": {"grpo": {}},
                 "training": {"steps": 1},
@@ -54,7 +60,7 @@ impl Run {
         }))
         .unwrap();
         match Input::open(&config) {
-            Ok(_) => "taken".to_owned(),
+            Ok(_) => "accepted".to_owned(),
             Err(error) => {
                 crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER")
             }
@@ -64,16 +70,16 @@ impl Run {
 
 #[test]
 fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
-    assert_eq!(Run::new(VOCABULARY, 100).refusal(), "taken");
-    assert_eq!(Run::new(VOCABULARY + 100, 100).refusal(), "taken");
+    assert_eq!(Run::new(VOCABULARY, 100).error(), "accepted");
+    assert_eq!(Run::new(VOCABULARY + 100, 100).error(), "accepted");
     let expected = "the tokenizer in FOLDER has token ids up to 1023, and config.json there \
         gives the model a vocab_size of 1023: one of the two is another model's";
-    assert_eq!(Run::new(VOCABULARY - 1, 100).refusal(), expected);
+    assert_eq!(Run::new(VOCABULARY - 1, 100).error(), expected);
 }
 
 #[test]
 fn a_prompt_longer_than_the_context_is_named_with_its_line() {
-    let refusal = Run::new(VOCABULARY, 4).refusal();
+    let refusal = Run::new(VOCABULARY, 4).error();
     assert!(refusal.starts_with("FOLDER/data.jsonl line 1 has "), "{refusal}");
     let end = "the model's context (max_position_embeddings) is 4: \
         set maxPromptTokens of the dataset or shorten the row";
@@ -86,7 +92,7 @@ fn a_template_of_another_model_is_refused() {
     run.write("chat_template.jinja", "<|start_header_id|>user{{ messages[0].content }}");
     let expected = "the chat template of FOLDER prints <|start_header_id|>, which its \
         tokenizer.json does not contain: is the template from another model?";
-    assert_eq!(run.refusal(), expected);
+    assert_eq!(run.error(), expected);
 }
 
 #[test]
@@ -95,7 +101,7 @@ fn an_answer_that_no_completion_could_equal_is_named_with_its_line() {
     run.write("data.jsonl", "{\"question\": \"Which?\", \"answer\": \"the blue one\"}\n");
     let expected = "unusable reference answer in FOLDER/data.jsonl line 1: reward correct does not \
         support the answer `the blue one`: expected a number, tuple, interval or set";
-    assert_eq!(run.refusal(), expected);
+    assert_eq!(run.error(), expected);
 }
 
 #[test]
@@ -104,10 +110,10 @@ fn a_model_folder_without_its_files_is_named() {
     fs::remove_file(run.folder.path().join("config.json")).unwrap();
     let expected = "failed to read `max_position_embeddings` and `vocab_size` from \
         FOLDER/config.json: No such file or directory (os error 2)";
-    assert_eq!(run.refusal(), expected);
+    assert_eq!(run.error(), expected);
     fs::remove_file(run.folder.path().join("tokenizer.json")).unwrap();
     assert_eq!(
-        run.refusal(),
+        run.error(),
         "failed to read FOLDER/tokenizer.json: No such file or directory (os error 2)"
     );
 }

@@ -56,7 +56,11 @@ impl Identity {
         let algorithm = &config.spec.algorithm;
         // One flag per algorithm: the hash of existing runs stays the same.
         let is = |name| algorithm.resolve().is_some_and(|algorithm| algorithm.name() == name);
-        let text = serde_json::to_string(&(&config.spec.model, is("grpo"), is("sft")))?;
+        let mut model = config.spec.model.clone();
+        if let Some(hub) = &mut model.hugging_face {
+            hub.token_secret_ref = None;
+        }
+        let text = serde_json::to_string(&(&model, is("grpo"), is("sft")))?;
         let spec_hash = Sha256::digest(text)
             .iter()
             .fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));

@@ -79,8 +79,8 @@ pub async fn resume(State(engine): State<Engine>, body: Bytes) -> Response {
     }
 }
 
-fn done(answer: Option<()>, message: &str) -> Response {
-    match answer {
+fn done(response: Option<()>, message: &str) -> Response {
+    match response {
         Some(()) => Json(json!({"message": message, "status": "ok"})).into_response(),
         None => scheduler_exited(),
     }

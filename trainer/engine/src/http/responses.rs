@@ -41,9 +41,9 @@ pub fn scheduler_exited() -> Response {
 }
 
 /// Response of a weight route; 400 on failure.
-pub fn weights_answer(answer: WeightsAnswer) -> Response {
-    let status = if answer.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-    (status, Json(answer)).into_response()
+pub fn weights_result(result: WeightsAnswer) -> Response {
+    let status = if result.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    (status, Json(result)).into_response()
 }
 
 /// Response `{"object": "error", …}`.

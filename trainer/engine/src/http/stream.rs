@@ -46,7 +46,7 @@ async fn next(mut pending: Pending) -> (Update, Option<Pending>) {
     };
     tokio::select! {
         biased;
-        answer = &mut pending.done => (answer.unwrap_or_else(|_| Err(ended())), None),
+        result = &mut pending.done => (result.unwrap_or_else(|_| Err(ended())), None),
         Some(partial) = partial => (Ok(partial), Some(pending)),
         // The partial channel is closed; the final response follows.
         else => (final_response(pending).await, None),

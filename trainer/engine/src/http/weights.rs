@@ -16,7 +16,7 @@ use rljob_protocol::sglang::{
 };
 use serde::Serialize;
 
-use super::responses::{invalid, parse, scheduler_exited, weights_answer};
+use super::responses::{invalid, parse, scheduler_exited, weights_result};
 use crate::engine::Engine;
 use crate::scheduler::Command;
 
@@ -28,9 +28,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// SGLang adds the number of paused requests to this response.
 #[derive(Serialize)]
-struct DiskAnswer {
+struct DiskResponse {
     #[serde(flatten)]
-    answer: WeightsAnswer,
+    result: WeightsAnswer,
     num_paused_requests: u32,
 }
 
@@ -39,11 +39,11 @@ pub async fn from_disk(State(engine): State<Engine>, body: Bytes) -> Response {
         Ok(update) => update,
         Err(response) => return *response,
     };
-    let Some(answer) = engine.call(|done| Command::UpdateFromDisk(update, done)).await else {
+    let Some(result) = engine.call(|done| Command::UpdateFromDisk(update, done)).await else {
         return scheduler_exited();
     };
-    let status = if answer.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-    (status, Json(DiskAnswer { answer, num_paused_requests: 0 })).into_response()
+    let status = if result.success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    (status, Json(DiskResponse { result, num_paused_requests: 0 })).into_response()
 }
 
 /// Joins the process group of a sender, while the scheduler continues.
@@ -54,7 +54,7 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
     };
     let name = init.group_name.clone();
     let failed = |reason: &str| {
-        weights_answer(WeightsAnswer {
+        weights_result(WeightsAnswer {
             success: false,
             message: format!("Failed to initialize custom process group: {reason}."),
         })
@@ -126,8 +126,8 @@ pub async fn destroy_group(State(engine): State<Engine>, body: Bytes) -> Respons
     }
 }
 
-fn weights_response(answer: Option<WeightsAnswer>) -> Response {
-    answer.map_or_else(scheduler_exited, weights_answer)
+fn weights_response(result: Option<WeightsAnswer>) -> Response {
+    result.map_or_else(scheduler_exited, weights_result)
 }
 
 /// Query form of `/get_weights_by_name`.

@@ -128,7 +128,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Appends a token. A finished request is answered; an unfinished one is returned.
+    /// Appends a token. Sends the response of a finished request; returns an unfinished one.
     fn take(&self, mut sequence: Sequence, sampled: Option<Sampled>) -> Option<Sequence> {
         match self.push(&mut sequence, sampled) {
             Ok(None) => Some(sequence),

@@ -87,7 +87,11 @@ async fn non_finite_logits_fail_the_request_but_not_the_engine() {
     let broken = engine.folder.path().join("broken");
     let not_a_number: Vec<tch::Tensor> = blocks.iter().map(|block| block * f64::NAN).collect();
     write_blocks(&broken, &tiny_config(), &layout, &not_a_number);
-    let update = |folder: &std::path::Path| json!({"model_path": folder, "weight_version": "v", "flush_cache": true});
+    let update = |folder: &std::path::Path| {
+        json!({
+            "model_path": folder, "weight_version": "v", "flush_cache": true
+        })
+    };
     assert_eq!(engine.post("/update_weights_from_disk", &update(&broken)).await.0, 200);
     let failed =
         engine.post("/generate", &serde_json::to_value(request("a", vec![1], 3, 1)).unwrap()).await;

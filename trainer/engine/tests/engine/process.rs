@@ -44,7 +44,7 @@ async fn the_engine_waits_for_its_folder_and_exits_with_0_on_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model");
     let mut child = engine(&model, &[]).spawn().unwrap();
-    let stderr = logged(&mut child, "waiting for a complete model folder").await;
+    let stderr = logged(&mut child, "waiting for the model folder").await;
     child.stderr = Some(stderr.into_inner());
     let partial = folder.path().join("partial");
     write_model(&partial, &tiny_config(), 1);

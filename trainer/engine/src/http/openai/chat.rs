@@ -55,17 +55,19 @@ fn whole(body: &Body, generations: &[Generation]) -> Value {
         json!({
             "index": index, "message": {"role": "assistant", "content": content,
             "reasoning_content": null, "tool_calls": null},
-            "logprobs": logprobs::objects(generation, 0), "finish_reason": reason.map(FinishReason::kind),
+            "logprobs": logprobs::objects(generation, 0),
+            "finish_reason": reason.map(FinishReason::kind),
             "matched_stop": reason.map(FinishReason::matched)
         })
     };
     let choices: Vec<Value> = generations.iter().enumerate().map(choice).collect();
+    let first = generations.first().map(|generation| &generation.meta_info);
     json!({
-        "id": generations.first().map(|generation| &generation.meta_info.id), "object": "chat.completion",
+        "id": first.map(|meta| &meta.id), "object": "chat.completion",
         "created": now(), "model": body.model(), "choices": choices,
         "usage": usage.value(body.n()),
         "metadata": {
-            "weight_version": generations.first().map(|generation| &generation.meta_info.weight_version)
+            "weight_version": first.map(|meta| &meta.weight_version)
         }
     })
 }

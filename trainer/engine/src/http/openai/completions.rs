@@ -62,12 +62,13 @@ fn whole(body: &Body, generations: &[Generation]) -> Value {
         })
     };
     let choices: Vec<Value> = generations.iter().enumerate().map(choice).collect();
+    let first = generations.first().map(|generation| &generation.meta_info);
     json!({
-        "id": generations.first().map(|generation| &generation.meta_info.id), "object": "text_completion",
+        "id": first.map(|meta| &meta.id), "object": "text_completion",
         "created": now(), "model": body.model(), "choices": choices,
         "usage": usage.value(body.n()),
         "metadata": {
-            "weight_version": generations.first().map(|generation| &generation.meta_info.weight_version)
+            "weight_version": first.map(|meta| &meta.weight_version)
         }
     })
 }
@@ -105,7 +106,8 @@ impl Chunks {
         let choice = json!({
             "index": index, "text": generation.text.get(text..).unwrap_or_default(),
             "logprobs": logprobs::lists(generation, tokens),
-            "finish_reason": reason.map(FinishReason::kind), "matched_stop": reason.map(FinishReason::matched)
+            "finish_reason": reason.map(FinishReason::kind),
+            "matched_stop": reason.map(FinishReason::matched)
         });
         json!({"id": self.id, "object": "text_completion", "created": now(),
             "model": self.body.model(), "choices": [choice], "usage": null})
