@@ -1,6 +1,6 @@
 # Commands of this project. CI runs `make test`. Every target can be repeated and leaves no process running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e e2e-sglang chaos bench docs
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e e2e-sglang chaos bench docs compat
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
@@ -53,6 +53,12 @@ chaos: setup build ## Inject faults into jobs on two nodes for CHAOS_MINUTES (30
 e2e-sglang: setup build ## Run jobs with the real SGLang on the CPU in pods, one under fault injection (not part of `make test`)
 	$(CARGO_TEST) --test integration e2e::sglang:: -- --nocapture
 	CHAOS_ENGINE=SGLang CHAOS_MINUTES=0 CHAOS_SEED=2 $(CHAOS)
+
+# The release before, whose programs run beside this tree's.
+COMPAT_REF ?= 6666de9
+
+compat: build ## Run jobs with processes of this tree and of release COMPAT_REF, which is built in the user's cache
+	COMPAT_REF=$(COMPAT_REF) scripts/compat.sh
 
 bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGET holds|short` (peers run in RLJOB_PYTHON)
 	tests/kubeflow/build.sh >/dev/null

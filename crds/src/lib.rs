@@ -39,6 +39,9 @@ pub mod names;
 
 pub mod run_config;
 
+/// Pruning of unknown fields.
+pub mod prune;
+
 pub mod crd;
 
 pub mod freeze;

@@ -70,6 +70,8 @@ pub const REASON_RUN_DIRECTORY_IN_USE: &str = "RunDirectoryInUse";
 pub const REASON_INVALID_SPEC: &str = "InvalidSpec";
 /// Reason: an object that belongs to somebody else has the name of a child.
 pub const REASON_FOREIGN_OBJECT: &str = "ForeignObject";
+/// Reason: a process of another release cannot serve a request.
+pub const REASON_PROTOCOL_UNSUPPORTED: &str = "ProtocolUnsupported";
 /// Reason: the API server refused a child.
 pub const REASON_CHILD_REJECTED: &str = "ChildRejected";
 /// Reason: as it should be.
@@ -167,6 +169,9 @@ pub const S3_SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 /// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h):
 /// starting it again changes nothing.
 pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
+/// Exit code of a process that cannot read the run configuration of another release (`EX_PROTOCOL`
+/// of sysexits.h): starting it again changes nothing.
+pub const EXIT_PROTOCOL_UNSUPPORTED: i32 = 76;
 /// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h):
 /// starting it again changes nothing.
 pub const EXIT_LEARNER_INPUT: i32 = 65;

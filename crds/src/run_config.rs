@@ -9,10 +9,14 @@ use crate::data::{EvaluationDataset, HubDatasetSource, TrainDataset};
 use crate::names::HUB_DIR;
 use crate::storage::S3Source;
 
-/// The run configuration, `run.json`.
+/// The run configuration, `run.json`. Processes read it with `rljob_protocol::run_config::read`,
+/// which accepts those of other releases.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct RunConfig {
+    /// Lowest protocol version whose readers understand the rest; 1 if absent. See [`PROTOCOL`].
+    #[serde(default = "first_protocol")]
+    pub protocol: u32,
     /// Namespace of the RLJob; `default` in local runs.
     pub namespace: String,
     /// Name of the RLJob.
@@ -30,6 +34,14 @@ pub struct RunConfig {
     pub model_directory: PathBuf,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
+}
+
+/// Protocol version that introduced the current shape of the run configuration. A release that adds
+/// a field to the spec whose loss would change a run raises it for runs that set the field.
+pub const PROTOCOL: u32 = 2;
+
+fn first_protocol() -> u32 {
+    1
 }
 
 impl RunConfig {
@@ -82,7 +94,7 @@ pub fn hub_path(kind: &str, repo: &str, revision: &str) -> PathBuf {
 
 /// A prefix of a bucket of an S3-compatible store, and how it is reached.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct BucketConfig {
     /// The bucket.
     pub bucket: String,

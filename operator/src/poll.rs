@@ -14,8 +14,11 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Response, StatusCode};
 use rljob_crds::RLJob;
 use rljob_protocol::desired::Desired;
+use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -60,6 +63,25 @@ impl fmt::Debug for CoordinatorOrder {
 struct Report {
     identity: String,
     status: Option<CoordinatorStatus>,
+    /// Set while the coordinator cannot serve a request, or this operator cannot read its status.
+    unsupported: Option<String>,
+}
+
+/// A failed exchange.
+#[derive(Debug, thiserror::Error)]
+enum ExchangeError {
+    #[error(transparent)]
+    Unanswered(#[from] reqwest::Error),
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// Headers of every request to a coordinator.
+pub fn protocol_headers() -> HeaderMap {
+    HeaderMap::from_iter([(
+        HeaderName::from_static(PROTOCOL_HEADER),
+        HeaderValue::from(PROTOCOL_VERSION),
+    )])
 }
 
 struct Poller {
@@ -93,6 +115,7 @@ impl Pollers {
             .timeout(TIMEOUT)
             .pool_max_idle_per_host(0)
             .no_proxy()
+            .default_headers(protocol_headers())
             .redirect(reqwest::redirect::Policy::none())
             .build()?;
         Ok((Self { http, tasks: Mutex::default(), trigger }, triggers))
@@ -143,6 +166,13 @@ impl Pollers {
         report.filter(|report| report.identity == identity)?.status
     }
 
+    /// Why the coordinator with this pod UID and this operator do not work together.
+    pub fn unsupported(&self, uid: &str, identity: &str) -> Option<String> {
+        let tasks = lock(&self.tasks);
+        let report = lock(&tasks.get(uid)?.latest).clone();
+        report.filter(|report| report.identity == identity)?.unsupported
+    }
+
     /// Whether the coordinator with this pod UID has answered a request or failed to.
     pub fn was_asked(&self, uid: &str, identity: &str) -> bool {
         let tasks = lock(&self.tasks);
@@ -175,17 +205,28 @@ async fn poll(
                 tracing::debug!(%job, %error, "the coordinator did not answer");
                 // A coordinator that restarts in its pod has lost the desired state.
                 sent = None;
-                let is_first =
-                    lock(&latest).as_ref().is_none_or(|report| report.identity != order.identity);
-                if is_first && trigger.try_send(job.clone()).is_ok() {
-                    *lock(&latest) = Some(Report { identity: order.identity, status: None });
+                let known = lock(&latest).clone();
+                let known = known.filter(|report| report.identity == order.identity);
+                let unsupported = match error {
+                    ExchangeError::Unsupported(message) => Some(message),
+                    ExchangeError::Unanswered(_) => None,
+                };
+                let is_new = match &known {
+                    None => true,
+                    Some(known) => unsupported.is_some() && known.unsupported != unsupported,
+                };
+                if is_new && trigger.try_send(job.clone()).is_ok() {
+                    let status = known.and_then(|known| known.status);
+                    *lock(&latest) = Some(Report { identity: order.identity, status, unsupported });
+                    triggered = None;
                 }
                 continue;
             }
         };
         let last_weighted = triggered.as_ref().map(|(_, last, _)| &last.weighted);
         let trigger_state = ReconcileTrigger::of(&status, last_weighted);
-        *lock(&latest) = Some(Report { identity: order.identity.clone(), status: Some(status) });
+        let (identity, status) = (order.identity.clone(), Some(status));
+        *lock(&latest) = Some(Report { identity, status, unsupported: None });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
             *identity != order.identity
                 || old.state != trigger_state.state
@@ -203,7 +244,7 @@ async fn exchange(
     http: &reqwest::Client,
     order: &CoordinatorOrder,
     sent: &mut Option<CoordinatorOrder>,
-) -> reqwest::Result<CoordinatorStatus> {
+) -> Result<CoordinatorStatus, ExchangeError> {
     if sent.as_ref() != Some(order) {
         let request = http
             .put(format!("{}/v1/desired", order.url))
@@ -212,13 +253,16 @@ async fn exchange(
         let response = request.send().await?;
         // A coordinator under a higher epoch rejects the order. Its status has that epoch, so the
         // next assigned epoch is higher.
-        if response.status() != reqwest::StatusCode::CONFLICT {
-            response.error_for_status()?;
+        if response.status() != StatusCode::CONFLICT {
+            served("PUT /v1/desired", response).await?;
             *sent = Some(order.clone());
         }
     }
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
-    let status: CoordinatorStatus = request.send().await?.error_for_status()?.json().await?;
+    let response = served("GET /v1/status", request.send().await?).await?;
+    let version = announced(&response);
+    let status: CoordinatorStatus = serde_json::from_slice(&response.bytes().await?)
+        .map_err(|error| incompatible(version, &format!("its status is unreadable: {error}")))?;
     // A restarted container of the same pod has lost the desired state.
     if status.epoch != Some(order.desired.epoch)
         || status.generation != Some(order.desired.generation)
@@ -226,6 +270,37 @@ async fn exchange(
         *sent = None;
     }
     Ok(status)
+}
+
+fn announced(response: &Response) -> u32 {
+    peer_version(response.headers().get(PROTOCOL_HEADER).map(HeaderValue::as_bytes))
+}
+
+fn incompatible(version: u32, what: &str) -> ExchangeError {
+    ExchangeError::Unsupported(format!(
+        "the coordinator speaks protocol version {version} and this operator version \
+         {PROTOCOL_VERSION}: {what}; run the coordinator from an image of the operator's release"
+    ))
+}
+
+/// Distinguishes requests that a coordinator of another release cannot serve from failures that
+/// pass.
+async fn served(request: &str, response: Response) -> Result<Response, ExchangeError> {
+    let status = response.status();
+    let is_unsupported = matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::UPGRADE_REQUIRED
+    );
+    if !is_unsupported {
+        return Ok(response.error_for_status()?);
+    }
+    let version = announced(&response);
+    let body = response.text().await?;
+    let message = serde_json::from_str::<serde_json::Value>(&body)
+        .ok()
+        .and_then(|body| Some(body.get("error")?.as_str()?.to_owned()))
+        .unwrap_or(body);
+    Err(incompatible(version, &format!("it answers {request} with {status}: {message}")))
 }
 
 /// The parts of a status whose change triggers a pass.
@@ -256,15 +331,75 @@ impl ReconcileTrigger {
             .filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS))
             .count();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?}",
             status.epoch,
             status.generation,
             status.phase,
             status.attempt,
             status.restarts,
             status.last_failure,
-            status.checkpoint.is_some()
+            status.checkpoint.is_some(),
+            status.unsupported
         );
         Self { state, weighted, progress: (status.step, status.checkpoint) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::{get, put};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::decide::test_support::{facts, report};
+
+    /// A coordinator that answers with these statuses and this status body.
+    async fn asked(desired: StatusCode, body: &'static str) -> String {
+        let routes = Router::new()
+            .route("/v1/desired", put(async move || (desired, "unknown field `later`")))
+            .route("/v1/status", get(async move || body));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(axum::serve(listener, routes).into_future());
+        let job = crate::validate::test_support::validated();
+        let order = CoordinatorOrder {
+            identity: "pod".to_owned(),
+            url,
+            token: "secret".to_owned(),
+            desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
+        };
+        let (pollers, _) = Pollers::new().unwrap();
+        let result = exchange(&pollers.http, &order, &mut None).await;
+        server.abort();
+        match result {
+            Ok(status) => format!("{:?}", status.phase),
+            Err(ExchangeError::Unsupported(message)) => message,
+            Err(ExchangeError::Unanswered(error)) => format!("unanswered: {:?}", error.status()),
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_a_coordinator_of_another_release_cannot_serve_are_told_from_failures() {
+        let status: &'static str = serde_json::to_string(&report()).unwrap().leak();
+        assert_eq!(asked(StatusCode::OK, status).await, "Running");
+        assert_eq!(asked(StatusCode::CONFLICT, status).await, "Running");
+        assert_eq!(
+            asked(StatusCode::UNPROCESSABLE_ENTITY, status).await,
+            "the coordinator speaks protocol version 1 and this operator version 2: it answers PUT \
+             /v1/desired with 422 Unprocessable Entity: unknown field `later`; run the coordinator \
+             from an image of the operator's release"
+        );
+        assert_eq!(
+            asked(StatusCode::OK, r#"{"phase": "Paused"}"#).await,
+            "the coordinator speaks protocol version 1 and this operator version 2: its status is \
+             unreadable: unknown variant `Paused`, expected one of `Starting`, `Running`, \
+             `Restarting`, `Draining`, `Drained`, `Finished`, `Failed` at line 1 column 18; run \
+             the coordinator from an image of the operator's release"
+        );
+        for passing in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::UNAUTHORIZED] {
+            let expected = format!("unanswered: Some({})", passing.as_u16());
+            assert_eq!(asked(passing, status).await, expected);
+        }
     }
 }

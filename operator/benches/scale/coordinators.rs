@@ -84,5 +84,6 @@ async fn status(
             .map(|engine_endpoint| engine(engine_endpoint.name))
             .collect(),
         checkpoint: None,
+        unsupported: None,
     }))
 }

@@ -24,7 +24,8 @@ pub enum Wait {
 /// The action of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Foreign objects have names that the job needs. Nothing is created or changed.
+    /// The job needs the user: foreign objects have names that it needs, or its processes are of
+    /// releases that do not work together. Nothing is created or changed.
     Stall { reason: &'static str, message: String },
     /// The coordinator of a recorded run has not answered this operator yet. The recorded status
     /// stays until it answers or fails to.

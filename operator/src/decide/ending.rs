@@ -1,11 +1,13 @@
 //! Policies that end a run, or find that it has ended.
 
 use jiff::{SignedDuration, Timestamp};
-use rljob_crds::failure_policy::{FailureAction, first_match, rule_name};
+use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
 use rljob_crds::names::{
-    REASON_COMPLETED, REASON_DEADLINE_EXCEEDED, REASON_FAILED, REASON_FOREIGN_OBJECT,
-    REASON_RUN_DIRECTORY_IN_USE,
+    EXIT_PROTOCOL_UNSUPPORTED, REASON_COMPLETED, REASON_DEADLINE_EXCEEDED, REASON_FAILED,
+    REASON_FOREIGN_OBJECT, REASON_PROTOCOL_UNSUPPORTED, REASON_RUN_DIRECTORY_IN_USE,
+    RUN_CONFIG_FILE,
 };
+use rljob_crds::run_config;
 use rljob_protocol::status::Phase;
 
 use super::decision::{Decision, Outcome};
@@ -21,6 +23,41 @@ pub(super) fn foreign_objects(facts: &Facts) -> Option<Decision> {
              rename the job or delete the objects",
             facts.foreign.join(", ")
         ),
+    })
+}
+
+/// Stalls a job whose processes are of releases that do not work together. It continues when the
+/// user changes an image.
+pub(super) fn protocol_unsupported(facts: &Facts) -> Option<Decision> {
+    let reported = || {
+        let report = facts.report()?;
+        report.unsupported.as_ref().map(ToString::to_string)
+    };
+    let message = facts
+        .unsupported
+        .clone()
+        .or_else(reported)
+        .or_else(|| facts.exits.iter().find_map(unreadable_run_config))?;
+    Some(Decision::Stall { reason: REASON_PROTOCOL_UNSUPPORTED, message })
+}
+
+/// The message of a process that could not read the run configuration. Release 0.1 exits with 1.
+fn unreadable_run_config(exit: &Exit) -> Option<String> {
+    let is_role = matches!(exit.role, FailureRole::Coordinator | FailureRole::Trainer);
+    let line = exit.message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let is_release_0_1 = exit.exit_code == 1
+        && line.contains(RUN_CONFIG_FILE)
+        && ["error: failed to parse ", "error: failed to understand the run configuration "]
+            .iter()
+            .any(|start| line.starts_with(start));
+    (is_role && (exit.exit_code == EXIT_PROTOCOL_UNSUPPORTED || is_release_0_1)).then(|| {
+        format!(
+            "{} cannot read the run configuration of this operator (protocol version {}): {}; \
+             run it from an image of the operator's release",
+            exit.name,
+            run_config::PROTOCOL,
+            line.trim_start_matches("error: ")
+        )
     })
 }
 
@@ -151,6 +188,62 @@ mod tests {
             Service sums-trainer, ConfigMap sums-run; rename the job or delete the objects";
         let expected = Decision::Stall { reason: "ForeignObject", message: message.to_owned() };
         assert_eq!(decide(&validated(), &facts, at(0)), expected);
+    }
+
+    #[test]
+    fn releases_that_do_not_work_together_stall_the_job_with_the_reason() {
+        use rljob_protocol::peer::ProtocolUnsupported;
+
+        let stalled = |change: &dyn Fn(&mut Facts)| {
+            let mut facts = facts();
+            change(&mut facts);
+            match decide(&validated(), &facts, at(0)) {
+                Decision::Stall { reason, message } => Some((reason, message)),
+                _ => None,
+            }
+        };
+        assert_eq!(stalled(&|_| ()), None);
+        let message = "the coordinator rejected PUT /v1/desired".to_owned();
+        assert_eq!(
+            stalled(&|facts| facts.unsupported = Some(message.clone())),
+            Some(("ProtocolUnsupported", message.clone()))
+        );
+        let supervisor = ProtocolUnsupported::check("supervisor a", 1, 2, "the run configuration");
+        let supervisor = supervisor.unwrap_err();
+        assert_eq!(
+            stalled(&|facts| {
+                facts.coordinator.as_mut().unwrap().unsupported = Some(supervisor.clone());
+            }),
+            Some(("ProtocolUnsupported", supervisor.to_string()))
+        );
+        let suspended = stalled(&|facts| {
+            facts.unsupported = Some(message.clone());
+            facts.suspend = true;
+        });
+        assert_eq!(suspended, None, "a suspended job drains, so that its images can be changed");
+        let exits = |exit_code, message: &str| {
+            stalled(&|facts| {
+                facts.exits = vec![Exit {
+                    role: FailureRole::Coordinator,
+                    name: "sums-coordinator-0".to_owned(),
+                    reason: "Error".to_owned(),
+                    exit_code,
+                    message: message.to_owned(),
+                }];
+            })
+        };
+        let release_0_1 = "a log line\nerror: failed to parse /rljob/config/run.json: \
+                           unknown field `protocol`\n";
+        let (reason, message) = exits(1, release_0_1).unwrap();
+        assert_eq!(reason, "ProtocolUnsupported");
+        assert_eq!(
+            message,
+            "sums-coordinator-0 cannot read the run configuration of this operator \
+             (protocol version 2): failed to parse /rljob/config/run.json: unknown field \
+             `protocol`; run it from an image of the operator's release"
+        );
+        assert!(exits(76, "error: ProtocolUnsupported: too old").is_some());
+        assert_eq!(exits(1, "error: failed to parse the journal"), None);
     }
 
     #[test]

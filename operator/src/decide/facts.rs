@@ -41,6 +41,8 @@ pub struct Facts {
     pub exit: Option<Failure>,
     /// The newest failure of each container, by role and name.
     pub exits: Vec<Exit>,
+    /// A request between this operator and the coordinator that one of the two cannot serve.
+    pub unsupported: Option<String>,
     /// A child that the API server rejected in the pass before.
     pub rejection: Option<String>,
     /// Every engine that exists and is not about to be deleted.
@@ -141,6 +143,7 @@ pub(crate) mod test_support {
             supervisors: vec![],
             engines: vec![],
             checkpoint: None,
+            unsupported: None,
         }
     }
 
@@ -170,6 +173,7 @@ pub(crate) mod test_support {
             incidents: vec![],
             exit: None,
             exits: vec![],
+            unsupported: None,
             rejection: None,
             engines: vec![engine(0), engine(1)],
             roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  foreign objects ─▶ recorded outcome ─▶ directory in use ─▶ suspension
-//!    ─▶ failed ─▶ succeeded ─▶ failure rules ─▶ deadline ─▶ starting ─▶ running
+//!    ─▶ failed ─▶ succeeded ─▶ failure rules ─▶ deadline ─▶ unsupported protocol
+//!    ─▶ starting ─▶ running
 //!                                            the first policy that returns a decision wins
 //! ```
 //!
@@ -40,6 +41,7 @@ pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| ending::succeeded(facts))
         .or_else(|| ending::failure_rules(job, facts))
         .or_else(|| ending::deadline_exceeded(job, facts, now))
+        .or_else(|| ending::protocol_unsupported(facts))
         .or_else(|| running::starting(facts))
         .unwrap_or(Decision::Run);
     if decision.keeps_running() && coordinator::awaits_first_answer(facts) {

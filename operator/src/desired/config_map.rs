@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rljob_crds::names::{ANNOTATION_DIGEST, EXPORT_DIR, RUN_CONFIG_FILE, S3_KEYS_MOUNT};
-use rljob_crds::{BucketConfig, RunConfig};
+use rljob_crds::{BucketConfig, RunConfig, run_config};
 
 use super::{Pinned, meta, pin};
 use crate::validate::ValidatedJob;
@@ -23,6 +23,7 @@ pub fn run_config(job: &ValidatedJob) -> RunConfig {
         BucketConfig::of(source, &job.namespace, &job.name, keys)
     });
     RunConfig {
+        protocol: run_config::PROTOCOL,
         bucket,
         namespace: job.namespace.clone(),
         name: job.name.clone(),

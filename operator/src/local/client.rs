@@ -23,7 +23,11 @@ impl Coordinator {
     /// # Errors
     /// The HTTP client cannot be made.
     pub fn new(port: u16, token: String) -> reqwest::Result<Self> {
-        let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .no_proxy()
+            .default_headers(crate::poll::protocol_headers())
+            .build()?;
         Ok(Self { http, url: format!("http://127.0.0.1:{port}"), token })
     }
 

@@ -21,6 +21,7 @@ use rljob_crds::names::{
     RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER,
     TOKEN_OPERATOR,
 };
+use rljob_protocol::run_config::{self, RunConfigError};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,9 @@ pub enum DirectoryError {
         /// What differs, as a path in the spec.
         what: &'static str,
     },
+    /// The run configuration of an earlier run is unreadable.
+    #[error(transparent)]
+    RunConfig(#[from] RunConfigError),
     /// A file that is not what it should be.
     #[error("failed to read {path}: {message}")]
     Malformed {
@@ -140,9 +144,15 @@ impl RunDirectory {
     /// The configuration of the run that is here already, if one is.
     ///
     /// # Errors
-    /// [`DirectoryError::Malformed`].
+    /// [`DirectoryError::RunConfig`].
     pub fn previous(&self) -> Result<Option<RunConfig>, DirectoryError> {
-        self.read(RUN_CONFIG_FILE)
+        match run_config::read(&self.run_config()) {
+            Ok((config, _)) => Ok(Some(config)),
+            Err(RunConfigError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The recorded state; the default before the first.

@@ -10,6 +10,7 @@ use rljob_crds::names::{
     EVALUATIONS_FILE, METRICS_FILE, REASON_COMPLETED, REASON_FAILED, REASON_RUNNING,
     RUN_CONFIG_FILE,
 };
+use rljob_protocol::run_config;
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use rustix::fs::{FlockOperation, flock};
 
@@ -48,7 +49,7 @@ impl Run {
         };
         Ok(Self {
             directory: directory.to_owned(),
-            config: read_json(&file(RUN_CONFIG_FILE))?,
+            config: run_config::read(&file(RUN_CONFIG_FILE))?.0,
             state,
             running: is_locked(&file(LOCK_FILE))?,
             metrics: records::read_all(&file(METRICS_FILE))?.pop(),

@@ -230,6 +230,7 @@ fn run_config(
 ) -> Result<RunConfig, DirectoryError> {
     let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
     let mut config = RunConfig {
+        protocol: rljob_crds::run_config::PROTOCOL,
         namespace: job.namespace.clone(),
         name: job.name.clone(),
         uid: job.uid.clone(),

@@ -184,10 +184,10 @@ impl<'a> Session<'a> {
             self.tell(&facts).await;
         }
         Ok(match decision {
-            Decision::Stall { .. }
-            | Decision::AskCoordinator
-            | Decision::Start(_)
-            | Decision::Run => None,
+            Decision::Stall { reason, message } => {
+                Some(Ending::Failed(format!("{reason}: {message}")))
+            }
+            Decision::AskCoordinator | Decision::Start(_) | Decision::Run => None,
             Decision::Drain { deadline } => {
                 self.recorded.drain_deadline = Some(deadline);
                 None
@@ -256,6 +256,7 @@ impl<'a> Session<'a> {
             incidents: Vec::new(),
             exit: None,
             exits: self.processes.exits(),
+            unsupported: None,
             rejection: None,
             engines: self.processes.engines(),
             roles: Roles {

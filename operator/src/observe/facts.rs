@@ -40,6 +40,7 @@ pub struct Observed {
 pub(super) struct Remembered {
     pub(super) report: Option<CoordinatorStatus>,
     pub(super) was_asked: bool,
+    pub(super) unsupported: Option<String>,
     pub(super) rejection: Option<String>,
     pub(super) pods: Vec<SeenPod>,
     pub(super) last_write: Option<Timestamp>,
@@ -53,7 +54,8 @@ impl Objects {
         remembered: Remembered,
         now: Timestamp,
     ) -> Observed {
-        let Remembered { report, was_asked, rejection, pods: seen_pods, last_write } = remembered;
+        let Remembered { report, was_asked, unsupported, rejection, pods: seen_pods, last_write } =
+            remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
         let has_address = coordinator.as_ref().is_some_and(|pod| pod.url.is_some());
@@ -77,6 +79,7 @@ impl Objects {
             incidents: pods::incidents(&pods, &pod_plan.removals, &vanished),
             exit: pods::newest_exit(&pods),
             exits: pods::failures(&pods),
+            unsupported,
             rejection,
             engines: self.engines(job),
             roles: self.roles(is_suspended(old)),

@@ -62,6 +62,7 @@ pub async fn observe(
     let remembered = Remembered {
         report: identity.and_then(|identity| context.pollers.report(uid, identity)),
         was_asked: identity.is_some_and(|identity| context.pollers.was_asked(uid, identity)),
+        unsupported: identity.and_then(|identity| context.pollers.unsupported(uid, identity)),
         rejection: context.memory.rejections.get(uid),
         pods: context.memory.seen_pods.get(uid),
         last_write: context.memory.status_writes.last(uid),

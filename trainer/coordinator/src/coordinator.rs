@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::engines::Fleet;
 use crate::evaluation::Evaluator;
 use crate::input::Input;
+use crate::peers::RejectedPeers;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
 use crate::rollout::Rollouts;
@@ -31,6 +32,7 @@ pub struct Coordinator {
     pub fleet: Arc<Fleet>,
     pub recorder: Recorder,
     pub batches: Batches,
+    pub rejected_peers: RejectedPeers,
     /// Stops every task of the process.
     pub stop: CancellationToken,
 }
@@ -40,12 +42,15 @@ impl Coordinator {
     pub async fn status(&self) -> CoordinatorStatus {
         let (metrics, evaluation) = self.recorder.newest_metrics();
         let now = self.clock.now();
-        self.run
+        let mut status = self
+            .run
             .read(|run| {
                 let current = run.record().published.as_ref().map(|published| published.version);
                 run.status(metrics, evaluation, self.fleet.states(current), now)
             })
-            .await
+            .await;
+        status.unsupported = self.rejected_peers.recent(now);
+        status
     }
 
     /// Handles for rollouts on `input`.

@@ -28,6 +28,7 @@ pub mod evaluation;
 pub mod files;
 pub mod input;
 pub mod pack;
+pub mod peers;
 pub mod persistence;
 pub mod process;
 pub mod recorder;

@@ -10,6 +10,7 @@ use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_protocol::run_config;
 use rljob_storage::{RunStore, StorageError, coordinator_resolver};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,6 +24,7 @@ use crate::core::learner_group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
+use crate::peers::RejectedPeers;
 use crate::persistence::fence::Fence;
 use crate::persistence::identity::{Identity, renew};
 use crate::persistence::journal::Journal;
@@ -143,10 +145,11 @@ fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
 }
 
 fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
-    let path = options.config.display();
-    let text = std::fs::read_to_string(&options.config)
-        .with_context(|| format!("failed to read {path}"))?;
-    serde_json::from_str(&text).with_context(|| format!("failed to parse {path}"))
+    let (config, ignored) = run_config::read(&options.config)?;
+    if !ignored.is_empty() {
+        tracing::warn!(fields = ?ignored, "ignored fields of a newer release");
+    }
+    Ok(config)
 }
 
 /// Claims the run directory, opens it and reads back where the run stands.
@@ -192,6 +195,7 @@ pub(crate) async fn open(
         fleet: Arc::new(Fleet::new(client, clock)),
         recorder,
         batches: Batches::default(),
+        rejected_peers: RejectedPeers::default(),
         stop: CancellationToken::new(),
     })
 }

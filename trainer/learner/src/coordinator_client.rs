@@ -7,14 +7,16 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rljob_protocol::batch::{BatchError, RankBatch};
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
 };
+use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
 use rljob_protocol::supervisor::EPOCH_HEADER;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use serde::Serialize;
@@ -87,6 +89,8 @@ pub struct CoordinatorClient {
     attempt: u32,
     /// Highest epoch of a response.
     epoch: Arc<AtomicU64>,
+    /// The protocol version of the coordinator that answered last.
+    coordinator_protocol: Arc<AtomicU32>,
 }
 
 impl CoordinatorClient {
@@ -123,6 +127,7 @@ impl CoordinatorClient {
             token,
             attempt,
             epoch: Arc::new(epoch.into()),
+            coordinator_protocol: Arc::new(PROTOCOL_VERSION.into()),
         })
     }
 
@@ -179,7 +184,18 @@ impl CoordinatorClient {
 
     /// Reports a completed step.
     pub fn report_step(&self, report: &StepReport) -> Result<(), ClientError> {
-        self.post(&format!("/v1/steps/{}", report.metrics.step), report)
+        let path = format!("/v1/steps/{}", report.metrics.step);
+        loop {
+            let protocol = self.coordinator_protocol.load(Ordering::Relaxed);
+            let metrics = report.metrics.clone().for_peer(protocol);
+            let reduced = StepReport { metrics, ..report.clone() };
+            match self.post(&path, &reduced) {
+                // A coordinator of another release answered for the first time.
+                Err(ClientError::Rejected { .. })
+                    if self.coordinator_protocol.load(Ordering::Relaxed) != protocol => {}
+                result => return result,
+            }
+        }
     }
 
     /// Reports the loss of the validation data after `step` steps.
@@ -258,12 +274,16 @@ impl CoordinatorClient {
         let mut request: RequestBuilder = self
             .http
             .request(method.clone(), format!("{}{path}", self.base))
-            .bearer_auth(token.trim());
+            .bearer_auth(token.trim())
+            .header(PROTOCOL_HEADER, PROTOCOL_VERSION);
         if let Some(json) = json {
             request = request.header("content-type", "application/json").body(json.to_vec());
         }
         let retry = |error: reqwest::Error| Failure::Retry(crate::error_line(&error.without_url()));
         let response = request.send().await.map_err(retry)?;
+        let announced = response.headers().get(PROTOCOL_HEADER);
+        let announced = peer_version(announced.map(HeaderValue::as_bytes));
+        self.coordinator_protocol.store(announced, Ordering::Relaxed);
         self.check_epoch(&response)?;
         let response = check(response, || format!("{method} {path}")).await?;
         Ok(response.bytes().await.map_err(retry)?.to_vec())

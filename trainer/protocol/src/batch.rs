@@ -116,6 +116,18 @@ pub enum BatchError {
 
 const KEY: &str = "batch";
 
+impl BatchHeader {
+    /// The part that a peer of this protocol version can read.
+    #[must_use]
+    pub fn for_peer(mut self, protocol: u32) -> Self {
+        if protocol < 2 {
+            self.sequences.iter_mut().for_each(|sequence| sequence.segments.clear());
+            self.samples.iter_mut().for_each(|sample| sample.turn_rewards.clear());
+        }
+        self
+    }
+}
+
 impl RankBatch {
     /// The batch as bytes of a safetensors file.
     pub fn to_bytes(&self) -> Result<Vec<u8>, BatchError> {

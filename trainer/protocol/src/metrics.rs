@@ -110,6 +110,19 @@ registry! {
 /// Prefix of the mean of a reward's component: `reward/<name>`. Since protocol version 2.
 pub const REWARD_COMPONENT_PREFIX: &str = "reward/";
 
+/// Names without which a peer of version 1 rejects a step's metrics.
+const REQUIRED_BY_VERSION_1: &[&str] = &[
+    LOSS,
+    ENTROPY,
+    GRADIENT_NORM,
+    LEARNING_RATE,
+    SKIPPED,
+    TOKENS,
+    TRAINABLE_TOKENS,
+    TRAIN_SECONDS,
+    TOKENS_PER_SECOND,
+];
+
 /// Named numbers. Serialized as JSON fields, whole numbers without a fraction; on reading, fields
 /// that are not numbers are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -155,7 +168,7 @@ impl Scalars {
             .filter_map(|(name, value)| Some((name.strip_prefix(REWARD_COMPONENT_PREFIX)?, value)))
     }
 
-    /// Removes what a peer of this protocol version does not know.
+    /// Removes the names that a peer of this protocol version does not define.
     fn keep_known_by(&mut self, protocol: u32) {
         if protocol < 2 {
             self.0.retain(|name, _| {
@@ -233,10 +246,15 @@ impl StepMetrics {
         self.scalars.get(name)
     }
 
-    /// What a peer of this protocol version reads.
+    /// The part that a peer of this protocol version can read, with every name that it requires.
     #[must_use]
     pub fn for_peer(mut self, protocol: u32) -> Self {
         self.scalars.keep_known_by(protocol);
+        if protocol < 2 {
+            for name in REQUIRED_BY_VERSION_1 {
+                self.scalars.0.entry((*name).to_owned()).or_default();
+            }
+        }
         self
     }
 }
@@ -293,10 +311,12 @@ impl EvaluationMetrics {
         }
     }
 
-    /// What a peer of this protocol version reads.
+    /// The part that a peer of this protocol version can read.
     #[must_use]
     pub fn for_peer(mut self, protocol: u32) -> Self {
-        self.scalars.keep_known_by(protocol);
+        if protocol < 2 {
+            self.scalars = Scalars::default();
+        }
         self
     }
 }
@@ -339,7 +359,9 @@ mod tests {
     #[test]
     fn a_peer_of_version_1_gets_the_scalars_of_version_1() {
         let metrics = StepMetrics::with_scalars(1, [(LOSS, 2.5), ("reward/format", 0.5)]);
-        assert_eq!(metrics.clone().for_peer(1), StepMetrics::with_scalars(1, [(LOSS, 2.5)]));
+        let reduced = metrics.clone().for_peer(1);
+        assert_eq!((reduced.get(LOSS), reduced.get("reward/format")), (Some(2.5), None));
+        assert!(REQUIRED_BY_VERSION_1.iter().all(|name| reduced.get(name).is_some()));
         assert_eq!(metrics.clone().for_peer(2), metrics);
     }
 }

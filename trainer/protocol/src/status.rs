@@ -1,8 +1,10 @@
 //! `GET /v1/status`: what a coordinator reports to the operator and to `rljob run`.
 
+use rljob_crds::names::REASON_PROTOCOL_UNSUPPORTED;
 use serde::{Deserialize, Serialize};
 
 pub use crate::metrics::{EvaluationMetrics, StepMetrics};
+use crate::peer::ProtocolUnsupported;
 use crate::version::Version;
 
 /// A coordinator's state, whole each time.
@@ -35,6 +37,30 @@ pub struct CoordinatorStatus {
     pub engines: Vec<EngineState>,
     /// The newest complete checkpoint.
     pub checkpoint: Option<Version>,
+    /// A supervisor or learner that is too old for this run. Since protocol version 2; a peer of
+    /// version 1 receives it as `last_failure`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsupported: Option<ProtocolUnsupported>,
+}
+
+impl CoordinatorStatus {
+    /// The part that a peer of this protocol version can read.
+    #[must_use]
+    pub fn for_peer(mut self, protocol: u32) -> Self {
+        if protocol < 2 {
+            self.metrics = self.metrics.map(|metrics| metrics.for_peer(protocol));
+            self.evaluation = self.evaluation.map(|evaluation| evaluation.for_peer(protocol));
+            if let Some(unsupported) = self.unsupported.take() {
+                self.last_failure = Some(LearnerFailure {
+                    reason: REASON_PROTOCOL_UNSUPPORTED.to_owned(),
+                    message: unsupported.to_string(),
+                    supervisor: None,
+                    exit_code: None,
+                });
+            }
+        }
+        self
+    }
 }
 
 /// What the run is doing.

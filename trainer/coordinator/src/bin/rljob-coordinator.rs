@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
-use rljob_crds::names::EXIT_RUN_DIRECTORY_IN_USE;
+use rljob_crds::names::{EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
+use rljob_protocol::run_config::RunConfigError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tracing_subscriber::EnvFilter;
 
@@ -51,7 +52,12 @@ fn main() -> ExitCode {
             // The last line is what an operator shows.
             eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
             let in_use = matches!(error.downcast_ref(), Some(IdentityError::Another { .. }));
-            if in_use { ExitCode::from(EXIT_RUN_DIRECTORY_IN_USE as u8) } else { ExitCode::FAILURE }
+            let unreadable = error.downcast_ref::<RunConfigError>().is_some();
+            match (in_use, unreadable) {
+                (true, _) => ExitCode::from(EXIT_RUN_DIRECTORY_IN_USE as u8),
+                (_, true) => ExitCode::from(EXIT_PROTOCOL_UNSUPPORTED as u8),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -46,6 +46,7 @@ impl Run {
             supervisors: self.supervisor_states(now),
             engines,
             checkpoint: self.newest_checkpoint(),
+            unsupported: None,
         }
     }
 

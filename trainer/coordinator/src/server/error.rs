@@ -4,6 +4,9 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use rljob_crds::names::REASON_PROTOCOL_UNSUPPORTED;
+use rljob_protocol::batch::BatchError;
+use rljob_protocol::peer::ProtocolUnsupported;
 use rljob_storage::StorageError;
 
 use crate::batches::ServeError;
@@ -35,6 +38,12 @@ pub enum ApiError {
     /// The batch cannot be made.
     #[error(transparent)]
     Batch(#[from] ServeError),
+    /// The client is too old for this run.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolUnsupported),
+    /// A batch cannot be reduced for an older learner.
+    #[error(transparent)]
+    BatchFormat(#[from] BatchError),
     /// Metrics cannot be written.
     #[error(transparent)]
     Metrics(#[from] prometheus::Error),
@@ -44,6 +53,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Protocol(_) => StatusCode::UPGRADE_REQUIRED,
             Self::Run(Rejection::Fenced { .. } | Rejection::Replaced(_)) => StatusCode::CONFLICT,
             Self::Run(Rejection::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => {
                 StatusCode::BAD_REQUEST
@@ -51,14 +61,22 @@ impl IntoResponse for ApiError {
             Self::Closed | Self::Fenced(_) | Self::Batch(ServeError::NotOpen) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Journal(_) | Self::RunStore(_) | Self::Batch(_) | Self::Metrics(_) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Self::Journal(_)
+            | Self::RunStore(_)
+            | Self::Batch(_)
+            | Self::BatchFormat(_)
+            | Self::Metrics(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = crate::error_line(&self);
         if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(%status, message, "a request failed");
         }
-        (status, Json(serde_json::json!({ "error": message }))).into_response()
+        let body = match &self {
+            Self::Protocol(detail) => serde_json::json!({
+                "error": message, "reason": REASON_PROTOCOL_UNSUPPORTED, "detail": detail,
+            }),
+            _ => serde_json::json!({ "error": message }),
+        };
+        (status, Json(body)).into_response()
     }
 }

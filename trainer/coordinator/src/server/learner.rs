@@ -6,15 +6,18 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
+use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
 };
+use rljob_protocol::peer::PROTOCOL_VERSION;
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::supervisor::{Order, SupervisorReport};
 use serde::Deserialize;
 
 use super::error::ApiError;
+use super::protocol::announced;
 use crate::batches::BatchRequest;
 use crate::coordinator::Coordinator;
 use crate::core::Rejection;
@@ -103,22 +106,27 @@ pub async fn batch(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Query(part): Query<Part>,
+    headers: HeaderMap,
 ) -> Result<Bytes, ApiError> {
     let fixed =
         coordinator.run.read(|run| run.fence(part.attempt).map(|()| run.is_fixed(step))).await?;
     if !fixed {
         return Err(Rejection::Invalid(format!("the batch of step {step} is not fixed yet")).into());
     }
-    Ok(coordinator
-        .batches
-        .get(
-            &coordinator.config,
-            &coordinator.journal,
-            BatchRequest::Training(step),
-            part.rank,
-            part.world,
-        )
-        .await?)
+    let request = BatchRequest::Training(step);
+    let (config, journal) = (&coordinator.config, &coordinator.journal);
+    let bytes = coordinator.batches.get(config, journal, request, part.rank, part.world).await?;
+    for_peer(bytes, announced(&headers))
+}
+
+/// A batch that a learner of this protocol version can read.
+fn for_peer(bytes: Bytes, protocol: u32) -> Result<Bytes, ApiError> {
+    if protocol >= PROTOCOL_VERSION {
+        return Ok(bytes);
+    }
+    let batch = RankBatch::from_bytes(&bytes)?;
+    let header = batch.header.clone().for_peer(protocol);
+    Ok(RankBatch { header, ..batch }.to_bytes()?.into())
 }
 
 /// `GET /v1/validations/{step}`
@@ -126,18 +134,13 @@ pub async fn validation_data(
     State(coordinator): State<Arc<Coordinator>>,
     Path(step): Path<u32>,
     Query(part): Query<Part>,
+    headers: HeaderMap,
 ) -> Result<Bytes, ApiError> {
     coordinator.run.read(|run| run.fence(part.attempt)).await?;
-    Ok(coordinator
-        .batches
-        .get(
-            &coordinator.config,
-            &coordinator.journal,
-            BatchRequest::Validation(step),
-            part.rank,
-            part.world,
-        )
-        .await?)
+    let request = BatchRequest::Validation(step);
+    let (config, journal) = (&coordinator.config, &coordinator.journal);
+    let bytes = coordinator.batches.get(config, journal, request, part.rank, part.world).await?;
+    for_peer(bytes, announced(&headers))
 }
 
 /// `POST /v1/validations/{step}`

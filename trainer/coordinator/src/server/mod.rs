@@ -8,12 +8,14 @@
 //!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights
 //!  no token         GET /healthz · GET /metrics
 //! ```
+//! Every response has the headers `rljob-protocol` and, except without a token, `rljob-epoch`.
 
 mod auth;
 mod error;
 mod fenced;
 mod learner;
 mod operator;
+mod protocol;
 pub mod startup_gate;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
         .route("/v1/validations/{step}", get(learner::validation_data).post(learner::validation))
         .route("/v1/checkpoints/{step}", post(learner::checkpoint))
         .route("/v1/weights", post(learner::weights))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&coordinator), protocol::required))
         .route_layer(middleware::from_fn_with_state(learner, auth::bearer));
     Router::new()
         .route("/healthz", get(operator::health))
@@ -56,5 +59,6 @@ pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) ->
             )),
         )
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::map_response(protocol::announce))
         .with_state(coordinator)
 }

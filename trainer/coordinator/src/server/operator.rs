@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::error::ApiError;
+use super::protocol::announced;
 use crate::coordinator::Coordinator;
 use crate::persistence::journal::shared::SharedJournalError;
 
 /// `PUT /v1/desired`
 pub async fn desired(
     State(coordinator): State<Arc<Coordinator>>,
+    headers: HeaderMap,
     Json(desired): Json<Desired>,
 ) -> Result<Json<CoordinatorStatus>, ApiError> {
     let (engines, epoch, fence) =
@@ -24,12 +26,15 @@ pub async fn desired(
         .map_err(SharedJournalError::from)??;
     coordinator.run.change(|run, _| run.desire(desired)).await??;
     coordinator.fleet.set(&engines);
-    Ok(Json(coordinator.status().await))
+    Ok(Json(coordinator.status().await.for_peer(announced(&headers))))
 }
 
 /// `GET /v1/status`
-pub async fn status(State(coordinator): State<Arc<Coordinator>>) -> Json<CoordinatorStatus> {
-    Json(coordinator.status().await)
+pub async fn status(
+    State(coordinator): State<Arc<Coordinator>>,
+    headers: HeaderMap,
+) -> Json<CoordinatorStatus> {
+    Json(coordinator.status().await.for_peer(announced(&headers)))
 }
 
 /// `GET /healthz`: the process serves.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State};
+use axum::http::HeaderMap;
 use axum::routing::{get, put};
 use axum::{Json, Router, middleware};
 use rljob_protocol::desired::Desired;
@@ -12,7 +13,7 @@ use rljob_protocol::status::CoordinatorStatus;
 use tokio::sync::watch;
 
 use super::error::ApiError;
-use super::{MAX_BODY, auth, operator};
+use super::{MAX_BODY, auth, operator, protocol};
 use crate::coordinator::Coordinator;
 use crate::tokens::Token;
 
@@ -42,6 +43,7 @@ impl StartupGate {
         routes
             .fallback(async || ApiError::Closed)
             .layer(DefaultBodyLimit::max(MAX_BODY))
+            .layer(middleware::map_response(protocol::announce))
             .with_state(self.clone())
     }
 
@@ -60,11 +62,12 @@ impl StartupGate {
 
 async fn desired(
     State(gate): State<StartupGate>,
+    headers: HeaderMap,
     Json(desired): Json<Desired>,
 ) -> Result<Json<CoordinatorStatus>, ApiError> {
     let mut opened = gate.opened.subscribe();
     gate.asked.send_replace(Some(desired.epoch));
     let waited = tokio::time::timeout(HOLD, opened.wait_for(Option::is_some)).await;
     let coordinator = waited.ok().and_then(Result::ok).and_then(|opened| opened.clone());
-    operator::desired(State(coordinator.ok_or(ApiError::Closed)?), Json(desired)).await
+    operator::desired(State(coordinator.ok_or(ApiError::Closed)?), headers, Json(desired)).await
 }

@@ -7,6 +7,7 @@ use reqwest::{Client, Method, StatusCode};
 use rljob_crds::RunConfig;
 use rljob_protocol::batch::RankBatch;
 use rljob_protocol::learner::Instruction;
+use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, STATUS_UNSUPPORTED};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 use rljob_protocol::supervisor::Order;
 use rljob_protocol::version::Version;
@@ -48,14 +49,19 @@ async fn server() -> Server {
 }
 
 async fn server_with(change: impl FnOnce(&mut Value)) -> Server {
+    server_of(1, change).await
+}
+
+/// A server of a run configuration that needs this protocol version.
+async fn server_of(protocol: u32, change: impl FnOnce(&mut Value)) -> Server {
     let directory = tempfile::tempdir().unwrap();
     for name in ["operator", "learner", "engine-api", "engine-admin"] {
         std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"));
-    let coordinator =
-        Arc::new(process::open(config(directory.path(), change), client, 7, 1).await.unwrap());
+    let config = RunConfig { protocol, ..config(directory.path(), change) };
+    let coordinator = Arc::new(process::open(config, client, 7, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -296,15 +302,59 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
 }
 
 #[tokio::test]
-async fn unknown_fields_are_refused() {
+async fn unknown_fields_are_ignored() {
     let server = server().await;
-    let (status, body) = server
-        .call(
-            Method::PUT,
-            "/v1/desired",
-            "secret-operator",
-            Some(json!({"epoch": 1, "surprise": true})),
-        )
-        .await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{}", String::from_utf8_lossy(&body));
+    let desired = json!({
+        "epoch": 1, "generation": 1, "mode": "Run", "engines": [], "later": true,
+        "checkpoint": {"everySteps": 2, "keepLast": 2, "later": true},
+        "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1,
+                    "hangTimeoutSeconds": 1800, "later": 1},
+    });
+    let (status, body) =
+        server.call(Method::PUT, "/v1/desired", "secret-operator", Some(desired)).await;
+    assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+}
+
+#[tokio::test]
+async fn every_response_announces_the_protocol_version() {
+    let server = server().await;
+    for path in ["/healthz", "/metrics", "/v1/status", "/v1/instructions", "/none"] {
+        let response = server.http.get(format!("{}{path}", server.url)).send().await.unwrap();
+        assert_eq!(response.headers()[PROTOCOL_HEADER], PROTOCOL_VERSION.to_string(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_supervisor_that_is_too_old_is_rejected_with_a_reason_that_the_status_has() {
+    let server = server_of(2, |_| ()).await;
+    assert_eq!(server.desire(1).await, StatusCode::OK);
+    let report = json!({
+        "instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7,
+        "processes": 1, "attempt": null, "learners": [],
+    });
+    let (status, body) = server.post("/v1/supervisors/t-0", report.clone()).await;
+    assert_eq!(status.as_u16(), STATUS_UNSUPPORTED);
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let message = "supervisor t-0 speaks protocol version 1, and the run configuration needs \
+                   version 2; run it from an image of the newer release";
+    let detail = json!({
+        "peer": "supervisor t-0", "announced": 1, "required": 2,
+        "feature": "the run configuration",
+    });
+    let expected = json!({"error": message, "reason": "ProtocolUnsupported", "detail": detail});
+    assert_eq!(body, expected);
+    let of_version_1 = server.status().await;
+    assert_eq!(of_version_1.unsupported, None);
+    assert_eq!(of_version_1.last_failure.unwrap().message, message);
+    let request = |path: &str, token: &str| {
+        let request = server.http.post(format!("{}{path}", server.url)).bearer_auth(token);
+        request.header(PROTOCOL_HEADER, PROTOCOL_VERSION)
+    };
+    let response = request("/v1/supervisors/t-0", "secret-learner").json(&report).send().await;
+    assert_eq!(response.unwrap().status(), StatusCode::OK);
+    let response = server.http.get(format!("{}/v1/status", server.url));
+    let response = response.bearer_auth("secret-operator").header(PROTOCOL_HEADER, 2).send().await;
+    let status: CoordinatorStatus = response.unwrap().json().await.unwrap();
+    assert_eq!(status.unsupported.unwrap().to_string(), message);
+    assert_eq!(status.last_failure, None);
 }

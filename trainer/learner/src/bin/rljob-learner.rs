@@ -14,6 +14,7 @@ use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
 use rljob_learner::startup::{StartArguments, StartError, start};
+use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 
@@ -65,7 +66,9 @@ fn main() -> ExitCode {
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
     let fenced =
         matches!(error.downcast_ref(), Some(LearnerError::Coordinator(ClientError::Fenced(_))));
+    let unreadable = error.downcast_ref::<RunConfigError>().is_some();
     match error.downcast_ref::<StartError>() {
+        _ if unreadable => ExitCode::from(EXIT_LEARNER_INPUT as u8),
         Some(error) if error.is_input() => ExitCode::from(EXIT_LEARNER_INPUT as u8),
         _ if fenced => ExitCode::from(FENCED),
         _ if error.chain().any(<dyn std::error::Error>::is::<CollectiveError>) => {
@@ -103,10 +106,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
-    let json = std::fs::read_to_string(path)
-        .with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
-    serde_json::from_str(&json)
-        .with_context(|| format!("failed to parse the run configuration `{}`", path.display()))
+    let (config, ignored) = run_config::read(path)?;
+    if !ignored.is_empty() {
+        tracing::warn!(fields = ?ignored, "ignored fields of a newer release");
+    }
+    Ok(config)
 }
 
 /// `OMP_NUM_THREADS`; 1 by default, because several processes share a machine.

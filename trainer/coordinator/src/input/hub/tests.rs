@@ -54,6 +54,7 @@ fn config(run_directory: &Path, train: &Value, evaluation: &Value) -> RunConfig 
     let spec = serde_json::from_value(spec).unwrap();
     let model_directory = RunConfig::hub_model(run_directory, &spec).unwrap();
     RunConfig {
+        protocol: rljob_crds::run_config::PROTOCOL,
         namespace: "default".to_owned(),
         name: "sums".to_owned(),
         uid: "u1".to_owned(),

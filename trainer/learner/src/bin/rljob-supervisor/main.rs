@@ -20,6 +20,8 @@ use anyhow::Context;
 use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
+use rljob_crds::names::EXIT_PROTOCOL_UNSUPPORTED;
+use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_storage::RunStore;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -76,8 +78,12 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            if error.downcast_ref::<RunConfigError>().is_some() {
+                ExitCode::from(EXIT_PROTOCOL_UNSUPPORTED as u8)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -135,8 +141,9 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
 }
 
 fn read_config(path: &Path) -> anyhow::Result<RunConfig> {
-    let json = std::fs::read_to_string(path)
-        .with_context(|| format!("failed to read the run configuration `{}`", path.display()))?;
-    serde_json::from_str(&json)
-        .with_context(|| format!("failed to parse the run configuration `{}`", path.display()))
+    let (config, ignored) = run_config::read(path)?;
+    if !ignored.is_empty() {
+        tracing::warn!(fields = ?ignored, "ignored fields of a newer release");
+    }
+    Ok(config)
 }

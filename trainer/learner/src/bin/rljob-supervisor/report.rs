@@ -9,6 +9,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use rljob_crds::names::TOKEN_LEARNER;
+use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION};
 use rljob_protocol::supervisor::{EPOCH_HEADER, Order, SupervisorReport};
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 
@@ -93,6 +94,7 @@ impl Reporter {
             .http
             .post(&self.url)
             .bearer_auth(token.trim())
+            .header(PROTOCOL_HEADER, PROTOCOL_VERSION)
             .json(report)
             .send()
             .await
