@@ -9,7 +9,10 @@ pub use crate::rollout::{RolloutSpec, Truncated};
 /// Algorithm. Exactly one of `grpo` and `sft`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.grpo), has(self.sft)].filter(x, x).size() == 1").message("set exactly one of grpo and sft"))]
+#[x_kube(
+    validation = Rule::new("[has(self.grpo), has(self.sft)].filter(x, x).size() == 1")
+        .message("set exactly one of grpo and sft")
+)]
 pub struct AlgorithmSpec {
     /// Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) with DAPO's
     /// asymmetric clip and token-level loss (arXiv 2503.14476).
@@ -250,8 +253,8 @@ pub struct TrainingSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1024))]
     pub minibatches: u32,
-    /// Tokens per forward and backward pass of a rank. A longer sequence is a micro-batch of its
-    /// own. Default 16384.
+    /// Tokens per forward and backward pass of a rank. A longer sequence is alone in its
+    /// micro-batch. Default 16384.
     #[serde(default = "max_tokens_per_micro_batch")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens_per_micro_batch: u32,

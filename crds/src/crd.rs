@@ -14,7 +14,7 @@ use crate::{RLJob, freeze};
 /// Resource names in `requests` and `limits`, which bounds the cost of rules about them.
 const MAX_RESOURCES: i64 = 32;
 
-/// The CRD as it is installed.
+/// The CRD that is installed.
 pub fn crd() -> CustomResourceDefinition {
     let mut crd = RLJob::crd();
     for version in &mut crd.spec.versions {

@@ -48,8 +48,14 @@ pub struct HubDatasetSource {
 /// Training rows and their prompts. Exactly one of `path` and `huggingFace`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1").message("set exactly one of path and huggingFace"))]
-#[x_kube(validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)").message("split and subset select files of path; huggingFace has its own split and config"))]
+#[x_kube(
+    validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1")
+        .message("set exactly one of path and huggingFace")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)")
+        .message("split and subset select files of path; huggingFace has its own split and config")
+)]
 pub struct TrainDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
     /// of such files. `rljob run` resolves a relative path against the job file.
@@ -94,12 +100,23 @@ pub struct TrainDataset {
 
 /// Evaluation rows. Exactly one of `path` and `huggingFace`. With `answer`, an evaluation measures
 /// accuracy: each prompt is completed greedily once, and `samples` times at `temperature`. With
-/// `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion tokens.
+/// `completion`, `sft` measures the loss: the mean negative log-likelihood of the completion
+/// tokens.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("has(self.answer) || has(self.completion)").message("set answer, which the reward compares with, or completion, whose loss sft measures, or both"))]
-#[x_kube(validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1").message("set exactly one of path and huggingFace"))]
-#[x_kube(validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)").message("split and subset select files of path; huggingFace has its own split and config"))]
+#[x_kube(
+    validation = Rule::new("has(self.answer) || has(self.completion)")
+        .message("set answer, which the reward compares with, or completion, whose loss sft \
+                 measures, or both")
+)]
+#[x_kube(
+    validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1")
+        .message("set exactly one of path and huggingFace")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)")
+        .message("split and subset select files of path; huggingFace has its own split and config")
+)]
 pub struct EvaluationDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
     /// of such files. `rljob run` resolves a relative path against the job file.
@@ -150,7 +167,8 @@ pub struct EvaluationDataset {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub limit: u32,
     /// Sampled completions per prompt, in addition to the greedy one. pass@k (unbiased estimator of
-    /// Chen et al., arXiv 2107.03374) and maj@k are computed from them for k = 1, 2, 4, …. Default 1.
+    /// Chen et al., arXiv 2107.03374) and maj@k are computed from them for k = 1, 2, 4, …. Default
+    /// 1.
     #[serde(default = "evaluation_samples")]
     #[schemars(range(min = 1, max = 1024))]
     pub samples: u32,

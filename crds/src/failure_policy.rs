@@ -23,8 +23,8 @@ pub struct FailurePolicy {
     #[serde(default)]
     pub backoff: Backoff,
     /// What follows from failures that match; the first rule that matches holds. Without a match
-    /// learners are restarted and counted, but for reason LearnerInput (a model or checkpoint that
-    /// does not fit), which fails the job; other containers are restarted by their kubelet.
+    /// learners are restarted and counted, except for reason LearnerInput (a model or checkpoint
+    /// that does not fit), which fails the job; other containers are restarted by their kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<FailureRule>,
@@ -153,7 +153,10 @@ impl FailureRule {
 /// none again. Each wait is between half of that and all of it, at random.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("self.initialSeconds <= self.maxSeconds").message("initialSeconds must not exceed maxSeconds"))]
+#[x_kube(
+    validation = Rule::new("self.initialSeconds <= self.maxSeconds")
+        .message("initialSeconds must not exceed maxSeconds")
+)]
 pub struct Backoff {
     /// Seconds before the second restart of a row in which none led to anything. Default 1.
     #[serde(default = "initial_seconds")]
@@ -192,15 +195,20 @@ mod tests {
         use FailureAction::{FailJob, Restart, RestartAndIgnoreMaxRestarts};
         use FailureRole::{Coordinator, Inference, Trainer};
         let rules = [
-            rule(
-                serde_json::json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3, 42]}, "roles": ["Trainer"]}),
-            ),
-            rule(
-                serde_json::json!({"action": "RestartAndIgnoreMaxRestarts", "onReasons": ["LearnerKilled", "OOMKilled"]}),
-            ),
-            rule(
-                serde_json::json!({"action": "Restart", "onExitCodes": {"operator": "NotIn", "values": [1]}, "roles": ["Trainer", "Inference"]}),
-            ),
+            rule(serde_json::json!({
+                "action": "FailJob",
+                "onExitCodes": {"operator": "In", "values": [3, 42]},
+                "roles": ["Trainer"],
+            })),
+            rule(serde_json::json!({
+                "action": "RestartAndIgnoreMaxRestarts",
+                "onReasons": ["LearnerKilled", "OOMKilled"],
+            })),
+            rule(serde_json::json!({
+                "action": "Restart",
+                "onExitCodes": {"operator": "NotIn", "values": [1]},
+                "roles": ["Trainer", "Inference"],
+            })),
         ];
         for (role, reason, code, expected) in [
             (Trainer, "LearnerExited", Some(42), Some((0, FailJob))),

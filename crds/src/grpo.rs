@@ -2,8 +2,10 @@
 //! what the learner's `algorithm` computes.
 //!
 //! ```text
-//!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go) ─ advantageNormalization ─▶ advantage
-//!  ratio to proximalLogprobs ─ clipLow, clipHigh, cClip ─ × behaviorWeight ─ lossAggregation ─ (+ klCoefficient · KL) ─▶ loss
+//!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go)
+//!    ─ advantageNormalization ─▶ advantage
+//!  ratio to proximalLogprobs ─ clipLow, clipHigh, cClip ─ × behaviorWeight ─ lossAggregation
+//!    ─ (+ klCoefficient · KL) ─▶ loss
 //! ```
 
 mod behavior;
@@ -22,7 +24,11 @@ use serde::{Deserialize, Serialize};
 /// Settings of `grpo`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("!has(self.behaviorWeight) || self.proximalLogprobs == 'Recompute'").message("behaviorWeight needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every weight is 1"))]
+#[x_kube(
+    validation = Rule::new("!has(self.behaviorWeight) || self.proximalLogprobs == 'Recompute'")
+        .message("behaviorWeight needs proximalLogprobs Recompute: with the log-probabilities of \
+                 the sampler, every weight is 1")
+)]
 pub struct GrpoSpec {
     /// Samples of one prompt, whose rewards are normalised together. Default 8.
     #[serde(default = "group_size")]

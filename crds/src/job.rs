@@ -21,7 +21,8 @@ use crate::storage::{StorageSpec, VolumeSpec};
     group = "rljob.dev",
     version = "v1alpha1",
     kind = "RLJob",
-    doc = "Post-training of a language model as one object: inference engines, a coordinator and trainers run until the last step is done.",
+    doc = "Post-training of a language model as one object: inference engines, a coordinator and \
+         trainers run until the last step is done.",
     plural = "rljobs",
     shortname = "rlj",
     category = "rl",
@@ -33,30 +34,91 @@ use crate::storage::{StorageSpec, VolumeSpec};
         status_replicas_path = ".status.inference.replicas",
         label_selector_path = ".status.inference.selector"
     ),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Succeeded\")].reason"),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Succeeded\")].reason"
+    ),
     printcolumn(name = "Step", type_ = "integer", json_path = ".status.progress.step"),
     printcolumn(name = "Steps", type_ = "integer", json_path = ".spec.training.steps"),
     printcolumn(name = "Reward", type_ = "number", json_path = ".status.progress.reward"),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt", priority = 1),
-    printcolumn(name = "Engines", type_ = "integer", json_path = ".status.inference.ready", priority = 1),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Succeeded\")].message", priority = 1),
-    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40").optional_old_self(true).message("metadata.name must be a DNS label of at most 40 characters that starts with a letter")
+    printcolumn(
+        name = "Engines",
+        type_ = "integer",
+        json_path = ".status.inference.ready",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Succeeded\")].message",
+        priority = 1
+    ),
+    validation = Rule::new(
+        "oldSelf.hasValue() || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && \
+         size(self.metadata.name) <= 40"
+    )
+        .optional_old_self(true)
+        .message("metadata.name must be a DNS label of at most 40 characters that starts with a \
+                 letter")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || has(self.rewards) && size(self.rewards) > 0").message("algorithm.grpo needs rewards"))]
-#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || !has(self.dataset.evaluation) || !has(self.dataset.evaluation.completion)").message("dataset.evaluation.completion is not used by algorithm.grpo; remove it"))]
-#[x_kube(validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1").message("algorithm.grpo needs inference.replicas of at least 1"))]
-#[x_kube(validation = Rule::new("!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || !has(self.inference.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in self.inference.resources.limits)").message("learners run on CPUs: engines on GPUs need weightSync.method Disk"))]
-#[x_kube(validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1").message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of the next step could not be sampled"))]
-#[x_kube(validation = Rule::new("!has(self.storage.s3) || self.inference.replicas == 0 || !has(self.weightSync.method) || self.weightSync.method == 'Distributed'").message("engines cannot read weights from storage.s3: set weightSync.method to Distributed, or store the run on a volume"))]
-#[x_kube(validation = Rule::new("!has(self.storage.s3) || !has(self.model.huggingFace)").message("pods of a run in storage.s3 share no downloaded model: copy the model to a volume and set model.path"))]
-#[x_kube(validation = Rule::new("!has(self.storage.s3) || !has(self.model.rljob)").message("engines cannot read a model from storage.s3: copy the export to a volume and set model.path"))]
-#[x_kube(validation = Rule::new("has(self.storage.s3) || !has(self.restoreFrom) || !has(self.restoreFrom.s3)").message("restoreFrom.s3 needs storage.s3, which configures the access"))]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.algorithm.grpo) || has(self.rewards) && size(self.rewards) > 0"
+    )
+        .message("algorithm.grpo needs rewards")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.grpo) || !has(self.dataset.evaluation) || \
+             !has(self.dataset.evaluation.completion)")
+        .message("dataset.evaluation.completion is not used by algorithm.grpo; remove it")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.algorithm.grpo) || self.inference.replicas >= 1")
+        .message("algorithm.grpo needs inference.replicas of at least 1")
+)]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.weightSync.method) || self.weightSync.method != 'Distributed' || \
+         !has(self.inference.resources.limits) || !['nvidia.com/gpu', \
+         'amd.com/gpu'].exists(gpu, gpu in self.inference.resources.limits)"
+    )
+        .message("learners run on CPUs: engines on GPUs need weightSync.method Disk")
+)]
+#[x_kube(
+    validation = Rule::new("self.weightSync.everySteps <= self.rollout.maxStaleness + 1")
+        .message("weightSync.everySteps must be at most rollout.maxStaleness + 1: the batch of \
+                 the next step could not be sampled")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.storage.s3) || self.inference.replicas == 0 || \
+             !has(self.weightSync.method) || self.weightSync.method == 'Distributed'")
+        .message("engines cannot read weights from storage.s3: set weightSync.method to \
+                 Distributed, or store the run on a volume")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.storage.s3) || !has(self.model.huggingFace)")
+        .message("pods of a run in storage.s3 share no downloaded model: copy the model to a \
+                 volume and set model.path")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.storage.s3) || !has(self.model.rljob)")
+        .message("engines cannot read a model from storage.s3: copy the export to a volume and \
+                 set model.path")
+)]
+#[x_kube(
+    validation = Rule::new(
+        "has(self.storage.s3) || !has(self.restoreFrom) || !has(self.restoreFrom.s3)"
+    )
+        .message("restoreFrom.s3 needs storage.s3, which configures the access")
+)]
 pub struct RLJobSpec {
-    /// Stop the run after its current step, write a checkpoint and delete every pod. `false` resumes
-    /// at the same step. Default false.
+    /// Stop the run after its current step, write a checkpoint and delete every pod. `false`
+    /// resumes at the same step. Default false.
     #[serde(default)]
     pub suspend: bool,
 
@@ -72,11 +134,15 @@ pub struct RLJobSpec {
 
     /// Volumes of every pod, for models and data. Default none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
     pub volumes: Vec<VolumeSpec>,
 
-    /// Storage of the run directory `<namespace>/<name>`: journal, checkpoints, exports and metrics.
-    /// `rljob run` uses `--dir` instead; with `--use-bucket` it uses `s3`.
+    /// Storage of the run directory `<namespace>/<name>`: journal, checkpoints, exports and
+    /// metrics. `rljob run` uses `--dir` instead; with `--use-bucket` it uses `s3`.
     pub storage: StorageSpec,
 
     /// Training and evaluation data.
@@ -84,7 +150,11 @@ pub struct RLJobSpec {
 
     /// Rewards of a completion. Its reward is the sum of weight · reward. Required by `grpo`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"])
+    )]
     pub rewards: Vec<RewardSpec>,
 
     /// Algorithm and its settings.
@@ -145,9 +215,9 @@ pub struct RLJobSpec {
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<u32>,
 
-    /// Seconds from the end of the run until its children (StatefulSets, Services, ConfigMap, Secret
-    /// and policies) are deleted. The RLJob and the run directory are kept. Default: children are
-    /// kept as long as the RLJob.
+    /// Seconds from the end of the run until its children (StatefulSets, Services, ConfigMap,
+    /// Secret and policies) are deleted. The RLJob and the run directory are kept. Default:
+    /// children are kept as long as the RLJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -186,8 +256,8 @@ fn drain_timeout_seconds() -> u32 {
 pub struct WeightSyncSpec {
     /// `Disk`: a learner writes a Hugging Face folder to the run directory, and engines read it.
     /// `Distributed`: a learner broadcasts to each engine in its own process group. Default
-    /// Distributed if engines run on CPUs; Disk if engines run on GPUs, because learners run on CPUs
-    /// in this release.
+    /// Distributed if engines run on CPUs; Disk if engines run on GPUs, because learners run on
+    /// CPUs in this release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<WeightSyncMethod>,
     /// Steps between weight syncs, at most `rollout.maxStaleness` + 1. Default 1.

@@ -1,7 +1,7 @@
 //! RLJob API: spec, status, CustomResourceDefinition, and the run configuration of processes.
 //!
-//! The crate performs no IO and depends on no other member of the workspace, no client and no tensor
-//! library, so that any program can read an RLJob.
+//! The crate performs no IO and depends on no other member of the workspace, no client and no
+//! tensor library, so that any program can read an RLJob.
 //!
 //! Reading order: [`job`] (the root), [`model`], [`storage`], [`data`], [`algorithm`], [`grpo`],
 //! [`reward`], [`rollout`], [`roles`], [`template`], [`restore`], [`status`], [`run_config`], then

@@ -8,8 +8,16 @@ use crate::storage::SecretKeyReference;
 /// Model to train. Exactly one of `path`, `huggingFace` and `rljob`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.path), has(self.huggingFace), has(self.rljob)].filter(x, x).size() == 1").message("set exactly one of path, huggingFace and rljob"))]
-#[x_kube(validation = Rule::new("!has(self.rljob) || self.weights == 'Pretrained'").message("rljob names trained weights: weights must be Pretrained"))]
+#[x_kube(
+    validation = Rule::new(
+        "[has(self.path), has(self.huggingFace), has(self.rljob)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of path, huggingFace and rljob")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.rljob) || self.weights == 'Pretrained'")
+        .message("rljob names trained weights: weights must be Pretrained")
+)]
 pub struct ModelSpec {
     /// Folder with `config.json`, `tokenizer.json` and `*.safetensors`, as every role sees it.
     /// `rljob run` resolves a relative path against the job file.

@@ -60,7 +60,7 @@ pub const REASON_SUSPENDED: &str = "Suspended";
 pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
 /// Reason: the last step is done.
 pub const REASON_COMPLETED: &str = "Completed";
-/// Reason: the run failed for good.
+/// Reason: the run failed.
 pub const REASON_FAILED: &str = "Failed";
 /// Reason: the run took longer than `spec.activeDeadlineSeconds`.
 pub const REASON_DEADLINE_EXCEEDED: &str = "DeadlineExceeded";

@@ -7,7 +7,12 @@ use serde::{Deserialize, Serialize};
 /// `path` and `s3`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.rljob), has(self.path), has(self.s3)].filter(x, x).size() == 1").message("set exactly one of rljob, path and s3"))]
+#[x_kube(
+    validation = Rule::new(
+        "[has(self.rljob), has(self.path), has(self.s3)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of rljob, path and s3")
+)]
 pub struct RestoreSource {
     /// Checkpoint of another RLJob in the same namespace and storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,13 +1,20 @@
 //! Rewards: built-in verifiers, and custom verifiers behind HTTP or a command.
 
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `http` and `command`. A verifier
-/// that fails is retried; then its sample is rejected, never scored 0.
+/// A weighted reward. Exactly one of `math`, `exactMatch`, `regex`, `http` and `command`. A
+/// verifier that fails is retried; then its sample is rejected, never scored 0.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.math), has(self.exactMatch), has(self.regex), has(self.http), has(self.command)].filter(x, x).size() == 1").message("set exactly one of math, exactMatch, regex, http and command"))]
+#[x_kube(
+    validation = Rule::new(
+        "[has(self.math), has(self.exactMatch), has(self.regex), has(self.http), \
+         has(self.command)].filter(x, x).size() == 1"
+    )
+        .message("set exactly one of math, exactMatch, regex, http and command")
+)]
 pub struct RewardSpec {
     /// Name of the reward, unique in the list. Metrics report its mean as `reward/<name>`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z][-_A-Za-z0-9]*$"))]
@@ -75,7 +82,7 @@ impl Default for MathReward {
 
 /// Place of the final answer in a completion.
 #[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
 pub enum AnswerPlace {
     /// Text after the last `####` on its line.

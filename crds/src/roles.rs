@@ -10,14 +10,24 @@ use crate::template::PodTemplate;
 /// `resources.limits` has GPUs, else `embedded`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.sglang), has(self.embedded)].filter(x, x).size() <= 1").message("set at most one of sglang and embedded"))]
-#[x_kube(validation = Rule::new("!has(self.embedded) || !has(self.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in self.resources.limits)").message("the embedded engine runs on CPUs: remove the GPUs from resources.limits or use sglang"))]
+#[x_kube(
+    validation = Rule::new("[has(self.sglang), has(self.embedded)].filter(x, x).size() <= 1")
+        .message("set at most one of sglang and embedded")
+)]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.embedded) || !has(self.resources.limits) || !['nvidia.com/gpu', \
+         'amd.com/gpu'].exists(gpu, gpu in self.resources.limits)"
+    )
+        .message("the embedded engine runs on CPUs: remove the GPUs from resources.limits or use \
+                 sglang")
+)]
 pub struct InferenceSpec {
     /// SGLang server, on GPUs or on CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sglang: Option<SGLangSpec>,
-    /// Small engine of rljob for CPUs. It implements the part of the HTTP interface of SGLang that a
-    /// run uses.
+    /// Small engine of rljob for CPUs. It implements the part of the HTTP interface of SGLang that
+    /// a run uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedded: Option<EmbeddedSpec>,
     /// Container image. Default `lmsysorg/sglang:v0.5.12` for sglang and the image of the operator
@@ -30,8 +40,9 @@ pub struct InferenceSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// Requests and limits of the engine container. The tensor-parallel size of SGLang is the number
-    /// of GPUs in `limits`, for example `nvidia.com/gpu: 2`. Default requests: 250m CPU, 1Gi memory.
+    /// Requests and limits of the engine container. The tensor-parallel size of SGLang is the
+    /// number of GPUs in `limits`, for example `nvidia.com/gpu: 2`. Default requests: 250m CPU, 1Gi
+    /// memory.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
@@ -78,8 +89,8 @@ impl InferenceSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SGLangSpec {
-    /// Further flags of the server, for example `--mem-fraction-static=0.8`. Flags that the run sets
-    /// are rejected. Default none.
+    /// Further flags of the server, for example `--mem-fraction-static=0.8`. Flags that the run
+    /// sets are rejected. Default none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
     pub extra_args: Vec<String>,
@@ -102,7 +113,14 @@ pub enum EngineKind {
 /// Trainer pods and their learner processes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("!has(self.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in self.resources.limits)").message("learners run on CPUs in this release: remove the GPUs from trainer.resources.limits"))]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.resources.limits) || !['nvidia.com/gpu', 'amd.com/gpu'].exists(gpu, gpu in \
+         self.resources.limits)"
+    )
+        .message("learners run on CPUs in this release: remove the GPUs from \
+                 trainer.resources.limits")
+)]
 pub struct TrainerSpec {
     /// Container image. Default the image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]

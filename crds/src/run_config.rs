@@ -1,5 +1,5 @@
-//! Run configuration: the spec and the paths that the operator or `rljob run` passes to every process
-//! of a job. It contains no secret.
+//! Run configuration: the spec and the paths that the operator or `rljob run` passes to every
+//! process of a job. It contains no secret.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Status of an RLJob. `observedGeneration` is −1 until the operator has seen the object.
@@ -15,7 +16,11 @@ pub struct RLJobStatus {
     /// Succeeded is the summary of the run; Ready, Reconciling and Stalled are for GitOps tools;
     /// the rest name parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["type"])
+    )]
     pub conditions: Vec<Condition>,
     /// Number of the learner group's current incarnation; grows with every restart, counted or not.
     #[serde(default)]
@@ -39,7 +44,7 @@ pub struct RLJobStatus {
     /// When the drain that `spec.suspend` asked for is cut short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline: Option<Time>,
-    /// When the run succeeded or failed for good.
+    /// When the run succeeded or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
     /// The first cause of the newest failure.
@@ -167,7 +172,7 @@ pub struct EngineStatus {
 
 /// What an engine is good for; those in trouble first.
 #[derive(
-    schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
 pub enum EngineStanding {
     /// Does not answer.

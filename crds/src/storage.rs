@@ -23,8 +23,8 @@ pub const VOLUME_SOURCES: [&str; 13] = [
     "secret",
 ];
 
-/// A core v1 Volume with exactly one source. `mountPath` mounts it into the main container of every role; without it, the
-/// templates of roles mount it.
+/// A core v1 Volume with exactly one source. `mountPath` mounts it into the main container of every
+/// role; without it, the templates of roles mount it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSpec {
@@ -78,7 +78,13 @@ pub struct HostPathSource {
 /// job reads and writes the volume.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("[has(self.persistentVolumeClaim), has(self.hostPath), has(self.s3)].filter(x, x).size() == 1").message("set exactly one of persistentVolumeClaim, hostPath and s3"))]
+#[x_kube(
+    validation = Rule::new(
+        "[has(self.persistentVolumeClaim), has(self.hostPath), has(self.s3)].filter(x, \
+         x).size() == 1"
+    )
+        .message("set exactly one of persistentVolumeClaim, hostPath and s3")
+)]
 pub struct StorageSpec {
     /// Existing claim with access mode ReadWriteMany. ReadWriteOnce suffices on one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +94,8 @@ pub struct StorageSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<HostPathSource>,
     /// Bucket of an S3-compatible store. Pods share no folder: weights reach the engines by
-    /// `weightSync.method: Distributed`, and `model.rljob` and `model.huggingFace` are not available.
+    /// `weightSync.method: Distributed`, and `model.rljob` and `model.huggingFace` are not
+    /// available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Source>,
 }

@@ -7,8 +7,14 @@ use serde::{Deserialize, Serialize};
 /// Bounds of the behaviour weight exp(proximal − sampler's log-probability).
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("!has(self.lower) || self.lower <= self.upper").message("lower must not exceed upper"))]
-#[x_kube(validation = Rule::new("self.action == 'Mask' || self.metric == 'Ratio'").message("action Clamp bounds the weight itself: metric must be Ratio"))]
+#[x_kube(
+    validation = Rule::new("!has(self.lower) || self.lower <= self.upper")
+        .message("lower must not exceed upper")
+)]
+#[x_kube(
+    validation = Rule::new("self.action == 'Mask' || self.metric == 'Ratio'")
+        .message("action Clamp bounds the weight itself: metric must be Ratio")
+)]
 pub struct BehaviorWeight {
     /// Whether the bounds are held against each token or against whole completions. Default Token.
     #[serde(default)]
