@@ -191,7 +191,7 @@ impl RankBatch {
             }
             if !known || sequence.tokens == 0 {
                 return Err(BatchError::Inconsistent(format!(
-                    "sequence {sequence:?} names a sample or micro-batch that is not there, or is empty"
+                    "sequence {sequence:?} is empty, or its sample or micro-batch does not exist"
                 )));
             }
         }

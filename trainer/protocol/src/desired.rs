@@ -25,7 +25,7 @@ pub struct Desired {
 /// Run on or drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
-    /// Go on until the last step.
+    /// Continue until the last step.
     Run,
     /// Finish the step in progress, write a checkpoint, let the learners exit, report `drained`.
     Drain,
@@ -49,7 +49,7 @@ pub struct CheckpointPolicy {
     pub every_steps: u32,
     /// Complete checkpoints kept, and exports made on the way.
     pub keep_last: u32,
-    /// Steps between exports while training goes on; none without them.
+    /// Steps between exports during training; none without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export_every_steps: Option<u32>,
 }

@@ -60,7 +60,7 @@ pub enum Instruction {
         path: PathBuf,
     },
     /// Write the model with its tokenizer to `path`, in the background, then post
-    /// [`WeightsReady::Disk`] with this version; asked again, wait for it and post once more.
+    /// [`WeightsReady::Disk`] with this version; if it is repeated, wait for it and post once more.
     Export {
         /// Version of the weights.
         version: Version,

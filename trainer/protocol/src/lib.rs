@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!  operator ── PUT /v1/desired, GET /v1/status ──▶ coordinator          desired, status
-//!  supervisor ── POST /v1/supervisors/NAME ──────▶ coordinator          supervisor; answers an order
+//!  supervisor ── POST /v1/supervisors/NAME ──────▶ coordinator          supervisor; answers Order
 //!  learner ── GET /v1/instructions ──────────────▶ coordinator          learner
 //!          ── GET /v1/batches/STEP ──────────────▶                      batch
 //!          ── POST /v1/steps, checkpoints, weights ▶                    learner

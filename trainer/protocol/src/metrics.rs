@@ -100,9 +100,9 @@ registry! {
     STALE_SAMPLES, "staleSamples", "samples", Coordinator, 1,
         "Samples regenerated because their weights were too old.";
     ROLLOUT_SECONDS, "rolloutSeconds", "s", Coordinator, 1,
-        "Time from the step's first prompt to its last reward; absent for `sft` and after a replay.";
+        "Time from the step's first prompt to its last reward; absent for `sft` and replays.";
     SYNC_SECONDS, "syncSeconds", "s", Coordinator, 1,
-        "Time from publication of the weights to the first engine with them; absent without a sync.";
+        "Time from publication of weights to the first engine with them; absent without a sync.";
     TOKENS_PER_SECOND, "tokensPerSecond", "tokens/s", Coordinator, 1,
         "Tokens of the batch divided by the time from the end of the previous step.";
 }

@@ -38,8 +38,8 @@ pub struct SamplingParams {
     pub top_k: i64,
     /// Tokens that end the completion; the one that did is in the output.
     pub stop_token_ids: Vec<i64>,
-    /// Go on past the model's own end-of-sequence token. (In SGLang, true switches `stop_token_ids`
-    /// off as well.)
+    /// Continue past the model's own end-of-sequence token. (In SGLang, true also disables
+    /// `stop_token_ids`.)
     pub ignore_eos: bool,
     /// Keep special tokens in the text.
     pub skip_special_tokens: bool,
@@ -121,7 +121,7 @@ pub struct ModelInfo {
 #[serde(deny_unknown_fields)]
 pub struct PauseGeneration {
     /// `abort`: requests in flight are answered at once with what they have. `retract`: they go
-    /// back to the queue. `in_place`: they stay as they are.
+    /// back to the queue. `in_place`: they stay in place.
     pub mode: String,
 }
 

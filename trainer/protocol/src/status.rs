@@ -23,7 +23,7 @@ pub struct CoordinatorStatus {
     pub restarts: u32,
     /// The first cause of the newest failure of a learner.
     pub last_failure: Option<LearnerFailure>,
-    /// Steps done: reported by the learners and never taken back, but by a restore that says so.
+    /// Steps done: reported by the learners; decreases only through an explicit restore.
     pub step: u32,
     /// Steps in all.
     pub total_steps: u32,

@@ -36,8 +36,8 @@ pub struct SupervisorReport {
     pub attempt: Option<u32>,
     /// State of each of them, by local index.
     pub learners: Vec<LearnerState>,
-    /// Whether its pod was told to end: its learners go on for as long as it may wait, so that a
-    /// checkpoint can be written.
+    /// Whether its pod is terminating: its learners continue until its deadline, so that they can
+    /// write a checkpoint.
     #[serde(default)]
     pub terminating: bool,
 }

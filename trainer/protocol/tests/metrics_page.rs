@@ -8,12 +8,14 @@ use rljob_protocol::metrics::{REGISTRY, REWARD_COMPONENT_PREFIX, Source};
 const HEAD: &str = "\
 # Metrics of a step
 
-A line of `metrics.jsonl` in the run directory is one step: `step`, `attempt`, `staleness` (number of samples by steps between
-the weights that sampled them and the weights that are trained) and the scalars below. TensorBoard files
-have all of them, `rljob report` the most important ones. A scalar that an algorithm does not have is absent.
+A line of `metrics.jsonl` in the run directory is one step: `step`, `attempt`, `staleness` (number
+of samples by steps between the weights that sampled them and the weights that are trained) and the
+scalars below. TensorBoard files have all of them, `rljob report` the most important ones. A scalar
+that an algorithm does not have is absent.
 
-An objective or a reward adds a scalar by adding its name to `trainer/protocol/src/metrics.rs`, from which this page is
-generated. *Since* is the protocol version: older processes do not receive the scalar.
+An objective or a reward adds a scalar by adding its name to `trainer/protocol/src/metrics.rs`, from
+which this page is generated. *Since* is the protocol version: older processes do not receive the
+scalar.
 
 | Name | Unit | Meaning | Computed by | Since |
 |---|---|---|---|---|
@@ -40,7 +42,7 @@ fn the_page_of_metrics_lists_the_registry() {
     writeln!(
         page,
         "| `{REWARD_COMPONENT_PREFIX}NAME` | 1 | Mean of the unweighted reward `NAME` of \
-         `spec.rewards`, or of a component `NAME/PART` that its verifier reports. | coordinator | 2 |"
+         `spec.rewards`, or of a component `NAME/PART` of its verifier. | coordinator | 2 |"
     )
     .unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
