@@ -38,7 +38,7 @@ const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1
 /// Time that an engine waits for the download of a model: the coordinator fails the run earlier.
 pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 
-/// The server's flags but for `--port`, which follows. `config_file` holds the keys, as
+/// Flags of the server, except `--port`, which follows. `config_file` contains the keys, as
 /// [`config_text`] gives them.
 pub fn arguments(
     spec: &RLJobSpec,

@@ -85,5 +85,6 @@ async fn status(
             .collect(),
         checkpoint: None,
         unsupported: None,
+        download: None,
     }))
 }

@@ -144,6 +144,7 @@ pub(crate) mod test_support {
             engines: vec![],
             checkpoint: None,
             unsupported: None,
+            download: None,
         }
     }
 

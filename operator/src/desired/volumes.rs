@@ -121,8 +121,8 @@ fn scratch(name: &str, path: &str, medium: Option<&str>) -> Mounted {
     (Volume { empty_dir: Some(empty_dir), ..volume(name) }, mount(name, path, false))
 }
 
-/// Access tokens of the Hugging Face Hub, one file each. The coordinator downloads; pods of a run in
-/// a bucket download the model themselves.
+/// Access tokens of the Hugging Face Hub, one file each. The coordinator downloads; other pods
+/// download only the model of a run in a bucket.
 fn hub_tokens(job: &ValidatedJob, role: Role) -> Option<Mounted> {
     let coordinates = role == Role::Coordinator;
     if !coordinates && job.spec.storage.s3.is_none() {

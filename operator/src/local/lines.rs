@@ -58,7 +58,9 @@ pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
 pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     let Some(status) = status else { return "waiting for the coordinator".to_owned() };
     match status.phase {
-        Phase::Starting => "starting".to_owned(),
+        Phase::Starting => {
+            status.download.as_ref().map_or("starting".to_owned(), ToString::to_string)
+        }
         Phase::Running => status
             .metrics
             .as_ref()

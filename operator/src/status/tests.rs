@@ -5,7 +5,9 @@ use crate::decide::test_support::{at, facts, outcome};
 use crate::decide::{Epoch, Roles, decide};
 use crate::validate::test_support::validated;
 use rljob_crds::names::REASON_INVALID_SPEC;
-use rljob_protocol::status::{EngineCondition, EngineState, LearnerFailure, Phase, StepMetrics};
+use rljob_protocol::status::{
+    DownloadProgress, EngineCondition, EngineState, LearnerFailure, Phase, StepMetrics,
+};
 use rljob_protocol::version::Version;
 
 fn status(old: &RLJobStatus, facts: &Facts, now: Timestamp) -> RLJobStatus {
@@ -47,6 +49,27 @@ fn starting() {
     facts.coordinator = None;
     facts.roles = Roles::default();
     insta::assert_yaml_snapshot!(status(&unvisited(), &facts, at(0)));
+}
+
+#[test]
+fn a_download_is_shown_while_pods_wait_for_it() {
+    let mut facts = facts();
+    facts.roles = Roles::default();
+    let download = DownloadProgress {
+        repository: "lab/tiny".to_owned(),
+        downloaded_bytes: 3 << 20,
+        total_bytes: 9 << 20,
+    };
+    assert_eq!(download.to_string(), "downloading lab/tiny: 3 of 9 MiB");
+    facts.coordinator = facts.coordinator.map(|report| CoordinatorStatus {
+        phase: Phase::Starting,
+        download: Some(download),
+        ..report
+    });
+    assert_eq!(
+        super::text::waits_for(&validated(), &facts),
+        "downloading the Hugging Face repository lab/tiny"
+    );
 }
 
 #[test]

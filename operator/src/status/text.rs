@@ -10,6 +10,12 @@ const MESSAGE_LIMIT: usize = 4096;
 
 /// What a starting job waits for, in the order of its start.
 pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
+    let download = facts.report().and_then(|report| report.download.as_ref());
+    if let Some(download) = download {
+        // Without bytes, which would change the status at every observation.
+        let repository = &download.repository;
+        return format!("downloading the Hugging Face repository {repository}{}", cause(facts));
+    }
     match (missing_pods(job, facts), facts.report()) {
         (Some(missing), _) => format!("waiting for {missing}"),
         (None, None) => "all pods are ready; the coordinator has not reported yet".to_owned(),

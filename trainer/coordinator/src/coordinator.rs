@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::engines::Fleet;
 use crate::evaluation::Evaluator;
 use crate::input::Input;
+use crate::input::hub::Downloads;
 use crate::peers::RejectedPeers;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
@@ -33,6 +34,7 @@ pub struct Coordinator {
     pub recorder: Recorder,
     pub batches: Batches,
     pub rejected_peers: RejectedPeers,
+    pub downloads: Downloads,
     /// Stops every task of the process.
     pub stop: CancellationToken,
 }
@@ -50,6 +52,7 @@ impl Coordinator {
             })
             .await;
         status.unsupported = self.rejected_peers.recent(now);
+        status.download = self.downloads.progress();
         status
     }
 

@@ -73,7 +73,7 @@ pub enum InputError {
     /// A model or dataset repository.
     #[error(transparent)]
     Download(#[from] hub::DownloadError),
-    /// Engines refuse a prompt.
+    /// Several engines rejected the same prompt.
     #[error("several engines reject the prompt at row {row}: {message}")]
     PromptRejected {
         row: u64,

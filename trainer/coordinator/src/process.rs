@@ -24,6 +24,7 @@ use crate::core::learner_group::LEARNER_INPUT;
 use crate::core::{Facts, Record, Run, Settings, Stage, record};
 use crate::engines::{EngineClient, Fleet};
 use crate::files::Files;
+use crate::input::hub::{self, Downloads};
 use crate::peers::RejectedPeers;
 use crate::persistence::fence::Fence;
 use crate::persistence::identity::{Identity, renew};
@@ -59,7 +60,7 @@ pub struct Options {
 
 /// Downloads the Hugging Face model of a run in a bucket into the scratch space of this pod.
 pub async fn download_model(options: &Options) -> anyhow::Result<()> {
-    Ok(crate::input::hub::download_model(&read_config(options)?).await?)
+    Ok(hub::download_model(&read_config(options)?).await?)
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -196,6 +197,7 @@ pub(crate) async fn open(
         recorder,
         batches: Batches::default(),
         rejected_peers: RejectedPeers::default(),
+        downloads: Downloads::default(),
         stop: CancellationToken::new(),
     })
 }

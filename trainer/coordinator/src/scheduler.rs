@@ -121,7 +121,10 @@ pub async fn work(coordinator: Arc<Coordinator>) {
 
 async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
     let config = &coordinator.config;
-    input::hub::download(config, &coordinator.run_store).await.map_err(InputError::from)?;
+    let downloads = &coordinator.downloads;
+    input::hub::download(config, &coordinator.run_store, downloads)
+        .await
+        .map_err(InputError::from)?;
     input::wait_for_model(config).await?;
     let config = Arc::clone(&coordinator.config);
     Ok(tokio::task::spawn_blocking(move || Input::open(&config))

@@ -114,7 +114,7 @@ impl Limits {
     /// SGLang's where SGLang has one.
     pub fn check(&self, request: &Request) -> Result<usize, GenerateError> {
         let prompt = request.input_ids.len();
-        let asked = request.sampling.max_new_tokens;
+        let requested = request.sampling.max_new_tokens;
         let message = if request.rid.is_empty() {
             "rid cannot be empty.".to_owned()
         } else if prompt == 0 {
@@ -132,7 +132,9 @@ impl Limits {
                 tokens).",
                 self.context_length
             )
-        } else if let Some(new) = asked.filter(|new| *new > (self.context_length - prompt) as i64) {
+        } else if let Some(new) =
+            requested.filter(|new| *new > (self.context_length - prompt) as i64)
+        {
             self.too_many(prompt, new)
         } else if let Some(logprobs) = request
             .logprobs
@@ -155,7 +157,7 @@ impl Limits {
             return request
                 .sampling
                 .check(self.vocabulary)
-                .map(|()| asked.map_or(room, |new| new as usize))
+                .map(|()| requested.map_or(room, |new| new as usize))
                 .map_err(GenerateError::Invalid);
         };
         Err(GenerateError::Invalid(message))
@@ -203,7 +205,7 @@ impl Sampling {
                 Err(format!("{name} must be in [-2, 2], got {value:?}."))
             }
         };
-        let ensure = |holds: bool, message: String| if holds { Ok(()) } else { Err(message) };
+        let ensure = |valid: bool, message: String| if valid { Ok(()) } else { Err(message) };
         let Self { temperature, top_p, top_k, min_p, min_new_tokens, .. } = *self;
         ensure(
             temperature >= 0.0 && temperature.is_finite(),
@@ -269,7 +271,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn refused(request: &Request) -> String {
+    fn error(request: &Request) -> String {
         Limits { context_length: 8, vocabulary: 10 }.check(request).unwrap_err().to_string()
     }
 
@@ -279,30 +281,30 @@ pub(crate) mod tests {
         assert_eq!(limits.check(&request(vec![1, 9], 6)), Ok(6));
         let open = Request { sampling: Sampling::default(), ..request(vec![1, 9], 0) };
         assert_eq!(limits.check(&open), Ok(6));
-        assert_eq!(refused(&request(vec![], 1)), "input_ids cannot be empty.");
+        assert_eq!(error(&request(vec![], 1)), "input_ids cannot be empty.");
         assert_eq!(
-            refused(&request(vec![1, 10], 1)),
+            error(&request(vec![1, 10], 1)),
             "The input_ids contain 10, which is outside the vocabulary (0 to 9)."
         );
         assert_eq!(
-            refused(&request(vec![-1], 1)),
+            error(&request(vec![-1], 1)),
             "The input_ids contain -1, which is outside the vocabulary (0 to 9)."
         );
         assert_eq!(
-            refused(&request(vec![1; 8], 1)),
+            error(&request(vec![1; 8], 1)),
             "The input (8 tokens) is longer than the model's context length (8 tokens)."
         );
-        assert!(refused(&request(vec![1; 3], 6)).starts_with(
+        assert!(error(&request(vec![1; 3], 6)).starts_with(
             "Requested token count exceeds the model's maximum context length of 8 tokens."
         ));
         let mut late = request(vec![1], 1);
         late.logprobs = Some(Logprobs { start: Some(1), ..Logprobs::default() });
         assert_eq!(
-            refused(&late),
+            error(&late),
             "logprob_start_len must be below the number of prompt tokens (1), got 1."
         );
         late.logprobs = Some(Logprobs { top: 11, ..Logprobs::default() });
-        assert_eq!(refused(&late), "top_logprobs_num must be at most 10, got 11.");
+        assert_eq!(error(&late), "top_logprobs_num must be at most 10, got 11.");
     }
 
     #[test]
@@ -310,7 +312,7 @@ pub(crate) mod tests {
         let with = |change: &dyn Fn(&mut Sampling)| {
             let mut request = request(vec![1], 2);
             change(&mut request.sampling);
-            refused(&request)
+            error(&request)
         };
         assert_eq!(with(&|s| s.temperature = -0.5), "temperature must be non-negative, got -0.5.");
         assert_eq!(with(&|s| s.top_p = 0.0), "top_p must be in (0, 1], got 0.0.");

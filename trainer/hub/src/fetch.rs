@@ -18,19 +18,34 @@ pub(crate) const PART: &str = ".part";
 /// Downloads of a file whose content does not match, before the error is reported.
 const MAX_CORRUPT: u32 = 3;
 
-/// Bytes of a snapshot that are on disk.
+/// Progress of a snapshot in bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
-    pub(crate) done: AtomicU64,
+pub struct Progress {
+    downloaded: AtomicU64,
+    total: AtomicU64,
 }
 
 impl Progress {
+    /// Bytes on disk.
+    pub fn downloaded(&self) -> u64 {
+        self.downloaded.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the files that were requested so far.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn expect(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn add(&self, bytes: u64) {
-        self.done.fetch_add(bytes, Ordering::Relaxed);
+        self.downloaded.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn subtract(&self, bytes: u64) {
-        self.done.fetch_sub(bytes, Ordering::Relaxed);
+        self.downloaded.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

@@ -19,6 +19,7 @@ mod snapshot;
 
 pub use client::HubClient;
 pub use error::HubError;
+pub use fetch::Progress;
 pub use repository::{Checksum, RemoteFile, Repository, RepositoryKind, model_files};
 pub use settings::{Settings, TokenSource};
 pub use snapshot::{COMPLETE_FILE, Snapshot, SnapshotDownload};

@@ -1,14 +1,14 @@
-//! Snapshot folders: a partial folder is filled with verified files and renamed when it is whole.
+//! Snapshot folders: a partial folder is filled with verified files and renamed when complete.
 //!
 //! ```text
 //!  PARENT/NAME.lock                one process at a time
 //!  PARENT/NAME.COMMIT.partial/     files under download; removed when another commit is wanted
-//!  PARENT/NAME/                    whole, with complete.json
+//!  PARENT/NAME/                    complete, with complete.json
 //! ```
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::fetch::{PART, Progress, fetch};
 use crate::{HubClient, HubError, RemoteFile, Repository};
 
-/// Name of the file that marks a whole snapshot folder.
+/// Name of the file that marks a complete snapshot folder.
 pub const COMPLETE_FILE: &str = "complete.json";
 
 /// Files that are downloaded at the same time.
@@ -38,7 +38,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the snapshot of a folder; `None` if the folder is not whole.
+    /// Reads the snapshot of a folder; `None` if the folder is incomplete.
     pub fn read(folder: &Path) -> Result<Option<Self>, HubError> {
         let path = folder.join(COMPLETE_FILE);
         match std::fs::read(&path) {
@@ -62,6 +62,7 @@ pub struct SnapshotDownload<'a> {
     partial: PathBuf,
     remote: Vec<RemoteFile>,
     fetched: Vec<RemoteFile>,
+    progress: Arc<Progress>,
     // Unlocked on drop.
     lock: File,
 }
@@ -89,6 +90,7 @@ impl<'a> SnapshotDownload<'a> {
             partial,
             remote,
             fetched: Vec::new(),
+            progress: Arc::default(),
             lock,
         })
     }
@@ -103,6 +105,11 @@ impl<'a> SnapshotDownload<'a> {
         &self.partial
     }
 
+    /// Progress of [`Self::fetch`].
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+
     /// Downloads and verifies files.
     pub async fn fetch(&mut self, files: Vec<RemoteFile>) -> Result<(), HubError> {
         let total: u64 = files.iter().map(|file| file.size).sum();
@@ -112,16 +119,17 @@ impl<'a> SnapshotDownload<'a> {
             return Err(HubError::TooLarge { repository, bytes: total, limit });
         }
         self.check_space(&files)?;
-        let progress = Progress::default();
+        self.progress.expect(total);
+        let progress = &*self.progress;
         let downloads = files.iter().map(|file| {
-            fetch(self.client, self.repository, self.commit, file, &self.partial, &progress)
+            fetch(self.client, self.repository, self.commit, file, &self.partial, progress)
         });
         let all = futures::stream::iter(downloads.collect::<Vec<_>>())
             .buffer_unordered(CONCURRENCY)
             .try_collect::<()>();
         tokio::select! {
             result = all => result?,
-            () = self.log_progress(&progress, total) => {}
+            () = self.log_progress() => {}
         }
         self.fetched.extend(files);
         Ok(())
@@ -164,10 +172,10 @@ impl<'a> SnapshotDownload<'a> {
         Ok(())
     }
 
-    async fn log_progress(&self, progress: &Progress, total: u64) {
+    async fn log_progress(&self) {
         loop {
             tokio::time::sleep(LOG_INTERVAL).await;
-            let done = progress.done.load(Ordering::Relaxed);
+            let (done, total) = (self.progress.downloaded(), self.progress.total());
             tracing::info!(
                 repository = self.repository.name,
                 "downloaded {} of {} MiB ({} %)",

@@ -72,7 +72,9 @@ impl Fixture {
         let mut download =
             SnapshotDownload::open(&client, &self.repository, &commit, &target).await?;
         let files = rljob_hub::model_files(&self.repository, download.files(), true)?;
+        let progress = download.progress();
         download.fetch(files).await?;
+        assert_eq!(progress.downloaded(), progress.total());
         download.complete("weights".to_owned()).await
     }
 

@@ -41,6 +41,9 @@ pub struct CoordinatorStatus {
     /// version 1 receives it as `last_failure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<ProtocolUnsupported>,
+    /// The Hugging Face repository that is being downloaded. Since protocol version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<DownloadProgress>,
 }
 
 impl CoordinatorStatus {
@@ -48,6 +51,7 @@ impl CoordinatorStatus {
     #[must_use]
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {
+            self.download = None;
             self.metrics = self.metrics.map(|metrics| metrics.for_peer(protocol));
             self.evaluation = self.evaluation.map(|evaluation| evaluation.for_peer(protocol));
             if let Some(unsupported) = self.unsupported.take() {
@@ -60,6 +64,26 @@ impl CoordinatorStatus {
             }
         }
         self
+    }
+}
+
+/// Progress of the download of a Hugging Face repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DownloadProgress {
+    /// Name of the repository.
+    pub repository: String,
+    /// Bytes in the run directory.
+    pub downloaded_bytes: u64,
+    /// Bytes of all files that the run needs; 0 until they are listed.
+    pub total_bytes: u64,
+}
+
+impl std::fmt::Display for DownloadProgress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
+        let (done, total) = (mebibytes(self.downloaded_bytes), mebibytes(self.total_bytes));
+        write!(formatter, "downloading {}: {done} of {total} MiB", self.repository)
     }
 }
 

@@ -76,7 +76,7 @@ impl Bucket {
         if result.is_err()
             && let Err(error) = self.abort(key, &id).await
         {
-            tracing::warn!(%key, %error, "an upload could not be aborted; it goes with its folder");
+            tracing::warn!(%key, %error, "failed to abort an upload; its folder keeps the id");
             return result;
         }
         self.retry(|| self.store.delete(&id_object)).await?;

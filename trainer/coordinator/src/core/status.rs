@@ -47,6 +47,7 @@ impl Run {
             engines,
             checkpoint: self.newest_checkpoint(),
             unsupported: None,
+            download: None,
         }
     }
 

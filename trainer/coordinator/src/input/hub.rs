@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rljob_crds::RunConfig;
 use rljob_crds::data::HubDatasetSource;
@@ -16,11 +17,13 @@ use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{HUB_EVALUATION_TOKEN, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, HUB_TRAIN_TOKEN};
 use rljob_crds::storage::SecretKeyReference;
 use rljob_hub::{
-    HubClient, HubError, RemoteFile, Repository, RepositoryKind, Settings, Snapshot,
+    HubClient, HubError, Progress, RemoteFile, Repository, RepositoryKind, Settings, Snapshot,
     SnapshotDownload, TokenSource, model_files,
 };
+use rljob_protocol::status::DownloadProgress;
 use rljob_storage::{RunStore, StorageError};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::data::{self, DataError, FileSelector};
 
@@ -105,9 +108,30 @@ impl TokenSecret {
     }
 }
 
+/// The download in progress, for the status of the run.
+#[derive(Clone, Debug, Default)]
+pub struct Downloads(watch::Sender<Option<(String, Arc<Progress>)>>);
+
+impl Downloads {
+    /// Progress of the download; `None` if none is in progress.
+    pub fn progress(&self) -> Option<DownloadProgress> {
+        let current = self.0.borrow();
+        let (repository, progress) = current.as_ref()?;
+        Some(DownloadProgress {
+            repository: repository.clone(),
+            downloaded_bytes: progress.downloaded(),
+            total_bytes: progress.total(),
+        })
+    }
+}
+
 /// Downloads the Hugging Face sources of a run that are not complete yet.
-pub async fn download(config: &RunConfig, run_store: &RunStore) -> Result<(), DownloadError> {
-    download_with(config, run_store, |source| {
+pub async fn download(
+    config: &RunConfig,
+    run_store: &RunStore,
+    downloads: &Downloads,
+) -> Result<(), DownloadError> {
+    download_with(config, run_store, downloads, |source| {
         Settings::from_environment(source.secret.as_ref().and_then(TokenSecret::mounted))
     })
     .await
@@ -119,12 +143,14 @@ pub async fn download_model(config: &RunConfig) -> Result<(), DownloadError> {
     let mut config = config.clone();
     config.spec.dataset.train.hugging_face = None;
     config.spec.dataset.evaluation = None;
-    download(&config, &RunStore::Folder(config.run_directory.clone())).await
+    let run_store = RunStore::Folder(config.run_directory.clone());
+    download(&config, &run_store, &Downloads::default()).await
 }
 
 async fn download_with(
     config: &RunConfig,
     run_store: &RunStore,
+    downloads: &Downloads,
     settings: impl Fn(&Source) -> Settings,
 ) -> Result<(), DownloadError> {
     for (folder, source) in sources(config) {
@@ -150,9 +176,12 @@ async fn download_with(
         let mut download = SnapshotDownload::open(&client, &source.repository, &commit, &folder)
             .await
             .map_err(failed)?;
+        let progress = (source.repository.name.clone(), download.progress());
+        downloads.0.send_replace(Some(progress));
         let files = select(&source, &folder, &mut download).await?;
         download.fetch(files).await.map_err(failed)?;
         download.complete(selection).await.map_err(failed)?;
+        downloads.0.send_replace(None);
     }
     Ok(())
 }

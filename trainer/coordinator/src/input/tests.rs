@@ -79,15 +79,15 @@ fn a_model_may_have_more_tokens_than_its_tokenizer_but_not_fewer() {
 
 #[test]
 fn a_prompt_longer_than_the_context_is_named_with_its_line() {
-    let refusal = Run::new(VOCABULARY, 4).error();
-    assert!(refusal.starts_with("FOLDER/data.jsonl line 1 has "), "{refusal}");
+    let error = Run::new(VOCABULARY, 4).error();
+    assert!(error.starts_with("FOLDER/data.jsonl line 1 has "), "{error}");
     let end = "the model's context (max_position_embeddings) is 4: \
         set maxPromptTokens of the dataset or shorten the row";
-    assert!(refusal.ends_with(end), "{refusal}");
+    assert!(error.ends_with(end), "{error}");
 }
 
 #[test]
-fn a_template_of_another_model_is_refused() {
+fn a_template_of_another_model_is_rejected() {
     let run = Run::new(VOCABULARY, 100);
     run.write("chat_template.jinja", "<|start_header_id|>user{{ messages[0].content }}");
     let expected = "the chat template of FOLDER prints <|start_header_id|>, which its \

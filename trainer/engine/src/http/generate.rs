@@ -29,9 +29,9 @@ pub async fn generate(State(engine): State<Engine>, body: Bytes) -> Response {
 
 async fn respond(engine: &Engine, input: GenerateInput) -> Result<Response, GenerateError> {
     let streams = input.stream;
-    let asked = input.requests(engine)?;
-    let is_list = asked.is_list;
-    let pending = engine.generate_all(asked.requests).await?;
+    let requested = input.requests(engine)?;
+    let is_list = requested.is_list;
+    let pending = engine.generate_all(requested.requests).await?;
     if streams {
         return Ok(events(
             merged(pending).map(move |(index, update)| event(is_list.then_some(index), update)),

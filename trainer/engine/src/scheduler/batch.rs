@@ -206,14 +206,14 @@ impl Scheduler {
 
     fn take_all(&mut self, sampled: Vec<Option<Sampled>>) {
         let mut running = std::mem::take(&mut self.running);
-        let taken = running
+        let results = running
             .iter_mut()
             .zip(sampled)
             .map(|(sequence, sampled)| (sampled.is_none(), self.push(sequence, sampled)));
-        let taken: Vec<_> = taken.collect();
+        let results: Vec<_> = results.collect();
         self.running = running;
         // From the last slot to the first, so that requests that finish together cause no copies.
-        for (index, (broken, outcome)) in taken.into_iter().enumerate().rev() {
+        for (index, (broken, outcome)) in results.into_iter().enumerate().rev() {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(reason)) => self.end(index, reason),

@@ -133,7 +133,7 @@ fn a_rejected_put_of_a_missing_object_is_not_a_conflict() {
             .last()
             .unwrap()
             .to_string();
-    assert!(cause.contains("refuses to make an object that is not there"), "{cause}");
+    assert!(cause.contains("rejected the object as existing"), "{cause}");
     s3.restart().unwrap();
     assert!(bucket.put_if_absent("log/1", b"mine").unwrap());
 }

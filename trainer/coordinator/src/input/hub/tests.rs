@@ -10,7 +10,7 @@ use rljob_storage::RunStore;
 use rljob_tests::Hub;
 use serde_json::{Value, json};
 
-use super::download_with;
+use super::{Downloads, download_with};
 
 const CARD: &str = "---
 configs:
@@ -74,7 +74,12 @@ async fn download(hub: &Hub, config: &RunConfig) -> Result<(), String> {
         backoff: (Duration::from_millis(5), Duration::from_millis(5)),
         max_bytes: 1 << 30,
     };
-    download_with(config, &run_store, settings).await.map_err(|error| crate::error_line(&error))
+    let downloads = Downloads::default();
+    let result = download_with(config, &run_store, &downloads, settings).await;
+    if result.is_ok() {
+        assert_eq!(downloads.progress(), None);
+    }
+    result.map_err(|error| crate::error_line(&error))
 }
 
 /// Relative paths of all files below a folder.
