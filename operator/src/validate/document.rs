@@ -289,6 +289,35 @@ spec:
     }
 
     #[test]
+    fn hugging_face_sources_are_accepted_with_valid_names_only() {
+        let model = |fields: &str| {
+            MINIMAL.replace("{path: /models/tiny}", &format!("{{huggingFace: {{{fields}}}}}"))
+        };
+        for fields in [
+            "repo: gpt2",
+            "repo: Qwen/Qwen2.5-1.5B-Instruct, revision: 989aa79",
+            "repo: lab/tiny, revision: refs/pr/1, tokenSecretRef: {name: hf}",
+            "repo: lab/tiny, tokenSecretRef: {name: hf, key: read}",
+        ] {
+            assert!(parse_jobs(&model(fields)).is_ok(), "{fields}");
+        }
+        let path = "line 6: spec.model.huggingFace";
+        for (fields, problem) in [
+            ("revision: main", ".repo: is missing"),
+            ("repo: a b", ".repo: must match"),
+            ("repo: a/b/c", ".repo: must match"),
+            ("repo: ../b", ".repo: must match"),
+            ("repo: a/b, revision: ''", ".revision: must"),
+            ("repo: a/b, token: hf_x", ".token: unknown field"),
+            ("repo: a/b, tokenSecretRef: {key: read}", ".tokenSecretRef.name: is missing"),
+        ] {
+            let found = problems(&model(fields));
+            let expected = format!("{path}{problem}");
+            assert!(found.iter().any(|line| line.starts_with(&expected)), "{fields}: {found:?}");
+        }
+    }
+
+    #[test]
     fn an_unknown_field_names_the_known_ones() {
         let text = MINIMAL.replace("{path: /models/tiny}", "{path: /models/tiny, weigths: Random}");
         assert_eq!(
