@@ -26,7 +26,7 @@ pub const MUTABLE: [&str; 9] = [
     "storage.s3.endpoint",
 ];
 
-/// Immutable from the creation on, by a rule of its own.
+/// Immutable from the creation on, by a separate rule.
 const MANAGED_BY: &str = "managedBy";
 
 /// Fields that never change once the run has started, because its checkpoints fit nothing else.

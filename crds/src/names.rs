@@ -19,21 +19,21 @@ pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`LABEL_NAME`] and [`LABEL_MANAGED_BY`].
 pub const APP: &str = "rljob";
-/// Annotation of a StatefulSet: its pod template as it was rendered when the spec was accepted. It
-/// is applied again as it is until the spec changes.
+/// Annotation of a StatefulSet: its pod template, as rendered at the start or the last resume.
+/// Applies keep it until the next resume.
 pub const ANNOTATION_TEMPLATE: &str = "rljob.dev/pod-template";
-/// Annotation of a ConfigMap: SHA-256 of its run configuration, so that an altered one is known.
+/// Annotation of a ConfigMap: SHA-256 of its run configuration, which detects changes by others.
 pub const ANNOTATION_DIGEST: &str = "rljob.dev/sha256";
 
 /// Condition: summary of the run. Its reason is the STATUS column.
 pub const CONDITION_SUCCEEDED: &str = "Succeeded";
-/// Condition for GitOps tools: nothing is being waited for and nothing is wrong.
+/// Condition for GitOps tools: the observed state matches the spec.
 pub const CONDITION_READY: &str = "Ready";
-/// Condition for GitOps tools: on the way to what the spec says.
+/// Condition for GitOps tools: the operator works towards the spec.
 pub const CONDITION_RECONCILING: &str = "Reconciling";
-/// Condition for GitOps tools: does not get further by itself.
+/// Condition for GitOps tools: no progress without a change by a user.
 pub const CONDITION_STALLED: &str = "Stalled";
-/// Condition: suspended, and no pod is left.
+/// Condition: suspended, and all pods are deleted.
 pub const CONDITION_SUSPENDED: &str = "Suspended";
 /// Condition: every engine is up.
 pub const CONDITION_INFERENCE_READY: &str = "InferenceReady";
@@ -68,13 +68,13 @@ pub const REASON_DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 pub const REASON_RUN_DIRECTORY_IN_USE: &str = "RunDirectoryInUse";
 /// Reason: the spec cannot run; the message lists every problem.
 pub const REASON_INVALID_SPEC: &str = "InvalidSpec";
-/// Reason: an object that belongs to somebody else has the name of a child.
+/// Reason: an object of another owner has the name of a child.
 pub const REASON_FOREIGN_OBJECT: &str = "ForeignObject";
 /// Reason: a process of another release cannot serve a request.
 pub const REASON_PROTOCOL_UNSUPPORTED: &str = "ProtocolUnsupported";
-/// Reason: the API server refused a child.
+/// Reason: the API server rejected a child.
 pub const REASON_CHILD_REJECTED: &str = "ChildRejected";
-/// Reason: as it should be.
+/// Reason: no problem.
 pub const REASON_AS_EXPECTED: &str = "AsExpected";
 /// Reason of a part's condition: all of its pods are ready.
 pub const REASON_PODS_READY: &str = "PodsReady";
@@ -97,32 +97,32 @@ pub const REASON_NO_CHECKPOINT: &str = "NoCheckpoint";
 
 /// Incident: the pod was evicted through the eviction API, as `kubectl drain` does.
 pub const INCIDENT_EVICTED: &str = "Evicted";
-/// Incident: the scheduler took the pod's place for one of higher priority.
+/// Incident: the scheduler preempted the pod for one of higher priority.
 pub const INCIDENT_PREEMPTED: &str = "Preempted";
-/// Incident: the pod's node does not answer its controller.
+/// Incident: the pod's node is not ready.
 pub const INCIDENT_NODE_NOT_READY: &str = "NodeNotReady";
-/// Incident: the pod's node answers, and was given a taint that the pod does not tolerate.
+/// Incident: the pod's node is ready and has a taint that the pod does not tolerate.
 pub const INCIDENT_NODE_TAINTED: &str = "NodeTainted";
-/// Incident: the pod's node is gone from the cluster.
+/// Incident: the pod's node was deleted.
 pub const INCIDENT_NODE_GONE: &str = "NodeGone";
-/// Incident: kubelet ended the pod: the node is short of something, or shuts down.
+/// Incident: kubelet terminated the pod because of node pressure or a shutdown.
 pub const INCIDENT_ENDED_BY_KUBELET: &str = "EndedByKubelet";
-/// Incident: nobody ends a pod that is to be gone; the operator removes it by force.
+/// Incident: the pod is stuck in termination; the operator force-deletes it.
 pub const INCIDENT_POD_LOST: &str = "PodLost";
-/// Incident: the engine does not answer while its container runs; the operator removes its pod.
+/// Incident: the engine is unresponsive while its container runs; the operator deletes its pod.
 pub const INCIDENT_ENGINE_HUNG: &str = "EngineHung";
-/// Incident: somebody deleted the pod.
+/// Incident: the pod was deleted by a user or another controller.
 pub const INCIDENT_DELETED: &str = "Deleted";
-/// Incident: the pod is gone, and nothing says why.
+/// Incident: the pod disappeared for an unknown reason.
 pub const INCIDENT_VANISHED: &str = "Vanished";
 
-/// Failure: an engine's process ended by itself.
+/// Failure: an engine process exited.
 pub const FAILURE_ENGINE_EXITED: &str = "EngineExited";
-/// Failure: a coordinator's process ended by itself.
+/// Failure: a coordinator process exited.
 pub const FAILURE_COORDINATOR_EXITED: &str = "CoordinatorExited";
-/// Failure: a supervisor's process ended by itself.
+/// Failure: a supervisor process exited.
 pub const FAILURE_SUPERVISOR_EXITED: &str = "SupervisorExited";
-/// Failure: the kernel ended a process for want of memory; Kubernetes' own word.
+/// Failure: the kernel killed a process for its memory use; the reason that kubelet reports.
 pub const FAILURE_OUT_OF_MEMORY: &str = "OOMKilled";
 
 /// Readiness gate of an engine's pod: its container holds weights of the run.
@@ -191,8 +191,8 @@ pub const TOKEN_ENGINE_API: &str = "engine-api";
 /// Token for an engine's control routes.
 pub const TOKEN_ENGINE_ADMIN: &str = "engine-admin";
 
-/// Beside the tokens: both engine tokens as a configuration file of SGLang, which reads no key from
-/// a file of its own.
+/// In the folder of tokens: configuration file of SGLang with both engine tokens, because SGLang
+/// cannot read keys from separate files.
 pub const SGLANG_CONFIG_FILE: &str = "sglang.yaml";
 
 /// In the run directory: the journal.
@@ -202,8 +202,8 @@ pub const CHECKPOINTS_DIR: &str = "checkpoints";
 /// In the run directory: the exported Hugging Face folder; complete when [`EXPORT_COMPLETE_FILE`]
 /// is in it.
 pub const EXPORT_DIR: &str = "export";
-/// In the run directory: the folder of exports made while training goes on, `step-N` each; complete
-/// as [`EXPORT_DIR`] is.
+/// In the run directory: the folder of exports during training, `step-N` each; complete like
+/// [`EXPORT_DIR`].
 pub const EXPORTS_DIR: &str = "exports";
 /// Written last into an exported folder.
 pub const EXPORT_COMPLETE_FILE: &str = "complete.json";

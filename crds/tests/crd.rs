@@ -1,5 +1,5 @@
 //! The committed `rljob.yaml` is what the types say, fits `kubectl apply`, and documents itself.
-//! `UPDATE=1 cargo test -p rljob-crds` writes it anew.
+//! `UPDATE=1 cargo test -p rljob-crds` updates it.
 
 use std::path::Path;
 
@@ -54,7 +54,7 @@ fn no_field_of_the_spec_reaches_into_another_namespace() {
     assert_eq!(
         spec.match_indices("amespace\":").collect::<Vec<_>>(),
         [],
-        "a job names objects of its own namespace only"
+        "a job references only objects in its namespace"
     );
 }
 

@@ -1,6 +1,6 @@
-//! From the creation of an RLJob to the last of its children, beside the time that one create takes
-//! at the same API server, in turn. The server is a real one without nodes; the operator is the
-//! binary.
+//! Time from the creation of an RLJob to the creation of its last child, compared with single
+//! creates at the same API server, alternating. Runs a real API server without nodes and the
+//! operator binary.
 //!
 //! The ratio is (time to the last child) ÷ (children × time of one create).
 
@@ -31,10 +31,10 @@ mod job;
 
 use job::{CHILDREN, job};
 
-/// Jobs that count, after one that does not.
+/// Measured jobs, after one warm-up job.
 const ROUNDS: usize = 15;
 const AIM: f64 = 5.0;
-/// Bound of every wait.
+/// Timeout of every wait.
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn api<K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>>(
@@ -43,7 +43,7 @@ fn api<K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()
     Api::default_namespaced(client.clone())
 }
 
-/// Kind and name of each new child of any job, as the API server tells of it.
+/// Kind and name of each new child of any job, from watches.
 fn children<K>(client: &Client) -> futures::stream::BoxStream<'static, String>
 where
     K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>

@@ -1,5 +1,5 @@
-//! A job's children as the API server takes them: kind, name and JSON. The typed objects are built
-//! in [`crate::desired`]; from here on all kinds go the same way.
+//! Children of a job as untyped objects: kind, name and JSON. [`crate::desired`] builds the typed
+//! objects; later steps handle all kinds alike.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -18,22 +18,22 @@ use crate::validate::Job;
 /// Kind of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// The tokens. Never read.
+    /// Tokens. Never read.
     Secret,
-    /// The run configuration.
+    /// Run configuration.
     ConfigMap,
-    /// Who may reach the pods.
+    /// Ingress of the pods.
     NetworkPolicy,
-    /// How many engines may be drained at once.
+    /// Limit of engines drained at once.
     PodDisruptionBudget,
-    /// A role's name in DNS.
+    /// DNS name of a role.
     Service,
-    /// A role's pods.
+    /// Pods of a role.
     StatefulSet,
 }
 
 impl Kind {
-    /// The kinds that are watched: all but Secrets.
+    /// Watched kinds: all except Secrets.
     pub const WATCHED: [Self; 5] = [
         Self::ConfigMap,
         Self::NetworkPolicy,
@@ -42,7 +42,7 @@ impl Kind {
         Self::StatefulSet,
     ];
 
-    /// What the API server calls it.
+    /// API resource of the kind.
     pub fn resource(self) -> ApiResource {
         match self {
             Self::Secret => ApiResource::erase::<Secret>(&()),
@@ -54,13 +54,14 @@ impl Kind {
         }
     }
 
-    /// The objects of this kind in a namespace, or in all.
+    /// API of this kind in a namespace, or in all namespaces.
     pub fn api(self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
         objects(client, namespace, &self.resource())
     }
 }
 
-/// The objects of a resource in a namespace, or in all, in what the caller needs of them.
+/// API of a resource in a namespace, or in all namespaces. `K` selects the parts of the objects to
+/// read.
 pub fn objects<K>(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> Api<K>
 where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
@@ -73,7 +74,7 @@ where
 
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The variants are named as the kinds are.
+        // Variants are named like the kinds.
         write!(f, "{self:?}")
     }
 }
@@ -81,20 +82,18 @@ impl std::fmt::Display for Kind {
 /// Kind and name of a child.
 pub type ChildName = (Kind, String);
 
-/// A child that is to exist.
+/// A desired child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Child {
-    /// Kind and name.
     pub name: ChildName,
-    /// The whole object.
     pub object: Value,
 }
 
 impl Child {
-    /// In which turn it is applied: what pods mount and are guarded by, then the pods' owners, and
-    /// the coordinator's at the very last. That it wants a pod says that all the others were
-    /// rendered from the same spec ([`crate::desired::pin`]).
-    pub fn turn(&self) -> usize {
+    /// Position in the order of applies: objects that pods depend on, then StatefulSets, and the
+    /// coordinator's StatefulSet last. If that one requests a pod, all other children were rendered
+    /// from the same spec ([`crate::desired::pin`]).
+    pub fn apply_order(&self) -> usize {
         let is_coordinators = || {
             self.object
                 .pointer("/metadata/labels")
@@ -108,8 +107,7 @@ impl Child {
     }
 }
 
-/// Every child, in the order in which they are applied: what pods mount and are guarded by first,
-/// the pods' owners last.
+/// All children in the order of applies: objects that pods depend on first, StatefulSets last.
 pub fn children(resources: &Resources) -> Vec<Child> {
     let Resources {
         config_map,
@@ -134,14 +132,14 @@ pub fn children(resources: &Resources) -> Vec<Child> {
 }
 
 fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
-    // Plain data with text keys; its serialization has no way to fail.
+    // Serialization of plain data with string keys cannot fail.
     Child {
         name: (kind, object.name_any()),
         object: serde_json::to_value(object).unwrap_or_default(),
     }
 }
 
-/// Names of the children that can be read: all but the Secret.
+/// Names of the children that are read: all except the Secret.
 pub fn readable(job: &Job) -> Vec<ChildName> {
     let mut names = vec![
         (Kind::ConfigMap, meta::config_map_name(job)),
@@ -163,7 +161,7 @@ mod tests {
     use crate::validate::test_support::validated;
 
     #[test]
-    fn all_that_is_made_but_the_secret_can_be_read() {
+    fn all_children_except_the_secret_are_readable() {
         let job = validated();
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
         let resources = build(

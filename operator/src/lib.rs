@@ -58,6 +58,8 @@ pub mod token_key;
 
 pub mod install;
 
+mod lock;
+
 pub mod cli;
 
 pub mod local;

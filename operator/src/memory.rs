@@ -1,13 +1,14 @@
 //! Memory between passes, by the job's UID. All of it is a cache: a new operator rebuilds it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cache::number;
 use crate::children::ChildName;
+use crate::lock::lock;
 use crate::pods::SeenPod;
 
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -48,8 +49,8 @@ impl<V> Default for ByJob<V> {
 
 impl<V> ByJob<V> {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, V>> {
-        // Entries are replaced whole, so a panic cannot leave one half-written.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        // Entries are replaced whole.
+        lock(&self.0)
     }
 
     fn retain(&self, exists: impl Fn(&str) -> bool) {

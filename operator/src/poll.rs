@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::channel::mpsc;
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::lock::lock;
 use crate::pods::HUNG_SECONDS;
 
 /// Time between two requests to a coordinator.
@@ -95,11 +96,6 @@ pub struct Pollers {
     http: reqwest::Client,
     tasks: Mutex<HashMap<String, Poller>>,
     trigger: mpsc::Sender<ObjectRef<RLJob>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Guarded values are replaced whole, so a panic cannot leave one half-written.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pollers {
@@ -380,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_a_coordinator_of_another_release_cannot_serve_are_told_from_failures() {
+    async fn requests_that_another_release_cannot_serve_are_distinguished_from_failures() {
         let status: &'static str = serde_json::to_string(&report()).unwrap().leak();
         assert_eq!(asked(StatusCode::OK, status).await, "Running");
         assert_eq!(asked(StatusCode::CONFLICT, status).await, "Running");

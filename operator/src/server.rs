@@ -1,7 +1,7 @@
 //! HTTP server of the operator: `/metrics`, `/healthz`, `/readyz`.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::State;
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::leader::Term;
+use crate::lock::lock;
 use crate::metrics::Metrics;
 
 /// State of the endpoints: the operator's metrics, and its jobs while it leads.
@@ -44,11 +45,11 @@ impl App {
     }
 
     fn set(&self, leader: Option<LeaderState>) {
-        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
+        *lock(&self.leader) = leader;
     }
 
     fn leader(&self) -> Option<LeaderState> {
-        self.leader.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.leader).clone()
     }
 }
 

@@ -38,8 +38,8 @@ const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1
 /// Time that an engine waits for the download of a model: the coordinator fails the run earlier.
 pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 
-/// Flags of the server, except `--port`, which follows. `config_file` contains the keys, as
-/// [`config_text`] gives them.
+/// Flags of the server except `--port`, which the caller appends. `config_file` contains the keys,
+/// as written by [`config_text`].
 pub fn arguments(
     spec: &RLJobSpec,
     model_directory: &Path,

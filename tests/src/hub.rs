@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -18,6 +18,8 @@ use serde_json::json;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
+
+use crate::sync::lock;
 
 /// Files of a page of the tree API.
 const PAGE: usize = 3;
@@ -159,7 +161,7 @@ impl Drop for Hub {
 
 impl Shared {
     fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.contents)
     }
 }
 

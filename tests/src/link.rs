@@ -1,4 +1,4 @@
-//! Fault-injecting TCP link to a local server: 503 responses, truncated request_limit and responses,
+//! Fault-injecting TCP link to a local server: 503 responses, truncated requests and responses,
 //! slow responses.
 //!
 //! It treats the first bytes of a connection as a request and closes every connection after its

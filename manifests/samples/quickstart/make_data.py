@@ -61,7 +61,7 @@ TOKENIZER_CONFIG = {
 
 
 def tokenizer():
-    """A `tokenizers` file: the text is split into characters, each of which is a word of the vocabulary."""
+    """A `tokenizers` file: the text is split into characters, each of which is a token."""
     vocabulary = {token: index for index, token in enumerate(SPECIAL + CHARACTERS)}
     added = [
         {"id": vocabulary[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -85,12 +85,12 @@ def question(a, b):
 
 
 def answer(value):
-    """Three digits whatever the value, so that every completion has the same length."""
+    """The value with three digits, so that all completions have the same length."""
     return f"{value:03}"
 
 
 def teacher_answer(right, generator):
-    """The right sum 3 times in 10, else the right sum with one of its digits replaced by another, all equally likely."""
+    """The correct sum with probability 0.3, else the sum with one digit replaced by a random other digit."""
     if generator.random() < TEACHER_RIGHT:
         return right
     place = generator.randrange(len(right))

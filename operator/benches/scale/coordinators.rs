@@ -1,5 +1,5 @@
-//! The coordinators of all jobs, played by one HTTP server: each is told apart by its token, which
-//! no two jobs share. A run makes steps until it is told to end.
+//! Simulated coordinators of all jobs: one HTTP server that distinguishes jobs by their tokens.
+//! Runs make steps until `/end` is called.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use rljob_protocol::status::{CoordinatorStatus, EngineCondition, Phase};
 use rljob_protocol::version::Version;
 use serde_json::json;
 
-/// Steps that each run is at, and steps in all.
+/// Current and total steps of each run.
 const STEPS: (u32, u32) = (2, 3);
 
 #[derive(Clone, Default)]
@@ -23,7 +23,7 @@ struct Runs {
     ended: Arc<Mutex<bool>>,
 }
 
-/// Serves for ever.
+/// Serves until the process is killed.
 pub async fn serve() {
     let routes =
         Router::new().route("/v1/desired", put(take)).route("/v1/status", get(status)).route(

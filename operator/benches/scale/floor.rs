@@ -1,5 +1,5 @@
-//! The floor: a plain StatefulSet for each job, of as many pods as an RLJob has, made by this
-//! program; Kubernetes' own controller does the rest.
+//! Lower bound: plain StatefulSets, one per job with as many pods as an RLJob, created by this
+//! program and reconciled by the StatefulSet controller.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::stage::{Stage, each_job};
 
-/// An engine, a coordinator and a trainer pod.
+/// An inference, a coordinator and a trainer pod.
 const PODS: usize = 3;
 
 fn set(name: &str) -> StatefulSet {
@@ -21,8 +21,12 @@ fn set(name: &str) -> StatefulSet {
     serde_json::from_value(json!({
         "metadata": {"name": name},
         "spec": {
-            "replicas": PODS, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "node", "image": "rljob:bench"}]}},
+            "replicas": PODS, "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "node", "image": "rljob:bench"}]},
+            },
         },
     }))
     .unwrap()
@@ -46,7 +50,8 @@ pub async fn measure(jobs: usize) {
     note(
         "scale-floor",
         &format!(
-            "{jobs} plain StatefulSets of {PODS} pods were made within {created:.1} s and had all of their pods after {seconds:.1} s"
+            "{jobs} plain StatefulSets of {PODS} pods were created within {created:.1} s and had \
+                all of their pods after {seconds:.1} s"
         ),
     );
 }

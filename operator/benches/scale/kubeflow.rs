@@ -1,8 +1,8 @@
-//! The peer: Kubeflow Trainer and JobSet with their webhooks, as they are released
-//! (tests/kubeflow/build.sh), and TrainJobs of two nodes.
+//! Comparison: released versions of Kubeflow Trainer and JobSet with their webhooks
+//! (tests/kubeflow/build.sh), and TrainJobs with two nodes.
 //!
-//! They write their webhooks' certificates into Secrets, and expect to find them in a folder: this
-//! program is their kubelet and lays them there.
+//! The programs write the certificates of their webhooks into Secrets that kubelet would mount.
+//! This program copies them to the mount paths instead.
 
 use std::fs;
 use std::path::Path;
@@ -23,15 +23,19 @@ use serde_json::json;
 use super::Seen;
 use super::stage::{Stage, Usage, each_job, until};
 
-/// Of a TrainJob.
+/// Nodes of a TrainJob.
 const NODES: usize = 2;
-/// Time for what is under way.
+/// Time for operations in progress to finish.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Both programs look for their certificates in `k8s-webhook-server/serving-certs` of /tmp: each
-/// gets a /tmp of its own.
-const START: &str = r#"cp --recursive "$1" "$2" && sed --in-place "s#$1#/tmp/pki#g" "$2/pki/admin.kubeconfig" && mount --bind "$2" /tmp && shift 2 && exec "$@""#;
+/// Starts a program with a private /tmp, because both read certificates from
+/// `/tmp/k8s-webhook-server/serving-certs`.
+const START: &str = concat!(
+    r#"cp --recursive "$1" "$2" "#,
+    r##"&& sed --in-place "s#$1#/tmp/pki#g" "$2/pki/admin.kubeconfig" "##,
+    r#"&& mount --bind "$2" /tmp && shift 2 && exec "$@""#
+);
 
-/// One of the peer's programs, with what its webhooks need: a Secret, and a Service at an address.
+/// A controller, and the Secret and Service of its webhooks.
 struct Part {
     name: &'static str,
     namespace: &'static str,
@@ -63,7 +67,7 @@ const JOBSET: Part = Part {
 };
 
 impl Part {
-    /// Starts it; its webhooks can be called when this is done.
+    /// Starts the program and waits until its webhooks serve.
     async fn start(&self, stage: &Stage, folder: &Path) -> Program {
         let (cluster, kubectl) = (&stage.cluster, stage.cluster.kubectl());
         let Self { name, namespace, service, secret, address, port, .. } = self;
@@ -78,8 +82,15 @@ impl Part {
         kubectl.run(&["create", "namespace", namespace]).unwrap();
         cluster.run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"]).unwrap();
         let objects = [
-            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret, "namespace": namespace}}),
-            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": service, "namespace": namespace}, "spec": {"clusterIP": address, "ports": [{"port": port}]}}),
+            json!({
+                "apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": secret, "namespace": namespace},
+            }),
+            json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": service, "namespace": namespace},
+                "spec": {"clusterIP": address, "ports": [{"port": port}]},
+            }),
         ];
         for object in objects {
             kubectl.apply(&object.to_string()).unwrap();
@@ -108,24 +119,44 @@ impl Part {
         }
     }
 
-    /// A webhook configuration that names a path for each resource.
+    /// Webhook configuration with a path for each resource.
     fn webhooks(&self, kind: &str, name: &str, hooks: &[(&str, &str, &str)]) -> String {
         let hooks = hooks.iter().map(|(resource, operations, path)| {
-            let (group, version) = resource.split_once('/').map_or(("", "v1"), |(group, _)| (group, "*"));
-            // Pods of others are none of theirs.
-            let selector = if group.is_empty() { json!({"matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]}) } else { json!({}) };
+            let (group, version) =
+                resource.split_once('/').map_or(("", "v1"), |(group, _)| (group, "*"));
+            // Only pods of JobSets.
+            let expression = json!({"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"});
+            let selector = if group.is_empty() {
+                json!({"matchExpressions": [expression]})
+            } else {
+                json!({})
+            };
             let plural = resource.rsplit('/').next().unwrap();
             json!({
-                "name": format!("{plural}.{}.rljob.dev", self.name), "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail", "objectSelector": selector,
-                "clientConfig": {"service": {"name": self.service, "namespace": self.namespace, "port": self.port, "path": path}},
-                "rules": [{"apiGroups": [group], "apiVersions": [version], "operations": operations.split(' ').collect::<Vec<_>>(), "resources": [plural]}],
+                "name": format!("{plural}.{}.rljob.dev", self.name),
+                "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "failurePolicy": "Fail", "objectSelector": selector,
+                "clientConfig": {
+                    "service": {
+                        "name": self.service, "namespace": self.namespace, "port": self.port,
+                        "path": path,
+                    },
+                },
+                "rules": [{
+                    "apiGroups": [group], "apiVersions": [version],
+                    "operations": operations.split(' ').collect::<Vec<_>>(), "resources": [plural],
+                }],
             })
         });
-        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "webhooks": hooks.collect::<Vec<_>>()}).to_string()
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": {"name": name}, "webhooks": hooks.collect::<Vec<_>>(),
+        })
+        .to_string()
     }
 }
 
-/// Puts the webhooks into the cluster, as the releases' manifests have them.
+/// Installs the webhook configurations of the release manifests.
 fn install_webhooks(cluster: &Cluster) {
     let kubectl = cluster.kubectl();
     let jobset = |verb: &str| {
@@ -171,7 +202,8 @@ fn runtime() -> String {
         "spec": {"template": {"spec": {"containers": [container]}}},
     });
     json!({
-        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch-distributed"},
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "torch-distributed"},
         "spec": {
             "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
             "template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}},
@@ -184,7 +216,7 @@ fn resource(group: &str, version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }
 
-/// Creates all TrainJobs. Gives the seconds until all JobSets and Jobs exist.
+/// Creates all TrainJobs. Returns the seconds until all JobSets and Jobs exist.
 async fn create(stage: &Stage, jobs: usize) -> f64 {
     let train_jobs: Api<DynamicObject> = Api::default_namespaced_with(
         stage.client.clone(),
@@ -194,7 +226,10 @@ async fn create(stage: &Stage, jobs: usize) -> f64 {
     let create = each_job(jobs, async |name| {
         let spec =
             json!({"runtimeRef": {"name": "torch-distributed"}, "trainer": {"numNodes": NODES}});
-        let job = json!({"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name}, "spec": spec});
+        let job = json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": {"name": name}, "spec": spec,
+        });
         drop(
             train_jobs
                 .create(&PostParams::default(), &serde_json::from_value(job).unwrap())
@@ -209,7 +244,7 @@ async fn create(stage: &Stage, jobs: usize) -> f64 {
     seconds
 }
 
-/// Measures, and compares with RLJobs.
+/// Measures and compares with RLJobs.
 pub async fn measure(jobs: usize, ours: &Seen) {
     let folder = match run(&mut Command::new(files::workspace().join("tests/kubeflow/build.sh"))) {
         Ok(folder) => folder,
@@ -233,19 +268,20 @@ pub async fn measure(jobs: usize, ours: &Seen) {
     let cpu = [0, 1].map(|part| after[part].cpu_seconds - before[part].cpu_seconds);
     let memory = after.map(|usage| usage.memory_mib);
     let figures = format!(
-        "{jobs} TrainJobs of {NODES} nodes had their JobSets and Jobs after {seconds:.1} s; Trainer and JobSet took {:.1} and {:.1} s of CPU and {:.1} and {:.1} MiB",
+        "{jobs} TrainJobs of {NODES} nodes had their JobSets and Jobs after {seconds:.1} s; \
+            Trainer and JobSet took {:.1} and {:.1} s of CPU and {:.1} and {:.1} MiB",
         cpu[0], cpu[1], memory[0], memory[1]
     );
     note("scale-kubeflow", &figures);
     row(
         "scale-kubeflow-time",
-        "of our time to all children to their time to all JobSets and Jobs",
+        "× the time of TrainJobs to all JobSets and Jobs, for RLJobs to all children",
         ours.seconds / seconds,
         Aim::AtMost(0.5),
     );
     row(
         "scale-kubeflow-memory",
-        "of our resident memory to theirs",
+        "× the resident memory of Kubeflow Trainer and JobSet",
         ours.usage.memory_mib / memory.iter().sum::<f64>(),
         Aim::AtMost(0.34),
     );

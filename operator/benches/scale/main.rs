@@ -1,9 +1,9 @@
-//! A thousand jobs on one operator: the time until all of their objects exist, its memory and CPU,
-//! what it writes and asks when nothing changes, and what a job costs in all ([`rljobs`]). Beside
-//! it, on control planes of their own that are started alike: as many plain StatefulSets
-//! ([`floor`]), and TrainJobs on Kubeflow Trainer with JobSet ([`kubeflow`]).
+//! Scale benchmark, 1000 jobs on one operator: time until all objects exist, memory, CPU and API
+//! calls while idle, and API writes per job ([`rljobs`]). Comparisons on separate, equally
+//! configured control planes: plain StatefulSets ([`floor`]) and TrainJobs on Kubeflow Trainer with
+//! JobSet ([`kubeflow`]).
 //!
-//! `RLJOB_SCALE_JOBS` sets another number of jobs, for a quick look.
+//! `RLJOB_SCALE_JOBS` changes the number of jobs.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -14,7 +14,7 @@ mod kubeflow;
 mod rljobs;
 mod stage;
 
-/// What one of them took until all of its objects existed, and at rest after that.
+/// Time until all objects exist, and memory while idle after that.
 struct Seen {
     seconds: f64,
     usage: stage::Usage,

@@ -1,10 +1,11 @@
-//! RLJobs on one operator. Their pods are made by the StatefulSet controller, and all of their
-//! coordinators are played by one HTTP server ([`super::coordinators`]), each at its pod's own
-//! address.
+//! RLJobs on one operator. The StatefulSet controller creates their pods; one HTTP server
+//! ([`super::coordinators`]) serves the coordinators, each at the address of its pod.
 //!
 //! ```text
-//!  create all jobs ─▶ all children ─▶ all Running ─▶ a minute of rest ─▶ every job touched ─▶ all Succeeded
-//!                  scale-children            scale-memory, scale-writes      scale-idle-cpu, -calls     scale-job-writes
+//!  create all jobs ─▶ all children   scale-children
+//!   ─▶ all Running                    scale-memory, scale-writes
+//!   ─▶ a minute idle, touch all jobs  scale-idle-cpu, scale-idle-calls
+//!   ─▶ all Succeeded                  scale-job-writes
 //! ```
 
 use std::collections::BTreeMap;
@@ -28,11 +29,11 @@ use super::Seen;
 use super::job::{CHILDREN, job};
 use super::stage::{Stage, Usage, each_job, until};
 
-/// Time for what is under way.
+/// Time for operations in progress to finish.
 const SETTLE: Duration = Duration::from_secs(20);
-/// How often every job is touched.
+/// Touches of every job.
 const TOUCHES: usize = 5;
-/// How long nothing happens.
+/// Length of the idle phase.
 const REST: Duration = Duration::from_secs(60);
 const PORT: u16 = 18082;
 
@@ -47,13 +48,13 @@ fn kinds() -> [ApiResource; 6] {
     ]
 }
 
-/// What the operator says and needs.
+/// The operator process and its metrics.
 struct Operator {
     program: Program,
     metrics: SocketAddr,
 }
 
-/// Of the operator, at a time.
+/// Metrics and usage of the operator at one time.
 struct Reading {
     at: Instant,
     samples: BTreeMap<String, f64>,
@@ -81,7 +82,7 @@ impl Operator {
     }
 }
 
-/// The cores that were taken from one reading to the next.
+/// Cores used between two readings.
 fn cores(first: &Reading, second: &Reading) -> f64 {
     (second.usage.cpu_seconds - first.usage.cpu_seconds)
         / second.at.duration_since(first.at).as_secs_f64()
@@ -112,14 +113,14 @@ impl Reading {
     }
 }
 
-/// Jobs on an operator, and what is known of them.
+/// A running benchmark.
 struct Bench {
     stage: Stage,
     rljobs: Api<RLJob>,
     operator: Operator,
     jobs: usize,
     start: Instant,
-    /// Of the operator, before there was a job.
+    /// Reading of the operator before the first job.
     before: Reading,
 }
 
@@ -143,7 +144,7 @@ impl Bench {
         Self { stage, rljobs, operator, jobs, start: Instant::now(), before }
     }
 
-    /// Creates all jobs. Gives the seconds until all of their children exist.
+    /// Creates all jobs. Returns the seconds until all children exist.
     async fn create(&self) -> f64 {
         let (kinds, jobs) = (kinds(), self.jobs);
         let others = self.stage.count(&kinds).await;
@@ -158,15 +159,16 @@ impl Bench {
         let (created, seconds) = tokio::join!(create, all);
         let cpu = self.operator.read().usage.cpu_seconds - self.before.usage.cpu_seconds;
         let figures = format!(
-            "s until {jobs} jobs had their {} children, the jobs themselves {created:.1} s; {cpu:.1} s of the operator's CPU",
+            "s until {jobs} jobs had their {} children, of which {created:.1} s to create the \
+                jobs; {cpu:.1} s of the operator's CPU",
             jobs * CHILDREN
         );
         row("scale-children", &figures, seconds, Aim::AtMost(25.0));
         seconds
     }
 
-    /// All jobs run and nothing happens. Gives the cores that asking the coordinators takes, and
-    /// what the operator takes at all.
+    /// Waits until all jobs run, then idles. Returns the cores for polling coordinators, and the
+    /// cores in total.
     async fn rest(&self) -> (f64, Usage) {
         until("every job to run", async || self.operator.read().jobs("Running") >= self.jobs).await;
         let running = self.start.elapsed().as_secs_f64();
@@ -183,7 +185,8 @@ impl Bench {
             Aim::AtMost(64.0),
         );
         let figures = format!(
-            "writes in a minute in which nothing changes; asking {} coordinators every second takes {:.1} % of a core",
+            "writes per idle minute; polling {} coordinators every second \
+                takes {:.1} % of a core",
             self.jobs,
             cores * 100.0
         );
@@ -191,8 +194,8 @@ impl Bench {
         (cores, first.usage)
     }
 
-    /// Every job is touched a few times, in nothing that matters; `before` are the cores that other
-    /// things took until now.
+    /// Touches an irrelevant annotation of every job a few times. `before`: cores that other work
+    /// used until now.
     async fn touch(&self, before: f64) {
         let first = self.operator.read();
         for time in 1..=TOUCHES {
@@ -214,21 +217,19 @@ impl Bench {
         }
         let second = self.operator.read();
         tokio::time::sleep(REST).await;
-        // What other things take varies by more than what is measured: the mean of before and
-        // after.
+        // Other work varies more than the measured work, hence the mean of before and after.
         let others = f64::midpoint(before, cores(&second, &self.operator.read()));
         let passes = second.passes() - first.passes();
         let seconds = second.usage.cpu_seconds
             - first.usage.cpu_seconds
             - others * second.at.duration_since(first.at).as_secs_f64();
-        let figures = format!(
-            "ms of CPU in each of {passes} passes with nothing to do, their events included"
-        );
+        let figures =
+            format!("ms of CPU per pass without changes, including its events ({passes} passes)");
         row("scale-idle-cpu", &figures, seconds.max(0.0) * 1000.0 / passes, Aim::AtMost(1.0));
         let calls = |reading: &Reading| reading.writes() + reading.requests(&["get"]);
         row(
             "scale-idle-calls",
-            "API calls in each of them",
+            "API calls per pass without changes",
             (calls(&second) - calls(&first)) / passes,
             Aim::AtMost(0.0),
         );
@@ -237,7 +238,8 @@ impl Bench {
     /// All jobs succeed.
     async fn end(&self) {
         let before_end = self.operator.read();
-        let request = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'POST /end HTTP/1.0\\r\\nHost: all\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3";
+        let request = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'POST /end HTTP/1.0\\r\\nHost: \
+            all\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3";
         self.stage.cluster.run("bash", &["-c", request]).unwrap();
         let minutes = (self.start.elapsed().as_secs_f64() / 60.0).floor();
         until("every job to succeed", async || self.operator.read().jobs("Completed") >= self.jobs)
@@ -248,11 +250,12 @@ impl Bench {
         let verbs: Vec<String> = ["create", "update", "patch", "delete", "get"]
             .map(|verb| format!("{:.1} {verb}", of(&[verb])))
             .into();
-        // What a job still costs when it has succeeded: its pods are taken away, and counted once
-        // more. Its success is one status and one event.
+        // The outcome is one status write and one event; then pods are deleted and counted again.
         let afterwards = (done.writes() - before_end.writes()) / jobs - 2.0;
         let figures = format!(
-            "API writes of a job from create to Succeeded after {minutes} minutes, and {afterwards:.1} afterwards (in all {}); {CHILDREN} children, 1 engine; {:.1} MiB resident",
+            "API writes of a job from create to Succeeded after {minutes} minutes, and \
+                {afterwards:.1} afterwards (in all {}); {CHILDREN} children, 1 engine; {:.1} MiB \
+                resident",
             verbs.join(", "),
             done.usage.memory_mib
         );
@@ -261,7 +264,7 @@ impl Bench {
     }
 }
 
-/// Measures, and gives what peers are compared with.
+/// Measures; returns the values for comparisons.
 pub async fn measure(jobs: usize) -> Seen {
     let bench = Bench::start(jobs).await;
     bench

@@ -1,5 +1,5 @@
-//! A control plane of its own for each of those that are measured. Its one node has no kubelet:
-//! this program binds pods to it, says that they run and that they ended, and counts what is there.
+//! Control plane of one measurement. Its only node has no kubelet: this program binds pods, sets
+//! their status and deletes them, and counts objects.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,20 +16,20 @@ use rljob_tests::sandbox::Program;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Requests of this program at a time.
+/// Concurrent requests of this program.
 const REQUESTS: usize = 8;
-/// Bound of every wait.
+/// Timeout of every wait.
 const LIMIT: Duration = Duration::from_secs(400);
-/// The node.
+/// Name of the node.
 const NODE: &str = "stage";
-/// Between two words of the node; its controller misses them after 50 s.
+/// Interval of node heartbeats; the node controller waits 50 s for one.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Interval of polls.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A control plane and a client of it.
 pub struct Stage {
-    // They end before the control plane does.
+    // Dropped before the control plane.
     _node: AbortOnDropHandle<()>,
     _pods: AbortOnDropHandle<()>,
     pub cluster: Cluster,
@@ -37,10 +37,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts the control plane. Pods with this label run as soon as they are made.
+    /// Starts the control plane. Pods with this label run immediately after creation.
     pub async fn start(label: &str) -> Self {
         let cluster = Cluster::start(0).unwrap();
-        // There is nothing to schedule on, and a scheduler that tries takes time from everybody.
+        // Without schedulable nodes, a scheduler would only use CPU time.
         cluster.kill_oldest("kube-scheduler").unwrap();
         let read = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
         let client = Client::try_from(
@@ -63,7 +63,7 @@ impl Stage {
         Self { _node: node, _pods: pods, cluster, client }
     }
 
-    /// Objects of these kinds, whoever made them.
+    /// Counts objects of these kinds.
     pub async fn count(&self, kinds: &[ApiResource]) -> usize {
         let counts = kinds.iter().map(|kind| async move {
             let objects: Api<DynamicObject> =
@@ -75,7 +75,7 @@ impl Stage {
         futures::future::join_all(counts).await.into_iter().sum()
     }
 
-    /// Waits until there are this many objects of these kinds; seconds since `start`.
+    /// Waits until `count` objects of these kinds exist; returns the seconds since `start`.
     pub async fn wait_for(
         &self,
         what: &str,
@@ -88,11 +88,14 @@ impl Stage {
     }
 }
 
-/// Plays kubelet: says that the node is ready.
+/// Sends node heartbeats in place of kubelet.
 async fn keep_ready(nodes: Api<Node>) {
     loop {
-        let ready = json!({"type": "Ready", "status": "True", "reason": "Staged", "lastHeartbeatTime": jiff::Timestamp::now().to_string()});
-        // One that is lost is made good by the next.
+        let ready = json!({
+            "type": "Ready", "status": "True", "reason": "Staged",
+            "lastHeartbeatTime": jiff::Timestamp::now().to_string(),
+        });
+        // The next heartbeat replaces a failed one.
         let _ = nodes
             .patch_status(
                 NODE,
@@ -104,28 +107,31 @@ async fn keep_ready(nodes: Api<Node>) {
     }
 }
 
-/// Plays scheduler and kubelet: says of every new pod that it runs, at an address of its own, and
-/// ends those that are to go.
+/// Replaces scheduler and kubelet: binds new pods, sets them Running with distinct addresses, and
+/// deletes terminating pods.
 async fn run_pods(pods: Api<Pod>, label: String) {
     let (seen, pods) = (&AtomicUsize::new(0), &pods);
     let seen_pods = watcher(pods.clone(), watcher::Config::default().labels(&label))
         .default_backoff()
         .applied_objects();
-    // A watch that fails is started again.
+    // Failed watches restart.
     let due = seen_pods.filter_map(async |pod| {
         pod.ok().filter(|pod| {
             pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none())
                 || pod.metadata.deletion_timestamp.is_some()
         })
     });
-    // A pod that is gone again needs nothing.
+    // The pod may have been deleted.
     let run = async |pod: Pod| {
         let name = pod.name_any();
         if pod.metadata.deletion_timestamp.is_some() {
             let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
             return;
         }
-        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": NODE}});
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+        });
         let _: Result<serde_json::Value, _> =
             pods.create_subresource("binding", &name, &PostParams::default(), &binding).await;
         let number = seen.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +139,11 @@ async fn run_pods(pods: Api<Pod>, label: String) {
         let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"]
             .map(|type_| json!({"type": type_, "status": "True", "lastTransitionTime": now}));
         let address = format!("10.244.{}.{}", number / 250, number % 250 + 1);
-        let status = json!({"status": {"phase": "Running", "startTime": now, "podIP": address, "conditions": conditions}});
+        let status = json!({
+            "status": {
+                "phase": "Running", "startTime": now, "podIP": address, "conditions": conditions,
+            },
+        });
         let _ = pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await;
     };
     due.for_each_concurrent(REQUESTS, run).await;
@@ -148,14 +158,14 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Does something to every job, some at a time.
+/// Runs an operation for every job with limited concurrency.
 pub async fn each_job<F: Future<Output = ()>>(jobs: usize, act: impl Fn(String) -> F) {
     stream::iter(0..jobs)
         .for_each_concurrent(REQUESTS, |number| act(format!("job-{number:04}")))
         .await;
 }
 
-/// What a process has taken.
+/// CPU time and memory of a process.
 #[derive(Clone, Copy)]
 pub struct Usage {
     pub cpu_seconds: f64,

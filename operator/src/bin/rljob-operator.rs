@@ -84,7 +84,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = Config::infer()
         .await
         .context("failed to find an API server: no service account and no kubeconfig is usable")?;
-    // The election and the token key need a client without a term.
+    // The election and the token key need a client that works without leadership.
     let plain =
         Client::try_from(config.clone()).context("failed to create a client for the API server")?;
     check_crd(&plain, arguments.namespace.as_deref()).await?;
@@ -116,7 +116,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    // The end of either stops the other.
+    // If one ends, the other stops.
     let (served, worked) =
         tokio::join!(server.inspect(|_| stop.cancel()), work.inspect(|_| stop.cancel()));
     served

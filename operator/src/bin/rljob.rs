@@ -1,4 +1,4 @@
-//! `rljob`: run jobs on this machine, see how runs stand, check and render job files.
+//! `rljob`: runs jobs on this machine, shows runs, validates and renders job files.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use rljob_operator::{cli, local};
 
-/// Reinforcement-learning post-training of language models as one object.
+/// Reinforcement-learning post-training of language models as one Kubernetes object.
 #[derive(Parser)]
 #[command(name = "rljob", version)]
 struct Arguments {
@@ -18,24 +18,24 @@ struct Arguments {
 enum Command {
     /// Run the jobs of a file on this machine.
     Run(local::RunArgs),
-    /// Show how runs stand, on this machine or in a cluster.
+    /// Show the state of runs, on this machine or in a cluster.
     Status(cli::StatusArgs),
     /// Print the logs of a run's processes.
     Logs(cli::LogsArgs),
-    /// Write the report of runs as they stand.
+    /// Write reports of runs.
     Report(cli::ReportArgs),
-    /// Check job files; every problem is reported with its line.
+    /// Check job files and report all problems with their lines.
     Validate(cli::ValidateArgs),
-    /// Print the objects that the operator would make of a job.
+    /// Print the objects that the operator would create for a job.
     Render(cli::RenderArgs),
     /// Print the CustomResourceDefinition.
     Crd,
-    /// Run a program that ends, with all that it started, when standard input is closed.
+    /// Run a program and kill it with all descendants when standard input closes.
     #[command(hide = true)]
     WithParent(cli::WithParentArgs),
 }
 
-/// The main thread awaits `run`: a local run's processes end with the thread that started them.
+/// Local runs need the main thread: their processes exit with the thread that started them.
 #[tokio::main]
 async fn main() -> ExitCode {
     let result = match Arguments::parse().command {

@@ -1,7 +1,7 @@
 //! The cache: tables of children and pods, and the jobs that a change belongs to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
@@ -15,6 +15,7 @@ use super::child::{ObservedChild, number};
 use super::pod::{self, Pod};
 use super::table::{Name, Table};
 use crate::children::{ChildName, Kind};
+use crate::lock::lock;
 
 #[derive(Debug)]
 pub struct Cache {
@@ -157,8 +158,8 @@ impl Cache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // Entries are replaced whole, so a panic cannot leave one half-written.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        // Entries are replaced whole.
+        lock(&self.tables)
     }
 }
 

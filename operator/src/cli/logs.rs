@@ -1,5 +1,5 @@
-//! `rljob logs`: what the processes of a run wrote, each line with its process. (In a cluster:
-//! `kubectl logs -l rljob.dev/job=NAME`.)
+//! `rljob logs`: prints the logs of a local run, each line with its process. In a cluster, use
+//! `kubectl logs -l rljob.dev/job=NAME`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,9 +12,9 @@ use anyhow::{Context, bail};
 use crate::local::directory::{LOCK_FILE, LOGS_DIR};
 use crate::local::inspect;
 
-/// Between two looks at the files of a run that is followed.
+/// Interval of reads with `--follow`.
 const POLL: Duration = Duration::from_millis(300);
-/// Bytes read of a file at a time.
+/// Bytes per read.
 const CHUNK: u64 = 1 << 20;
 
 /// Prints the logs of a run's processes.
@@ -23,13 +23,13 @@ pub struct LogsArgs {
     /// The run directory, `RUNS/<namespace>/<name>`.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// One process: coordinator, inference-0, trainer-0 … Default all, one after the other.
+    /// One process: coordinator, inference-0, trainer-0, … Default: all, in sequence.
     #[arg(value_name = "PROCESS")]
     pub process: Option<String>,
-    /// Go on with what is written next, until the run ends.
+    /// Follow the logs until the run ends.
     #[arg(short, long)]
     pub follow: bool,
-    /// Only the last so many lines of each process.
+    /// Number of last lines of each process to print.
     #[arg(long, value_name = "LINES")]
     pub tail: Option<usize>,
 }
@@ -37,12 +37,12 @@ pub struct LogsArgs {
 /// Prints the logs to `out`.
 ///
 /// # Errors
-/// There is no such run or process, or a file cannot be read.
+/// The run or process does not exist, or a file cannot be read.
 pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let mut offsets = BTreeMap::new();
     let mut first = true;
     loop {
-        // Asked before the files are read, so that the last lines of a run are seen.
+        // Checked before the files are read, so that the last lines are printed.
         let running = inspect::is_locked(&arguments.dir.join(LOCK_FILE))?;
         let files = files(&arguments.dir, arguments.process.as_deref())?;
         let several = files.len() > 1;
@@ -65,11 +65,15 @@ pub fn logs(arguments: &LogsArgs, out: &mut impl Write) -> anyhow::Result<()> {
     }
 }
 
-/// The logs by process; of one, if it is named.
+/// Logs by process, filtered by `process`.
 fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let folder = directory.join(LOGS_DIR);
     let entries = fs::read_dir(&folder).with_context(|| {
-        format!("{} is no run directory: failed to list {}", directory.display(), folder.display())
+        format!(
+            "{} is not a run directory: failed to list {}",
+            directory.display(),
+            folder.display()
+        )
     })?;
     let paths = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -82,7 +86,7 @@ fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String,
     all.retain(|(name, _)| process.is_none_or(|process| process == name));
     match process {
         Some(process) if all.is_empty() => bail!(
-            "no process `{process}` has a log in {}; there are {}",
+            "no process `{process}` has a log in {}; found {}",
             folder.display(),
             names.join(", ")
         ),
@@ -90,7 +94,7 @@ fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String,
     }
 }
 
-/// Prints the complete lines from `offset` on; gives where they end.
+/// Prints the complete lines from `offset`; returns the offset of their end.
 fn print(
     path: &Path,
     name: &str,
@@ -108,7 +112,7 @@ fn print(
         let mut bytes = Vec::new();
         Read::by_ref(&mut file).take(CHUNK).read_to_end(&mut bytes)?;
         let full = bytes.len() as u64 == CHUNK;
-        // A line longer than a chunk is printed in parts.
+        // Lines longer than a chunk are printed in parts.
         let end = bytes
             .iter()
             .rposition(|byte| *byte == b'\n')
@@ -127,7 +131,7 @@ fn print(
     }
 }
 
-/// Where the last so many lines begin.
+/// Offset of the last `lines` lines.
 fn start_of_last(file: &mut File, lines: usize) -> io::Result<u64> {
     let mut position = file.metadata()?.len();
     let mut found = 0;
@@ -153,7 +157,7 @@ mod tests {
     use crate::local::inspect::test_support::run_directory;
 
     #[test]
-    fn lines_carry_their_process_and_an_unknown_one_is_named() {
+    fn lines_have_the_name_of_their_process_and_unknown_processes_are_errors() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
         fs::write(directory.log("trainer-0"), "three\n").unwrap();
@@ -178,7 +182,7 @@ mod tests {
         let unknown = print(Some("engine"), None).unwrap_err();
         assert!(
             unknown.starts_with("no process `engine` has a log in ")
-                && unknown.ends_with("; there are coordinator, trainer-0"),
+                && unknown.ends_with("; found coordinator, trainer-0"),
             "{unknown}"
         );
     }

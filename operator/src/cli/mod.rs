@@ -1,4 +1,4 @@
-//! The `rljob` command but for `run`: what checks, shows and renders.
+//! Subcommands of `rljob` except `run`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,18 +19,18 @@ pub use report::{ReportArgs, report};
 pub use status::{StatusArgs, status};
 pub use with_parent::{WithParentArgs, with_parent};
 
-/// Checks job files; reports every problem of every file.
+/// Checks job files and reports all problems.
 #[derive(clap::Args, Debug)]
 pub struct ValidateArgs {
-    /// Job file, or `-` for standard input; may be given several times.
+    /// Job file, or `-` for standard input. Repeatable.
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }
 
-/// Checks every file; gives a line for each job that can run.
+/// Checks all files; returns one line for each valid job.
 ///
 /// # Errors
-/// Every problem of every file, a line each.
+/// All problems, one per line.
 pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
     for file in &arguments.files {
@@ -52,15 +52,15 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     }
 }
 
-/// The CRD as YAML.
+/// Returns the CRD as YAML.
 ///
 /// # Errors
-/// If it cannot be written as YAML.
+/// Serialization fails.
 pub fn crd() -> anyhow::Result<String> {
     Ok(serde_yaml::to_string(&rljob_crds::crd())?)
 }
 
-/// The jobs of a file; `-` is standard input. Problems are a line each.
+/// Reads the jobs of a file; `-` is standard input. Errors have one line per problem.
 fn read_jobs(file: &Path) -> anyhow::Result<Vec<RLJob>> {
     let text = if file == Path::new("-") {
         std::io::read_to_string(std::io::stdin())
@@ -84,7 +84,7 @@ mod tests {
     use crate::validate::test_support::MINIMAL;
 
     #[test]
-    fn a_file_that_cannot_be_read_hides_no_problem_of_another() {
+    fn problems_of_all_files_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);

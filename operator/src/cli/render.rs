@@ -1,33 +1,32 @@
-//! `rljob render`: the objects that the operator would make of a job, as YAML. Tokens are shown as
+//! `rljob render`: prints the objects that the operator would create for a job, as YAML. Tokens are
 //! placeholders.
 
 use std::path::PathBuf;
 
-use serde::Serialize;
-
+use crate::children::children;
 use crate::decide::WantedRoles;
-use crate::desired::{Pinned, Resources, Settings, Tokens, build};
+use crate::desired::{Pinned, Settings, Tokens, build};
 use crate::install::DEFAULT_IMAGE;
 use crate::validate::{Policy, ValidatedJob, validate};
 
-/// Prints the objects that the operator would make of a job.
+/// Prints the objects that the operator would create for a job.
 #[derive(clap::Args, Debug)]
 pub struct RenderArgs {
-    /// The job file, or `-` for standard input.
+    /// Job file, or `-` for standard input.
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Namespace of jobs that name none.
+    /// Namespace of jobs without a namespace.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// Image of the roles that name none; the operator takes its own.
+    /// Image of roles without an image; the operator uses its own.
     #[arg(long, default_value = DEFAULT_IMAGE)]
     pub image: String,
 }
 
-/// Renders every job of the file.
+/// Renders all jobs of the file.
 ///
 /// # Errors
-/// A job that is not valid, or an object that cannot be written as YAML.
+/// A job is invalid.
 pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
     let settings = Settings { image: arguments.image.clone() };
     let mut text = String::new();
@@ -41,35 +40,10 @@ pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
             &Tokens::placeholders(),
             &Pinned::default(),
         );
-        append_all(&mut text, &resources)?;
+        for child in children(&resources) {
+            text.push_str("---\n");
+            text.push_str(&serde_yaml::to_string(&child.object)?);
+        }
     }
     Ok(text)
-}
-
-fn append_all(text: &mut String, resources: &Resources) -> anyhow::Result<()> {
-    let Resources {
-        config_map,
-        secret,
-        network_policy,
-        disruption_budget,
-        services,
-        stateful_sets,
-    } = resources;
-    append(text, secret)?;
-    append(text, config_map)?;
-    append(text, network_policy)?;
-    append(text, disruption_budget)?;
-    for service in services {
-        append(text, service)?;
-    }
-    for stateful_set in stateful_sets {
-        append(text, stateful_set)?;
-    }
-    Ok(())
-}
-
-fn append(text: &mut String, object: &impl Serialize) -> anyhow::Result<()> {
-    text.push_str("---\n");
-    text.push_str(&serde_yaml::to_string(object)?);
-    Ok(())
 }

@@ -1,27 +1,29 @@
-//! `rljob report`: the report of a run as it stands, while it runs or after.
+//! `rljob report`: writes the reports of running and finished runs.
 
 use std::path::PathBuf;
 
 use crate::local::inspect::{self, Run};
-use crate::local::reports;
+use crate::local::report_file;
 
-/// Writes `report.html` of runs as they stand now, and says where.
+/// Writes `report.html` of runs and prints the paths.
 #[derive(clap::Args, Debug)]
 pub struct ReportArgs {
-    /// A run directory, or a folder of run directories.
+    /// Run directory, or folder of run directories.
     #[arg(value_name = "DIR", default_value = "runs")]
     pub dir: PathBuf,
 }
 
-/// Writes the reports; gives their paths.
+/// Writes the reports; returns their paths.
 ///
 /// # Errors
-/// There is no run, or its files cannot be read or written.
+/// There is no run, or a file cannot be read or written.
 pub fn report(arguments: &ReportArgs) -> anyhow::Result<String> {
     let write = |directory: &PathBuf| {
         let run = Run::read(directory)?;
-        let path =
-            reports::write(directory, &reports::gather(directory, &run.config, run.outcome())?)?;
+        let path = report_file::write(
+            directory,
+            &report_file::collect(directory, &run.config, run.outcome())?,
+        )?;
         Ok(path.display().to_string())
     };
     let paths =
@@ -35,7 +37,7 @@ mod tests {
     use crate::local::inspect::test_support::run_directory;
 
     #[test]
-    fn a_report_is_written_of_a_run_that_is_not_at_its_end() {
+    fn an_unfinished_run_has_a_report() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
         let path = report(&ReportArgs { dir: runs.path().to_owned() }).unwrap();

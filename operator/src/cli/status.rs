@@ -1,4 +1,4 @@
-//! `rljob status`: how runs stand, of this machine's run directories or of a cluster's RLJobs.
+//! `rljob status`: shows the state of local runs or of the RLJobs of a cluster.
 
 use std::path::PathBuf;
 
@@ -10,21 +10,21 @@ use rljob_crds::names::CONDITION_SUCCEEDED;
 use crate::local::inspect::{self, Run};
 use crate::local::lines;
 
-/// Shows how runs stand: those of this machine, or with `--cluster` those of a cluster.
+/// Shows the state of local runs, or with `--cluster` of RLJobs.
 #[derive(clap::Args, Debug)]
 pub struct StatusArgs {
-    /// A run directory, or a folder of run directories.
+    /// Run directory, or folder of run directories.
     #[arg(value_name = "DIR", default_value = "runs", conflicts_with = "cluster")]
     pub dir: PathBuf,
-    /// Ask the cluster of the current kubeconfig for its RLJobs; a name asks for one.
+    /// Show the RLJobs of the cluster in the current kubeconfig, or the one with this name.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     pub cluster: Option<String>,
-    /// Namespace of the RLJobs. Default the kubeconfig's.
+    /// Namespace of the RLJobs. Default: that of the kubeconfig.
     #[arg(short, long, requires = "cluster")]
     pub namespace: Option<String>,
 }
 
-/// A line of the table.
+/// Row of the table.
 struct Row {
     name: String,
     status: String,
@@ -33,22 +33,22 @@ struct Row {
     message: String,
 }
 
-/// The table.
+/// Returns the table.
 ///
 /// # Errors
-/// There is no run, or the cluster does not answer.
+/// There is no run, or a request to the cluster fails.
 pub async fn status(arguments: &StatusArgs) -> anyhow::Result<String> {
     let rows = match &arguments.cluster {
-        Some(name) => of_cluster(name, arguments.namespace.as_deref()).await?,
+        Some(name) => cluster_rows(name, arguments.namespace.as_deref()).await?,
         None => inspect::find(&arguments.dir)?
             .iter()
-            .map(|directory| Run::read(directory).map(|run| of_run(&run)))
+            .map(|directory| Run::read(directory).map(|run| run_row(&run)))
             .collect::<anyhow::Result<_>>()?,
     };
     Ok(table(&rows))
 }
 
-fn of_run(run: &Run) -> Row {
+fn run_row(run: &Run) -> Row {
     let step = run.metrics.as_ref().map_or(0, |metrics| metrics.step);
     let message = match &run.state.failure {
         Some(cause) if !run.running => cause.clone(),
@@ -66,8 +66,10 @@ fn of_run(run: &Run) -> Row {
     }
 }
 
-async fn of_cluster(name: &str, namespace: Option<&str>) -> anyhow::Result<Vec<Row>> {
-    let client = Client::try_default().await.context("failed to find a cluster: set KUBECONFIG, or leave --cluster out to see this machine's runs")?;
+async fn cluster_rows(name: &str, namespace: Option<&str>) -> anyhow::Result<Vec<Row>> {
+    let client = Client::try_default().await.context(
+        "failed to find a cluster: set KUBECONFIG, or omit --cluster to show local runs",
+    )?;
     let api: Api<RLJob> = namespace.map_or_else(
         || Api::default_namespaced(client.clone()),
         |namespace| Api::namespaced(client.clone(), namespace),
@@ -81,10 +83,10 @@ async fn of_cluster(name: &str, namespace: Option<&str>) -> anyhow::Result<Vec<R
         }
         name => vec![api.get(name).await.with_context(|| format!("failed to get RLJob {name}"))?],
     };
-    Ok(jobs.iter().map(of_job).collect())
+    Ok(jobs.iter().map(job_row).collect())
 }
 
-fn of_job(job: &RLJob) -> Row {
+fn job_row(job: &RLJob) -> Row {
     let status = job.status.clone().unwrap_or_default();
     let summary = status.conditions.iter().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
     let progress = status.progress.as_ref();
@@ -131,7 +133,7 @@ mod tests {
     use crate::local::inspect::test_support::run_directory;
 
     #[tokio::test]
-    async fn runs_are_a_table() {
+    async fn runs_are_shown_as_a_table() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
         let of = |dir: PathBuf| StatusArgs { dir, cluster: None, namespace: None };
@@ -144,15 +146,21 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_a_cluster_shows_what_its_conditions_say() {
+    fn rows_of_rljobs_show_their_conditions() {
         let mut job = crate::validate::test_support::minimal();
-        let condition = serde_json::json!({"type": "Succeeded", "status": "False", "reason": "Failed", "message": "out of\nmemory", "lastTransitionTime": null});
-        let text = serde_json::json!({"conditions": [condition], "progress": {"step": 3, "totalSteps": 10, "reward": 0.25}});
+        let condition = serde_json::json!({
+            "type": "Succeeded", "status": "False", "reason": "Failed", "message": "out of\nmemory",
+            "lastTransitionTime": null,
+        });
+        let text = serde_json::json!({
+            "conditions": [condition], "progress": {"step": 3, "totalSteps": 10, "reward": 0.25},
+        });
         let text = text.to_string().replace("null", "\"2026-01-01T00:00:00Z\"");
         job.status = Some(serde_json::from_str(&text).unwrap());
         assert_eq!(
-            table(&[of_job(&job)]),
-            "NAME      STATUS  STEP  REWARD  MESSAGE\nlab/sums  Failed  3/10  0.250   out of | memory"
+            table(&[job_row(&job)]),
+            "NAME      STATUS  STEP  REWARD  MESSAGE\nlab/sums  Failed  3/10  0.250   out of | \
+                memory"
         );
     }
 }

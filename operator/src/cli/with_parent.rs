@@ -1,14 +1,15 @@
-//! Runs a program that is not rljob's own, so that nothing of it outlives `rljob run`: whatever it
-//! starts, and however `rljob run` ends.
+//! `rljob with-parent`: runs a user program whose processes must not outlive `rljob run`, however
+//! it exits.
 //!
 //! ```text
-//!  rljob run ── pipe ──▶ rljob with-parent ──▶ rljob with-parent --exec ─(becomes)▶ the program ──▶ its children, theirs …
-//!                          │ adopts whoever loses its parent                        killed when with-parent is
-//!                          └ the pipe is closed, or the program has ended: kills all that are left, new sessions included
+//!  rljob run ── pipe ──▶ with-parent ──▶ with-parent --exec ─(execve)▶ program ──▶ descendants
+//!                            │           killed when with-parent exits
+//!                            ├ adopts orphaned descendants as their subreaper
+//!                            └ pipe closed or program exited: kills all descendants,
+//!                              also those in other sessions
 //! ```
 //!
-//! If it is killed itself by SIGKILL, the program goes with it, but not what that has started in
-//! sessions of its own.
+//! If it is killed by SIGKILL itself, the program is killed, but not descendants in other sessions.
 
 use std::convert::Infallible;
 use std::fs;
@@ -28,36 +29,36 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Ended processes that were not looked at yet.
+/// Capacity of the channel of exited processes.
 const QUEUE: usize = 64;
-/// Exit code of a program that was ended by signal n is this and n, as in shells.
+/// Exit code of a program killed by signal n is this + n, as in shells.
 const SIGNALLED: i32 = 128;
 
-/// Runs a program that ends, with all that it started, when standard input, a pipe, is closed.
+/// Runs a program and kills it with all descendants when standard input, a pipe, closes.
 #[derive(clap::Args, Debug)]
 pub struct WithParentArgs {
-    /// Become the program, as a child of the process with this number and ended with it.
+    /// Execute the program as a child of the process with this PID, and be killed with it.
     #[arg(long, value_name = "PARENT")]
     pub exec: Option<i32>,
-    /// The program and its arguments.
+    /// Program and arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
 }
 
-/// Runs the program to its end, and passes SIGTERM on to it; the exit code is its own. Must be
-/// awaited on the main thread, to which the program's life is tied.
+/// Runs the program, forwards SIGTERM, and returns the program's exit code. Await on the main
+/// thread: the program is killed when the thread that started it exits.
 ///
 /// # Errors
-/// The program cannot be started, or standard input is no pipe.
+/// The program cannot be started, or standard input is not a pipe.
 pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode> {
     if let Some(parent) = arguments.exec {
-        return become_program(&arguments.command, parent).map(|never| match never {});
+        return exec_program(&arguments.command, parent).map(|never| match never {});
     }
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let lifeline = stdin().as_fd().try_clone_to_owned().and_then(pipe::Receiver::from_owned_fd);
-    let mut lifeline = lifeline
-        .context("standard input is to be a pipe that is closed when the program is to end")?;
-    set_child_subreaper(Some(getpid())).context("failed to become the parent of orphans")?;
+    let mut lifeline =
+        lifeline.context("standard input must be a pipe; closing it stops the program")?;
+    set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
     let program = start(&arguments.command)?;
     let mut ended = reaper();
     let code = loop {
@@ -65,11 +66,11 @@ pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode>
             reaped = ended.recv() => match reaped {
                 Some((pid, status)) if pid == program => break exit_code(status),
                 Some(_) => {}
-                None => anyhow::bail!("the program is gone"),
+                None => anyhow::bail!("the program was reaped by another process"),
             },
-            // One that has just ended needs no signal.
+            // The process may have exited.
             _ = terminate.recv() => drop(kill_process(program, Signal::TERM)),
-            // Nobody writes into it.
+            // The pipe carries no data.
             _ = lifeline.read_u8() => break SIGNALLED + Signal::KILL.as_raw(),
         }
     };
@@ -82,27 +83,27 @@ pub async fn with_parent(arguments: &WithParentArgs) -> anyhow::Result<ExitCode>
 }
 
 fn start(command: &[String]) -> anyhow::Result<Pid> {
-    let own = std::env::current_exe().context("failed to find this program's own file")?;
+    let own = std::env::current_exe().context("failed to find the path of this program")?;
     let mut stage = Command::new(own);
     stage
         .args(["with-parent", "--exec", &getpid().as_raw_nonzero().to_string(), "--"])
         .args(command)
         .stdin(Stdio::null());
-    let child = stage.spawn().context("failed to start the program's process")?;
+    let child = stage.spawn().context("failed to start a process for the program")?;
     Ok(Pid::from_child(&child))
 }
 
-fn become_program(command: &[String], parent: i32) -> anyhow::Result<Infallible> {
-    // The order outlives exec.
+fn exec_program(command: &[String], parent: i32) -> anyhow::Result<Infallible> {
+    // Kept across execve.
     set_parent_process_death_signal(Some(Signal::KILL))
-        .context("failed to ask for a signal at the parent's end")?;
-    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the parent ended during start");
-    let (program, words) = command.split_first().context("no program is named")?;
+        .context("failed to set the parent death signal")?;
+    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the parent exited during the start");
+    let (program, words) = command.split_first().context("no program is given")?;
     Err(Command::new(program).args(words).exec())
         .with_context(|| format!("failed to start {program}"))
 }
 
-/// Waits for every child, own or adopted; the channel closes when there is none left.
+/// Reaps children, own and adopted. The channel closes when none is left.
 fn reaper() -> mpsc::Receiver<(Pid, WaitStatus)> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     std::thread::spawn(move || {
@@ -117,7 +118,7 @@ fn reaper() -> mpsc::Receiver<(Pid, WaitStatus)> {
     receiver
 }
 
-/// Kills every child. Theirs become this process's then.
+/// Kills all children. Their children are then adopted by this process.
 fn kill_children() {
     let own = getpid().as_raw_nonzero().to_string();
     let pids = fs::read_dir("/proc")
@@ -130,13 +131,13 @@ fn kill_children() {
             .is_ok_and(|stat| parent_of(&stat) == Some(&own))
     };
     for pid in pids.filter(is_child).filter_map(Pid::from_raw) {
-        // One that has just ended needs no signal.
+        // The process may have exited.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Reads `/proc/PID/stat`: `pid (name) state parent …`, where the name may hold anything,
-/// parentheses included.
+/// Parent in the text of `/proc/PID/stat`: `pid (name) state parent …`. The name may contain any
+/// character, also parentheses.
 fn parent_of(stat: &str) -> Option<&str> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)
 }
@@ -153,7 +154,7 @@ mod tests {
     use super::parent_of;
 
     #[test]
-    fn the_parent_is_read_whatever_the_name_is() {
+    fn the_parent_is_parsed_for_any_name() {
         assert_eq!(parent_of("17 (sh) S 42 17 17 0"), Some("42"));
         assert_eq!(parent_of("17 (a) S 2 (b) Z 42 17"), Some("42"));
         assert_eq!(parent_of(""), None);

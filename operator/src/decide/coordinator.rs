@@ -2,18 +2,8 @@
 
 use rljob_protocol::desired::{CheckpointPolicy, Desired, Mode, RestartPolicy};
 
-use super::facts::Facts;
+use super::facts::{Epoch, Facts};
 use crate::validate::Job;
-
-/// A fencing number and its holder. Recorded before the coordinator receives it, so that no two
-/// coordinators act under the same number.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Epoch {
-    /// 0 before the first coordinator.
-    pub number: u64,
-    /// Identity of the coordinator that holds it.
-    pub holder: Option<String>,
-}
 
 /// Assigns the epoch to record: a new number for a new coordinator, and for one that acts under a
 /// higher number than the recorded one, which means that the record was lost. A restarted container

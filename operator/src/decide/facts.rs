@@ -6,7 +6,6 @@ use rljob_crds::status::{Failure, Incident};
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
-use super::coordinator::Epoch;
 use super::decision::Outcome;
 
 /// The state of a run. `incidents`, `exit` and `rejection` only reach the status; no decision
@@ -55,6 +54,16 @@ impl Facts {
     pub fn report(&self) -> Option<&CoordinatorStatus> {
         self.coordinator.as_ref().filter(|status| status.epoch == Some(self.epoch.number))
     }
+}
+
+/// A fencing number and its holder. Recorded before the coordinator receives it, so that no two
+/// coordinators act under the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Epoch {
+    /// 0 before the first coordinator.
+    pub number: u64,
+    /// Identity of the coordinator that holds it.
+    pub holder: Option<String>,
 }
 
 /// The record of earlier passes in the status.
@@ -108,76 +117,4 @@ pub struct Exit {
     pub exit_code: i32,
     /// Termination message; may be empty.
     pub message: String,
-}
-
-/// Facts of a run that is training, for table tests.
-#[cfg(test)]
-pub(crate) mod test_support {
-    use super::*;
-    use rljob_protocol::status::Phase;
-
-    pub fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
-    }
-
-    pub fn outcome() -> Outcome {
-        Outcome {
-            succeeded: true,
-            reason: "Completed".to_owned(),
-            message: "completed 10 steps and exported the model".to_owned(),
-        }
-    }
-
-    pub fn report() -> CoordinatorStatus {
-        CoordinatorStatus {
-            epoch: Some(3),
-            generation: Some(4),
-            phase: Phase::Running,
-            attempt: 0,
-            restarts: 0,
-            last_failure: None,
-            step: 7,
-            total_steps: 10,
-            metrics: None,
-            evaluation: None,
-            supervisors: vec![],
-            engines: vec![],
-            checkpoint: None,
-            unsupported: None,
-            download: None,
-        }
-    }
-
-    pub fn facts() -> Facts {
-        let all = |count| RoleCounts { wanted: count, existing: count, ready: count };
-        let engine = |index| EngineEndpoint {
-            name: format!("sums-inference-{index}"),
-            url: format!("http://sums-inference-{index}.sums-inference.lab:30000"),
-        };
-        let epoch = Epoch { number: 3, holder: Some("pod-c".to_owned()) };
-        Facts {
-            suspend: false,
-            generation: 4,
-            recorded: Recorded {
-                started: true,
-                reported: true,
-                epoch: epoch.clone(),
-                ..Recorded::default()
-            },
-            epoch,
-            coordinator: Some(report()),
-            coordinator_identity: Some("pod-c".to_owned()),
-            coordinator_unasked: false,
-            directory_in_use: None,
-            foreign: vec![],
-            blocked: None,
-            incidents: vec![],
-            exit: None,
-            exits: vec![],
-            unsupported: None,
-            rejection: None,
-            engines: vec![engine(0), engine(1)],
-            roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
-        }
-    }
 }

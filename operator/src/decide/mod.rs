@@ -22,14 +22,14 @@ mod facts;
 mod running;
 mod suspension;
 
-pub use coordinator::{Epoch, assign_epoch, desired_for_coordinator};
+pub use coordinator::{assign_epoch, desired_for_coordinator};
 pub use decision::{Decision, Outcome, Wait, WantedRoles};
 pub use ending::{deadline, is_expired, removal};
-pub use facts::{Exit, Facts, Recorded, RoleCounts, Roles};
+pub use facts::{Epoch, Exit, Facts, Recorded, RoleCounts, Roles};
 pub use running::wanted_roles;
 
 #[cfg(test)]
-pub(crate) use facts::test_support;
+pub(crate) mod test_support;
 
 /// Returns the decision of the first policy that has one.
 pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {

@@ -1,4 +1,4 @@
-//! The ConfigMap with `run.json`.
+//! ConfigMap with `run.json`.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The engines' PodDisruptionBudget: a drain takes one at a time. Trainers have none: they form one
-//! group, which any drain stops.
+//! PodDisruptionBudget of engines: drains evict one engine at a time. Trainers have no budget,
+//! because the eviction of any trainer restarts the learner group.
 
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -13,7 +13,7 @@ pub(super) fn build_disruption_budget(job: &ValidatedJob) -> PodDisruptionBudget
         spec: Some(PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
             selector: Some(meta::role_selector(job, Role::Inference)),
-            // An engine that does not become ready must not block a drain for ever.
+            // An engine that does not become ready must not block a drain forever.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             ..PodDisruptionBudgetSpec::default()
         }),

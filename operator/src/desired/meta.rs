@@ -1,4 +1,4 @@
-//! Names, labels, owners and addresses of a job's objects: one function each.
+//! Names, labels, owners and addresses of a job's objects.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,19 +16,16 @@ pub const OPERATOR_NAME: &str = "rljob-operator";
 /// A role of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// The engines.
     Inference,
-    /// The coordinator.
     Coordinator,
-    /// The trainers.
     Trainer,
 }
 
 impl Role {
-    /// Every role, in the order in which children are applied.
+    /// All roles in the order of applies.
     pub const ALL: [Self; 3] = [Self::Inference, Self::Coordinator, Self::Trainer];
 
-    /// The role as in names and labels.
+    /// Name of the role in object names and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Inference => "inference",
@@ -46,7 +43,7 @@ impl Role {
         }
     }
 
-    /// The role of that name.
+    /// The role with this name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
@@ -81,8 +78,8 @@ pub fn config_map_name(job: &Job) -> String {
     format!("{}-run", job.name)
 }
 
-/// Name of the Secret with the tokens. It holds a part of the UID: the operator may not read
-/// Secrets, so that it could not tell somebody else's of the same name.
+/// Name of the Secret with the tokens. It contains a part of the UID, because the operator cannot
+/// read Secrets and could not detect a foreign Secret of the same name.
 pub fn secret_name(job: &ValidatedJob) -> String {
     match job.uid.split('-').next() {
         Some(part) if !part.is_empty() => format!("{}-tokens-{part}", job.name),
@@ -90,7 +87,7 @@ pub fn secret_name(job: &ValidatedJob) -> String {
     }
 }
 
-/// Host name under which a role's pod is reached in the cluster.
+/// Cluster DNS name of a pod.
 pub fn pod_host(namespace: &str, pod: &str, service: &str) -> String {
     format!("{pod}.{service}.{namespace}.svc")
 }
@@ -120,7 +117,7 @@ pub fn role_selector(job: &ValidatedJob, role: Role) -> LabelSelector {
     LabelSelector { match_labels: Some(role_labels(job, role)), ..LabelSelector::default() }
 }
 
-/// The same as text.
+/// The selector of [`role_selector`] as text.
 pub fn role_selector_text(job: &Job, role: Role) -> String {
     role_labels(job, role)
         .iter()
@@ -129,7 +126,7 @@ pub fn role_selector_text(job: &Job, role: Role) -> String {
         .join(",")
 }
 
-/// Metadata of a child; `role` is none for what belongs to all roles.
+/// Metadata of a child; `role` is `None` for children of the whole job.
 pub fn child(job: &ValidatedJob, name: String, role: Option<Role>) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -140,7 +137,7 @@ pub fn child(job: &ValidatedJob, name: String, role: Option<Role>) -> ObjectMeta
     }
 }
 
-/// All labels of a child. Nothing in them varies with the attempt or with the operator's version.
+/// Labels of a child; independent of the attempt and of the operator's version.
 pub fn all_labels(job: &ValidatedJob, role: Option<Role>) -> BTreeMap<String, String> {
     let mut all = labels(&[
         (names::LABEL_JOB, &job.name),
@@ -161,7 +158,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// The RLJob as owner; none where it exists in no cluster, as in `rljob render`.
+/// Owner reference of the RLJob; `None` without a cluster, as in `rljob render`.
 fn owner(job: &ValidatedJob) -> Option<OwnerReference> {
     (!job.uid.is_empty()).then(|| OwnerReference {
         api_version: RLJob::api_version(&()).into_owned(),

@@ -1,16 +1,16 @@
-//! A validated job → every object it needs. Pure and total: names cannot fail, nothing is looked
-//! up.
+//! Validated job → its objects. Pure, and cannot fail.
 //!
 //! ```text
-//!  ConfigMap run.json ─┐
-//!  Secret tokens ──────┤ mounted into       StatefulSet <job>-inference ──── headless Service ── PodDisruptionBudget
-//!  user's volumes ─────┤ every pod ────▶    StatefulSet <job>-coordinator ── headless Service
-//!  run directories ────┘                    StatefulSet <job>-trainer ────── headless Service     NetworkPolicy around all
+//!  mounted into every pod      created per role
+//!  ConfigMap run.json          StatefulSet <job>-inference    headless Service, PDB
+//!  Secret tokens               StatefulSet <job>-coordinator  headless Service
+//!  volumes of the job          StatefulSet <job>-trainer      headless Service
+//!  run store                   NetworkPolicy for all pods
 //! ```
 //!
-//! A template that pods were made from is *pinned*: until the job is resumed, it stays as it was
-//! rendered ([`pin`]), whatever this version of the operator would render. An upgrade of the
-//! operator therefore changes no pod.
+//! Templates of existing pods are *pinned* ([`pin`]): until the job is resumed, they stay as first
+//! rendered, whatever this version of the operator would render. An upgrade of the operator
+//! therefore changes no pods.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -37,34 +37,25 @@ mod volumes;
 pub use config_map::run_config;
 pub use meta::Role;
 pub use pin::Pinned;
+pub use pod::Settings;
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
 pub use tokens::Tokens;
 
-/// What the operator adds of its own to what the job says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Image of every role that names none: the operator's own.
-    pub image: String,
-}
-
-/// Every object of a job, ready to be applied.
+/// All objects of a job, ready to be applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resources {
-    /// The run configuration.
     pub config_map: ConfigMap,
-    /// The tokens.
     pub secret: Secret,
-    /// Who may reach the pods.
     pub network_policy: NetworkPolicy,
-    /// How many engines may be drained at once.
     pub disruption_budget: PodDisruptionBudget,
-    /// One headless Service a role.
+    /// One headless Service per role.
     pub services: [Service; 3],
-    /// StatefulSets, one per role; JSON, because templates keep fields that are newer than the types.
+    /// StatefulSets, one per role; JSON, because templates keep fields that are newer than the
+    /// types.
     pub stateful_sets: [Value; 3],
 }
 
-/// Builds every object. The StatefulSets want the pods of the roles that are `wanted`.
+/// Builds all objects. StatefulSets of roles that are not `wanted` have no replicas.
 pub fn build(
     job: &ValidatedJob,
     wanted: WantedRoles,

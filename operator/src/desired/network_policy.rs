@@ -1,5 +1,5 @@
-//! Who may reach a job's pods: each other, and the operator the coordinator. Whoever scrapes
-//! metrics adds a policy of their own; policies add up.
+//! NetworkPolicy of a job: pods accept connections from each other, and the coordinator from the
+//! operator. Scraping metrics needs an additional policy; policies are additive.
 
 use std::collections::BTreeMap;
 

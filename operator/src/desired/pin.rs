@@ -1,17 +1,17 @@
-//! What pods were made from, kept until none is wanted.
+//! Pinning: templates and run configuration of existing pods do not change.
 //!
-//! Templates are rendered at the start and at a resume, when the coordinator's StatefulSet, which
-//! is applied last, goes from no pod to one. Before and after, suspended and finished jobs
-//! included, each is kept as it was, in an annotation of its StatefulSet, and the run configuration
-//! in the ConfigMap, which carries its digest: one that somebody has altered pins nothing.
+//! Templates are rendered at the start and at a resume, until the coordinator's StatefulSet, which
+//! is applied last, requests a pod. At other times, also for suspended and finished jobs, an
+//! annotation of each StatefulSet keeps its template, and the ConfigMap keeps the run configuration
+//! and its digest. A run configuration that does not match its digest is not pinned.
 //!
 //! ```text
-//!  rendered now ─ same digest as what is pinned? ── yes ─▶ the text
-//!                         │ no
-//!                         └─▶ the mark `sha256:…` in its place ─ only if the object has to be applied ─▶ filled in from what lives
+//!  rendered text ─ equal to the pinned digest? ── yes ─▶ the text
+//!                │ no
+//!                └─▶ its mark `sha256:…`, replaced by the observed text if the object is applied
 //! ```
-//! Passes therefore hold digests and no texts, however large a fleet is and however old its
-//! templates.
+//!
+//! Passes therefore hold digests instead of texts, for any number of jobs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,41 +24,41 @@ use sha2::{Digest, Sha256};
 use super::Role;
 use crate::decide::WantedRoles;
 
-/// What a mark begins with; no template and no run configuration does.
+/// Prefix of marks; no template and no run configuration starts with it.
 const MARK: &str = "sha256:";
 
-/// What is to stay as it is: marks of the texts.
+/// Marks of the pinned texts.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Pinned {
-    /// Of `run.json`.
+    /// Mark of `run.json`.
     pub run_config: Option<Arc<str>>,
-    /// Of templates, by role.
+    /// Marks of templates, by role.
     pub templates: BTreeMap<Role, Arc<str>>,
 }
 
-/// A role's StatefulSet as it lives.
+/// Observed StatefulSet of a role.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LiveSet {
-    /// Pods that it is to have.
+    /// `spec.replicas`.
     pub replicas: i32,
-    /// Whether its controller has seen its newest generation.
+    /// Whether its controller observed the newest generation.
     pub settled: bool,
-    /// Pods that its controller counts.
+    /// Pods in its status.
     pub existing: i32,
-    /// The mark of the template as it was rendered, from the annotation; none if that is no
+    /// Mark of the rendered template, from the annotation; `None` if the annotation holds no
     /// template.
     pub template: Option<Arc<str>>,
 }
 
 impl Pinned {
-    /// What the live objects pin: nothing while a start or a resume is under way.
+    /// Marks pinned by observed objects; none during a start or a resume.
     pub fn from_live(
         run_config: Option<&Arc<str>>,
         sets: &BTreeMap<Role, LiveSet>,
         wanted: WantedRoles,
     ) -> Self {
-        // One that was cut short has given pods to some roles: those and the rest are rendered from
-        // the same spec.
+        // An interrupted start has created pods of some roles; all roles are rendered again from
+        // one spec.
         let is_under_way = sets.get(&Role::Coordinator).is_none_or(|set| set.replicas == 0);
         if wanted != WantedRoles::Nothing && is_under_way {
             return Self::default();
@@ -69,32 +69,32 @@ impl Pinned {
     }
 }
 
-/// What stands in the place of a text that stays as it lives.
+/// Mark of a text.
 pub fn mark(text: &str) -> String {
     format!("{MARK}{:x}", Sha256::digest(text))
 }
 
-/// The same of what may be a mark already.
+/// Mark of a text that may be a mark already.
 pub fn marked(text: &str) -> String {
     if is_mark(text) { text.to_owned() } else { mark(text) }
 }
 
-/// SHA-256 of a text, in hexadecimal digits, or that of a text in whose place a mark stands.
+/// Hexadecimal SHA-256 of a text, or of the text that a mark replaces.
 pub fn digest(text: &str) -> String {
     marked(text).trim_start_matches(MARK).to_owned()
 }
 
-/// Whether a mark stands in the place of the text.
+/// Whether the text is a mark.
 pub fn is_mark(text: &str) -> bool {
     text.starts_with(MARK)
 }
 
-/// The text, or the mark of another one that is pinned.
+/// The text, or the mark of a different pinned text.
 pub(super) fn unless_pinned(text: String, pinned: Option<&Arc<str>>) -> String {
     pinned.filter(|pinned| ***pinned != *mark(&text)).map_or(text, ToString::to_string)
 }
 
-/// The text of the annotation.
+/// Text of a template for the annotation.
 pub(super) fn text(template: &Value) -> String {
     template.to_string()
 }
@@ -104,12 +104,12 @@ pub fn is_template(annotation: &str) -> bool {
     serde_json::from_str::<PodTemplateSpec>(annotation).is_ok()
 }
 
-/// Whether the object, as it is to be applied, has a mark somewhere in the place of a text.
+/// Whether the object contains a mark.
 pub fn has_marks(wanted: &Value) -> bool {
     [template_text(wanted), run_config_text(wanted)].into_iter().flatten().any(is_mark)
 }
 
-/// Puts the live object's texts into the place of their marks. None if it no longer has them.
+/// Replaces marks by the texts of the observed object. `None` if the observed texts changed.
 pub fn fill(mut wanted: Value, live: &Value) -> Option<Value> {
     if template_text(&wanted).is_some_and(is_mark) {
         let text = template_text(live)?;
@@ -122,12 +122,12 @@ pub fn fill(mut wanted: Value, live: &Value) -> Option<Value> {
     Some(wanted)
 }
 
-/// The text of a StatefulSet's template annotation.
+/// Template annotation of a StatefulSet.
 pub fn template_text(object: &Value) -> Option<&str> {
     object.pointer("/metadata/annotations")?.get(ANNOTATION_TEMPLATE)?.as_str()
 }
 
-/// The text of a ConfigMap's run configuration.
+/// Run configuration of a ConfigMap.
 pub fn run_config_text(object: &Value) -> Option<&str> {
     object.pointer("/data")?.get(RUN_CONFIG_FILE)?.as_str()
 }

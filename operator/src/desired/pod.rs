@@ -18,14 +18,14 @@ use rljob_crds::names::{
 };
 use rljob_crds::roles::EngineKind;
 
-use super::{Role, Settings, meta, run_config, template, volumes};
+use super::{Role, meta, run_config, template, volumes};
 use crate::sglang;
 use crate::validate::ValidatedJob;
 
 /// Default user and group: `nonroot` of distroless images.
 const USER: i64 = 65532;
-/// Seconds until a pod on an unreachable node is evicted. The node controller reports the node after
-/// 40 to 50 seconds.
+/// Seconds until a pod on an unreachable node is evicted. The node controller reports the node
+/// after 40 to 50 seconds.
 const NODE_AWAY_SECONDS: i64 = 5;
 /// Grace period of trainer pods: the rest of a step and a checkpoint.
 const TRAINER_GRACE_SECONDS: i64 = 125;
@@ -35,6 +35,13 @@ const GRACE_SECONDS: i64 = 30;
 const KILL_SECONDS: i64 = 5;
 /// Folder of the programs in the image.
 const PROGRAMS: &str = "/usr/local/bin";
+
+/// Settings of the operator that children depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Image of every role without one: the operator's own.
+    pub image: String,
+}
 
 pub(super) fn build_template(
     job: &ValidatedJob,
@@ -277,9 +284,9 @@ fn with_default_requests(role: Role, resources: &ResourceRequirements) -> Resour
 }
 
 /// Adds the probes of a role. An engine has no liveness probe, because a server that pauses for
-/// weights must not be killed; the coordinator detects hung engines. The start of an engine may take
-/// an hour: 100 GB of weights at 50 MB/s, kernel compilation, or a wait for the export of another
-/// job.
+/// weights must not be killed; the coordinator detects hung engines. The start of an engine may
+/// take an hour: 100 GB of weights at 50 MB/s, kernel compilation, or a wait for the export of
+/// another job.
 fn with_probes(role: Role) -> Container {
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
@@ -293,7 +300,7 @@ fn with_probes(role: Role) -> Container {
         failure_threshold: Some(failures),
         ..Probe::default()
     };
-    // A hung process fails three probes in a row within 3 · 5 s + 4 s; a busy one answers one of
+    // A hung process fails three consecutive probes within 3 · 5 s + 4 s; a busy one answers one of
     // them. A hung process ignores SIGTERM, so that it gets no grace period.
     let alive = Probe {
         timeout_seconds: Some(4),

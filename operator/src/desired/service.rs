@@ -1,5 +1,5 @@
-//! A role's headless Service: stable host names, published before pods are ready, since processes
-//! wait for each other by themselves.
+//! Headless Service of a role. Its host names are published before pods are ready, because
+//! processes wait for each other.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,9 +1,9 @@
 //! Pod template of a role: the operator's template, with the template of the job merged into it.
 //!
 //! Objects merge recursively. Lists merge by key as in a strategic merge patch: containers by name,
-//! environment variables and volumes by name, mounts by path. Tolerations and spread constraints are
-//! appended. Other values of the job replace those of the operator. Fields that the operator must
-//! own never reach this merge: [`validate`](crate::validate) rejects them.
+//! environment variables and volumes by name, mounts by path. Tolerations and spread constraints
+//! are appended. Other values of the job replace those of the operator. Fields that the operator
+//! must own never reach this merge: [`validate`](crate::validate) rejects them.
 
 use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec};
 use rljob_crds::names::CONTAINER_COORDINATOR;
@@ -150,7 +150,10 @@ mod tests {
     fn containers_merge_by_name_and_others_are_sidecars() {
         let theirs = json!({
             "containers": [
-                {"name": "engine", "env": [{"name": "HOME", "value": "/h"}, {"name": "A", "value": "b"}]},
+                {
+                    "name": "engine",
+                    "env": [{"name": "HOME", "value": "/h"}, {"name": "A", "value": "b"}],
+                },
                 {"name": "proxy", "image": "proxy:1"},
             ],
             "newerField": {"a": 1},

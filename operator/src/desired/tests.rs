@@ -1,4 +1,4 @@
-//! Golden tests: every child of a minimal job, whole; and what pinning keeps.
+//! Snapshots of all children of a minimal job, and tests of pinning.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use rljob_crds::model::JobModelSource;
@@ -50,7 +50,7 @@ fn the_children_of_a_minimal_job() {
         services,
         mut stateful_sets,
     } = built(WantedRoles::Everything, &Pinned::default());
-    // The annotation holds the template below once more.
+    // The annotation duplicates the template below.
     for set in &mut stateful_sets {
         set["metadata"]["annotations"] = Value::Null;
     }
@@ -63,7 +63,7 @@ fn the_children_of_a_minimal_job() {
 }
 
 #[test]
-fn a_stopped_job_keeps_its_children_and_wants_no_pods() {
+fn a_stopped_job_keeps_its_children_without_replicas() {
     let mut running = built(WantedRoles::Everything, &Pinned::default());
     for set in &mut running.stateful_sets {
         set["spec"]["replicas"] = 0.into();
@@ -72,7 +72,7 @@ fn a_stopped_job_keeps_its_children_and_wants_no_pods() {
 }
 
 #[test]
-fn before_gpus_may_be_asked_for_only_their_engines_are_missing() {
+fn without_gpus_only_engines_on_gpus_have_no_replicas() {
     let replicas = |gpus: u32| {
         let mut job = validated();
         job.spec.inference = sglang(gpus, &[]);
@@ -112,7 +112,7 @@ fn pinned_by(resources: &Resources, wanted: WantedRoles) -> Pinned {
     )
 }
 
-/// What is applied: texts that are kept are filled in from what lives.
+/// Applied objects: marks are replaced by texts of observed objects.
 fn applied(resources: &Resources, live: &Resources) -> Vec<Value> {
     let objects = |resources| children(resources).into_iter().map(|child| child.object);
     objects(resources)
@@ -122,7 +122,7 @@ fn applied(resources: &Resources, live: &Resources) -> Vec<Value> {
 }
 
 #[test]
-fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_start_or_a_resume() {
+fn another_image_or_spec_changes_objects_only_at_a_start_or_a_resume() {
     let mut job = validated();
     job.spec.training.seed = 99;
     let newer = Settings { image: "registry.example/rljob:8".to_owned() };
@@ -131,21 +131,21 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
         built(WantedRoles::Everything, &Pinned::default()),
         built(WantedRoles::Nothing, &Pinned::default()),
     );
-    let mut cut_short = running.clone();
-    cut_short.stateful_sets[1]["spec"]["replicas"] = 0.into();
-    let anew = build(&job, WantedRoles::Everything, &newer, &tokens, &Pinned::default());
+    let mut interrupted = running.clone();
+    interrupted.stateful_sets[1]["spec"]["replicas"] = 0.into();
+    let new = build(&job, WantedRoles::Everything, &newer, &tokens, &Pinned::default());
     for (case, live, wanted, expected) in [
-        ("it runs", &running, WantedRoles::Everything, &running),
-        ("it is being released", &running, WantedRoles::Nothing, &suspended),
-        ("it is suspended or finished", &suspended, WantedRoles::Nothing, &suspended),
-        ("it is resumed", &suspended, WantedRoles::Everything, &anew),
-        ("a resume was cut short before its end", &cut_short, WantedRoles::Everything, &anew),
+        ("running", &running, WantedRoles::Everything, &running),
+        ("releasing", &running, WantedRoles::Nothing, &suspended),
+        ("suspended or finished", &suspended, WantedRoles::Nothing, &suspended),
+        ("resumed", &suspended, WantedRoles::Everything, &new),
+        ("interrupted resume", &interrupted, WantedRoles::Everything, &new),
     ] {
         let rendered = build(&job, wanted, &newer, &tokens, &pinned_by(live, wanted));
         assert_eq!(applied(&rendered, live), applied(expected, live), "{case}");
         let marks: Vec<bool> =
             children(&rendered).iter().map(|child| pin::has_marks(&child.object)).collect();
-        let kept = expected != &anew;
+        let kept = expected != &new;
         assert_eq!(
             marks,
             [false, kept, false, false, false, false, false, kept, kept, kept],
@@ -155,7 +155,7 @@ fn an_operator_with_another_image_and_another_spec_renders_the_same_but_for_a_st
 }
 
 #[test]
-fn the_operator_that_rendered_it_renders_it_whole() {
+fn objects_rendered_by_the_same_operator_have_no_marks() {
     let running = built(WantedRoles::Everything, &Pinned::default());
     assert_eq!(
         built(WantedRoles::Everything, &pinned_by(&running, WantedRoles::Everything)),
@@ -164,7 +164,7 @@ fn the_operator_that_rendered_it_renders_it_whole() {
 }
 
 #[test]
-fn what_is_kept_and_lives_no_more_is_not_applied() {
+fn objects_whose_pinned_text_was_deleted_are_not_applied() {
     let running = built(WantedRoles::Everything, &Pinned::default());
     let pinned = Pinned { run_config: Some(pin::mark("of before").into()), ..Pinned::default() };
     let wanted = serde_json::to_value(config_map::build_config_map(&validated(), &pinned)).unwrap();
@@ -175,10 +175,13 @@ fn what_is_kept_and_lives_no_more_is_not_applied() {
 }
 
 #[test]
-fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() {
+fn a_run_in_a_bucket_has_scratch_volumes_and_keys_only_where_needed() {
     let mut job = validated();
     job.spec.storage = serde_json::from_value(serde_json::json!({
-        "s3": {"bucket": "runs", "prefix": "team-a", "endpoint": "https://s3.example", "credentialsSecretRef": {"name": "bucket-keys"}}
+        "s3": {
+            "bucket": "runs", "prefix": "team-a", "endpoint": "https://s3.example",
+            "credentialsSecretRef": {"name": "bucket-keys"},
+        }
     }))
     .unwrap();
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
@@ -187,7 +190,10 @@ fn a_run_in_a_bucket_has_scratch_and_only_who_reaches_the_bucket_has_its_keys() 
     let config: serde_json::Value =
         serde_json::from_str(&config_map.data.unwrap()["run.json"]).unwrap();
     let keys = "/rljob/s3";
-    let bucket = serde_json::json!({"bucket": "runs", "prefix": "team-a/lab/sums", "endpoint": "https://s3.example", "region": "us-east-1", "credentials": keys});
+    let bucket = serde_json::json!({
+        "bucket": "runs", "prefix": "team-a/lab/sums", "endpoint": "https://s3.example",
+        "region": "us-east-1", "credentials": keys,
+    });
     assert_eq!(config["bucket"], bucket);
     for (set, role) in stateful_sets.into_iter().zip(Role::ALL) {
         let pod = pod_of(&set);
@@ -255,7 +261,7 @@ fn hub_tokens_are_mounted_only_into_containers_that_download() {
 }
 
 #[test]
-fn an_sglang_engine_is_started_as_its_users_start_it_with_its_keys_in_a_file() {
+fn an_sglang_engine_reads_its_keys_from_a_file() {
     let mut job = validated();
     job.spec.inference = sglang(2, &["--mem-fraction-static=0.8"]);
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);

@@ -1,7 +1,7 @@
-//! A job's tokens: derived, not stored, so that the operator need never read a Secret.
+//! Tokens of a job. They are derived from a key, so that the operator need not read Secrets.
 //!
 //! `token = HMAC-SHA256(operator's key, "rljob token 1" 0 UID 0 role)`, as hexadecimal digits.
-//! Another job, another role or another key gives another token.
+//! Tokens differ by job, role and key.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use hmac::{Hmac, Mac};
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
 use sha2::Sha256;
 
-/// Shortest key, in bytes.
+/// Minimum length of a key in bytes.
 const KEY_BYTES: usize = 32;
 
 /// The key that tokens are derived from.
 #[derive(Clone)]
 pub struct TokenKey(Vec<u8>);
 
-/// A key that is too short.
+/// Error of a short key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the token key has {0} bytes; it needs at least {KEY_BYTES}")]
 pub struct ShortKey(usize);
 
 impl TokenKey {
-    /// Takes a key.
+    /// Creates a key.
     ///
     /// # Errors
     /// [`ShortKey`] below 32 bytes.
@@ -57,7 +57,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Derives the tokens of the job with that UID.
+    /// Derives the tokens of the job with this UID.
     pub fn derive(key: &TokenKey, uid: &str) -> Self {
         let token = |role: &str| derive(key, uid, role);
         Self {
@@ -68,7 +68,7 @@ impl Tokens {
         }
     }
 
-    /// Stand-ins for the tokens, for `rljob render`: it shows the shape of a Secret and no secret.
+    /// Placeholders for `rljob render`.
     pub fn placeholders() -> Self {
         let token = || "derived-by-the-operator".to_owned();
         Self { operator: token(), learner: token(), engine_api: token(), engine_admin: token() }
@@ -76,8 +76,7 @@ impl Tokens {
 }
 
 fn derive(key: &TokenKey, uid: &str, role: &str) -> String {
-    // HMAC takes keys of any length: the error cannot happen, and an empty token would be refused
-    // by everyone.
+    // HMAC accepts keys of any length, so this error cannot occur. Servers reject empty tokens.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key.0) else { return String::new() };
     for part in ["rljob token 1", "\0", uid, "\0", role] {
         mac.update(part.as_bytes());
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_differ_by_key_job_and_role_and_are_the_same_again() {
+    fn tokens_are_reproducible_and_differ_by_key_job_and_role() {
         let key = |byte| TokenKey::new(vec![byte; 32]).unwrap();
         let tokens = Tokens::derive(&key(1), "uid-a");
         assert_eq!(tokens, Tokens::derive(&key(1), "uid-a"));
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_hmac_that_other_tools_compute() {
+    fn tokens_equal_the_hmac_of_openssl() {
         // printf 'rljob token 1\0uid\0operator' | openssl dgst -sha256 -mac HMAC -macopt
         // hexkey:$(printf '07%.0s' $(seq 32))
         let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), "uid");
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_key_is_refused_and_nothing_secret_is_printed() {
+    fn short_keys_are_rejected_and_keys_are_not_printed() {
         assert_eq!(TokenKey::new(vec![0; 31]).unwrap_err(), ShortKey(31));
         assert_eq!(
             format!("{:?}", Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), "uid")),

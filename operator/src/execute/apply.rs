@@ -52,10 +52,11 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Applies the children that differ, turn by turn. Returns the number of requests.
+    /// Applies the children that differ, in the order of [`Child::apply_order`]. Returns the number
+    /// of requests.
     ///
     /// # Errors
-    /// The first child that is not applied. Earlier turns and other children of its turn are
+    /// The first child that is not applied. Children of an earlier or the same position may be
     /// applied.
     pub(super) async fn apply(
         &self,
@@ -72,10 +73,10 @@ impl Target<'_> {
             child.name.0 == Kind::Secret
                 && (creates_pods || secrets == Secrets::Always || self.is_due(child, observed))
         }));
-        for turn in 0..=2 {
+        for order in 0..=2 {
             let outcomes = join_all(
                 due.iter()
-                    .filter(|child| child.turn() == turn)
+                    .filter(|child| child.apply_order() == order)
                     .map(|child| self.apply_one(child, observed)),
             )
             .await;

@@ -1,28 +1,27 @@
-//! How soon a lost process is started again, and when to give up. Pure: time is a parameter.
+//! Restart backoff of processes. Pure: time is a parameter.
 
 use std::time::Duration;
 
-/// Losses in a row after which a run fails: a process that never lives for [`STEADY`] will not live
-/// the next time either.
-pub const MAX_LOSSES: u32 = 6;
+/// Consecutive exits after which a run fails.
+pub const MAX_EXITS: u32 = 6;
 
-/// A process that lived so long has started well: its earlier losses are forgotten.
+/// Uptime that resets the count of consecutive exits.
 pub const STEADY: Duration = Duration::from_secs(30);
 
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(8);
 
-/// Losses in a row of one process.
+/// Consecutive exits of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Losses(u32);
+pub struct Exits(u32);
 
-impl Losses {
-    /// Counts a loss after the process lived for `lived`. Returns how long to wait before it is
-    /// started again; none if it was lost too often.
-    pub fn count(&mut self, lived: Duration) -> Option<Duration> {
-        self.0 = if lived >= STEADY { 1 } else { self.0 + 1 };
-        let wait = FIRST.saturating_mul(1 << (self.0 - 1).min(16)).min(LONGEST);
-        (self.0 < MAX_LOSSES).then_some(wait)
+impl Exits {
+    /// Counts an exit after `uptime`. Returns the delay of the restart, or `None` after
+    /// [`MAX_EXITS`] consecutive exits.
+    pub fn count(&mut self, uptime: Duration) -> Option<Duration> {
+        self.0 = if uptime >= STEADY { 1 } else { self.0 + 1 };
+        let delay = FIRST.saturating_mul(1 << (self.0 - 1).min(16)).min(LONGEST);
+        (self.0 < MAX_EXITS).then_some(delay)
     }
 }
 
@@ -31,20 +30,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_doubles_until_the_process_is_given_up() {
-        let mut losses = Losses::default();
-        let waits: Vec<Option<u128>> = (0..MAX_LOSSES)
-            .map(|_| losses.count(Duration::from_secs(1)).map(|wait| wait.as_millis()))
+    fn the_delay_doubles_until_the_limit_of_exits() {
+        let mut exits = Exits::default();
+        let delays: Vec<Option<u128>> = (0..MAX_EXITS)
+            .map(|_| exits.count(Duration::from_secs(1)).map(|delay| delay.as_millis()))
             .collect();
-        assert_eq!(waits, [Some(250), Some(500), Some(1000), Some(2000), Some(4000), None]);
+        assert_eq!(delays, [Some(250), Some(500), Some(1000), Some(2000), Some(4000), None]);
     }
 
     #[test]
-    fn a_process_that_lived_long_starts_afresh() {
-        let mut losses = Losses::default();
+    fn a_long_uptime_resets_the_delay() {
+        let mut exits = Exits::default();
         for _ in 0..4 {
-            losses.count(Duration::ZERO);
+            exits.count(Duration::ZERO);
         }
-        assert_eq!(losses.count(STEADY), Some(FIRST));
+        assert_eq!(exits.count(STEADY), Some(FIRST));
     }
 }

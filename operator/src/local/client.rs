@@ -1,15 +1,14 @@
-//! The coordinator's two routes that whoever wants a run uses: `PUT /v1/desired` and `GET
-//! /v1/status`.
+//! Client of the coordinator: `PUT /v1/desired` and `GET /v1/status`.
 
 use std::time::Duration;
 
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::CoordinatorStatus;
 
-/// Longest wait for an answer.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A client of one run's coordinator.
+/// Client of a run's coordinator.
 #[derive(Debug)]
 pub struct Coordinator {
     http: reqwest::Client,
@@ -18,10 +17,10 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A client for the coordinator on a port of this machine.
+    /// Creates a client of the coordinator on a port of this machine.
     ///
     /// # Errors
-    /// The HTTP client cannot be made.
+    /// The HTTP client cannot be created.
     pub fn new(port: u16, token: String) -> reqwest::Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
@@ -31,19 +30,19 @@ impl Coordinator {
         Ok(Self { http, url: format!("http://127.0.0.1:{port}"), token })
     }
 
-    /// The coordinator's state.
+    /// Gets the status.
     ///
     /// # Errors
-    /// It does not answer, or not with a status.
+    /// The request fails or the response is not a status.
     pub async fn status(&self) -> reqwest::Result<CoordinatorStatus> {
         let request = self.http.get(format!("{}/v1/status", self.url)).bearer_auth(&self.token);
         request.send().await?.error_for_status()?.json().await
     }
 
-    /// Says what is wanted.
+    /// Sends the desired state.
     ///
     /// # Errors
-    /// It does not answer, or refuses.
+    /// The request fails or is rejected.
     pub async fn put_desired(&self, desired: &Desired) -> reqwest::Result<()> {
         let request = self
             .http

@@ -1,4 +1,4 @@
-//! The command line of every process of a local run. Pure: ports, paths, GPUs and the job are
+//! Command lines of the processes of a local run. Pure: ports, paths, GPUs and the job are
 //! parameters.
 
 use std::ffi::{OsStr, OsString};
@@ -13,99 +13,95 @@ use super::directory::RunDirectory;
 use super::gpus;
 use crate::sglang;
 
-/// What a process is for.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The coordinator.
     Coordinator,
-    /// An engine.
     Inference,
-    /// A supervisor, under which the learners run.
+    /// A supervisor and its learners.
     Trainer,
 }
 
-/// How one process is started.
+/// How to start a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recipe {
-    /// Its name, also of its log.
+pub struct ProcessSpec {
+    /// Name of the process and of its log.
     pub name: String,
-    /// What it is for.
     pub role: Role,
-    /// File name of the program, beside this one.
+    /// File name of the program, in the folder of this one.
     pub program: &'static str,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Environment variables beside this process's own.
+    /// Environment variables in addition to those of this process.
     pub environment: Vec<(&'static str, String)>,
-    /// Whether it is given a free port, another one at every start, as a last `--port`.
+    /// Whether every start appends `--port` with a free port.
     pub takes_port: bool,
-    /// Whether it ends, with all that it started, when its standard input is closed: then this
-    /// process keeps the other end of that pipe.
-    pub holds_lifeline: bool,
+    /// Whether it exits, with all descendants, when its standard input closes. This process holds
+    /// the other end of the pipe.
+    pub exits_with_stdin: bool,
 }
 
-/// What this machine brings to a run.
+/// Resources of this machine for a run.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// The user's command of an SGLang server, word by word.
+    /// Command of the SGLang server, split into words.
     pub engine_command: Vec<String>,
-    /// Its GPUs.
+    /// Names of the GPUs.
     pub gpus: Vec<String>,
 }
 
-/// Every process of the run, in the order in which they are started.
-pub fn recipes(
+/// All processes of the run, in the order of their start.
+pub fn process_specs(
     config: &RunConfig,
     directory: &RunDirectory,
     machine: &Machine,
     coordinator_port: u16,
-) -> Vec<Recipe> {
+) -> Vec<ProcessSpec> {
     let spec = &config.spec;
-    let mut recipes = vec![coordinator(directory, coordinator_port)];
-    recipes.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine() {
+    let mut specs = vec![coordinator(directory, coordinator_port)];
+    specs.extend((0..spec.inference.replicas).map(|index| match spec.inference.engine() {
         EngineKind::Embedded => embedded(config, directory, index),
         EngineKind::SGLang => sglang(config, directory, machine, index),
     }));
-    recipes.extend(
+    specs.extend(
         (0..spec.trainer.replicas).map(|index| supervisor(directory, coordinator_port, index)),
     );
-    recipes
+    specs
 }
 
-fn coordinator(directory: &RunDirectory, port: u16) -> Recipe {
+fn coordinator(directory: &RunDirectory, port: u16) -> ProcessSpec {
     let mut arguments = common(directory);
     push(&mut arguments, "--listen", format!("127.0.0.1:{port}"));
-    Recipe {
+    ProcessSpec {
         name: "coordinator".to_owned(),
         role: Role::Coordinator,
         program: "rljob-coordinator",
         arguments,
         environment: vec![],
         takes_port: false,
-        holds_lifeline: false,
+        exits_with_stdin: false,
     }
 }
 
-fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> Recipe {
+fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> ProcessSpec {
     let name = format!("trainer-{index}");
     let mut arguments = common(directory);
     push(&mut arguments, "--coordinator", format!("http://127.0.0.1:{port}"));
     push(&mut arguments, "--name", &name);
     push(&mut arguments, "--address", "127.0.0.1");
-    // Less than a session waits for its processes.
+    // Shorter than the session's timeout for its processes.
     push(&mut arguments, "--grace-seconds", "8");
-    Recipe {
+    ProcessSpec {
         name,
         role: Role::Trainer,
         program: "rljob-supervisor",
         arguments,
         environment: vec![],
         takes_port: false,
-        holds_lifeline: false,
+        exits_with_stdin: false,
     }
 }
 
-fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe {
+fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> ProcessSpec {
     let training = &config.spec.training;
     let mut arguments = Vec::new();
     push(&mut arguments, "--model-path", &config.model_directory);
@@ -132,8 +128,13 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Recipe 
     engine(index, "rljob-engine", arguments, vec![])
 }
 
-/// The user's server, under this program, which makes it end with the run.
-fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index: i32) -> Recipe {
+/// The SGLang server, run by `rljob with-parent` so that it exits with this process.
+fn sglang(
+    config: &RunConfig,
+    directory: &RunDirectory,
+    machine: &Machine,
+    index: i32,
+) -> ProcessSpec {
     let keys = directory.token(SGLANG_CONFIG_FILE);
     let flags = sglang::arguments(
         &config.spec,
@@ -146,8 +147,8 @@ fn sglang(config: &RunConfig, directory: &RunDirectory, machine: &Machine, index
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
     let visible = gpus::share(&machine.gpus, config.spec.inference.gpus(), index);
     let environment = vec![("CUDA_VISIBLE_DEVICES", visible)];
-    Recipe {
-        holds_lifeline: true,
+    ProcessSpec {
+        exits_with_stdin: true,
         ..engine(index, "rljob", words.map(OsString::from).collect(), environment)
     }
 }
@@ -157,15 +158,15 @@ fn engine(
     program: &'static str,
     arguments: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
-) -> Recipe {
-    Recipe {
+) -> ProcessSpec {
+    ProcessSpec {
         name: format!("inference-{index}"),
         role: Role::Inference,
         program,
         arguments,
         environment,
         takes_port: true,
-        holds_lifeline: false,
+        exits_with_stdin: false,
     }
 }
 
@@ -190,10 +191,10 @@ mod tests {
     use crate::validate::test_support::validated;
 
     #[test]
-    fn sglang_is_the_users_command_with_the_runs_flags_and_no_key() {
+    fn sglang_command_has_the_runs_flags_and_no_key() {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
-        let secrets = directory.draw_tokens().unwrap();
+        let secrets = directory.create_tokens().unwrap();
         let mut job = validated();
         job.spec.inference.sglang = Some(SGLangSpec::default());
         let machine = Machine {
@@ -202,8 +203,8 @@ mod tests {
                 .to_vec(),
             gpus: vec![],
         };
-        let all = recipes(&run_config(&job), &directory, &machine, 1234);
-        let names: Vec<&str> = all.iter().map(|recipe| recipe.name.as_str()).collect();
+        let all = process_specs(&run_config(&job), &directory, &machine, 1234);
+        let names: Vec<&str> = all.iter().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["coordinator", "inference-0", "inference-1", "trainer-0"]);
         let engine = &all[1];
         assert_eq!((engine.program, engine.takes_port), ("rljob", true));
@@ -227,7 +228,7 @@ mod tests {
         assert!(std::fs::read_to_string(config).unwrap().contains(&api_key));
         let words: String = all
             .iter()
-            .flat_map(|recipe| &recipe.arguments)
+            .flat_map(|spec| &spec.arguments)
             .map(|word| word.to_string_lossy())
             .collect();
         assert!(!words.contains(&api_key) && !words.contains(&secrets));

@@ -1,13 +1,16 @@
-//! The run directory of one job, `RUNS/<namespace>/<name>`: its lock, tokens, run configuration,
-//! and the state that in a cluster stands in the RLJob's status.
+//! Run directory of one job, `RUNS/<namespace>/<name>`: lock, tokens, run configuration, and the
+//! state that a cluster stores in the status of the RLJob.
 //!
 //! ```text
 //!  RUNS/<namespace>/<name>/
-//!    lock              held while `rljob run` runs                   state.json   epoch and outcome
-//!    run.json          what every process reads                      tokens/      one file each, 0600 in 0700, drawn anew every run
-//!    logs/             one file a process                            report.html  curves and samples
-//!    tensorboard/      event files                                  inside `tokens`, sglang.yaml holds both engine tokens
-//!    metrics.jsonl, evaluations.jsonl, samples.jsonl, journal.sqlite, checkpoints/, exports/, export/      the coordinator's and the learners'
+//!    lock          held while `rljob run` runs
+//!    state.json    epoch and outcome
+//!    run.json      run configuration, read by all processes
+//!    tokens/       one file per token and sglang.yaml, 0600 in 0700, new in every run
+//!    logs/         one file per process
+//!    tensorboard/  event files
+//!    report.html   curves and samples
+//!    …             journal, JSONL files, checkpoints and exports of coordinator and learners
 //! ```
 
 use std::fmt::Write as _;
@@ -29,64 +32,57 @@ use crate::sglang;
 
 /// Held while `rljob run` runs.
 pub const LOCK_FILE: &str = "lock";
-/// The recorded [`State`].
+/// File of the [`State`].
 pub const STATE_FILE: &str = "state.json";
-/// One file a process.
+/// Folder of logs, one file per process.
 pub const LOGS_DIR: &str = "logs";
 
-/// What in a cluster stands in the RLJob's status.
+/// State that a cluster stores in the status of the RLJob.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct State {
-    /// The newest coordinator's fencing number.
+    /// Epoch of the newest coordinator.
     pub epoch: u64,
     /// Whether the run reached its last step and exported the model.
     pub succeeded: bool,
-    /// Why it failed, until it is started again.
+    /// Cause of a failure, until the run is restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// A run directory that cannot be used.
+/// Error of a run directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another process runs in it.
+    /// Another process holds the lock.
     #[error("another `rljob run` is using {0}; wait for it, stop it, or choose another --dir")]
     Locked(PathBuf),
-    /// It holds something else.
+    /// The directory contains a different run.
     #[error(
-        "{directory} holds a run with another {what}; give the job another name, choose another --dir, or remove that folder"
+        "{directory} contains a run with another {what}; rename the job, choose another \
+            --dir, or remove the folder"
     )]
-    Other {
-        /// The run directory.
+    Mismatch {
         directory: PathBuf,
-        /// What differs, as a path in the spec.
+        /// Path of the field that differs.
         what: &'static str,
     },
     /// The run configuration of an earlier run is unreadable.
     #[error(transparent)]
     RunConfig(#[from] RunConfigError),
-    /// A file that is not what it should be.
+    /// A file cannot be parsed.
     #[error("failed to read {path}: {message}")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// The file system refused.
+    Malformed { path: PathBuf, message: String },
+    /// A file operation failed.
     #[error("failed to {action} {path}")]
     Io {
-        /// What was tried.
+        /// Verb of the operation.
         action: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
 }
 
-/// A run directory, locked for as long as the value lives.
+/// A run directory, locked until the value is dropped.
 #[derive(Debug)]
 pub struct RunDirectory {
     path: PathBuf,
@@ -94,13 +90,13 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes the folder if needed and locks it.
+    /// Creates the folder if needed and locks it.
     ///
     /// # Errors
-    /// [`DirectoryError::Locked`] if another process has it.
+    /// [`DirectoryError::Locked`] if another process holds the lock.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         for folder in [path.to_owned(), path.join(LOGS_DIR)] {
-            fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
+            fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
         }
         let file = path.join(LOCK_FILE);
         let lock = OpenOptions::new()
@@ -116,32 +112,31 @@ impl RunDirectory {
         }
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The log of a process.
+    /// Path of the log of a process.
     pub fn log(&self, process: &str) -> PathBuf {
         self.path.join(LOGS_DIR).join(format!("{process}.log"))
     }
 
-    /// A token's file.
+    /// Path of a token.
     pub fn token(&self, name: &str) -> PathBuf {
         self.tokens().join(name)
     }
 
-    /// The folder of tokens.
+    /// Folder of tokens.
     pub fn tokens(&self) -> PathBuf {
         self.path.join("tokens")
     }
 
-    /// The run configuration's file.
+    /// Path of the run configuration.
     pub fn run_config(&self) -> PathBuf {
         self.path.join(RUN_CONFIG_FILE)
     }
 
-    /// The configuration of the run that is here already, if one is.
+    /// Configuration of the existing run.
     ///
     /// # Errors
     /// [`DirectoryError::RunConfig`].
@@ -155,7 +150,7 @@ impl RunDirectory {
         }
     }
 
-    /// The recorded state; the default before the first.
+    /// The recorded state; the default if none was recorded.
     ///
     /// # Errors
     /// [`DirectoryError::Malformed`].
@@ -163,7 +158,7 @@ impl RunDirectory {
         Ok(self.read(STATE_FILE)?.unwrap_or_default())
     }
 
-    /// Records the state, on disk before it returns.
+    /// Writes the state and syncs it to disk.
     ///
     /// # Errors
     /// [`DirectoryError::Io`].
@@ -179,32 +174,33 @@ impl RunDirectory {
         self.write(RUN_CONFIG_FILE, config)
     }
 
-    /// Draws every token anew; returns the operator's, which this process uses itself.
+    /// Creates new tokens and writes their files. Returns the operator's token, which this process
+    /// uses.
     ///
     /// # Errors
     /// [`DirectoryError::Io`].
-    pub fn draw_tokens(&self) -> Result<String, DirectoryError> {
+    pub fn create_tokens(&self) -> Result<String, DirectoryError> {
         let folder = self.tokens();
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)
-            .map_err(failed("make", &folder))?;
+            .map_err(failed("create", &folder))?;
         fs::set_permissions(&folder, Permissions::from_mode(0o700))
             .map_err(failed("protect", &folder))?;
-        self.draw_token(TOKEN_LEARNER)?;
+        self.create_token(TOKEN_LEARNER)?;
         let (api, admin) =
-            (self.draw_token(TOKEN_ENGINE_API)?, self.draw_token(TOKEN_ENGINE_ADMIN)?);
+            (self.create_token(TOKEN_ENGINE_API)?, self.create_token(TOKEN_ENGINE_ADMIN)?);
         self.write_secret(SGLANG_CONFIG_FILE, &sglang::config_text(&api, &admin))?;
-        self.draw_token(TOKEN_OPERATOR)
+        self.create_token(TOKEN_OPERATOR)
     }
 
-    /// A UID for a run that no API server named.
+    /// Generates a UID, for runs without an API server.
     ///
     /// # Errors
     /// [`DirectoryError::Io`].
-    pub fn draw_uid(&self) -> Result<String, DirectoryError> {
-        let hex = random_hex().map_err(failed("draw a UID for", &self.path))?;
+    pub fn generate_uid(&self) -> Result<String, DirectoryError> {
+        let hex = random_hex().map_err(failed("generate a UID for", &self.path))?;
         Ok(format!(
             "{}-{}-4{}-8{}-{}",
             &hex[..8],
@@ -215,9 +211,9 @@ impl RunDirectory {
         ))
     }
 
-    fn draw_token(&self, name: &str) -> Result<String, DirectoryError> {
+    fn create_token(&self, name: &str) -> Result<String, DirectoryError> {
         let path = self.token(name);
-        let token = random_hex().map_err(failed("draw", &path))?;
+        let token = random_hex().map_err(failed("generate", &path))?;
         self.write_secret(name, &token)?;
         Ok(token)
     }
@@ -249,8 +245,7 @@ impl RunDirectory {
         }
     }
 
-    /// Writes beside the file and renames, so that a reader sees the old or the new, and nothing
-    /// else after a crash.
+    /// Writes a temporary file, syncs and renames it: atomic for readers and crashes.
     fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), DirectoryError> {
         let path = self.path.join(name);
         let partial = self.path.join(format!("{name}.partial"));
@@ -283,13 +278,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_run_in_the_same_directory_is_refused_while_the_first_lives() {
+    fn a_locked_directory_cannot_be_opened() {
         let runs = tempfile::tempdir().unwrap();
         let path = runs.path().join("default/sums");
         let first = RunDirectory::open(&path).unwrap();
-        let refused = RunDirectory::open(&path).unwrap_err().to_string();
+        let message = RunDirectory::open(&path).unwrap_err().to_string();
         assert_eq!(
-            refused,
+            message,
             format!(
                 "another `rljob run` is using {}; wait for it, stop it, or choose another --dir",
                 path.display()
@@ -300,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_secret_different_and_new_every_time() {
+    fn tokens_are_private_distinct_and_new_every_time() {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
-        let operator = directory.draw_tokens().unwrap();
+        let operator = directory.create_tokens().unwrap();
         assert_eq!(fs::read_to_string(directory.token(TOKEN_OPERATOR)).unwrap(), operator);
         assert_eq!(operator.len(), 64);
         assert_ne!(fs::read_to_string(directory.token(TOKEN_LEARNER)).unwrap(), operator);
@@ -312,7 +307,7 @@ mod tests {
             (mode(&directory.tokens()), mode(&directory.token(TOKEN_OPERATOR))),
             (0o700, 0o600)
         );
-        assert_ne!(directory.draw_tokens().unwrap(), operator);
+        assert_ne!(directory.create_tokens().unwrap(), operator);
     }
 
     #[test]

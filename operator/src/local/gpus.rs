@@ -1,10 +1,10 @@
-//! The GPUs of this machine, and which engine gets which.
+//! GPUs of this machine and their assignment to engines.
 
 use std::fs;
 
 use crate::validate::ValidatedJob;
 
-/// Names of the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` takes them.
+/// Names of the GPUs that this process may use, in the format of `CUDA_VISIBLE_DEVICES`.
 pub fn available() -> Vec<String> {
     if let Some(visible) = std::env::var_os("CUDA_VISIBLE_DEVICES") {
         return visible
@@ -26,20 +26,23 @@ pub fn available() -> Vec<String> {
     numbers.iter().map(ToString::to_string).collect()
 }
 
-/// What engine `index` may use of the GPUs: its own share, nothing where engines run on the CPU.
+/// `CUDA_VISIBLE_DEVICES` of engine `index`; empty if engines run on CPUs.
 pub fn share(gpus: &[String], per_replica: u32, index: i32) -> String {
     let per_replica = per_replica as usize;
     let first = per_replica * index.max(0) as usize;
     gpus.get(first..first + per_replica).unwrap_or_default().join(",")
 }
 
-/// What is wrong with the GPUs that a job asks for.
-pub fn missing(job: &ValidatedJob, available: usize) -> Option<String> {
+/// Problem if the engines of a job request more GPUs than are available.
+pub fn shortage(job: &ValidatedJob, available: usize) -> Option<String> {
     let inference = &job.spec.inference;
     let wanted = inference.replicas.max(0) as usize * inference.gpus() as usize;
     (wanted > available).then(|| {
         let (replicas, each) = (inference.replicas, inference.gpus());
-        format!("spec.inference.resources.limits: {replicas} engines need {each} GPUs each, and this machine has {available} GPUs; remove the GPUs to run engines on the CPU")
+        format!(
+            "spec.inference.resources.limits: {replicas} engines need {each} GPUs each, and this \
+                machine has {available} GPUs; remove the GPUs to run engines on the CPU",
+        )
     })
 }
 
@@ -49,18 +52,19 @@ mod tests {
     use crate::validate::test_support::validated;
 
     #[test]
-    fn gpus_that_are_not_there_are_a_problem() {
+    fn too_few_gpus_are_a_problem() {
         let mut job = validated();
-        assert_eq!(missing(&job, 0), None);
+        assert_eq!(shortage(&job, 0), None);
         job.spec.inference.resources =
             serde_json::from_value(serde_json::json!({"limits": {"nvidia.com/gpu": 2}})).unwrap();
-        let message = "spec.inference.resources.limits: 2 engines need 2 GPUs each, and this machine has 3 GPUs; remove the GPUs to run engines on the CPU";
-        assert_eq!(missing(&job, 3).as_deref(), Some(message));
-        assert_eq!(missing(&job, 4), None);
+        let message = "spec.inference.resources.limits: 2 engines need 2 GPUs each, and this \
+            machine has 3 GPUs; remove the GPUs to run engines on the CPU";
+        assert_eq!(shortage(&job, 3).as_deref(), Some(message));
+        assert_eq!(shortage(&job, 4), None);
     }
 
     #[test]
-    fn every_engine_has_gpus_of_its_own() {
+    fn engines_do_not_share_gpus() {
         let gpus = ["4", "5", "6", "7"].map(ToOwned::to_owned);
         assert_eq!(
             [share(&gpus, 2, 0), share(&gpus, 2, 1), share(&gpus, 0, 1)],

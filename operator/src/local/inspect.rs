@@ -1,4 +1,4 @@
-//! What a run directory says about its run, read without disturbing it.
+//! State of a run, read from its run directory without taking the lock.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,20 +18,16 @@ use super::directory::{LOCK_FILE, STATE_FILE, State};
 use super::records;
 use super::report::Outcome;
 
-/// A run as its directory shows it.
+/// A run and its newest records.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its directory.
     pub directory: PathBuf,
-    /// Its configuration.
     pub config: RunConfig,
-    /// What was recorded.
     pub state: State,
-    /// Whether a `rljob run` is at work in it now.
+    /// Whether a `rljob run` holds the lock.
     pub running: bool,
-    /// The newest step.
+    /// Metrics of the newest step.
     pub metrics: Option<StepMetrics>,
-    /// The newest evaluation.
     pub evaluation: Option<EvaluationMetrics>,
 }
 
@@ -39,7 +35,7 @@ impl Run {
     /// Reads a run directory.
     ///
     /// # Errors
-    /// A file is missing or not what it should be.
+    /// A file is missing or malformed.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
         let file = |name: &str| directory.join(name);
         let state = if file(STATE_FILE).exists() {
@@ -57,7 +53,7 @@ impl Run {
         })
     }
 
-    /// How it stands, in the words of an RLJob's STATUS column where there is one.
+    /// Status, named as in the STATUS column of RLJobs where one matches.
     pub fn status(&self) -> &'static str {
         match (self.running, self.state.succeeded, &self.state.failure) {
             (true, ..) => REASON_RUNNING,
@@ -67,7 +63,7 @@ impl Run {
         }
     }
 
-    /// How it stands, for a report.
+    /// Outcome for the report.
     pub fn outcome(&self) -> Outcome {
         match (self.running, self.state.succeeded, &self.state.failure) {
             (false, true, _) => Outcome::Finished,
@@ -77,10 +73,10 @@ impl Run {
     }
 }
 
-/// The run directory itself, or every one in a folder of run directories, in order of name.
+/// The run directory at `path`, or all run directories in the folder `path`, sorted by name.
 ///
 /// # Errors
-/// There is none.
+/// There is no run directory.
 pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let is_run = |path: &PathBuf| path.join(RUN_CONFIG_FILE).is_file();
     if is_run(&path.to_owned()) {
@@ -99,7 +95,8 @@ pub fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     found.sort();
     if found.is_empty() {
         bail!(
-            "{} is no run directory and holds none: there is neither {RUN_CONFIG_FILE} nor <namespace>/<name>/{RUN_CONFIG_FILE} in it",
+            "{} contains no run: neither {RUN_CONFIG_FILE} nor \
+                <namespace>/<name>/{RUN_CONFIG_FILE} exists in it",
             path.display()
         );
     }
@@ -135,7 +132,7 @@ pub(crate) mod test_support {
     use crate::validate::test_support::validated;
     use std::path::Path;
 
-    /// A run directory of the minimal job, with a step and an evaluation in it.
+    /// A run directory of the minimal job with one step and one evaluation.
     pub fn run_directory(runs: &Path) -> RunDirectory {
         let directory = RunDirectory::open(&runs.join("lab/sums")).unwrap();
         directory.write_run_config(&run_config(&validated())).unwrap();
@@ -156,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_running_while_its_directory_is_locked_and_then_what_was_recorded() {
+    fn status_is_running_while_locked_then_the_recorded_outcome() {
         let runs = tempfile::tempdir().unwrap();
         let directory = test_support::run_directory(runs.path());
         assert_eq!(find(runs.path()).unwrap(), [directory.path()]);
@@ -165,7 +162,7 @@ mod tests {
         directory
             .record(&State { failure: Some("out of memory".to_owned()), ..State::default() })
             .unwrap();
-        assert_eq!(status(), "Running", "it was started again");
+        assert_eq!(status(), "Running", "restarted");
         drop(directory);
         assert_eq!(status(), "Failed");
         let run = Run::read(&runs.path().join("lab/sums")).unwrap();
@@ -176,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_run_says_what_was_looked_for() {
+    fn error_of_a_folder_without_a_run_names_the_expected_files() {
         let folder = tempfile::tempdir().unwrap();
         let message = format!(
-            "{} is no run directory and holds none: there is neither run.json nor <namespace>/<name>/run.json in it",
+            "{} contains no run: neither run.json nor <namespace>/<name>/run.json exists in it",
             folder.path().display()
         );
         assert_eq!(find(folder.path()).unwrap_err().to_string(), message);

@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM, as requests to stop.
+//! SIGINT and SIGTERM as stop requests.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Requests to stop, in order.
+/// Stream of stop requests.
 #[derive(Debug)]
 pub struct Interrupts {
     interrupt: Signal,
@@ -12,10 +12,10 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// From now on neither signal ends this process by itself.
+    /// Installs the handlers: the signals no longer terminate this process.
     ///
     /// # Errors
-    /// The signals cannot be listened to.
+    /// The handlers cannot be installed.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -23,7 +23,7 @@ impl Interrupts {
         })
     }
 
-    /// The next request. May be dropped while it waits.
+    /// Waits for the next request. Cancel safe.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

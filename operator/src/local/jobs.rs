@@ -1,5 +1,5 @@
-//! A job file → jobs that can run here: `--set` applied, validated, relative paths made absolute.
-//! Pure but for [`missing_files`].
+//! Job file → jobs that can run on this machine: applies `--set`, validates, makes relative paths
+//! absolute. Pure except [`read`] and [`missing_files`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,44 +16,33 @@ use serde_yaml::Value;
 use super::set::{Set, SetError, apply_all};
 use crate::validate::{InvalidSpec, Policy, ValidatedJob, parse_jobs, validate};
 
-/// A job file that cannot be run.
+/// Error of a job file.
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("failed to read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// It is not YAML.
+    Read { path: PathBuf, source: io::Error },
+    /// The file is not YAML.
     #[error("failed to read {path} as YAML")]
-    Yaml {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: serde_yaml::Error,
-    },
-    /// A `--set` does not fit it.
+    Yaml { path: PathBuf, source: serde_yaml::Error },
+    /// A `--set` cannot be applied.
     #[error(transparent)]
     Set(#[from] SetError),
-    /// It describes no job that can run; a line for each problem.
-    #[error("{}", .problems.iter().map(|problem| format!("{}: {problem}", .path.display())).collect::<Vec<_>>().join("\n"))]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Every problem.
-        problems: Vec<String>,
-    },
+    /// A job is invalid; one line per problem.
+    #[error("{}", lines(path, problems))]
+    Invalid { path: PathBuf, problems: Vec<String> },
     /// Two jobs would share a run directory.
     #[error("{path} has two jobs with the name `{name}`")]
     Twice {
-        /// The file.
         path: PathBuf,
         /// `<namespace>/<name>`.
         name: String,
     },
+}
+
+fn lines(path: &Path, problems: &[String]) -> String {
+    let lines = problems.iter().map(|problem| format!("{}: {problem}", path.display()));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Reads the jobs of a file, in order.
@@ -67,8 +56,7 @@ pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
     parse(file, &text, sets, absolute.parent().unwrap_or(&absolute))
 }
 
-/// The jobs of a text; `file` names it in errors, `folder` (absolute) is what relative paths start
-/// from.
+/// Parses jobs. `file` is the name in errors; relative paths start at `folder`, which is absolute.
 fn parse(
     file: &Path,
     text: &str,
@@ -77,8 +65,8 @@ fn parse(
 ) -> Result<Vec<ValidatedJob>, JobsError> {
     let edited = edit(text, sets).map_err(|error| error.at(file))?;
     let invalid = |error: InvalidSpec| {
-        // Lines of an edited text are not the file's; without them, several jobs may have one
-        // problem.
+        // Line numbers of the edited text do not match the file. Without them, problems of several
+        // jobs may be equal.
         let problems = error.problems.into_iter().map(|problem| crate::validate::Problem {
             line: problem.line.filter(|_| sets.is_empty()),
             ..problem
@@ -154,7 +142,7 @@ fn resolved(mut job: ValidatedJob, folder: &Path) -> ValidatedJob {
     job
 }
 
-/// Without `.` and `x/..`: links are not followed.
+/// Removes `.` and `x/..` without following links.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -169,12 +157,12 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// The job's run directory.
+/// Run directory of the job.
 pub fn run_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
     runs.join(&job.namespace).join(&job.name)
 }
 
-/// The job's model folder: its own path, a downloaded repository, or the export of another job.
+/// Model folder of the job: its path, a downloaded repository, or the export of another job.
 pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
     let export = |name: &str| runs.join(&job.namespace).join(name).join(EXPORT_DIR);
     let model = &job.spec.model;
@@ -188,8 +176,8 @@ pub fn model_directory(runs: &Path, job: &ValidatedJob) -> PathBuf {
         .unwrap_or_default()
 }
 
-/// Jobs that cannot be run with their bucket, or without it.
-pub fn misplaced(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> {
+/// Problems of jobs whose storage does not fit `--use-bucket`.
+pub fn storage_problems(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> {
     let problem = |job: &ValidatedJob| match (
         use_bucket,
         &job.spec.storage.s3,
@@ -204,9 +192,8 @@ pub fn misplaced(use_bucket: bool, jobs: &[ValidatedJob]) -> Vec<String> {
     jobs.iter().filter_map(problem).collect()
 }
 
-/// What the jobs read and is not there, asked before any process is started. The export of an
-/// earlier job of the file is still to come; a job that has exported its model reads nothing any
-/// more.
+/// Missing inputs of the jobs, checked before any process starts. Exports of earlier jobs of the
+/// file and inputs of finished jobs need not exist.
 pub fn missing_files(runs: &Path, jobs: &[ValidatedJob]) -> Vec<String> {
     let exported = |job: &&ValidatedJob| {
         run_directory(runs, job).join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE).is_file()
@@ -238,7 +225,7 @@ fn missing_model(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob]) -> O
     }
 }
 
-/// Whether a job of the file that comes before has this name.
+/// Whether an earlier job of the file has this name.
 fn is_earlier(job: &ValidatedJob, name: &str, earlier: &[ValidatedJob]) -> bool {
     earlier.iter().any(|other| other.namespace == job.namespace && other.name == name)
 }
@@ -254,19 +241,22 @@ fn missing_checkpoint(runs: &Path, job: &ValidatedJob, earlier: &[ValidatedJob])
                 .flatten()
                 .any(|entry| entry.path().join(MANIFEST_FILE).is_file())
         };
-        // What is in a bucket, the coordinator sees.
+        // The coordinator checks buckets.
         let is_there =
             job.spec.storage.s3.is_some() || is_earlier(job, name, earlier) || complete();
         return (!is_there).then(|| {
             format!(
-                "spec.restoreFrom.rljob: `{name}` has no complete checkpoint in {}; run that job first",
+                "spec.restoreFrom.rljob: `{name}` has no complete checkpoint in {}; run that job \
+                    first",
                 folder.display()
             )
         });
     }
     let path = source.path.as_ref()?;
     (!Path::new(path).join(MANIFEST_FILE).is_file()).then(|| {
-        format!("spec.restoreFrom.path: {path} is no complete checkpoint: it has no manifest.json")
+        format!(
+            "spec.restoreFrom.path: {path} is not a complete checkpoint: manifest.json is missing"
+        )
     })
 }
 
@@ -281,7 +271,7 @@ fn missing_data(job: &ValidatedJob) -> impl Iterator<Item = String> {
         .into_iter()
         .chain(evaluation)
         .filter(|(_, path)| !Path::new(path).exists())
-        .map(|(field, path)| format!("{field}: there is nothing at {path}"))
+        .map(|(field, path)| format!("{field}: {path} does not exist"))
 }
 
 #[cfg(test)]
@@ -298,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_start_at_the_job_files_folder() {
+    fn relative_paths_start_at_the_folder_of_the_job_file() {
         let job = read(
             MINIMAL,
             &["spec.model.path=./tiny", "spec.dataset.train.path=../data/train.jsonl"],
@@ -314,18 +304,18 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_an_unknown_field_is_refused_by_validation() {
+    fn setting_an_unknown_field_fails_validation() {
         let twice = format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more"));
         let refused = read(&twice, &["spec.training.stepz=3"]).unwrap_err();
         assert!(
             refused.starts_with("dir/jobs.yaml: spec.training.stepz: unknown field"),
             "{refused}"
         );
-        assert_eq!(refused.lines().count(), 1, "a problem of both jobs is one line");
+        assert_eq!(refused.lines().count(), 1, "equal problems of both jobs are one line");
     }
 
     #[test]
-    fn two_jobs_of_one_name_are_refused() {
+    fn jobs_with_equal_names_are_rejected() {
         let twice = format!("{MINIMAL}---{MINIMAL}");
         assert_eq!(
             read(&twice, &[]).unwrap_err(),
@@ -346,12 +336,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_jobs_read_must_be_there() {
+    fn inputs_of_jobs_must_exist() {
         let runs = tempfile::tempdir().unwrap();
         let first =
             read(MINIMAL, &["spec.dataset.train.path=/dev/../Cargo.none"]).unwrap().remove(0);
         let missing = |jobs: &[ValidatedJob]| missing_files(runs.path(), jobs);
-        let data = "sums: spec.dataset.train.path: there is nothing at /Cargo.none".to_owned();
+        let data = "sums: spec.dataset.train.path: /Cargo.none does not exist".to_owned();
         assert_eq!(
             missing(std::slice::from_ref(&first)),
             ["sums: spec.model.path: /models/tiny has no config.json".to_owned(), data]
@@ -369,14 +359,14 @@ mod tests {
         assert_eq!(missing(std::slice::from_ref(&second))[0], needed);
         assert!(
             !missing(&[first.clone(), second.clone()]).contains(&needed),
-            "an earlier job of the file makes it"
+            "an earlier job of the file exports it"
         );
 
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(EXPORT_COMPLETE_FILE), "{}").unwrap();
         assert_eq!(
             missing(&[first, second]),
-            ["more: spec.dataset.train.path: there is nothing at /Cargo.none"],
+            ["more: spec.dataset.train.path: /Cargo.none does not exist"],
             "the first has finished"
         );
     }

@@ -1,14 +1,12 @@
-//! What a run says on the terminal, as text. Pure.
+//! Terminal output of a run, as text. Pure.
 
 use std::fmt::Write;
 
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
-use super::RunArgs;
-
-/// One line a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed. What
-/// the algorithm does not have is left out.
+/// Line of a step: step, reward, loss, KL, entropy, clip fraction, mismatch mean/max, speed.
+/// Metrics that the algorithm lacks are omitted.
 pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     let scalars = &step.scalars;
     let mut line = counter("step", step.step, total_steps);
@@ -41,7 +39,7 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
     line
 }
 
-/// One line an evaluation.
+/// Line of an evaluation.
 pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
     let mut line = counter("eval", metrics.step, total_steps);
     if let (Some(sampled), Some(greedy)) = (metrics.sampled, metrics.greedy) {
@@ -54,7 +52,7 @@ pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
     line
 }
 
-/// What the run is doing, in a few words.
+/// Current activity of the run.
 pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     let Some(status) = status else { return "waiting for the coordinator".to_owned() };
     match status.phase {
@@ -77,8 +75,8 @@ pub fn phase(status: Option<&CoordinatorStatus>) -> String {
     }
 }
 
-/// The last line of a job that ended or was stopped, for example `sums: 30 steps, reward 0.41 ->
-/// 0.95, accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
+/// Last line of a finished or interrupted job, for example `sums: 30 steps, reward 0.41 -> 0.95,
+/// accuracy 0.38 -> 0.93 (greedy 0.97 -> 0.98), 84 s`.
 pub fn summary(
     name: &str,
     steps: &[StepMetrics],
@@ -111,38 +109,13 @@ pub fn summary(
     line
 }
 
-/// A text in one line of at most 600 characters.
+/// The text as one line of at most 600 characters.
 pub fn one_line(text: &str) -> String {
     let line =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
     match line.char_indices().nth(600) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
-    }
-}
-
-/// The command that goes on with a run.
-pub fn command(args: &RunArgs) -> String {
-    let mut line = format!("rljob run -f {}", quoted(&args.file.to_string_lossy()));
-    for set in &args.set {
-        let _ = write!(line, " --set {}", quoted(set));
-    }
-    let _ = write!(line, " --dir {}", quoted(&args.dir.to_string_lossy()));
-    if args.use_bucket {
-        line.push_str(" --use-bucket");
-    }
-    if let Some(command) = &args.engine_command {
-        let _ = write!(line, " --engine-command {}", quoted(command));
-    }
-    line
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -159,7 +132,7 @@ fn push_change(line: &mut String, name: &str, first: f64, last: f64) {
     let _ = write!(line, ", {name} {first:.3} -> {last:.3}");
 }
 
-/// Four decimals, or an exponent where they would show nothing.
+/// Four decimals; scientific notation for very small and very large values.
 fn significant(value: f64) -> String {
     if value == 0.0 || (value.abs() >= 1e-3 && value.abs() < 1e5) {
         format!("{value:.4}")
@@ -189,8 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_one_line_with_what_the_algorithm_has() {
-        let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  mismatch 1.2e-7/3.4e-6  1234 tok/s";
+    fn step_line_omits_missing_metrics() {
+        let line = "step  7/30  reward 0.500  loss  -1.2e-5  kl 3.4e-4  entropy 0.845  clip 0.012  \
+            mismatch 1.2e-7/3.4e-6  1234 tok/s";
         assert_eq!(step(&grpo(), 30), line);
         let sft = StepMetrics::with_scalars(
             300,
@@ -203,12 +177,13 @@ mod tests {
         );
         assert_eq!(
             step(&sft, 300),
-            "step 300/300  loss   1.2500  entropy 0.500  9 tok/s  1 updates skipped: loss or gradient not finite"
+            "step 300/300  loss   1.2500  entropy 0.500  9 tok/s  1 updates skipped: loss or \
+                gradient not finite"
         );
     }
 
     #[test]
-    fn an_evaluation_is_one_line() {
+    fn evaluation_line_contains_accuracy_and_loss() {
         let metrics = EvaluationMetrics {
             step: 0,
             prompts: 256,
@@ -231,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_goes_from_first_to_last() {
+    fn summary_shows_first_and_last_values() {
         let mut last = StepMetrics { step: 30, ..grpo() };
         last.scalars.set(metrics::REWARD, 0.95);
         let steps = [grpo(), last];
@@ -241,7 +216,8 @@ mod tests {
             greedy: Some(0.5),
             ..Default::default()
         });
-        let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy 0.500 -> 0.500), 84 s";
+        let expected = "sums: 30 steps, reward 0.500 -> 0.950, accuracy 0.375 -> 0.938 (greedy \
+            0.500 -> 0.500), 84 s";
         assert_eq!(summary("sums", &steps, &evaluations, 84.2), expected);
         let losses = [2.75, 0.5]
             .map(|loss| EvaluationMetrics { loss: Some(loss), ..EvaluationMetrics::default() });
@@ -253,25 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_of_many_lines_becomes_one() {
+    fn one_line_joins_lines() {
         assert_eq!(one_line("exit code 1:\n  out of memory\n\n"), "exit code 1: | out of memory");
         assert_eq!(one_line(&"é".repeat(700)).chars().count(), 601);
-    }
-
-    #[test]
-    fn the_command_to_go_on_can_be_pasted() {
-        let set = vec![
-            "spec.training.steps=3".to_owned(),
-            "a:spec.dataset.train.prompt={{x}} it's".to_owned(),
-        ];
-        let args = RunArgs {
-            file: "job.yaml".into(),
-            set,
-            dir: "runs".into(),
-            use_bucket: true,
-            engine_command: Some("python3 -m sglang.launch_server".to_owned()),
-        };
-        let expected = r"rljob run -f job.yaml --set spec.training.steps=3 --set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --use-bucket --engine-command 'python3 -m sglang.launch_server'";
-        assert_eq!(command(&args), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! `rljob run`: the jobs of a file on this machine, one after the other, without Kubernetes.
+//! `rljob run`: runs the jobs of a file on this machine in sequence, without Kubernetes.
 //!
 //! ```text
 //!  FILE, --set ─▶ jobs ─▶ directory (lock, tokens, run.json) ─▶ session ─▶ report.html
@@ -6,11 +6,11 @@
 //!                            coordinator, engines, supervisors ◀──┴──▶ the operator's `decide`
 //! ```
 //!
-//! Read in this order: this file, [`jobs`], [`session`], [`processes`], [`process`]; [`set`],
-//! [`commands`], [`backoff`], [`lines`] and [`report`] are pure; [`inspect`] reads a run directory
-//! from outside.
+//! Reading order: this file, [`jobs`], [`session`], [`processes`], [`process`]. [`set`],
+//! [`commands`], [`backoff`], [`lines`] and [`report`] are pure. [`inspect`] reads the run
+//! directories of other processes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -21,43 +21,28 @@ use rljob_crds::{BucketConfig, RunConfig};
 
 use crate::validate::ValidatedJob;
 
-pub mod jobs;
-
-pub mod set;
-
-pub mod directory;
-
-pub mod session;
-
-pub mod processes;
-
-pub mod process;
-
-pub mod commands;
-
+mod args;
 pub mod backoff;
-
 pub mod client;
-
+pub mod commands;
+pub mod directory;
+pub mod gpus;
+pub mod inspect;
 pub mod interrupts;
-
-pub mod records;
-
+pub mod jobs;
 pub mod lines;
-
-pub mod screen;
-
+pub mod process;
+pub mod processes;
+pub mod records;
 pub mod report;
-
-pub mod reports;
-
+pub mod report_file;
+pub mod screen;
+pub mod session;
+pub mod set;
 pub mod tensorboard;
 mod watchdog;
 
-pub mod inspect;
-
-pub mod gpus;
-
+pub use args::RunArgs;
 use commands::Machine;
 use directory::{DirectoryError, RunDirectory, State};
 use interrupts::Interrupts;
@@ -65,49 +50,23 @@ use processes::Processes;
 use screen::print_line;
 use session::{Ending, Session};
 
-/// Exit code after an interruption, as shells count it: 128 + SIGINT.
+/// Exit code after an interruption: 128 + SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
-/// Runs the RLJobs of a file on this machine, in order. The same command goes on with what an
-/// earlier one left unfinished.
-#[derive(clap::Args, Clone, Debug)]
-pub struct RunArgs {
-    /// The job file. Relative paths in it start at its folder.
-    #[arg(short, long, value_name = "FILE")]
-    pub file: PathBuf,
-    /// Sets a field of every job, or of the named one, before it is validated, for example
-    /// `spec.training.steps=3`. Repeatable.
-    #[arg(long, value_name = "[NAME:]PATH=VALUE")]
-    pub set: Vec<String>,
-    /// Folder of run directories: each job has `<namespace>/<name>` in it.
-    #[arg(long, value_name = "RUNS", default_value = "runs")]
-    pub dir: PathBuf,
-    /// Keep checkpoints, exports, journal and JSONL files in each job's `spec.storage.s3`, as a
-    /// cluster does; DIR is then scratch, and a run goes on in another one. Keys come from the
-    /// environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
-    #[arg(long)]
-    pub use_bucket: bool,
-    /// Command of an SGLang server, for jobs with `spec.inference.sglang`; the run's own
-    /// flags (model, host, port, keys …) are appended.
-    #[arg(long, value_name = "COMMAND")]
-    pub engine_command: Option<String>,
-}
-
-/// Runs the jobs. The future must be awaited on the main thread: processes end with the thread that
-/// started them.
+/// Runs the jobs. Await on the main thread: child processes exit with the thread that started them.
 ///
 /// # Errors
-/// What keeps a job from being started. A job that fails is printed and is the exit code.
+/// A job cannot be started. A failed job is not an error: it is printed and sets the exit code.
 pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<set::Set>, _>>()?;
     let jobs = jobs::read(&args.file, &sets)?;
     let runs = std::path::absolute(&args.dir)
         .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
     let machine = machine(&args, &jobs)?;
-    let mut missing = jobs::misplaced(args.use_bucket, &jobs);
+    let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
     missing.extend(jobs::missing_files(&runs, &jobs));
     missing.extend(jobs.iter().filter_map(|job| {
-        Some(format!("{}: {}", job.name, gpus::missing(job, machine.gpus.len())?))
+        Some(format!("{}: {}", job.name, gpus::shortage(job, machine.gpus.len())?))
     }));
     if !missing.is_empty() {
         bail!(missing.join("\n"));
@@ -127,10 +86,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
                 let saved = if ending == Ending::Drained {
                     "is in a checkpoint"
                 } else {
-                    "was stopped; it goes on from its last checkpoint"
+                    "was stopped; it resumes from its last checkpoint"
                 };
-                let command = lines::command(&args);
-                print_line(&format!("{} {saved}. To go on:\n  {command}", job.name))?;
+                let command = args.command_line();
+                print_line(&format!("{} {saved}. To resume:\n  {command}", job.name))?;
                 return Ok(ExitCode::from(INTERRUPTED));
             }
         }
@@ -138,7 +97,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The user's server and the GPUs.
+/// The engine command and the GPUs.
 fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     let wants_sglang = |job: &ValidatedJob| {
         job.spec.inference.engine() == EngineKind::SGLang && job.spec.inference.replicas > 0
@@ -146,7 +105,8 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     let Some(text) = &args.engine_command else {
         if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
             bail!(
-                "{}: spec.inference.sglang: the server must be started on this machine: pass --engine-command 'python3 -m sglang.launch_server'",
+                "{}: spec.inference.sglang: the server must be started on this machine: pass \
+                    --engine-command 'python3 -m sglang.launch_server'",
                 job.name
             );
         }
@@ -154,7 +114,7 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
     };
     let engine_command = shlex::split(text)
         .filter(|words| !words.is_empty())
-        .with_context(|| format!("--engine-command: `{text}` is no command"))?;
+        .with_context(|| format!("--engine-command: `{text}` is not a command"))?;
     anyhow::ensure!(
         jobs.iter().any(wants_sglang),
         "--engine-command: no job of {} has spec.inference.sglang",
@@ -175,7 +135,7 @@ async fn run_job(
     let state = directory.state()?;
     if state.succeeded {
         print_line(&format!(
-            "{}: finished already; to run it again, remove {}",
+            "{}: already finished; to run it again, remove {}",
             job.name,
             directory.path().display()
         ))?;
@@ -207,21 +167,22 @@ fn start<'a>(
     machine: &Machine,
     directory: &'a RunDirectory,
 ) -> anyhow::Result<Session<'a>> {
-    let token = directory.draw_tokens()?;
+    let token = directory.create_tokens()?;
     let port = process::free_port().context("failed to find a free port for the coordinator")?;
-    let program = std::env::current_exe().context("failed to find this program's own file")?;
-    let programs = program.parent().context("this program's file has no folder")?;
-    let processes =
-        Processes::new(programs, commands::recipes(config, directory, machine, port), |name| {
-            directory.log(name)
-        });
+    let program = std::env::current_exe().context("failed to find the path of this program")?;
+    let programs = program.parent().context("the path of this program has no folder")?;
+    let processes = Processes::new(
+        programs,
+        commands::process_specs(config, directory, machine, port),
+        |name| directory.log(name),
+    );
     let coordinator =
-        client::Coordinator::new(port, token).context("failed to make an HTTP client")?;
+        client::Coordinator::new(port, token).context("failed to create an HTTP client")?;
     Ok(Session::new(job, directory, processes, coordinator)?)
 }
 
-/// The configuration for the processes. A run that is here already keeps its UID, and must be of
-/// the same model and algorithm.
+/// Run configuration of the processes. An existing run keeps its UID, and its bucket, model and
+/// algorithm cannot change.
 fn run_config(
     job: &ValidatedJob,
     runs: &Path,
@@ -241,31 +202,30 @@ fn run_config(
     };
     let Some(previous) = directory.previous()? else {
         if config.uid.is_empty() {
-            config.uid = directory.draw_uid()?;
+            config.uid = directory.generate_uid()?;
         }
         return Ok(config);
     };
-    let other = |what| DirectoryError::Other { directory: directory.path().to_owned(), what };
+    let mismatch = |what| DirectoryError::Mismatch { directory: directory.path().to_owned(), what };
     if previous.bucket != config.bucket {
-        return Err(other("bucket (--use-bucket, spec.storage.s3)"));
+        return Err(mismatch("bucket (--use-bucket, spec.storage.s3)"));
     }
     let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
     if (&previous.model_directory, &previous.spec.model)
         != (&config.model_directory, &config.spec.model)
     {
-        return Err(other("spec.model"));
+        return Err(mismatch("spec.model"));
     }
     if algorithm(&previous) != algorithm(&config) {
-        return Err(other("spec.algorithm"));
+        return Err(mismatch("spec.algorithm"));
     }
-    // A failed run that is started again is a new one in the same directory: its coordinator counts
-    // restarts anew.
+    // A restarted failed run gets a new UID, so that its coordinator starts with no restarts.
     config.uid =
-        if directory.state()?.failure.is_some() { directory.draw_uid()? } else { previous.uid };
+        if directory.state()?.failure.is_some() { directory.generate_uid()? } else { previous.uid };
     Ok(config)
 }
 
-/// The report and the summary.
+/// Writes the report and prints the summary.
 fn finish(
     config: &RunConfig,
     directory: &RunDirectory,
@@ -277,8 +237,8 @@ fn finish(
         Ending::Failed(cause) => report::Outcome::Failed(cause.clone()),
         Ending::Drained | Ending::Stopped => report::Outcome::Interrupted,
     };
-    let report = reports::gather(directory.path(), config, outcome)?;
-    let path = reports::write(directory.path(), &report)?;
+    let report = report_file::collect(directory.path(), config, outcome)?;
+    let path = report_file::write(directory.path(), &report)?;
     print_line(&lines::summary(&config.name, &report.metrics, &report.evaluations, seconds))?;
     print_line(&format!("report: {}", path.display()))?;
     Ok(())

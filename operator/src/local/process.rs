@@ -1,5 +1,5 @@
-//! One process of a local run: its start, its log, and how it ended. Which processes there are, and
-//! when they stop, is for [`super::processes`] to say.
+//! One process of a local run: start, log, exit and restart. [`super::processes`] decides which
+//! processes exist and when they stop.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,99 +14,82 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 
-use super::backoff::Losses;
-use super::commands::{Recipe, Role};
+use super::backoff::Exits;
+use super::commands::{ProcessSpec, Role};
 use crate::decide::Exit;
 
-/// Wait before a process that ended with exit code 0 is started again.
+/// Shortest delay before a process restarts after exit code 0.
 const AFTER_SUCCESS: Duration = Duration::from_secs(2);
 
-/// A process that cannot be kept running.
+/// Error of a process that cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// The program does not start.
-    #[error("failed to start {program}; `rljob run` looks for it beside its own program file")]
-    Start {
-        /// The program's path.
-        program: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Its log cannot be written, or there is no free port.
+    /// The program cannot be executed.
+    #[error("failed to start {program}; `rljob run` expects it in the same folder as `rljob`")]
+    Start { program: PathBuf, source: io::Error },
+    /// The log cannot be written, or no port is free.
     #[error("failed to prepare the start of {name}")]
-    Prepare {
-        /// The process.
-        name: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// It ends again and again.
-    #[error("{name} ended {losses} times in a row, the last time with {status}; see {log}")]
-    Lost {
-        /// The process.
-        name: String,
-        /// How often.
-        losses: u32,
-        /// How it ended.
-        status: String,
-        /// Its log.
-        log: PathBuf,
-    },
+    Prepare { name: String, source: io::Error },
+    /// The process keeps exiting.
+    #[error(
+        "{name} exited {exits_in_a_row} times in a row, the last time with {status}; see {log}"
+    )]
+    CrashLoop { name: String, exits_in_a_row: u32, status: String, log: PathBuf },
 }
 
-/// One process, running or about to be started.
+/// A process, running or waiting to start.
 #[derive(Debug)]
 pub(super) struct Process {
-    pub(super) recipe: Recipe,
+    pub(super) spec: ProcessSpec,
     pub(super) log: PathBuf,
-    /// While it runs.
+    /// `Some` while it runs.
     pub(super) child: Option<Child>,
-    /// Its program ends with all that it started when this is closed.
-    pub(super) lifeline: Option<ChildStdin>,
+    /// Pipe to `rljob with-parent`, which kills its program and all descendants when the pipe
+    /// closes.
+    pub(super) stdin: Option<ChildStdin>,
     pub(super) port: Option<u16>,
     pub(super) starts: u32,
-    /// When it was started, or is to be started.
+    /// Time of the start, or of the next start while the process does not run.
     pub(super) since: Instant,
-    losses: Losses,
-    /// Its newest failure.
+    exits_in_a_row: Exits,
+    /// Newest failure.
     pub(super) exit: Option<Exit>,
 }
 
 impl Process {
-    /// One that is to be started now.
-    pub(super) fn new(recipe: Recipe, log: PathBuf) -> Self {
-        let (losses, since) = (Losses::default(), Instant::now());
+    pub(super) fn new(spec: ProcessSpec, log: PathBuf) -> Self {
+        let (exits_in_a_row, since) = (Exits::default(), Instant::now());
         Self {
-            recipe,
+            spec,
             log,
             child: None,
-            lifeline: None,
+            stdin: None,
             port: None,
             starts: 0,
             since,
-            losses,
+            exits_in_a_row,
             exit: None,
         }
     }
 
     pub(super) fn start(&mut self, programs: &Path, now: Instant) -> Result<(), ProcessError> {
-        let prepare = |source| ProcessError::Prepare { name: self.recipe.name.clone(), source };
+        let prepare = |source| ProcessError::Prepare { name: self.spec.name.clone(), source };
         let log = self.open_log().map_err(prepare)?;
         let errors = log.try_clone().map_err(prepare)?;
-        let program = programs.join(self.recipe.program);
+        let program = programs.join(self.spec.program);
         let mut command = Command::new(&program);
         command
-            .args(&self.recipe.arguments)
-            .envs(self.recipe.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(if self.recipe.holds_lifeline { Stdio::piped() } else { Stdio::null() })
+            .args(&self.spec.arguments)
+            .envs(self.spec.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(if self.spec.exits_with_stdin { Stdio::piped() } else { Stdio::null() })
             .stdout(log)
             .stderr(errors)
             .process_group(0)
             .kill_on_drop(true);
-        if !self.recipe.holds_lifeline {
+        if !self.spec.exits_with_stdin {
             command.arg("--exit-with-parent").arg(std::process::id().to_string());
         }
-        if self.recipe.takes_port {
+        if self.spec.takes_port {
             let port = free_port().map_err(prepare)?;
             command.arg("--port").arg(port.to_string());
             self.port = Some(port);
@@ -116,17 +99,17 @@ impl Process {
         }
         let mut child =
             command.spawn().map_err(|source| ProcessError::Start { program, source })?;
-        self.lifeline = child.stdin.take();
+        self.stdin = child.stdin.take();
         self.child = Some(child);
         self.starts += 1;
         self.since = now;
         Ok(())
     }
 
-    /// Sends a signal to it and to what it started in its group.
+    /// Sends a signal to the process group.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(Err(error)) = self.group().map(|group| kill_process_group(group, signal)) {
-            tracing::warn!(name = self.recipe.name, %error, "failed to signal a process");
+            tracing::warn!(name = self.spec.name, %error, "failed to signal a process");
         }
     }
 
@@ -136,11 +119,11 @@ impl Process {
 
     fn open_log(&self) -> io::Result<File> {
         let mut log = OpenOptions::new().create(true).append(true).open(&self.log)?;
-        writeln!(log, "--- {} is started at {}", self.recipe.name, jiff::Timestamp::now())?;
+        writeln!(log, "--- {} started at {}", self.spec.name, jiff::Timestamp::now())?;
         Ok(log)
     }
 
-    /// How the process ended, and how long it lived.
+    /// Exit status and uptime, if the process exited.
     pub(super) fn reap(
         &mut self,
         now: Instant,
@@ -149,54 +132,53 @@ impl Process {
         let status = match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(Some(status))) => status,
             Some(Err(source)) => {
-                return Err(ProcessError::Prepare { name: self.recipe.name.clone(), source });
+                return Err(ProcessError::Prepare { name: self.spec.name.clone(), source });
             }
             Some(Ok(None)) | None => return Ok(None),
         };
         self.child = None;
-        // What it left behind in its group; mostly nothing.
+        // Remaining processes of the group.
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         Ok(Some((status, now - self.since)))
     }
 
-    /// As kubelet would report it.
+    /// The exit, in the form that kubelet reports.
     fn failure(&self, status: ExitStatus) -> Exit {
-        let role = match self.recipe.role {
+        let role = match self.spec.role {
             Role::Coordinator => FailureRole::Coordinator,
             Role::Inference => FailureRole::Inference,
             Role::Trainer => FailureRole::Trainer,
         };
-        let (name, reason) = (self.recipe.name.clone(), "Error".to_owned());
+        let (name, reason) = (self.spec.name.clone(), "Error".to_owned());
         Exit { role, name, reason, exit_code: exit_code(status), message: last_line(&self.log) }
     }
 
-    /// Says when the process is started again; a line for a person, unless it ended as it was told.
-    pub(super) fn lost(
+    /// Schedules the restart. Returns a line to print unless the exit code was 0.
+    pub(super) fn record_exit(
         &mut self,
         status: ExitStatus,
-        lived: Duration,
+        uptime: Duration,
         now: Instant,
     ) -> Result<Option<String>, ProcessError> {
-        let name = &self.recipe.name;
-        let Some(wait) = self.losses.count(lived) else {
+        let name = &self.spec.name;
+        let Some(wait) = self.exits_in_a_row.count(uptime) else {
             let log = self.log.clone();
-            return Err(ProcessError::Lost {
+            return Err(ProcessError::CrashLoop {
                 name: name.clone(),
-                losses: super::backoff::MAX_LOSSES,
+                exits_in_a_row: super::backoff::MAX_EXITS,
                 status: describe(status),
                 log,
             });
         };
         if status.success() {
-            // It obeyed an order (a supervisor's at the end): unless the run ends now, it is wanted
-            // again.
+            // Supervisors exit with 0 at the end of the run; if the run continues, they restart.
             self.since = now + wait.max(AFTER_SUCCESS);
             return Ok(None);
         }
         self.since = now + wait;
         self.exit = Some(self.failure(status));
         Ok(Some(format!(
-            "{name} ended with {}; it is started again in {:.1} s (log: {})",
+            "{name} exited with {}; restarting in {:.1} s (log: {})",
             describe(status),
             wait.as_secs_f64(),
             self.log.display()
@@ -204,12 +186,12 @@ impl Process {
     }
 }
 
-/// 128 + n for signal n.
+/// Exit code; 128 + n for signal n.
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or_default()
 }
 
-/// The last line of a log that is not empty; what cannot be read has none.
+/// Last non-empty line of a log; empty if the log cannot be read.
 pub(super) fn last_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -229,10 +211,10 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// A port that was free a moment ago.
+/// An unused port. Another process may take it before it is bound.
 ///
 /// # Errors
-/// None is free.
+/// No port is free.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,5 +1,5 @@
-//! The JSONL files of a run directory, read while others write them: a last line that is not
-//! complete yet is left for the next time.
+//! Reader of the JSONL files of a run directory while they grow. An incomplete last line is left
+//! for the next read.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,42 +8,38 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// A rollout to read: one line of `samples.jsonl`.
+/// A rollout: one line of `samples.jsonl`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SampleLine {
-    /// The step it was sampled for.
+    /// Step whose batch contains it.
     pub step: u32,
-    /// The prompt's text.
     pub prompt: String,
-    /// The completion's text.
     pub completion: String,
-    /// Its reward.
     pub reward: f64,
-    /// The reference answer.
+    /// Reference answer.
     #[serde(default)]
     pub answer: Option<String>,
 }
 
-/// Follows a file that grows by whole lines.
+/// Follows a file of lines.
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
-    /// Bytes that were read as complete lines.
+    /// Length of the complete lines read so far.
     offset: u64,
 }
 
 impl Tail {
-    /// From the file's beginning; it need not exist yet.
+    /// Reads from the start of the file, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, offset: 0 }
     }
 
-    /// Every line completed since the last call. A line that is not a `T` is passed over with a
-    /// warning: a report must not stop a run.
+    /// Lines completed since the last call. Malformed lines are skipped with a warning.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     pub fn read<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -60,17 +56,17 @@ impl Tail {
 
     fn parse<T: DeserializeOwned>(&self, line: &[u8]) -> Option<T> {
         serde_json::from_slice(line)
-            .inspect_err(
-                |error| tracing::warn!(path = %self.path.display(), %error, "passed over a line"),
-            )
+            .inspect_err(|error| {
+                tracing::warn!(path = %self.path.display(), %error, "skipped a malformed line");
+            })
             .ok()
     }
 }
 
-/// Every complete line of a file; none if there is no file.
+/// Complete lines of a file; empty if the file does not exist.
 ///
 /// # Errors
-/// The file is there and cannot be read.
+/// The file exists and cannot be read.
 pub fn read_all<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     Tail::new(path.to_owned()).read()
 }
@@ -81,7 +77,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_line_is_read_once_and_only_when_it_is_complete() {
+    fn each_complete_line_is_read_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("numbers.jsonl");
         let mut tail = Tail::new(path.clone());

@@ -1,19 +1,19 @@
-//! The terminal: lines on standard output; on a terminal a progress bar below them, on standard
-//! error.
+//! Terminal output: lines on standard output, and a progress bar on standard error if it is a
+//! terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-/// What one job shows while it runs.
+/// Output of a running job.
 #[derive(Debug)]
 pub struct Screen {
     bar: ProgressBar,
 }
 
 impl Screen {
-    /// A bar of so many steps; none is drawn where standard error is not a terminal.
+    /// Creates a bar, which is hidden if standard error is not a terminal.
     pub fn new(name: &str, total_steps: u32) -> Self {
         let target = if io::stderr().is_terminal() {
             ProgressDrawTarget::stderr_with_hz(5)
@@ -31,7 +31,7 @@ impl Screen {
         Self { bar }
     }
 
-    /// Writes a line above the bar.
+    /// Prints a line above the bar.
     ///
     /// # Errors
     /// Standard output is closed.
@@ -39,30 +39,30 @@ impl Screen {
         self.bar.suspend(|| print_line(line))
     }
 
-    /// Steps done at the start, which took no time now.
+    /// Sets the completed steps at the start; they do not count for the remaining time.
     pub fn resume_at(&self, step: u32) {
         self.bar.set_position(u64::from(step));
         self.bar.reset_eta();
     }
 
-    /// Steps done, and what is going on.
+    /// Sets the completed steps and the activity.
     pub fn progress(&self, step: u32, doing: String) {
         self.bar.set_position(u64::from(step));
         self.bar.set_message(doing);
     }
 
-    /// Steps done, as last shown.
+    /// Completed steps of the bar.
     pub fn position(&self) -> u32 {
         u32::try_from(self.bar.position()).unwrap_or(u32::MAX)
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn close(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Writes a line to standard output.
+/// Prints a line to standard output.
 ///
 /// # Errors
 /// Standard output is closed.

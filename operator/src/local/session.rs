@@ -1,13 +1,13 @@
-//! One job's run, from the first process to the last: the controller's loop with local facts.
+//! Session of one job: the controller's loop, with local processes as facts.
 //!
 //! ```text
-//!   processes ─▶ tend ─▶ epoch recorded ─▶ GET status ─▶ facts ─▶ decide ─▶ PUT desired ─▶ lines, bar
-//!       ▲                                                           │
-//!       └──────────────── five times a second ◀─────────────────────┴──▶ Release, Finish: the session ends
+//!   poll processes ─▶ record epoch ─▶ GET status ─▶ facts ─▶ decide ─▶ PUT desired
+//!       ▲                                                      │
+//!       └───────────── every 200 ms ◀──────────────────────────┴──▶ Release, Finish: ends
 //! ```
 //!
-//! What to do is decided by [`decide`] and what the coordinator is told comes from
-//! [`desired_for_coordinator`], as in a cluster. Here stands only the IO between.
+//! [`decide`] and [`desired_for_coordinator`] are shared with the controller; this file contains
+//! only IO.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,6 @@ use super::commands::Role;
 use super::directory::{DirectoryError, RunDirectory, State};
 use super::interrupts::Interrupts;
 use super::lines;
-use super::process::ProcessError;
 use super::processes::Processes;
 use super::records::Tail;
 use super::screen::Screen;
@@ -34,9 +33,9 @@ use crate::decide::{
 };
 use crate::validate::ValidatedJob;
 
-/// Time between two passes.
+/// Interval of passes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// How long processes may take to end by themselves, and again after they were asked to.
+/// Time for processes to exit, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a session ended.
@@ -44,19 +43,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum Ending {
     /// The last step is done and the model is exported.
     Succeeded,
-    /// The run cannot go on; the first cause in one line.
+    /// The run failed; the cause in one line.
     Failed(String),
-    /// Interrupted; a checkpoint holds every step that is done.
+    /// Interrupted; all completed steps are in a checkpoint.
     Drained,
-    /// Interrupted and stopped before a checkpoint was written: steps since the last one are made
-    /// again, from the same batches.
+    /// Interrupted and stopped before a checkpoint was written. A resumed run repeats the steps
+    /// since the last checkpoint from the same batches.
     Stopped,
 }
 
-/// What ends a session without an [`Ending`].
+/// Error that aborts a session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The run directory.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// Standard output or a file of the run directory.
@@ -64,7 +62,7 @@ pub enum SessionError {
     Show(#[from] io::Error),
 }
 
-/// One job being run.
+/// A running job.
 pub struct Session<'a> {
     job: &'a ValidatedJob,
     directory: &'a RunDirectory,
@@ -76,13 +74,13 @@ pub struct Session<'a> {
     tensorboard: TensorBoard,
     recorded: Recorded,
     interrupted: bool,
-    told: Option<Desired>,
+    sent: Option<Desired>,
     watchdog: Watchdog,
 }
 
 impl<'a> Session<'a> {
-    /// Nothing is started before [`Self::run`]. What the run directory's files hold already is
-    /// taken as shown.
+    /// Creates a session; [`Self::run`] starts its processes. Records that are already in the run
+    /// directory are not printed.
     ///
     /// # Errors
     /// The run directory cannot be read.
@@ -123,17 +121,18 @@ impl<'a> Session<'a> {
             tensorboard,
             recorded,
             interrupted: false,
-            told: None,
+            sent: None,
             watchdog: Watchdog::default(),
         })
     }
 
-    /// Runs the job until it ends or is interrupted twice. Every process is gone when it returns.
+    /// Runs the job until it ends or is interrupted twice. All processes have exited when it
+    /// returns.
     ///
     /// # Errors
     /// [`SessionError`].
     pub async fn run(mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
-        let ending = self.until_end(interrupts).await;
+        let ending = self.run_until_end(interrupts).await;
         self.screen.progress(self.screen.position(), "stopping".to_owned());
         match &ending {
             Ok(Ending::Stopped | Ending::Failed(_)) | Err(_) => self.processes.kill().await,
@@ -147,7 +146,7 @@ impl<'a> Session<'a> {
         ending
     }
 
-    async fn until_end(&mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
+    async fn run_until_end(&mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -159,7 +158,12 @@ impl<'a> Session<'a> {
                     }
                     self.interrupted = true;
                     let seconds = self.job.spec.drain_timeout_seconds;
-                    self.screen.line(&format!("finishing the step and writing a checkpoint, at most {seconds} s (Ctrl-C again stops at once)"))?;
+                    self.screen.line(
+                        &format!(
+                            "finishing the step and writing a checkpoint, at most {seconds} s \
+                                (Ctrl-C again stops at once)",
+                        ),
+                    )?;
                 }
                 _ = ticks.tick() => {
                     if let Some(ending) = self.pass().await? {
@@ -171,17 +175,19 @@ impl<'a> Session<'a> {
     }
 
     async fn pass(&mut self) -> Result<Option<Ending>, SessionError> {
-        match self.processes.tend(Instant::now()) {
-            Ok(losses) => losses.iter().try_for_each(|line| self.screen.line(line))?,
-            Err(error) => return Ok(Some(Ending::Failed(chain(&error)))),
+        match self.processes.poll(Instant::now()) {
+            Ok(failures) => failures.iter().try_for_each(|line| self.screen.line(line))?,
+            Err(error) => {
+                return Ok(Some(Ending::Failed(format!("{:#}", anyhow::Error::new(error)))));
+            }
         }
         self.record_epoch()?;
         let facts = self.facts().await;
-        self.show(facts.coordinator.as_ref())?;
-        self.end_hung(facts.coordinator.as_ref())?;
+        self.show_progress(facts.coordinator.as_ref())?;
+        self.kill_hung_processes(facts.coordinator.as_ref())?;
         let decision = decide(self.job, &facts, Timestamp::now());
         if decision.keeps_running() {
-            self.tell(&facts).await;
+            self.send_desired(&facts).await;
         }
         Ok(match decision {
             Decision::Stall { reason, message } => {
@@ -208,11 +214,11 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Kills what hangs: it is started again like any other process that was lost.
-    fn end_hung(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
+    /// Kills hung processes. They restart like other exited processes.
+    fn kill_hung_processes(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
         for name in self.watchdog.hung(&self.processes.running(), status, Instant::now()) {
             self.screen.line(&format!(
-                "{name} was not heard for {} s and is killed",
+                "{name} was unresponsive for {} s and was killed",
                 watchdog::PATIENCE.as_secs()
             ))?;
             self.processes.kill_hung(&name);
@@ -220,7 +226,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A new coordinator's epoch is on disk before the coordinator hears of it.
+    /// Writes the epoch of a new coordinator to disk before the coordinator receives it.
     fn record_epoch(&mut self) -> Result<(), DirectoryError> {
         let epoch =
             assign_epoch(&self.recorded.epoch, self.processes.coordinator().as_deref(), None);
@@ -238,7 +244,9 @@ impl<'a> Session<'a> {
                 .coordinator
                 .status()
                 .await
-                .inspect_err(|error| tracing::debug!(%error, "the coordinator gave no status"))
+                .inspect_err(
+                    |error| tracing::debug!(%error, "failed to get the coordinator's status"),
+                )
                 .ok(),
             None => None,
         };
@@ -267,22 +275,22 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Tells the coordinator what is wanted, unless it was told and says so.
-    async fn tell(&mut self, facts: &Facts) {
+    /// Sends the desired state, unless the coordinator acknowledged the same one.
+    async fn send_desired(&mut self, facts: &Facts) {
         let Some(desired) = desired_for_coordinator(self.job, facts) else { return };
         let echoed = facts.coordinator.as_ref().is_some_and(|status| {
             status.epoch == Some(desired.epoch) && status.generation == Some(desired.generation)
         });
-        if echoed && self.told.as_ref() == Some(&desired) {
+        if echoed && self.sent.as_ref() == Some(&desired) {
             return;
         }
         match self.coordinator.put_desired(&desired).await {
-            Ok(()) => self.told = Some(desired),
-            Err(error) => tracing::debug!(%error, "the coordinator did not take the desired state"),
+            Ok(()) => self.sent = Some(desired),
+            Err(error) => tracing::debug!(%error, "failed to send the desired state"),
         }
     }
 
-    fn show(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
+    fn show_progress(&mut self, status: Option<&CoordinatorStatus>) -> io::Result<()> {
         let total = self.job.spec.training.steps;
         for metrics in self.metrics.read()? {
             self.screen.line(&lines::step(&metrics, total))?;
@@ -307,7 +315,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Seconds since 1970, as TensorBoard counts.
+/// Unix time in seconds, as TensorBoard records it.
 fn wall_time() -> f64 {
     Timestamp::now().as_microsecond() as f64 / 1e6
 }
@@ -318,14 +326,4 @@ fn released(facts: &Facts) -> Ending {
     } else {
         Ending::Stopped
     }
-}
-
-fn chain(error: &ProcessError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

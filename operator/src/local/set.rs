@@ -1,5 +1,5 @@
-//! `--set [NAME:]path=value`: edits a job's YAML before it is validated. Pure; must not know which
-//! fields exist, validation refuses the ones that do not.
+//! `--set [NAME:]path=value`: edits the YAML of jobs before validation. Pure; knows no fields,
+//! because validation rejects unknown ones.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use serde_yaml::{Mapping, Value};
 /// One `--set`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
-    /// The one job that it is for; all of the file's without it.
+    /// Name of the job; `None` for all jobs of the file.
     pub job: Option<String>,
     /// Keys from the document's root, for example `spec`, `training`, `steps`. In a list the key is
     /// the item's index from 0.
@@ -17,40 +17,31 @@ pub struct Set {
     pub value: Value,
 }
 
-/// A `--set` that cannot be understood or applied.
+/// Error of a `--set`.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// Not of the form `path=value`.
     #[error(
-        "`--set {0}` is not of the form path=value or NAME:path=value, for example spec.training.steps=3"
+        "`--set {0}` is not of the form path=value or NAME:path=value, for example \
+            spec.training.steps=3"
     )]
     Form(String),
     /// The value is not YAML.
     #[error(
-        "the value of `--set {text}` is not YAML: text that holds YAML's own characters needs quotes, as in `--set 'PATH=\"text\"'`"
+        "the value of `--set {text}` is not YAML: text with special \
+            characters of YAML needs quotes, as in `--set 'PATH=\"text\"'`"
     )]
-    Value {
-        /// The argument.
-        text: String,
-        /// Why not.
-        source: serde_yaml::Error,
-    },
-    /// The path leads through something that has no parts.
+    Value { text: String, source: serde_yaml::Error },
+    /// The path leads through a scalar.
     #[error("`--set {path}`: `{part}` is neither a mapping nor a list with such an item")]
     NoParts {
-        /// The whole path.
         path: String,
-        /// The part at which it ends.
+        /// The part of the path that exists.
         part: String,
     },
     /// No job of that name.
     #[error("`--set {job}:{path}`: the file has no job `{job}`")]
-    NoJob {
-        /// The name given.
-        job: String,
-        /// The path given.
-        path: String,
-    },
+    NoJob { job: String, path: String },
 }
 
 impl FromStr for Set {
@@ -71,7 +62,7 @@ impl FromStr for Set {
     }
 }
 
-/// Applies every `--set` to the documents that it is for. Missing parts of a path are made.
+/// Applies every `--set` to its documents. Missing parts of a path are created.
 ///
 /// # Errors
 /// [`SetError::NoJob`] and [`SetError::NoParts`].
@@ -148,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_set_in_every_job_or_in_the_named_one() {
+    fn a_value_is_set_in_all_jobs_or_in_the_named_one() {
         assert_eq!(
             after(&["spec.training.steps=3"]).unwrap(),
             r#"{"training":{"steps":3},"volumes":[{"name":"x"}]} {"training":{"steps":3}}"#
@@ -160,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_typed_as_yaml_and_missing_parts_are_made() {
+    fn values_are_typed_as_yaml_and_missing_parts_are_created() {
         let set = after(&[
             "b:spec.training={}",
             "b:spec.storage.s3={}",
@@ -168,12 +159,15 @@ mod tests {
             "a:spec.volumes.0.name=y",
             "a:spec.suspend=true",
         ]);
-        let expected = r#"{"training":{"steps":9},"volumes":[{"name":"y"}],"suspend":true} {"training":{},"storage":{"s3":{}},"model":{"path":"a=b:c"}}"#;
+        let expected = concat!(
+            r#"{"training":{"steps":9},"volumes":[{"name":"y"}],"suspend":true} "#,
+            r#"{"training":{},"storage":{"s3":{}},"model":{"path":"a=b:c"}}"#
+        );
         assert_eq!(set.unwrap(), expected);
     }
 
     #[test]
-    fn what_cannot_be_set_is_refused_with_its_place() {
+    fn errors_name_the_path() {
         assert_eq!(
             after(&["c:spec.x=1"]).unwrap_err(),
             "`--set c:spec.x`: the file has no job `c`"
@@ -181,7 +175,8 @@ mod tests {
         let refused = after(&["spec.training.steps.x=1"]).unwrap_err();
         assert_eq!(
             refused,
-            "`--set spec.training.steps.x`: `spec.training.steps` is neither a mapping nor a list with such an item"
+            "`--set spec.training.steps.x`: `spec.training.steps` is neither a mapping nor a list \
+                with such an item"
         );
         assert!(after(&["a:spec.volumes.1.name=y"]).is_err());
         for text in ["steps", "=3", "spec..x=3", ":spec.x=1"] {

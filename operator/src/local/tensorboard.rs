@@ -1,14 +1,17 @@
-//! TensorBoard event files of a run: `tensorboard/train` and `tensorboard/evaluation`, one scalar a
-//! number of `metrics.jsonl` and `evaluations.jsonl`.
+//! TensorBoard event files of a run: `tensorboard/train` and `tensorboard/evaluation`, one scalar
+//! per number in `metrics.jsonl` and `evaluations.jsonl`.
 //!
 //! ```text
-//!  file    record, record, …                       the first says `brain.Event:2`
-//!  record  u64 length │ crc of the length │ event │ crc of the event       little-endian, CRC-32C, masked (TFRecord)
-//!  event   protobuf: wall_time = 1 (double), step = 2 (int64), file_version = 3 (string) or summary = 5 (repeated {tag = 1, simple_value = 2 (float)} = 1)
+//!  file     record, record, …; the first event contains `brain.Event:2`
+//!  record   u64 length │ crc of the length │ event │ crc of the event
+//!           TFRecord: little-endian, CRC-32C, masked
+//!  event    protobuf: wall_time = 1 (double), step = 2 (int64),
+//!           file_version = 3 (string) or summary = 5
+//!  summary  repeated value = 1: tag = 1 (string), simple_value = 2 (float)
 //! ```
 //!
-//! One file a folder, appended to over restarts: a step is in it once, and a record that a crash
-//! left torn is cut off (docs/decisions/0006).
+//! Each folder has one file, which restarts append to. A step is written once; a record that a
+//! crash truncated is removed (docs/decisions/0006).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,7 +21,7 @@ use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::Serialize;
 use serde_json::Value;
 
-/// TensorBoard knows event files by `tfevents` in their names.
+/// TensorBoard reads files with `tfevents` in their names.
 const FILE: &str = "events.out.tfevents.rljob";
 
 /// The event files of a run directory.
@@ -29,10 +32,10 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Opens the files in `folder`, which is made if needed.
+    /// Opens the files in `folder`, which is created if needed.
     ///
     /// # Errors
-    /// They cannot be made, read or mended.
+    /// A file cannot be created, read or truncated.
     pub fn open(folder: &Path) -> io::Result<Self> {
         Ok(Self {
             train: EventFile::open(&folder.join("train"))?,
@@ -40,7 +43,7 @@ impl TensorBoard {
         })
     }
 
-    /// Adds a step's numbers, unless it is there. `wall_time`: seconds since 1970.
+    /// Appends the scalars of a step, unless they exist. `wall_time` is Unix time in seconds.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -48,7 +51,7 @@ impl TensorBoard {
         self.train.add(metrics.step, wall_time, &scalars(metrics)?)
     }
 
-    /// Adds an evaluation's numbers, unless they are there.
+    /// Appends the scalars of an evaluation, unless they exist.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -61,7 +64,7 @@ impl TensorBoard {
     }
 }
 
-/// Every number of a record but its step, by its name in JSON; `passAt/4` is field `4` of `passAt`.
+/// All numbers of a record except `step`, by their JSON names; `passAt/4` is field `4` of `passAt`.
 fn scalars(record: &impl Serialize) -> io::Result<Vec<(String, f32)>> {
     let mut numbers = Vec::new();
     collect("", &serde_json::to_value(record)?, &mut numbers);
@@ -87,7 +90,7 @@ fn collect(name: &str, value: &Value, numbers: &mut Vec<(String, f32)>) {
 #[derive(Debug)]
 struct EventFile {
     file: File,
-    /// The newest step in it.
+    /// Newest step in the file.
     newest: Option<u32>,
 }
 
@@ -98,14 +101,14 @@ impl EventFile {
             OpenOptions::new().read(true).append(true).create(true).open(folder.join(FILE))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let (mut whole, mut newest) = (0, None);
-        while let Some((event, length)) = first_record(&bytes[whole..]) {
+        let (mut complete, mut newest) = (0, None);
+        while let Some((event, length)) = first_record(&bytes[complete..]) {
             newest = newest.max(step_of(event));
-            whole += length;
+            complete += length;
         }
-        file.set_len(whole as u64)?;
+        file.set_len(complete as u64)?;
         file.seek(SeekFrom::End(0))?;
-        if whole == 0 {
+        if complete == 0 {
             file.write_all(&record(&version_event()))?;
         }
         Ok(Self { file, newest })
@@ -121,13 +124,13 @@ impl EventFile {
     }
 }
 
-/// An event in its frame.
+/// The record of an event.
 fn record(event: &[u8]) -> Vec<u8> {
     let length = (event.len() as u64).to_le_bytes();
     [&length[..], &masked_crc(&length), event, &masked_crc(event)].concat()
 }
 
-/// The event at the beginning of the bytes and its record's length; none if it is not whole.
+/// The first event and the length of its record; `None` if the record is incomplete.
 fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (length_crc, rest) = rest.split_first_chunk::<4>()?;
@@ -137,8 +140,7 @@ fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
         .then_some((event, event.len() + 16))
 }
 
-/// A checksum rotated and shifted, as TFRecord keeps it: the checksum of data that hold checksums
-/// is weak.
+/// Masked CRC of TFRecord.
 fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
@@ -167,7 +169,7 @@ fn scalar_event(step: u32, wall_time: f64, scalars: &[(String, f32)]) -> Vec<u8>
     event
 }
 
-/// The step of an event that [`scalar_event`] wrote.
+/// Step of an event from [`scalar_event`].
 fn step_of(event: &[u8]) -> Option<u32> {
     let step = event.get(9..)?.strip_prefix(&[0x10])?;
     let (mut value, mut shift) = (0_u64, 0);
@@ -206,12 +208,12 @@ mod tests {
             steps.push(step_of(event));
             at += length;
         }
-        assert_eq!(at, bytes.len(), "a record is torn");
+        assert_eq!(at, bytes.len(), "truncated record");
         steps
     }
 
     #[test]
-    fn a_step_is_there_once_over_restarts_and_a_torn_record_is_cut_off() {
+    fn steps_are_written_once_over_restarts_and_truncated_records_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let metrics = |step| StepMetrics::with_scalars(step, [("reward", 0.5)]);
         let mut board = TensorBoard::open(folder.path()).unwrap();
@@ -219,9 +221,9 @@ mod tests {
             board.add_step(&metrics(step), 1.8e9).unwrap();
         }
         let path = folder.path().join("train").join(FILE);
-        let mut torn = fs::read(&path).unwrap();
-        torn.extend(&record(&scalar_event(201, 1.8e9, &[]))[..20]);
-        fs::write(&path, torn).unwrap();
+        let mut truncated = fs::read(&path).unwrap();
+        truncated.extend(&record(&scalar_event(201, 1.8e9, &[]))[..20]);
+        fs::write(&path, truncated).unwrap();
         let mut board = TensorBoard::open(folder.path()).unwrap();
         for step in [200, 201] {
             board.add_step(&metrics(step), 1.8e9).unwrap();
@@ -231,15 +233,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_is_the_one_that_tensorflow_writes() {
-        // tf.summary's own first record, its wall time set to 0.
+    fn the_first_record_equals_tensorflows() {
+        // First record of tf.summary with wall time 0.
         let expected =
             b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
         assert_eq!(record(&version_event())[..expected.len()], expected[..]);
     }
 
     #[test]
-    fn numbers_that_a_step_does_not_have_are_left_out() {
+    fn missing_metrics_are_omitted() {
         let scalars = scalars(&EvaluationMetrics {
             step: 3,
             greedy: Some(0.75),

@@ -1,8 +1,8 @@
-//! Which processes of a local run hang, as probes and the operator find it in a cluster. Pure: time
-//! is a parameter.
+//! Detection of hung processes of a local run, in place of a cluster's probes. Pure: time is a
+//! parameter.
 //!
-//! A coordinator hangs if it gives no status; supervisors and engines if the coordinator does not
-//! hear them. Who was never heard is starting, however long that takes.
+//! A coordinator is responsive if it serves its status; supervisors and engines, if the coordinator
+//! reports them so. A process that was never responsive is starting, for any length of time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,54 +12,54 @@ use tokio::time::Instant;
 
 use super::commands::Role;
 
-/// A process that was heard before and is not heard for so long hangs.
+/// A process that was responsive before is hung after this time without a response.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process that runs.
+/// One start of a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Watched {
-    /// Its name.
+pub struct Instance {
+    /// Name of the process.
     pub name: String,
-    /// How often it was started: a successor is another one.
+    /// Number of starts, this one included.
     pub starts: u32,
 }
 
-/// When each process was heard last.
+/// Time of the last response of each instance.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    heard: BTreeMap<Watched, Instant>,
+    last_response: BTreeMap<Instance, Instant>,
 }
 
 impl Watchdog {
-    /// Names of those that hang. Each is told once; another start is watched anew.
+    /// Names of hung processes. Each instance is reported once.
     pub fn hung(
         &mut self,
-        running: &[(Watched, Role)],
+        running: &[(Instance, Role)],
         status: Option<&CoordinatorStatus>,
         now: Instant,
     ) -> Vec<String> {
-        self.heard.retain(|watched, _| running.iter().any(|(other, _)| other == watched));
-        for (watched, role) in running {
-            match is_heard(&watched.name, *role, status) {
-                Some(true) => drop(self.heard.insert(watched.clone(), now)),
+        self.last_response.retain(|instance, _| running.iter().any(|(other, _)| other == instance));
+        for (instance, role) in running {
+            match responds(&instance.name, *role, status) {
+                Some(true) => drop(self.last_response.insert(instance.clone(), now)),
                 Some(false) => {}
-                // A coordinator that is away hears nobody, and nobody is blamed for it.
-                None => drop(self.heard.get_mut(watched).map(|at| *at = now)),
+                // Unknown while the coordinator is unavailable: the time does not count.
+                None => drop(self.last_response.get_mut(instance).map(|at| *at = now)),
             }
         }
-        let hung: Vec<Watched> = self
-            .heard
+        let hung: Vec<Instance> = self
+            .last_response
             .iter()
             .filter(|(_, at)| now.saturating_duration_since(**at) >= PATIENCE)
-            .map(|(watched, _)| watched.clone())
+            .map(|(instance, _)| instance.clone())
             .collect();
-        self.heard.retain(|watched, _| !hung.contains(watched));
-        hung.into_iter().map(|watched| watched.name).collect()
+        self.last_response.retain(|instance, _| !hung.contains(instance));
+        hung.into_iter().map(|instance| instance.name).collect()
     }
 }
 
-/// None if nobody can tell.
-fn is_heard(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Option<bool> {
+/// Whether the process responds; `None` if the coordinator is needed and unavailable.
+fn responds(name: &str, role: Role, status: Option<&CoordinatorStatus>) -> Option<bool> {
     match role {
         Role::Coordinator => Some(status.is_some()),
         Role::Trainer => Some(
@@ -83,12 +83,12 @@ mod tests {
     use crate::decide::test_support::report;
     use rljob_protocol::status::{EngineCondition, EngineState, SupervisorState};
 
-    fn all() -> Vec<(Watched, Role)> {
-        let watched = |name: &str, role| (Watched { name: name.to_owned(), starts: 1 }, role);
+    fn all() -> Vec<(Instance, Role)> {
+        let instance = |name: &str, role| (Instance { name: name.to_owned(), starts: 1 }, role);
         vec![
-            watched("coordinator", Role::Coordinator),
-            watched("inference-0", Role::Inference),
-            watched("trainer-0", Role::Trainer),
+            instance("coordinator", Role::Coordinator),
+            instance("inference-0", Role::Inference),
+            instance("trainer-0", Role::Trainer),
         ]
     }
 
@@ -105,21 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn who_was_heard_and_is_not_any_more_hangs_and_is_told_once() {
-        let (heard, nobody) = (status(true, None), status(false, Some(20)));
+    fn an_unresponsive_process_is_reported_once() {
+        let (responsive, silent) = (status(true, None), status(false, Some(20)));
         let none: Vec<String> = vec![];
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for (case, before, after, expected) in [
-            ("all is well", Some(&heard), Some(&heard), vec![]),
+            ("all respond", Some(&responsive), Some(&responsive), vec![]),
             (
-                "the coordinator hears nobody",
-                Some(&heard),
-                Some(&nobody),
+                "no process responds to the coordinator",
+                Some(&responsive),
+                Some(&silent),
                 vec!["inference-0", "trainer-0"],
             ),
-            ("the coordinator hangs", Some(&heard), None, vec!["coordinator"]),
-            ("nobody has been heard yet", Some(&nobody), Some(&nobody), vec![]),
+            ("the coordinator hangs", Some(&responsive), None, vec!["coordinator"]),
+            ("no process has responded yet", Some(&silent), Some(&silent), vec![]),
         ] {
             let mut watchdog = Watchdog::default();
             assert_eq!(watchdog.hung(&all(), before, start), none, "{case}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_is_given_the_time_that_it_needs_to_start() {
+    fn a_restarted_process_has_unlimited_time_to_start() {
         let mut watchdog = Watchdog::default();
         let start = Instant::now();
         watchdog.hung(&all(), Some(&status(true, None)), start);

@@ -240,20 +240,24 @@ spec:
             problems(text),
             [
                 "line 3: metadata.name: is missing",
-                "line 5: spec.model: set exactly one of path, huggingFace and rljob, found path and rljob",
+                "line 5: spec.model: set exactly one of path, huggingFace and rljob, found path \
+                    and rljob",
                 "line 6: spec.storage: expected object, found a list",
                 "line 8: spec.volumes[0].mountPath: must match ^/, found \"data\"",
-                "line 8: spec.volumes[0]: set exactly one of configMap, csi, downwardAPI, emptyDir, \
-                    ephemeral, fc, hostPath, image, iscsi, nfs, persistentVolumeClaim, projected \
-                    and secret, found none",
+                "line 8: spec.volumes[0]: set exactly one of configMap, csi, downwardAPI, \
+                    emptyDir, ephemeral, fc, hostPath, image, iscsi, nfs, \
+                    persistentVolumeClaim, projected and secret, found none",
                 "line 9: spec.volumes[1].name: `data` is the name of an earlier volume",
                 "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: \
-                    /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, /dev/shm",
+                    /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, \
+                    /dev/shm",
                 "line 10: spec.dataset: expected object, found 1",
                 "line 11: spec.algorithm: expected object, found \"grpo\"",
                 "line 13: spec.training.steps: expected integer, found \"many\"",
-                "line 14: spec.inference.resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi, found \"lots\"",
-                "line 16: expected an object of apiVersion rljob.dev/v1alpha1 and kind RLJob, found a list",
+                "line 14: spec.inference.resources.limits.cpu: must be a quantity such as 500m, 2 \
+                    or 4Gi, found \"lots\"",
+                "line 16: expected an object of apiVersion rljob.dev/v1alpha1 and kind RLJob, \
+                    found a list",
             ]
         );
     }
@@ -266,7 +270,8 @@ spec:
                 &format!("answer: answer}}, evaluation: {{path: /e, prompt: p{fields}}}}}"),
             )
         };
-        let neither = "line 9: spec.dataset.evaluation: set answer, which the reward compares with, or completion, whose loss sft measures, or both";
+        let neither = "line 9: spec.dataset.evaluation: set answer, which the reward compares \
+            with, or completion, whose loss sft measures, or both";
         assert_eq!(problems(&grpo("")), [neither]);
         let unused =
             "line 9: spec.dataset.evaluation.completion: is not used by algorithm.grpo; remove it";
@@ -283,8 +288,10 @@ spec:
             parse_jobs(&sft(", completion: c")).is_ok(),
             "sft needs neither rewards nor engines"
         );
-        let missing = "line 6: spec.rewards: is missing; rewards score completions by dataset.evaluation.answer";
-        let engines = "line 12: spec.inference.replicas: must be at least 1: dataset.evaluation.answer samples from engines";
+        let missing = "line 6: spec.rewards: is missing; rewards score completions by \
+            dataset.evaluation.answer";
+        let engines = "line 12: spec.inference.replicas: must be at least 1: \
+            dataset.evaluation.answer samples from engines";
         assert_eq!(problems(&sft(", answer: a, completion: c")), [missing, engines]);
     }
 
@@ -322,9 +329,8 @@ spec:
         let text = MINIMAL.replace("{path: /models/tiny}", "{path: /models/tiny, weigths: Random}");
         assert_eq!(
             problems(&text),
-            [
-                "line 6: spec.model.weigths: unknown field; expected one of huggingFace, path, rljob, weights"
-            ]
+            ["line 6: spec.model.weigths: unknown field; expected one of huggingFace, path, \
+                    rljob, weights"]
         );
     }
 
@@ -332,9 +338,8 @@ spec:
     fn syntax_errors_have_a_line_and_duplicate_keys_are_rejected() {
         assert_eq!(
             problems("a: [1,\nb: 2"),
-            [
-                "line 3: did not find expected ',' or ']' at line 3 column 1, while parsing a flow sequence at line 1 column 4"
-            ]
+            ["line 3: did not find expected ',' or ']' at line 3 column 1, while parsing a flow \
+                    sequence at line 1 column 4"]
         );
         let twice = MINIMAL
             .replace("  training: {steps: 10}", "  training: {steps: 10}\n  training: {steps: 11}");

@@ -1,5 +1,5 @@
-//! Line of a path in YAML text: parses the document up to the path, fails there on purpose, and takes
-//! the position from the error of the parser.
+//! Line of a path in YAML text: parses the document up to the path, fails there on purpose, and
+//! takes the position from the error.
 
 use std::fmt;
 
@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_path_has_the_line_of_its_key_or_of_its_parent() {
-        let text = "a: 1\n---\nspec:\n  model:\n    path: x\n  volumes:\n  - {name: a}\n  - name: b\n    limits: {cpu: 1, nvidia.com/gpu: 2}\n";
+        let text = "a: 1\n---\nspec:\n  model:\n    path: x\n  volumes:\n  - {name: a}\n  - name: \
+            b\n    limits: {cpu: 1, nvidia.com/gpu: 2}\n";
         for (path, line) in [
             ("spec", 3),
             ("spec.model", 4),

@@ -5,7 +5,6 @@
 //! fields: those that the API server checks by CEL, and those that CEL cannot express. `rljob
 //! validate` therefore reports without a cluster what a cluster would report.
 
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use kube::ResourceExt;
@@ -14,11 +13,13 @@ use rljob_crds::{RLJob, RLJobSpec};
 pub mod document;
 
 mod locate;
+mod problem;
 mod release_only;
 mod rules;
 mod schema;
 
 pub use document::parse_jobs;
+pub use problem::{InvalidSpec, Policy, Problem};
 pub use release_only::ReleaseOnly;
 
 /// Identity and spec of an RLJob. A [`ValidatedJob`] is one whose spec was checked.
@@ -66,68 +67,11 @@ impl DerefMut for ValidatedJob {
     }
 }
 
-/// A problem of a job.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// The field, for example `spec.rollout.batchSize`; empty for the whole document.
-    pub path: String,
-    /// The cause and its fix.
-    pub message: String,
-    /// Line in the file, from 1, if a file was read.
-    pub line: Option<usize>,
-}
-
-impl Problem {
-    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into(), line: None }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(line) = self.line {
-            write!(f, "line {line}: ")?;
-        }
-        if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
-        }
-        f.write_str(&self.message)
-    }
-}
-
-/// A job that cannot run, with every problem.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-pub struct InvalidSpec {
-    /// Every problem, in the order of the spec's fields.
-    pub problems: Vec<Problem>,
-}
-
-/// What the operator permits beyond the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Whether pods may mount folders of their nodes.
-    pub allow_host_path: bool,
-    /// Whether the processes of the run share the run directory although `storage.s3` stores it, as
-    /// in a local run.
-    pub shared_run_directory: bool,
-}
-
-impl Policy {
-    /// Policy of local runs and of `rljob validate` and `render`, which know no operator.
-    pub const LOCAL: Self = Self { allow_host_path: true, shared_run_directory: true };
-
-    /// Policy of an operator.
-    pub fn of_operator(allow_host_path: bool) -> Self {
-        Self { allow_host_path, shared_run_directory: false }
-    }
-}
-
 /// Checks a job. Its namespace is `default` if it has none.
 ///
 /// # Errors
-/// [`InvalidSpec`] with every problem across fields. Types and ranges were checked by the API server
-/// or by [`parse_jobs`].
+/// [`InvalidSpec`] with every problem across fields. Types and ranges were checked by the API
+/// server or by [`parse_jobs`].
 pub fn validate(job: &RLJob, policy: Policy) -> Result<ValidatedJob, InvalidSpec> {
     let problems = rules::problems(job, policy);
     if !problems.is_empty() {

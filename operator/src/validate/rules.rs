@@ -1,31 +1,21 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
-use rljob_crds::names::{CONTAINER_COORDINATOR, CONTAINER_ENGINE, CONTAINER_TRAINER};
 use rljob_crds::{RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
 use super::{Policy, Problem};
 
 mod algorithm;
+mod common;
 mod roles;
 mod sources;
 mod template;
 
 use algorithm::{check_algorithm, check_grpo};
+use common::{COORDINATOR, INFERENCE, TRAINER, is_dns_label};
 
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
 const NAME_LIMIT: usize = 40;
-
-/// Field of the spec of a role, and name of its main container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Role {
-    field: &'static str,
-    container: &'static str,
-}
-
-const INFERENCE: Role = Role { field: "inference", container: CONTAINER_ENGINE };
-const TRAINER: Role = Role { field: "trainer", container: CONTAINER_TRAINER };
-const COORDINATOR: Role = Role { field: "coordinator", container: CONTAINER_COORDINATOR };
 
 /// Every problem of a job that its types do not exclude.
 pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
@@ -68,32 +58,6 @@ fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {
                 found \"{name}\""
         );
         problems.push(Problem::new("metadata.name", message));
-    }
-}
-
-fn is_dns_label(text: &str) -> bool {
-    let inner =
-        text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    inner && !text.is_empty() && !text.starts_with('-') && !text.ends_with('-')
-}
-
-/// Checks a union: exactly one of its members is set.
-fn exactly_one(path: &str, members: &[(&str, bool)], problems: &mut Vec<Problem>) {
-    let set: Vec<&str> = members.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
-    if set.len() != 1 {
-        let all: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
-        let found = if set.is_empty() { "none".to_owned() } else { set.join(" and ") };
-        let message = format!("set exactly one of {}, found {found}", listed(&all));
-        problems.push(Problem::new(path, message));
-    }
-}
-
-/// `a, b and c`.
-fn listed(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [name] => (*name).to_owned(),
-        [names @ .., last] => format!("{} and {last}", names.join(", ")),
     }
 }
 

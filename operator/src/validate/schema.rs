@@ -1,5 +1,5 @@
-//! Schema check: a value against the schema of the CRD, as the API server does it. It finds all unknown
-//! fields and wrong types, enumerations, ranges and patterns.
+//! Schema check: a value against the schema of the CRD, as the API server does it. It finds all
+//! unknown fields and wrong types, enumerations, ranges and patterns.
 
 use std::sync::LazyLock;
 
@@ -45,8 +45,8 @@ pub(super) fn describe(value: &Value) -> String {
     }
 }
 
-/// Replacement of a missing or wrong value: the default, else a minimal valid value. Numbers are the
-/// allowed maximum, because limits across fields are upper limits.
+/// Replacement of a missing or wrong value: the default, else a minimal valid value. Numbers are
+/// the allowed maximum, because limits across fields are upper limits.
 fn replacement(schema: &JSONSchemaProps) -> Value {
     if let Some(default) = &schema.default {
         return default.0.clone();

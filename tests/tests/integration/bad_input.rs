@@ -82,14 +82,14 @@ fn invalid_job_files_are_rejected_with_line_and_field() {
         (
             "minibatches: 2",
             "minibatches: 3",
-            "line 11: spec.rollout.batchSize: 4 groups cannot be split into training.minibatches = \
-                3 equal parts",
+            "line 11: spec.rollout.batchSize: 4 groups cannot be split into training.minibatches \
+                = 3 equal parts",
         ),
         (
             "replicas: 1}",
             "replicas: 1, embedded: {}, resources: {limits: {nvidia.com/gpu: 1}}}",
-            "line 14: spec.inference.resources.limits: the embedded engine runs on CPUs: remove the \
-                GPUs or use sglang",
+            "line 14: spec.inference.resources.limits: the embedded engine runs on CPUs: remove \
+                the GPUs or use sglang",
         ),
         (
             "replicas: 1}",
@@ -119,7 +119,7 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     fs::remove_file(folder.path().join("train.jsonl")).unwrap();
     fs::remove_file(folder.path().join("model/config.json")).unwrap();
     let missing = "error: sums: spec.model.path: DIR/model has no config.json\nerror: sums: \
-        spec.dataset.train.path: there is nothing at DIR/train.jsonl\n";
+        spec.dataset.train.path: DIR/train.jsonl does not exist\n";
     assert_eq!(refusal(&folder, &[]), missing, "an empty model folder");
     fs::remove_dir(folder.path().join("model")).unwrap();
     assert_eq!(refusal(&folder, &[]), missing, "no model folder");
@@ -127,7 +127,7 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     let folder = folder_with(unchanged);
     let restore = ["--set", "spec.restoreFrom.path=old/checkpoints/step-2.attempt-0"];
     let message = "error: sums: spec.restoreFrom.path: DIR/old/checkpoints/step-2.attempt-0 \
-        is no complete checkpoint: it has no manifest.json\n";
+        is not a complete checkpoint: manifest.json is missing\n";
     assert_eq!(refusal(&folder, &restore), message);
     let restore = ["--set", "spec.restoreFrom.rljob.name=unknown"];
     let message = "error: sums: spec.restoreFrom.rljob: `unknown` has no complete checkpoint \

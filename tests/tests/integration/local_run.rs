@@ -149,7 +149,7 @@ fn an_interrupted_run_prints_the_resume_command_and_ends_with_the_same_weights()
     assert_eq!(code, Some(INTERRUPTED), "{output}");
     assert!(
         output.ends_with(
-            "practise is in a checkpoint. To go on:\n  rljob run -f jobs.yaml --dir interrupted\n"
+            "practise is in a checkpoint. To resume:\n  rljob run -f jobs.yaml --dir interrupted\n"
         ),
         "{output}"
     );

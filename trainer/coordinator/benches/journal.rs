@@ -1,8 +1,8 @@
-//! Samples per second that the journal makes durable, 1,000 tokens each, in calls as large as
-//! rollouts make them; and in turn with them, how fast this disk takes the same bytes, one
-//! `fdatasync` a call.
+//! Durable samples per second of the journal, with 1,000 tokens per sample and calls of the size
+//! that rollouts make. Alternates with plain appends of the same bytes, with one `fdatasync` per
+//! call.
 //!
-//! The aim is 5,000 samples a second, or the disk's own rate where that is lower.
+//! The target is 5,000 samples per second, or the rate of plain appends if that is lower.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -49,7 +49,10 @@ fn sample(position: u64) -> Sample {
             },
         ],
         finish_reason: "stop".to_owned(),
-        sampling: json!({"max_new_tokens": 1024, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2], "sampling_seed": position}),
+        sampling: json!({
+            "max_new_tokens": 1024, "temperature": 1.0, "top_p": 1.0, "top_k": -1,
+            "stop_token_ids": [2], "sampling_seed": position,
+        }),
         reward: 1.0,
         turn_rewards: vec![1.0],
         metadata: serde_json::Map::new(),
@@ -57,7 +60,7 @@ fn sample(position: u64) -> Sample {
     }
 }
 
-/// Bytes of a sample's larger fields.
+/// Bytes of the large fields of a sample.
 fn bytes(sample: &Sample) -> usize {
     let of = |segment: &Segment| {
         8 * segment.tokens.len() + 4 * segment.sampler_logprobs.len() + segment.text.len()
@@ -65,7 +68,7 @@ fn bytes(sample: &Sample) -> usize {
     sample.segments.iter().map(of).sum()
 }
 
-/// Samples per second into a new journal.
+/// Samples per second of a new journal.
 fn journal_rate(folder: &Path, calls: &[Vec<Sample>]) -> f64 {
     let path = folder.join("journal.sqlite");
     let mut journal = Journal::open(&path).unwrap();
@@ -79,7 +82,7 @@ fn journal_rate(folder: &Path, calls: &[Vec<Sample>]) -> f64 {
     rate
 }
 
-/// Samples per second whose bytes are appended to a file and synced.
+/// Samples per second of plain appends with sync.
 fn disk_rate(folder: &Path, calls: &[Vec<Sample>]) -> f64 {
     let path = folder.join("bytes");
     let mut file = File::create(&path).unwrap();
@@ -104,7 +107,7 @@ fn main() {
         || disk_rate(folder.path(), &calls),
     );
     let figures = format!(
-        "{journal:.0} durable samples/s of {TOKENS} tokens; this disk takes their bytes at \
+        "{journal:.0} durable samples/s of {TOKENS} tokens; plain appends reach \
             {disk:.0} samples/s"
     );
     row("journal-samples", &figures, journal / AIM.min(disk), Aim::AtLeast(1.0));

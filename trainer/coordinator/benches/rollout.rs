@@ -1,14 +1,12 @@
-//! Requests per second and core of the rollout client, beside Python's aiohttp asking the same of
-//! the same server, in turn.
+//! Requests per second and core of the rollout client, compared with Python's aiohttp at the same
+//! server, in alternation.
 //!
 //! ```text
-//!  this process: Sampler, Fleet, EngineClient ──▶ ┐
-//!                                                 ├─ `rollout serve`: an engine that answers at once, in a separate process
-//!  rollout_peer.py: aiohttp ────────────────────▶ ┘
+//!  this process: Sampler, Fleet, EngineClient ─┬─▶ `rollout serve`: immediate responses
+//!  rollout_peer.py: aiohttp ───────────────────┘    in a separate process
 //! ```
-//! A core's second is a second of processor time of the client's process, so that the server and
-//! other programs do not count. Both stream, check the answer's weights, ids and lengths, and keep
-//! tokens and log-probabilities.
+//! Core time is the processor time of the client process only. Both clients stream, check weight
+//! versions, ids and lengths of responses, and keep tokens and log-probabilities.
 
 #![expect(
     clippy::unwrap_used,
@@ -40,8 +38,7 @@ use rljob_tests::bench::{Aim, Peer, in_turn, python, row, skipped};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// Requests of a round, in groups; so many groups are at the server at once, as many requests as
-/// one engine is given.
+/// Requests of a round, in groups, and concurrent groups: the request limit of one engine.
 const REQUESTS: u32 = 16384;
 const GROUP: u32 = 64;
 const GROUPS: u32 = MAX_REQUESTS / GROUP;
@@ -79,7 +76,7 @@ fn main() {
     server.wait().unwrap();
 }
 
-/// The server's process, which ends with its standard input, and its URL.
+/// The server process, which exits when its standard input closes, and its URL.
 fn start_server() -> (Child, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child =
@@ -89,18 +86,25 @@ fn start_server() -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-/// An engine with weights of step 0 whose completions are there already.
+/// Engine with weights of step 0 and immediate, constant completions.
 async fn serve() {
     let ids: Vec<i64> = (0..i64::from(COMPLETION)).map(|position| 100 + position * 17).collect();
     let logprobs: Vec<_> =
         ids.iter().map(|id| json!([-0.123_456_789 - *id as f64 / 1000.0, id, null])).collect();
-    let meta = json!({"id": "r", "finish_reason": {"type": "length", "length": COMPLETION}, "prompt_tokens": PROMPT, "completion_tokens": COMPLETION,
-        "cached_tokens": 0, "weight_version": "step-0.attempt-0", "output_token_logprobs": logprobs, "e2e_latency": 0.01});
+    let meta = json!({
+        "id": "r", "finish_reason": {"type": "length", "length": COMPLETION},
+        "prompt_tokens": PROMPT, "completion_tokens": COMPLETION, "cached_tokens": 0,
+        "weight_version": "step-0.attempt-0", "output_token_logprobs": logprobs,
+        "e2e_latency": 0.01,
+    });
     let event = format!(
         "data: {}\n\ndata: [DONE]\n\n",
         json!({"text": "", "output_ids": ids, "meta_info": meta})
     );
-    let info = json!({"model_path": "/model", "is_generation": true, "weight_version": "step-0.attempt-0"}).to_string();
+    let info = json!({
+        "model_path": "/model", "is_generation": true, "weight_version": "step-0.attempt-0",
+    })
+    .to_string();
     let generate =
         move |_: axum::body::Bytes| async move { ([(CONTENT_TYPE, "text/event-stream")], event) };
     let routes = Router::new()
@@ -120,14 +124,20 @@ fn prompt() -> Vec<i64> {
     (0..PROMPT).map(|position| 1000 + position * 7).collect()
 }
 
-/// The peer's request: the same fields as ours.
+/// Request of rollout_peer.py, with the same fields as the rollout client's.
 fn body() -> serde_json::Value {
-    let sampling = json!({"max_new_tokens": COMPLETION, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2], "ignore_eos": false,
-        "skip_special_tokens": true, "sampling_seed": 1_234_567_890});
-    json!({"rid": "", "input_ids": prompt(), "sampling_params": sampling, "return_logprob": true, "stream": true})
+    let sampling = json!({
+        "max_new_tokens": COMPLETION, "temperature": 1.0, "top_p": 1.0, "top_k": -1,
+        "stop_token_ids": [2], "ignore_eos": false, "skip_special_tokens": true,
+        "sampling_seed": 1_234_567_890,
+    });
+    json!({
+        "rid": "", "input_ids": prompt(), "sampling_params": sampling, "return_logprob": true,
+        "stream": true,
+    })
 }
 
-/// A fleet of the one engine, which is known to be ready.
+/// Fleet of one ready engine.
 async fn fleet(url: &str) -> Fleet {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "secret").unwrap();
@@ -177,10 +187,10 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
     f64::from(REQUESTS) / (core_seconds() - before)
 }
 
-/// Processor time of this process, by the kernel's hundredths of a second.
+/// Processor time of this process in units of 10 ms.
 fn core_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name, which may have spaces: fields 14 and 15 of the file, user and system time.
+    // Fields 14 and 15, user and system time; counted after the name, which may contain spaces.
     let ticks = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
     ticks.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
 }

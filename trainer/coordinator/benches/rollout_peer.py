@@ -1,4 +1,7 @@
-"""The peer of the rollout benchmark: for each line N on standard input, N requests through aiohttp; on standard output N ÷ seconds of processor time.
+"""Peer of the rollout benchmark: aiohttp client.
+
+For each line N on standard input: N requests, then N ÷ seconds of processor time on standard
+output.
 
 usage: rollout_peer.py URL GROUP GROUPS BODY
 """
@@ -14,7 +17,7 @@ longest, vocabulary = body["sampling_params"]["max_new_tokens"], 50_000
 
 
 async def sample(session, number):
-    """Tokens and log-probabilities of one completion, checked."""
+    """Samples one completion, checks it, and returns tokens and log-probabilities."""
     request = {**body, "rid": f"r.{number:010}."}
     async with session.post(f"{url}/generate", json=request) as response:
         response.raise_for_status()
@@ -30,7 +33,7 @@ async def sample(session, number):
 
 
 async def groups(session, firsts):
-    """Groups one after another, while `firsts`, which all share, has more."""
+    """Samples groups in sequence while the shared iterator `firsts` has more."""
     for first in firsts:
         await asyncio.gather(*(sample(session, first + index) for index in range(size)))
 

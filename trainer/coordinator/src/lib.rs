@@ -27,6 +27,7 @@ pub mod engines;
 pub mod evaluation;
 pub mod files;
 pub mod input;
+mod lock;
 pub mod pack;
 pub mod peers;
 pub mod persistence;
@@ -50,4 +51,9 @@ pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+/// Lower-case hexadecimal digits of the bytes.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }

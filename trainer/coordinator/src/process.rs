@@ -108,10 +108,9 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut server => return ended?.context("the server ended"),
-        () = coordinator.journal.replaced() => anyhow::bail!("another coordinator has taken this run over"),
-        () = coordinator.journal.fence().lost() => return Ok(coordinator.journal.fence().ask().await?),
+        result = superseded(&coordinator) => return result,
     }
-    tracing::info!("ending");
+    tracing::info!("shutting down");
     stop.cancel();
     let ended = tokio::time::timeout(SHUTDOWN, async {
         let _ = waiting.await;
@@ -119,12 +118,22 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         while tasks.join_next().await.is_some() {}
     });
     if ended.await.is_err() {
-        tracing::warn!("requests in flight were given up");
+        tracing::warn!("requests in flight were aborted");
     }
     Ok(())
 }
 
-/// Starts everything that runs beside the server.
+/// Waits until another coordinator owns the run.
+async fn superseded(coordinator: &Coordinator) -> anyhow::Result<()> {
+    tokio::select! {
+        () = coordinator.journal.replaced() => {
+            anyhow::bail!("another coordinator has taken this run over")
+        }
+        () = coordinator.journal.fence().lost() => Ok(coordinator.journal.fence().ask().await?),
+    }
+}
+
+/// Starts the tasks that run beside the server.
 fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(scheduler::tick(Arc::clone(coordinator)));

@@ -2,7 +2,7 @@
 //! journal, the JSONL files and Prometheus.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::clock::Clock;
 use crate::core::Now;
 use crate::files::Files;
+use crate::lock::lock;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Event, Sample};
 use crate::telemetry::Metrics;
@@ -173,7 +174,7 @@ impl Recorder {
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.newest)
     }
 }
 

@@ -1,17 +1,15 @@
-//! One axis of a chart: where a value stands on it, which values are marked, and how they are
-//! written. Pure.
+//! Axis of a chart: positions of values, ticks and labels. Pure.
 
-/// How distances on an axis grow.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// With the difference.
     Linear,
-    /// With the ratio; only values above 0 have a place.
+    /// Values must be above 0.
     Logarithmic,
 }
 
 impl Scale {
-    /// Whether a value has a place.
+    /// Whether the scale can show the value.
     pub fn has(self, value: f64) -> bool {
         value.is_finite() && (self == Self::Linear || value > 0.0)
     }
@@ -26,21 +24,21 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis with these ends.
+    /// Linear axis with these ends.
     pub fn between(low: f64, high: f64) -> Self {
         Self { low, high: if high > low { high } else { low + 1.0 }, scale: Scale::Linear }
     }
 
-    /// An axis on which data from `low` to `high` are well seen. Linear: some room above and below,
-    /// and zero stays an edge where the data do not cross it. Logarithmic: whole powers of ten.
+    /// Axis that fits data from `low` to `high`. Linear: with padding that does not cross zero
+    /// unless the data do. Logarithmic: from a power of ten to a power of ten.
     pub fn around(low: f64, high: f64, scale: Scale) -> Self {
         if scale == Scale::Logarithmic {
             let (low, high) = (low.log10().floor(), high.log10().ceil());
             return Self { low: 10f64.powf(low), high: 10f64.powf(high.max(low + 1.0)), scale };
         }
-        let room = if high > low { (high - low) * 0.08 } else { low.abs().max(1e-6) * 0.5 };
-        let floor = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
-        let ceiling = if high <= 0.0 { (high + room).min(0.0) } else { high + room };
+        let padding = if high > low { (high - low) * 0.08 } else { low.abs().max(1e-6) * 0.5 };
+        let floor = if low >= 0.0 { (low - padding).max(0.0) } else { low - padding };
+        let ceiling = if high <= 0.0 { (high + padding).min(0.0) } else { high + padding };
         Self::between(floor, ceiling)
     }
 
@@ -49,7 +47,7 @@ impl Axis {
         (self.low, self.high)
     }
 
-    /// The value's place, from 0 at `low` to 1 at `high`.
+    /// Position of the value, from 0 at `low` to 1 at `high`.
     pub fn share(&self, value: f64) -> f64 {
         match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -86,7 +84,7 @@ fn round_numbers(low: f64, high: f64, count: u32) -> Vec<f64> {
         .collect()
 }
 
-/// A marked value, as short as can be.
+/// Label of a tick, as short as possible.
 pub fn label(value: f64) -> String {
     let value = if value.abs() < 1e-15 { 0.0 } else { value };
     match value.abs() {
@@ -100,7 +98,7 @@ pub fn label(value: f64) -> String {
     }
 }
 
-/// A value to read: about four digits. `readout.js` writes the same.
+/// Text of a value, about four digits. `readout.js` uses the same format.
 pub fn reading(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logarithmic_axis_has_whole_decades_and_equal_ratios_are_equally_far_apart() {
+    fn a_logarithmic_axis_spans_decades_and_maps_equal_ratios_to_equal_distances() {
         let axis = Axis::around(3e-7, 2e-5, Scale::Logarithmic);
         let shares: Vec<i64> =
             [1e-7, 1e-6, 1e-4].map(|value| (axis.share(value) * 3e6).round() as i64).to_vec();

@@ -1,12 +1,12 @@
-//! A line chart as inline SVG. Pure; colours and sizes of text are the style sheet's.
+//! Line chart as inline SVG. Pure. Colors and text sizes are in style.css.
 //!
-//! The plot's numbers stand in the element's `data-` attributes, so that `readout.js` can show the
-//! value under the pointer; without a script the chart is complete.
+//! `data-` attributes of the element hold the points, from which `readout.js` shows the value under
+//! the pointer. The chart is complete without scripts.
 
 use std::fmt::Write;
 
 use super::axis::{Axis, Scale, label, reading};
-use super::escape;
+use super::html::escape;
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 200.0;
@@ -15,34 +15,33 @@ const RIGHT: f64 = 10.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 24.0;
 
-/// Points drawn of a series; a longer one is thinned evenly.
+/// Most points of a series; longer ones are thinned evenly.
 const MAX_POINTS: usize = 800;
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// (step, value), by step. Values that are not finite are left out.
+    /// (step, value), by step. Values that the scale cannot show are omitted.
     pub points: Vec<(f64, f64)>,
 }
 
 /// A chart over steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What is drawn.
     pub title: &'static str,
-    /// What a value is.
+    /// Unit of the values.
     pub unit: &'static str,
-    /// Lowest and highest value of the vertical axis; from the data if none.
+    /// Ends of the vertical axis; from the data if `None`.
     pub bounds: Option<(f64, f64)>,
-    /// The vertical axis.
+    /// Scale of the vertical axis.
     pub scale: Scale,
-    /// The lines, at most two.
+    /// At most two.
     pub series: Vec<Series>,
 }
 
-/// The plot's place in data and in the drawing.
+/// Mapping of data to the drawing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Frame {
     steps: Axis,
@@ -60,7 +59,7 @@ impl Frame {
 }
 
 impl Chart {
-    /// The chart as a `figure`; none without a value.
+    /// Renders a `figure`; `None` if there is no value to show.
     pub fn render(&self) -> Option<String> {
         let series: Vec<Series> = self
             .series
@@ -196,7 +195,8 @@ fn data(series: &[Series], frame: &Frame) -> String {
     let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
     let points: Vec<&[(f64, f64)]> = series.iter().map(|series| series.points.as_slice()).collect();
     format!(
-        "data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-names=\"{}\" data-points=\"{}\"",
+        "data-last=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-names=\"{}\" \
+            data-points=\"{}\"",
         frame.steps.ends().1,
         WIDTH - RIGHT,
         escape(&serde_json::to_string(&names).unwrap_or_default()),
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_are_not_finite_and_empty_charts_are_not_drawn() {
+    fn infinite_values_and_empty_charts_are_omitted() {
         let chart = |points: &[(f64, f64)]| Chart {
             title: "Loss",
             unit: "",

@@ -1,8 +1,9 @@
-//! `report.html`: what a run did, in one file that opens without a network. A pure function of the
-//! run's records; nothing of them is trusted, everything is escaped.
+//! `report.html`: results of a run in one file that needs no network. A pure function of the run's
+//! records, which are untrusted: all text is escaped.
 //!
 //! ```text
-//!  header (name, outcome) ─ tiles (first → last) ─ charts ─ samples of the first, middle and last step ─ spec
+//!  header (name, outcome), tiles (first → last), charts,
+//!  rollouts of the first, middle and last step, spec
 //! ```
 
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
@@ -12,54 +13,55 @@ use super::records::SampleLine;
 
 mod axis;
 mod chart;
+mod html;
 mod samples;
 mod tiles;
 
 use axis::Scale;
 use chart::{Chart, Series};
+use html::escape;
 
-/// Everything that a report shows.
+/// Contents of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Name of the job.
     pub name: String,
-    /// How the run stands.
     pub outcome: Outcome,
     /// The spec with its defaults, as YAML.
     pub spec: String,
-    /// Steps in all.
     pub total_steps: u32,
-    /// Every step, in order.
+    /// By step.
     pub metrics: Vec<StepMetrics>,
-    /// Every evaluation, in order.
+    /// By step.
     pub evaluations: Vec<EvaluationMetrics>,
-    /// Rollouts to read.
     pub samples: Vec<SampleLine>,
 }
 
-/// How the run stands.
+/// Outcome of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every step is done.
+    /// All steps are done.
     Finished,
-    /// It cannot go on, for this reason.
+    /// Failed, with this cause.
     Failed(String),
-    /// It was interrupted and can go on.
+    /// Interrupted or still running.
     Interrupted,
 }
 
-/// The report as an HTML document.
+/// Renders the report as an HTML document.
 pub fn render(report: &Report) -> String {
     let sections = [
         header(report),
-        tiles::render(report),
+        tiles::render(&report.metrics, &report.evaluations),
         charts(report),
         samples::render(&report.samples),
         spec(&report.spec),
     ];
     format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{} · rljob</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<script>\n{}</script>\n</body>\n</html>\n",
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{} · rljob</title>\n<style>\n{}</style>\n</head>\n\
+         <body>\n<main>\n{}</main>\n<script>\n{}</script>\n</body>\n</html>\n",
         escape(&report.name),
         include_str!("style.css"),
         sections.concat(),
@@ -80,7 +82,8 @@ fn header(report: &Report) -> String {
         String::new()
     };
     format!(
-        "<header>\n<p class=\"kind\">RLJob</p>\n<h1>{}</h1>\n<p class=\"state\"><span class=\"badge {class}\">{outcome}</span> {done} of {} steps</p>\n{cause}</header>\n",
+        "<header>\n<p class=\"kind\">RLJob</p>\n<h1>{}</h1>\n<p class=\"state\"><span \
+            class=\"badge {class}\">{outcome}</span> {done} of {} steps</p>\n{cause}</header>\n",
         escape(&report.name),
         report.total_steps,
     )
@@ -193,24 +196,6 @@ fn spec(yaml: &str) -> String {
         "<section>\n<details>\n<summary>Spec</summary>\n<pre>{}</pre>\n</details>\n</section>\n",
         escape(yaml)
     )
-}
-
-/// Text for HTML, inside elements and double-quoted attributes.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            // Control characters are not HTML, and would hide what a model wrote.
-            c if c.is_control() && c != '\n' && c != '\t' => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

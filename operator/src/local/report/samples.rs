@@ -1,14 +1,14 @@
-//! Rollouts to read: a few of the first, the middle and the last step that has any. Pure.
+//! Section with rollouts of the first, middle and last step. Pure.
 
 use std::fmt::Write;
 
-use super::escape;
+use super::html::escape;
 use crate::local::records::SampleLine;
 
-/// Rollouts shown of a step.
+/// Rollouts per step.
 const PER_STEP: usize = 6;
 
-/// The section; empty without samples.
+/// Renders the section; empty without samples.
 pub fn render(samples: &[SampleLine]) -> String {
     let steps = chosen(samples);
     if steps.is_empty() {
@@ -26,7 +26,7 @@ pub fn render(samples: &[SampleLine]) -> String {
     out
 }
 
-/// First, middle and last step, each once.
+/// First, middle and last step, without duplicates.
 fn chosen(samples: &[SampleLine]) -> Vec<u32> {
     let mut steps: Vec<u32> = samples.iter().map(|sample| sample.step).collect();
     steps.sort_unstable();
@@ -54,7 +54,8 @@ fn card(out: &mut String, sample: &SampleLine) {
         .unwrap_or_default();
     let _ = writeln!(
         out,
-        "<article><p><span class=\"badge {class}\">reward {}</span>{answer}</p><pre><span class=\"prompt\">{}</span>{}</pre></article>",
+        "<article><p><span class=\"badge {class}\">reward {}</span>{answer}</p><pre><span \
+            class=\"prompt\">{}</span>{}</pre></article>",
         (sample.reward * 1000.0).round() / 1000.0,
         escape(&sample.prompt),
         escape(&sample.completion),

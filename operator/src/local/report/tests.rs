@@ -1,4 +1,4 @@
-//! What `report` promises, one sentence a test.
+//! Tests of the report.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn report() -> Report {
 }
 
 #[test]
-fn a_report_has_every_curve_the_samples_and_the_spec() {
+fn a_report_contains_all_charts_samples_and_the_spec() {
     let html = render(&report());
     let title = |chart: &str| format!("<h2>{chart}</h2>");
     for chart in [
@@ -88,7 +88,7 @@ fn a_report_needs_no_network() {
 }
 
 #[test]
-fn what_a_model_wrote_cannot_become_markup() {
+fn output_of_models_is_escaped() {
     let mut report = report();
     let hostile = "</pre><script>alert(\"1\")</script>'\u{1b}";
     report.name = hostile.to_owned();
@@ -102,7 +102,7 @@ fn what_a_model_wrote_cannot_become_markup() {
         answer: Some(hostile.to_owned()),
     }];
     let html = render(&report);
-    assert_eq!(html.matches("<script>").count(), 1, "only the report's own");
+    assert_eq!(html.matches("<script>").count(), 1, "only the script of the report");
     assert_eq!(
         html.matches("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#39;\u{fffd}").count(),
         7
@@ -110,7 +110,7 @@ fn what_a_model_wrote_cannot_become_markup() {
 }
 
 #[test]
-fn a_run_without_a_step_says_so() {
+fn a_report_without_steps_says_so() {
     let empty = Report {
         outcome: Outcome::Interrupted,
         metrics: vec![],

@@ -1,14 +1,14 @@
-//! The report's headline numbers: first → last. Pure.
+//! Tiles with headline numbers: first → last. Pure.
 
 use std::fmt::Write;
 
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 
-use super::{Report, escape};
+use super::html::escape;
 
-/// A row of tiles; empty before the first step.
-pub fn render(report: &Report) -> String {
-    let tiles = tiles(report);
+/// Renders the tiles; empty before the first step.
+pub fn render(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> String {
+    let tiles = tiles(steps, evaluations);
     if tiles.is_empty() {
         return String::new();
     }
@@ -25,9 +25,9 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-fn tiles(report: &Report) -> Vec<(&'static str, String)> {
+fn tiles(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> Vec<(&'static str, String)> {
     let mut tiles = Vec::new();
-    if let (Some(first), Some(last)) = (report.evaluations.first(), report.evaluations.last()) {
+    if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
         let of = |value: fn(&EvaluationMetrics) -> Option<f64>| {
             Some(change(value(first)?, value(last)?))
         };
@@ -38,23 +38,20 @@ fn tiles(report: &Report) -> Vec<(&'static str, String)> {
         ];
         tiles.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
     }
-    let rewards: Vec<f64> =
-        report.metrics.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
+    let rewards: Vec<f64> = steps.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
     if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
         tiles.push(("Reward", change(*first, *last)));
-    } else if let (Some(first), Some(last)) = (report.metrics.first(), report.metrics.last()) {
+    } else if let (Some(first), Some(last)) = (steps.first(), steps.last()) {
         let loss = |step: &StepMetrics| step.scalars.get_or_zero(metrics::LOSS);
         tiles.push(("Loss", change(loss(first), loss(last))));
     }
-    if let Some(speed) = median(
-        report.metrics.iter().filter_map(|step| step.get(metrics::TOKENS_PER_SECOND)).collect(),
-    ) {
+    if let Some(speed) =
+        median(steps.iter().filter_map(|step| step.get(metrics::TOKENS_PER_SECOND)).collect())
+    {
         tiles.push(("Speed, median", format!("{speed:.0} tok/s")));
     }
-    if let Some(attempt) =
-        report.metrics.last().map(|metrics| metrics.attempt).filter(|attempt| *attempt > 0)
-    {
-        // The first is number 0; a run that was interrupted goes on with another one, too.
+    if let Some(attempt) = steps.last().map(|step| step.attempt).filter(|attempt| *attempt > 0) {
+        // Numbered from 0. Resuming an interrupted run starts an attempt, too.
         tiles.push(("Attempts", (attempt + 1).to_string()));
     }
     tiles

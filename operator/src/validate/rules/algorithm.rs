@@ -5,7 +5,7 @@ use rljob_crds::data::{DatasetSpec, EvaluationDataset};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
-use super::exactly_one;
+use super::common::exactly_one;
 use crate::validate::Problem;
 
 pub(super) fn check_algorithm(
@@ -68,19 +68,19 @@ fn check_evaluation(
     match (&evaluation.answer, &evaluation.completion) {
         (None, None) => problems.push(Problem::new(
             "spec.dataset.evaluation",
-            "set answer, which the reward compares with, or completion, whose loss sft measures, or \
-                both",
+            "set answer, which the reward compares with, or completion, whose loss sft measures, \
+                or both",
         )),
         (_, Some(_)) if algorithm.data() == DataKind::Prompts => problems.push(Problem::new(
             "spec.dataset.evaluation.completion",
             format!("is not used by algorithm.{}; remove it", algorithm.name()),
         )),
-        (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => problems.push(
-            Problem::new(
+        (Some(_), _) if rewards.is_empty() && !algorithm.needs_reward() => {
+            problems.push(Problem::new(
                 "spec.rewards",
                 "is missing; rewards score completions by dataset.evaluation.answer",
-            ),
-        ),
+            ));
+        }
         _ => {}
     }
 }

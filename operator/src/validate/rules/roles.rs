@@ -5,7 +5,7 @@ use rljob_crds::RLJobSpec;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::roles::{EngineKind, is_gpu};
 
-use super::{Role, TRAINER};
+use super::common::{Role, TRAINER};
 use crate::sglang;
 use crate::validate::Problem;
 

@@ -10,7 +10,7 @@ use rljob_crds::names::{
 use rljob_crds::storage::{VOLUME_SOURCES, VolumeSpec};
 use serde_json::{Map, Value};
 
-use super::{exactly_one, is_dns_label};
+use super::common::{exactly_one, is_dns_label};
 use crate::validate::{Policy, Problem};
 
 /// Folders of the containers that the operator mounts.
@@ -20,8 +20,8 @@ pub(super) const RESERVED_FOLDERS: [&str; 5] =
 const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Prefix of the operator's volumes.
 pub(super) const RESERVED_PREFIX: &str = "rljob-";
-pub(super) const HOST_PATH: &str = "the operator rejects hostPath: it gives access to the files of nodes; start the operator with \
-        --allow-host-path, or use another volume";
+pub(super) const HOST_PATH: &str = "the operator rejects hostPath: it gives access to the \
+    files of nodes; start the operator with --allow-host-path, or use another volume";
 
 pub(super) fn check_model(model: &ModelSpec, name: Option<&str>, problems: &mut Vec<Problem>) {
     let members = [

@@ -6,7 +6,7 @@ use rljob_crds::storage::VolumeSpec;
 use rljob_crds::template::PodTemplate;
 use serde_json::Value;
 
-use super::Role;
+use super::common::Role;
 use super::sources::{HOST_PATH, RESERVED_FOLDERS, RESERVED_PREFIX, covers};
 use crate::validate::{Policy, Problem};
 

@@ -38,14 +38,24 @@ fn the_minimal_job_has_no_problem() {
 #[test]
 fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
     let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
-    let spec = json!({"algorithm": {"grpo": {"proximalLogprobs": "Sampler", "behaviorWeight": weight, "overlongPenalty": {"tokens": 2000, "factor": 1.0}}}});
+    let spec = json!({
+        "algorithm": {
+            "grpo": {
+                "proximalLogprobs": "Sampler", "behaviorWeight": weight,
+                "overlongPenalty": {"tokens": 2000, "factor": 1.0},
+            },
+        },
+    });
     assert_eq!(
         problems_with(&spec),
         [
-            "spec.algorithm.grpo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = 1024",
-            "spec.algorithm.grpo.behaviorWeight: needs proximalLogprobs Recompute: with the log-probabilities of the sampler, every weight is 1",
+            "spec.algorithm.grpo.overlongPenalty.tokens: must not exceed rollout.maxNewTokens = \
+                1024",
+            "spec.algorithm.grpo.behaviorWeight: needs proximalLogprobs Recompute: with the \
+                log-probabilities of the sampler, every weight is 1",
             "spec.algorithm.grpo.behaviorWeight.lower: must not exceed upper = 2",
-            "spec.algorithm.grpo.behaviorWeight.metric: must be Ratio: action Clamp bounds the weight itself",
+            "spec.algorithm.grpo.behaviorWeight.metric: must be Ratio: action Clamp bounds the \
+                weight itself",
         ]
     );
 }
@@ -67,8 +77,8 @@ fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
     assert_eq!(
         problems_with(&sglang),
         [
-            "spec.weightSync.method: must be Disk for engines on GPUs: learners run on CPUs in this \
-                release",
+            "spec.weightSync.method: must be Disk for engines on GPUs: learners run on CPUs in \
+                this release",
             "spec.inference.sglang.extraArgs[1]: the run sets --tp-size; remove it",
         ]
     );
@@ -84,8 +94,8 @@ fn engines_on_gpus_are_sglang_servers_and_flags_of_the_run_are_rejected() {
             "spec.inference.resources.limits: an engine has at most 8 GPUs, found 9",
             "spec.trainer.resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi, found \
                 \"2x\"",
-            "spec.trainer.resources.limits.nvidia.com/mig-1g.10gb: learners run on CPUs in this \
-                release: remove the GPUs",
+            "spec.trainer.resources.limits.nvidia.com/mig-1g.10gb: learners run on CPUs in \
+                this release: remove the GPUs",
         ]
     );
 }
@@ -205,24 +215,27 @@ fn a_template_cannot_override_fields_of_the_operator() {
 fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
     let s3 = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
     let in_bucket = |more: Value| {
-        let mut spec = json!({"storage": s3, "weightSync": {"method": "Distributed"}, "restoreFrom": {"s3": {"uri": "s3://other/lab/a/checkpoints/step-2.attempt-0"}}});
+        let mut spec = json!({
+            "storage": s3, "weightSync": {"method": "Distributed"},
+            "restoreFrom": {"s3": {"uri": "s3://other/lab/a/checkpoints/step-2.attempt-0"}},
+        });
         merge(&mut spec, &more);
         problems_with(&spec)
     };
     assert_eq!(in_bucket(json!({})), Vec::<String>::new());
     assert_eq!(
-        in_bucket(
-            json!({"weightSync": {"method": "Disk"}, "model": {"path": null, "rljob": {"name": "warmup"}}, "volumes": [
-                {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
-            ]})
-        ),
+        in_bucket(json!({"weightSync": {"method": "Disk"}, "model": {
+            "path": null, "rljob": {"name": "warmup"},
+        }, "volumes": [
+            {"name": "keys", "mountPath": "/rljob/s3", "configMap": {"name": "x"}}
+        ]})),
         [
             "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, \
                 /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, /dev/shm",
-            "spec.weightSync.method: must be Distributed: engines cannot read weights from storage.s3; \
-                or store the run on a volume",
-            "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy the \
-                export to a volume and set model.path",
+            "spec.weightSync.method: must be Distributed: engines cannot read weights from \
+                storage.s3; or store the run on a volume",
+            "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy \
+                the export to a volume and set model.path",
         ]
     );
     assert_eq!(
@@ -246,8 +259,10 @@ fn steps_seconds_and_batches_must_be_consistent() {
         problems_with(&spec),
         [
             "spec.inference.replicas: must be at least 1: algorithm.grpo samples from engines",
-            "spec.rollout.batchSize: 7 groups cannot be split into training.minibatches = 2 equal parts",
-            "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 2: the batch of the next step could not be sampled",
+            "spec.rollout.batchSize: 7 groups cannot be split into training.minibatches = 2 equal \
+                parts",
+            "spec.weightSync.everySteps: must be at most rollout.maxStaleness + 1 = 2: the batch \
+                of the next step could not be sampled",
             "spec.failurePolicy.backoff.initialSeconds: must not exceed maxSeconds = 30",
             "spec.optimizer.warmupSteps: must not exceed training.steps = 10",
             "spec.restoreFrom: step-11.attempt-0 has more steps than training.steps = 10",

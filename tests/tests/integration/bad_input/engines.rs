@@ -28,7 +28,8 @@ fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_s
     let sample = |cause: &str| (" a sample is interrupted engine=", format!(" error={cause}"));
     let update = |cause: &str| {
         (
-            " failed to update weights; the engine stays out of routing error=failed to update inference-",
+            " failed to update weights; the engine stays out of routing error=failed to update \
+                inference-",
             format!(": the engine answered /update_weights_from_disk with {cause}"),
         )
     };
@@ -37,7 +38,8 @@ fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_s
     for (what, cause) in [
         sample(&format!("the engine answered /generate with {fire}")),
         sample(
-            "the engine's response to /generate is invalid: key must be a string at line 1 column 2",
+            "the engine's response to /generate is invalid: key must be a string at line 1 \
+                column 2",
         ),
         sample(
             "the engine's response to /generate is invalid: token id 1000000000 outside the \

@@ -24,8 +24,8 @@ enum May {
     Never,
 }
 
-const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait for \
-    condition Suspended";
+const FROZEN: &str = "the run has started: to change this field, set spec.suspend to true, wait \
+    for condition Suspended";
 const FIXED: &str = "the run has started: spec.model, the location of spec.storage and the kind of \
     spec.algorithm cannot change";
 const FINISHED: &str = "the run has finished: its spec cannot change";

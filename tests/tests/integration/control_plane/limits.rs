@@ -110,7 +110,8 @@ fn gpu_pods_start_after_the_first_report_and_unschedulable_ones_are_named() {
         engine,
         concat!(
             "lmsysorg/sglang:v0.5.12 ",
-            r#"{"limits":{"nvidia.com/gpu":"2"},"requests":{"cpu":"250m","memory":"1Gi","nvidia.com/gpu":"2"}}"#
+            r#"{"limits":{"nvidia.com/gpu":"2"},"#,
+            r#""requests":{"cpu":"250m","memory":"1Gi","nvidia.com/gpu":"2"}}"#
         )
     );
     // The scheduler's order is undefined: the message names the engine once the scheduler has tried

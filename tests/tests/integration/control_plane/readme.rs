@@ -1,5 +1,5 @@
-//! The job of README.md and the samples are accepted as printed: by the API server with strict field
-//! validation, and by `rljob validate`.
+//! The job of README.md and the samples are accepted unchanged, by the API server with strict
+//! field validation and by `rljob validate`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn the_job_of_the_readme_is_accepted_as_printed() {
 }
 
 #[test]
-fn every_sample_is_accepted_as_it_is() {
+fn every_sample_is_accepted_unchanged() {
     let namespace = Namespace::create(cluster(), "samples").unwrap();
     let folder = fs::read_dir(workspace().join("manifests/samples")).unwrap();
     let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();

@@ -43,7 +43,7 @@ fn all_processes_of_a_custom_engine_exit_with_the_run() {
     let local = start(&seconds);
     wait_for_sleepers(&seconds, 5);
     kill_process(local.find("sh", &format!("-c sleep {seconds}")).unwrap(), Signal::KILL).unwrap();
-    wait_until("another engine", LIMIT, || Ok(local.output().contains("inference-0 ended with")))
+    wait_until("another engine", LIMIT, || Ok(local.output().contains("inference-0 exited with")))
         .unwrap();
     wait_for_sleepers(&seconds, 5);
     local.kill_all();

@@ -2,9 +2,10 @@
 //! 2505.24298, eq. 3; its `StalenessManager`), counted in groups. Pure.
 //!
 //! ```text
-//!  steps done d, B groups a step, maxStaleness η:   groups accepted or under way  ≤  (d + η + 1) · B
+//!  d steps done, B groups per step, maxStaleness η:
+//!  groups accepted or in progress  ≤  (d + η + 1) · B
 //!
-//!  η = 1:   d = 2     │ step 3, trained now │ step 4, sampled ahead │ step 5: not yet
+//!  η = 1:   d = 2     │ step 3, in training │ step 4, sampled ahead │ step 5, not admitted
 //! ```
 //!
 //! A group for step t is trained on by learners that have done t − 1 steps, so that one begun with

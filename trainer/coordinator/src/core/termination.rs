@@ -8,7 +8,10 @@ use super::{Run, Stage};
 impl Run {
     /// Whether the running group has a terminating pod.
     pub(super) fn terminating_member(&self) -> bool {
-        matches!(&self.record.stage, Stage::Running(layout) if !self.record.exported && self.any_terminating(layout))
+        matches!(
+            &self.record.stage,
+            Stage::Running(layout) if !self.record.exported && self.any_terminating(layout),
+        )
     }
 
     /// Whether this group has a terminating pod.

@@ -66,8 +66,8 @@ pub fn select(path: &Path, selector: FileSelector<'_>) -> Result<SplitFiles, Dat
     Ok(SplitFiles { paths, rows: card.rows(path, selector.subset, split)? })
 }
 
-/// Selects from the file names of a dataset repository those that splits need. `cards` is the folder
-/// of README.md and dataset_info.json; `scratch` is created and removed.
+/// Selects the files of a dataset repository that splits need. `cards` is the folder of README.md
+/// and dataset_info.json; `scratch` is created and removed.
 pub fn select_remote(
     names: &[&str],
     cards: &Path,

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::engines::slots::MAX_REQUESTS;
+use crate::lock::lock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SCHEME: &str = "http://";
@@ -149,6 +150,6 @@ impl Connections {
     }
 
     fn idle(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 }

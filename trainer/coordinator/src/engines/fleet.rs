@@ -1,6 +1,6 @@
 //! Engine fleet: the shared engine table, the monitor that polls engines, and leases for requests.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -15,6 +15,7 @@ use crate::core::instruct::EngineView;
 use crate::engines::client::{EngineClient, EngineError};
 use crate::engines::slots::{Leased, Slot, Slots};
 use crate::engines::weights::Weights;
+use crate::lock::lock;
 use crate::persistence::fence::Fence;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -145,7 +146,7 @@ impl Fleet {
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 }
 

@@ -102,7 +102,10 @@ fn rollouts_of_a_batch_that_was_fixed_just_before_a_crash_are_written_at_the_nex
     files.append_samples(&journal, &data).unwrap();
     let line = |step: u32| {
         let position = step - 1;
-        json!({"step": step, "position": position, "prompt": "a", "answer": "7", "completion": "7", "reward": 1.0, "finishReason": "stop", "tokens": 2})
+        json!({
+            "step": step, "position": position, "prompt": "a", "answer": "7", "completion": "7",
+            "reward": 1.0, "finishReason": "stop", "tokens": 2,
+        })
     };
     assert_eq!(lines(run.path(), SAMPLES_FILE), [line(1), line(2)]);
     files.append_samples(&journal, &data).unwrap();

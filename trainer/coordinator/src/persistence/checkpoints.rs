@@ -208,7 +208,8 @@ mod tests {
         let version = Version { step, attempt: 0 };
         checkpoint(run, &version.to_string(), false);
         let folder = run.join(CHECKPOINTS_DIR).join(version.to_string());
-        let sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881".to_owned(); // printf x | sha256sum
+        // printf x | sha256sum
+        let sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881".to_owned();
         let files = vec![FileEntry { name: "rank-0.safetensors".to_owned(), size: 1, sha256 }];
         let (model, optimizer) = (
             ModelShape { sha256: String::new(), block_numels: vec![] },

@@ -18,13 +18,14 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rljob_crds::names::JOURNAL_FILE;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use crate::lock::lock;
 use crate::persistence::journal::{JournalError, copy};
 
 const FILE: &str = "fence.json";
@@ -171,7 +172,7 @@ impl Fence {
         let held = self.holder().clone();
         match read(&self.0.directory)? {
             Some(found) if found == held => {
-                *self.0.checked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                *lock(&self.0.checked) = Instant::now();
                 Ok(())
             }
             Some(other) => {
@@ -188,7 +189,7 @@ impl Fence {
     /// # Errors
     /// As of [`Self::check`].
     pub async fn check_now_and_then(&self) -> Result<(), FenceError> {
-        let age = self.0.checked.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let age = lock(&self.0.checked).elapsed();
         if age < FRESH { Ok(()) } else { self.ask().await }
     }
 
@@ -236,7 +237,7 @@ impl Fence {
     }
 
     fn holder(&self) -> MutexGuard<'_, Holder> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.held)
     }
 }
 

@@ -33,7 +33,8 @@ pub struct Identity {
 pub enum IdentityError {
     /// It belongs to another job.
     #[error(
-        "the run directory {directory} belongs to {}/{} (uid {}) with {}: use another directory, or remove this one to start over",
+        "the run directory {directory} belongs to {}/{} (uid {}) with {}: use another directory, \
+            or remove this one to start over",
         held.namespace, held.name, held.uid, if *same_name { "another model or kind of \
             algorithm" } else { "its own run" }
     )]
@@ -61,9 +62,7 @@ impl Identity {
             hub.token_secret_ref = None;
         }
         let text = serde_json::to_string(&(&model, is("grpo"), is("sft")))?;
-        let spec_hash = Sha256::digest(text)
-            .iter()
-            .fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
+        let spec_hash = crate::hex(&Sha256::digest(text));
         Ok(Self {
             namespace: config.namespace.clone(),
             name: config.name.clone(),

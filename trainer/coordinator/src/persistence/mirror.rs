@@ -13,13 +13,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use rljob_storage::{Bucket, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use crate::lock::lock;
 use crate::persistence::journal::{Journal, JournalError};
 
 /// Folder of the log.
@@ -145,7 +146,7 @@ impl Mirror {
         let mut log = self.log();
         loop {
             if log.waiting.is_none() {
-                let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut journal = lock(journal);
                 if !journal.has_changed()? {
                     return Ok(());
                 }
@@ -163,7 +164,7 @@ impl Mirror {
     pub fn tidy(&self, journal: &Mutex<Journal>) -> Result<(), MirrorError> {
         self.save(journal)?;
         let _log = self.log();
-        let used = journal.lock().unwrap_or_else(PoisonError::into_inner).sample_objects()?;
+        let used = lock(journal).sample_objects()?;
         let used: Vec<String> = used
             .into_iter()
             .filter_map(|(_, object)| {
@@ -187,7 +188,7 @@ impl Mirror {
                 self.scratch.join(format!("samples-{step}.part")),
             );
             journal.write_samples(step, &file)?;
-            let sha256 = hex(&Sha256::digest(fs::read(&file).map_err(io("read", &file))?));
+            let sha256 = crate::hex(&Sha256::digest(fs::read(&file).map_err(io("read", &file))?));
             let object = SampleObject { name: name.clone(), sha256 };
             let json = serde_json::to_value(&object).map_err(|error| JournalError::Malformed {
                 what: "state.value",
@@ -256,7 +257,7 @@ impl Mirror {
             let torn =
                 |detail| MirrorError::Torn { place: self.bucket.place(&object.name), detail };
             let bytes = self.bucket.read(&object.name)?.ok_or_else(|| torn("is missing"))?;
-            if hex(&Sha256::digest(&bytes)) != object.sha256 {
+            if crate::hex(&Sha256::digest(&bytes)) != object.sha256 {
                 return Err(torn("was altered"));
             }
             self.apply(journal, &bytes)?;
@@ -271,7 +272,7 @@ impl Mirror {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 }
 
@@ -291,10 +292,6 @@ fn before(names: impl Iterator<Item = String>, number: u64) -> Vec<String> {
         .filter(|name| name.parse::<u64>().is_ok_and(|other| other < number))
         .map(|name| format!("{LOG}/{name}"))
         .collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {

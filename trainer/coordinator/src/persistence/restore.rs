@@ -21,8 +21,8 @@ const KEY: &str = "restoreFrom";
 pub enum RestoreError {
     /// The job that is named has made none.
     #[error(
-        "restoreFrom.rljob: the job `{job}` has no complete checkpoint{} in {place}: let it make one \
-            first",
+        "restoreFrom.rljob: the job `{job}` has no complete checkpoint{} in {place}: let it make \
+            one first",
         step.map(|step| format!(" of step {step}")).unwrap_or_default()
     )]
     None {

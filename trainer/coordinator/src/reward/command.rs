@@ -11,7 +11,7 @@
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
@@ -21,6 +21,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::lock::lock;
 use crate::reward::external::{MAX_RESPONSE, Request, excerpt, parse, too_long};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
@@ -68,7 +69,7 @@ impl CommandVerifier {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Process>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 }
 
@@ -148,7 +149,7 @@ impl Process {
             Err(_) => "closed standard output".to_owned(),
         };
         let _ = tokio::time::timeout(EXIT_TIMEOUT, &mut self.log).await;
-        let stderr = self.last_stderr_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let stderr = lock(&self.last_stderr_line).clone();
         VerifierError::Exited { status, stderr }
     }
 }
@@ -161,7 +162,7 @@ async fn log(program: String, stderr: ChildStderr, last_line: Arc<Mutex<String>>
         let text = excerpt(&line);
         if !text.is_empty() {
             tracing::info!(program, "{text}");
-            *last_line.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            *lock(&last_line) = text;
         }
         line.clear();
     }

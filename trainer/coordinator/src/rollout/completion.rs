@@ -2,7 +2,8 @@
 //! Pure.
 //!
 //! ```text
-//!  prompt ─▶ engine A, step 3: t0 t1 t2 │ paused ─▶ prompt t0 t1 t2 ─▶ engine B, step 4: t3 t4 stop
+//!  prompt          ─▶ engine A, step 3: t0 t1 t2, paused
+//!  prompt t0 t1 t2 ─▶ engine B, step 4: t3 t4 stop
 //!            versions: [step 3 × 3, step 4 × 3]
 //! ```
 

@@ -9,7 +9,6 @@ use rljob_crds::algorithm::Algorithm;
 use rljob_protocol::sglang::SamplingParams;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Queued;
 use super::completion::Completion;
 use super::ledger::Outcome;
 use super::request::{Key, Purpose};
@@ -25,6 +24,9 @@ use crate::work_error::WorkError;
 
 /// Fewest samples of a group with reward variance.
 const COMPARABLE: usize = 2;
+
+/// A sample for the journal, and a channel that reports when it is on disk.
+pub type Queued = (Sample, oneshot::Sender<()>);
 
 /// Handles that all groups share.
 pub struct Groups<'a> {
@@ -152,7 +154,9 @@ impl Groups<'_> {
             Verdict::Scored(scored) => scored,
             Verdict::Rejected(error) => {
                 let cause = crate::error_line(&error);
-                let detail = serde_json::json!({"position": prompt.position, "index": index, "cause": cause});
+                let detail = serde_json::json!({
+                    "position": prompt.position, "index": index, "cause": cause,
+                });
                 self.recorder.event("SampleRejected", detail).await;
                 return Ok(None);
             }

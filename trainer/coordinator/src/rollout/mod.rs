@@ -27,7 +27,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use rljob_crds::RunConfig;
 use rljob_protocol::version::Version;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::core::Run;
@@ -35,11 +35,11 @@ use crate::core::admission::Admission;
 use crate::engines::{Fleet, Weights};
 use crate::input::Input;
 use crate::persistence::journal::shared::SharedJournal;
-use crate::persistence::journal::{FixedBatch, Pending, Sample};
+use crate::persistence::journal::{FixedBatch, Pending};
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
-use group::{FinishedGroup, GroupRequest, Groups};
+use group::{FinishedGroup, GroupRequest, Groups, Queued};
 use ledger::{Batch, Ledger, Next};
 use sampler::Sampler;
 
@@ -49,9 +49,6 @@ const GROUPS: usize = 1024;
 const QUEUE: usize = 4096;
 /// Most samples in one journal call.
 const WRITE: usize = 512;
-
-/// A sample, and who waits until it is on the disk.
-type Queued = (Sample, oneshot::Sender<()>);
 
 /// Handles that rollouts use.
 pub struct Rollouts {

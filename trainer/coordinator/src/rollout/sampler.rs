@@ -226,7 +226,9 @@ impl<'s> Sampler<'s> {
             ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize;
         let mut events = Events::new(longest, Arc::clone(&target.chunks));
         let ended = tokio::select! {
-            () = target.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
+            () = target.lost.cancelled() => {
+                Err(EngineError::Aborted("the engine no longer responds".to_owned()))
+            }
             ended = self.fleet.client.generate(&target.url, &request, &mut events) => ended,
         };
         let part = events
@@ -238,7 +240,10 @@ impl<'s> Sampler<'s> {
         });
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {
-            tracing::warn!(engine = target.name, rid = request.rid, kept = completion.tokens.len(), error = %crate::error_line(error), "a sample is interrupted");
+            tracing::warn!(
+                engine = target.name, rid = request.rid, kept = completion.tokens.len(),
+                error = %crate::error_line(error), "a sample is interrupted",
+            );
             self.blame(&target.name, error);
         }
         result

@@ -31,7 +31,9 @@ fn config(directory: &Path, change: impl FnOnce(&mut Value)) -> RunConfig {
     let mut spec = json!({
         "model": {"path": "/models/none"},
         "storage": {"hostPath": {"path": "/tmp"}},
-        "dataset": {"train": {"path": "/data/none.jsonl", "prompt": "{{question}}", "answer": "answer"}},
+        "dataset": {
+            "train": {"path": "/data/none.jsonl", "prompt": "{{question}}", "answer": "answer"},
+        },
         "rewards": [{"name": "correct", "math": {}}],
         "algorithm": {"grpo": {"groupSize": 2}},
         "rollout": {"batchSize": 1},
@@ -39,7 +41,8 @@ fn config(directory: &Path, change: impl FnOnce(&mut Value)) -> RunConfig {
     });
     change(&mut spec);
     serde_json::from_value(json!({
-        "namespace": "default", "name": "job", "uid": "u", "runDirectory": directory, "modelDirectory": "/models/none", "spec": spec,
+        "namespace": "default", "name": "job", "uid": "u", "runDirectory": directory,
+        "modelDirectory": "/models/none", "spec": spec,
     }))
     .unwrap()
 }
@@ -103,13 +106,19 @@ impl Server {
         let desired = json!({
             "epoch": epoch, "generation": 1, "mode": "Run", "engines": [],
             "checkpoint": {"everySteps": 2, "keepLast": 2},
-            "restart": {"maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1, "hangTimeoutSeconds": 1800},
+            "restart": {
+                "maxRestarts": 1, "backoffInitialSeconds": 0, "backoffMaxSeconds": 1,
+                "hangTimeoutSeconds": 1800,
+            },
         });
         self.call(Method::PUT, "/v1/desired", "secret-operator", Some(desired)).await.0
     }
 
     async fn report(&self, attempt: Option<u32>, learners: Value) -> Order {
-        let report = json!({"instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7, "processes": 1, "attempt": attempt, "learners": learners});
+        let report = json!({
+            "instance": "a", "startedAt": 1, "address": "localhost", "rendezvousPort": 7,
+            "processes": 1, "attempt": attempt, "learners": learners,
+        });
         serde_json::from_slice(&self.post("/v1/supervisors/t-0", report).await.1).unwrap()
     }
 
@@ -205,9 +214,13 @@ async fn a_stale_attempt_gets_409_everywhere() {
     let server = server().await;
     server.desire(1).await;
     assert!(matches!(server.report(None, json!([])).await, Order::Run(_)));
-    let metrics = json!({"step": 1, "attempt": 9, "reward": null, "loss": 0, "kl": null, "entropy": 0, "clipFraction": null, "mismatchMean": null,
-        "mismatchMax": null, "gradientNorm": 0, "learningRate": 0, "skipped": 0, "tokens": 0, "trainableTokens": 0, "completionTokens": null,
-        "rolloutSeconds": null, "trainSeconds": 0, "syncSeconds": null, "tokensPerSecond": 0});
+    let metrics = json!({
+        "step": 1, "attempt": 9, "reward": null, "loss": 0, "kl": null, "entropy": 0,
+        "clipFraction": null, "mismatchMean": null, "mismatchMax": null, "gradientNorm": 0,
+        "learningRate": 0, "skipped": 0, "tokens": 0, "trainableTokens": 0,
+        "completionTokens": null, "rolloutSeconds": null, "trainSeconds": 0, "syncSeconds": null,
+        "tokensPerSecond": 0,
+    });
     assert_eq!(server.get("/v1/instructions?attempt=9&step=0").await.0, StatusCode::CONFLICT);
     assert_eq!(server.get("/v1/batches/1?attempt=9&rank=0&world=1").await.0, StatusCode::CONFLICT);
     assert_eq!(
@@ -265,7 +278,9 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
     let server = server_with(|spec| {
         spec["algorithm"] = json!({"sft": {}});
         spec["dataset"]["train"]["completion"] = "{{answer}}".into();
-        spec["dataset"]["evaluation"] = json!({"path": "/data/none.jsonl", "prompt": "{{question}}", "completion": "{{answer}}"});
+        spec["dataset"]["evaluation"] = json!({
+            "path": "/data/none.jsonl", "prompt": "{{question}}", "completion": "{{answer}}",
+        });
     });
     let server = server.await;
     server.desire(1).await;
@@ -290,7 +305,9 @@ async fn a_validation_is_recorded_once_however_often_it_is_reported() {
             json!({"attempt": 0, "loss": loss, "tokens": 40, "sequences": 10, "seconds": 1.5});
         assert_eq!(server.post("/v1/validations/0", report).await.0, StatusCode::NO_CONTENT);
     }
-    let expected = json!({"step": 0, "prompts": 10, "samples": 0, "loss": 2.5, "lossTokens": 40, "seconds": 1.5});
+    let expected = json!({
+        "step": 0, "prompts": 10, "samples": 0, "loss": 2.5, "lossTokens": 40, "seconds": 1.5,
+    });
     let written =
         std::fs::read_to_string(server.coordinator.config.run_directory.join("evaluations.jsonl"))
             .unwrap();

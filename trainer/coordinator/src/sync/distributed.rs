@@ -54,7 +54,9 @@ async fn receive(sync: &WeightSync, sender: &Sender, transfer: &Transfer) {
         book(sync, &transfer.engine, sender.version, result).await;
     }
     if let Err(error) = sync.run.change(|run, _| run.transfer_over(transfer)).await {
-        tracing::error!(error = %crate::error_line(&error), "failed to record the end of a transfer");
+        tracing::error!(
+            error = %crate::error_line(&error), "failed to record the end of a transfer",
+        );
     }
 }
 

@@ -51,7 +51,9 @@ impl Target {
         update: impl Future<Output = Result<(), EngineError>>,
     ) -> Result<(), EngineError> {
         tokio::select! {
-            () = self.lost.cancelled() => Err(EngineError::Aborted("it does not answer any more".to_owned())),
+            () = self.lost.cancelled() => {
+                Err(EngineError::Aborted("the engine no longer responds".to_owned()))
+            }
             result = update => result,
         }
     }
@@ -104,7 +106,14 @@ async fn book(sync: &WeightSync, engine: &str, version: Version, result: Result<
             tracing::warn!(
                 error = %crate::error_line(&error),
                 "failed to update weights; the engine stays out of routing");
-            sync.recorder.event("EngineUpdateFailed", serde_json::json!({"engine": engine, "version": version, "error": crate::error_line(&error)})).await;
+            sync.recorder
+                .event(
+                    "EngineUpdateFailed",
+                    serde_json::json!({
+                        "engine": engine, "version": version, "error": crate::error_line(&error),
+                    }),
+                )
+                .await;
         }
     }
 }

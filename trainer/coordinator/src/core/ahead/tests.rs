@@ -111,7 +111,11 @@ fn rollouts_continue_during_a_restart_and_a_replay_publishes_only_at_its_end() {
     assert_eq!(run.instruct(1, 1, &[engine(None)], at(70)), Ok(Instruction::Train { step: 2 }));
     let end = run.instruct(1, 2, &[engine(None)], at(70)).unwrap();
     assert!(
-        matches!(end, Instruction::PublishToDisk { version, .. } if version == Version { step: 2, attempt: 1 }),
+        matches!(
+            end,
+            Instruction::PublishToDisk { version, .. }
+                if version == Version { step: 2, attempt: 1 },
+        ),
         "{end:?}"
     );
 }
@@ -188,7 +192,11 @@ fn an_engine_that_recovers_while_learners_wait_gets_a_separate_broadcast() {
     );
     let published = run.instruct(0, 1, &engines([Some(version(0, 0)), None]), at(2)).unwrap();
     assert!(
-        matches!(published, Instruction::PublishByBroadcast { version, .. } if version == Version { step: 1, attempt: 0 }),
+        matches!(
+            published,
+            Instruction::PublishByBroadcast { version, .. }
+                if version == Version { step: 1, attempt: 0 },
+        ),
         "{published:?}"
     );
 }

@@ -61,8 +61,13 @@ fn judged(rules: serde_json::Value, codes: [i32; 2]) -> (Phase, u32, String) {
 
 #[test]
 fn the_first_rule_that_matches_a_learner_says_what_follows_and_is_named() {
-    let fail = serde_json::json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}, "roles": ["Trainer"]});
-    let ignore = serde_json::json!({"action": "RestartAndIgnoreMaxRestarts", "onReasons": ["LearnerKilled"]});
+    let fail = serde_json::json!({
+        "action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]},
+        "roles": ["Trainer"],
+    });
+    let ignore = serde_json::json!({
+        "action": "RestartAndIgnoreMaxRestarts", "onReasons": ["LearnerKilled"],
+    });
     let of_engines = serde_json::json!({"action": "FailJob", "roles": ["Inference"]});
     let rules = || serde_json::json!([of_engines, fail, ignore]);
     let said =

@@ -142,7 +142,11 @@ fn a_replay_serves_fixed_batches_without_publishing_and_publishes_at_its_end() {
     assert_eq!(ask(&mut run, 0, 2), Instruction::Train { step: 3 });
     let publish = ask(&mut run, 0, 3);
     assert!(
-        matches!(publish, Instruction::PublishToDisk { version, .. } if version == Version { step: 3, attempt: 0 }),
+        matches!(
+            publish,
+            Instruction::PublishToDisk { version, .. }
+                if version == Version { step: 3, attempt: 0 },
+        ),
         "{publish:?}"
     );
 }

@@ -10,7 +10,10 @@ pub enum JournalError {
         a time", path.display())]
     Held { path: PathBuf },
     /// Another process keeps writing to it.
-    #[error("the journal {} is being written by another process, which does not stop", path.display())]
+    #[error(
+        "the journal {} is being written by another process, which does not stop",
+        path.display()
+    )]
     Busy { path: PathBuf },
     /// It cannot be copied.
     #[error("failed to copy the journal {}", path.display())]
@@ -19,7 +22,10 @@ pub enum JournalError {
     #[error("failed to open the journal {}", path.display())]
     Open { path: PathBuf, source: rusqlite::Error },
     /// The file is a database of something else.
-    #[error("{} is a database, but not a journal of rljob (application id {application_id})", path.display())]
+    #[error(
+        "{} is a database, but not a journal of rljob (application id {application_id})",
+        path.display()
+    )]
     NotAJournal {
         path: PathBuf,
         /// What it says it is.

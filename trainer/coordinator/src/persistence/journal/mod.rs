@@ -1,7 +1,7 @@
 //! Journal of a run: one SQLite file with samples, batches, reports, state and the audit trail.
 //!
 //! ```text
-//!  rollouts ── put_samples ─▶ samples ── fix_batch ─▶ batches    a fixed step's samples never change
+//!  rollouts ── put_samples ─▶ samples ── fix_batch ─▶ batches (samples of a batch never change)
 //!  learners ── report_step, put_checkpoint ─▶ steps, checkpoints
 //!  others   ── put_event, put_evaluation, put_state ─▶ events, evaluations, state
 //! ```

@@ -35,7 +35,12 @@ impl Journal {
                 migrate::migrate(&transaction, SCHEMA)?;
                 let version = transaction.pragma_update(None, "user_version", SCHEMA_VERSION);
                 version.map_err(failed)?;
-                tracing::info!(path = %path.display(), from = PREVIOUS_VERSION, to = SCHEMA_VERSION, "migrated the journal");
+                tracing::info!(
+                    path = %path.display(),
+                    from = PREVIOUS_VERSION,
+                    to = SCHEMA_VERSION,
+                    "migrated the journal"
+                );
             }
             (APPLICATION_ID, found, _) => {
                 return Err(JournalError::SchemaVersion {

@@ -223,8 +223,9 @@ impl Journal {
         self.attached(path, |journal| {
             // The file is read at once and not used after a crash, so it is not synced.
             let pragmas = format!(
-                "PRAGMA part.page_size = 1024; PRAGMA part.journal_mode = OFF; PRAGMA part.synchronous = OFF;
-                PRAGMA part.application_id = {APPLICATION_ID}; PRAGMA part.user_version = {SCHEMA_VERSION};"
+                "PRAGMA part.page_size = 1024; PRAGMA part.journal_mode = OFF;
+                PRAGMA part.synchronous = OFF; PRAGMA part.application_id = {APPLICATION_ID};
+                PRAGMA part.user_version = {SCHEMA_VERSION};"
             );
             let failed = || JournalError::sqlite("write a part");
             journal.connection.execute_batch(&pragmas).map_err(failed())?;

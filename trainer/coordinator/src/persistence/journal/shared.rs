@@ -1,9 +1,10 @@
 //! Shared journal for asynchronous callers: serializes calls on blocking threads, saves them to the
 //! bucket's copy and rejects those of a superseded coordinator.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::{Journal, JournalError};
+use crate::lock::lock;
 use crate::persistence::fence::{Fence, FenceError};
 use crate::persistence::mirror::{Mirror, MirrorError};
 
@@ -77,7 +78,7 @@ impl SharedJournal {
         call: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
     ) -> Result<T, SharedJournalError> {
         let (result, changed) = {
-            let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut journal = lock(&self.journal);
             let result = call(&mut journal)?;
             (
                 result,

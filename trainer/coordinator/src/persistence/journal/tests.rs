@@ -365,8 +365,9 @@ fn people_can_read_the_tables() {
     journal.put_samples(&[sample(0, 0)]).unwrap();
     drop(journal);
     let connection = Connection::open(place.path()).unwrap();
-    let sql = "SELECT json_extract(segments, '$[1].text'), json_extract(segments, '$[1].versions'), \
-        json_extract(sampling, '$.temperature'), hex(tokens), hex(sampler_logprobs) FROM samples";
+    let sql = "SELECT json_extract(segments, '$[1].text'), \
+        json_extract(segments, '$[1].versions'), json_extract(sampling, '$.temperature'), \
+        hex(tokens), hex(sampler_logprobs) FROM samples";
     let row: (String, String, f64, String, String) =
         connection.query_row(sql, [], |row| row.try_into()).unwrap();
     let prompt = "0100000000000000".to_owned() + "0200000000000000";
@@ -418,7 +419,7 @@ fn parts_of_the_previous_release_are_read() {
 }
 
 #[test]
-fn a_sample_of_several_turns_comes_back_as_it_was_put() {
+fn a_sample_of_several_turns_is_read_back_unchanged() {
     let place = Place::new();
     let mut journal = place.open();
     let mut turns = sample(0, 0);

@@ -186,7 +186,11 @@ proptest! {
             prop_assert_eq!(batch.positions.len(), rule.batch_size as usize);
             prop_assert_eq!(batch.next_position - next, u64::from(batch.dropped + rule.batch_size));
             prop_assert!(batch.dropped <= rule.batch_size * (attempts - 1));
-            prop_assert!(batch.positions.is_sorted() && batch.positions.iter().all(|position| (next..batch.next_position).contains(position)));
+            prop_assert!(
+                batch.positions.is_sorted() && batch.positions.iter().all(
+                    |position| (next..batch.next_position).contains(position),
+                ),
+            );
             next = batch.next_position;
         }
     }

@@ -1,4 +1,4 @@
-//! From a run directory's files to its report, and the report to its file.
+//! Report of a run directory: collects the records and writes the file.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ use rljob_crds::names::{EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
 use super::records;
 use super::report::{self, Outcome, Report};
 
-/// The report's file in a run directory.
+/// File name of the report in a run directory.
 pub const REPORT_FILE: &str = "report.html";
 
-/// Reads what a report shows.
+/// Reads the inputs of the report.
 ///
 /// # Errors
 /// A file of the run directory cannot be read.
-pub fn gather(directory: &Path, config: &RunConfig, outcome: Outcome) -> anyhow::Result<Report> {
+pub fn collect(directory: &Path, config: &RunConfig, outcome: Outcome) -> anyhow::Result<Report> {
     let file = |name| directory.join(name);
     Ok(Report {
         name: config.name.clone(),
@@ -31,7 +31,7 @@ pub fn gather(directory: &Path, config: &RunConfig, outcome: Outcome) -> anyhow:
     })
 }
 
-/// Writes the report into its run directory, whole or not at all; gives its path.
+/// Writes the report into its run directory atomically; returns its path.
 ///
 /// # Errors
 /// It cannot be written.

@@ -1,0 +1,82 @@
+//! Arguments of `rljob run`, and the command line that resumes a run.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Runs the RLJobs of a file on this machine, in order. The same command resumes an unfinished
+/// run.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The job file. Relative paths in it start at its folder.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Sets a field of every job, or of the named one, before validation, for example
+    /// `spec.training.steps=3`. Repeatable.
+    #[arg(long, value_name = "[NAME:]PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Folder of run directories, one per job: `<namespace>/<name>`.
+    #[arg(long, value_name = "RUNS", default_value = "runs")]
+    pub dir: PathBuf,
+    /// Store checkpoints, exports, journal and JSONL files in each job's `spec.storage.s3`, as in a
+    /// cluster. DIR then holds scratch files only, and a run can resume in another DIR. Credentials
+    /// come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
+    #[arg(long)]
+    pub use_bucket: bool,
+    /// Command of an SGLang server, for jobs with `spec.inference.sglang`. The flags of the run
+    /// (model, host, port, keys …) are appended.
+    #[arg(long, value_name = "COMMAND")]
+    pub engine_command: Option<String>,
+}
+
+impl RunArgs {
+    /// The command with these arguments, quoted for a shell.
+    pub fn command_line(&self) -> String {
+        let mut line = format!("rljob run -f {}", quoted(&self.file.to_string_lossy()));
+        for set in &self.set {
+            let _ = write!(line, " --set {}", quoted(set));
+        }
+        let _ = write!(line, " --dir {}", quoted(&self.dir.to_string_lossy()));
+        if self.use_bucket {
+            line.push_str(" --use-bucket");
+        }
+        if let Some(command) = &self.engine_command {
+            let _ = write!(line, " --engine-command {}", quoted(command));
+        }
+        line
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_quoted_for_a_shell() {
+        let set = vec![
+            "spec.training.steps=3".to_owned(),
+            "a:spec.dataset.train.prompt={{x}} it's".to_owned(),
+        ];
+        let args = RunArgs {
+            file: "job.yaml".into(),
+            set,
+            dir: "runs".into(),
+            use_bucket: true,
+            engine_command: Some("python3 -m sglang.launch_server".to_owned()),
+        };
+        let expected = concat!(
+            "rljob run -f job.yaml --set spec.training.steps=3 ",
+            r"--set 'a:spec.dataset.train.prompt={{x}} it'\''s' --dir runs --use-bucket ",
+            "--engine-command 'python3 -m sglang.launch_server'"
+        );
+        assert_eq!(args.command_line(), expected);
+    }
+}

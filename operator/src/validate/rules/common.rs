@@ -1,0 +1,42 @@
+//! Checks and names that several rules share.
+
+use rljob_crds::names::{CONTAINER_COORDINATOR, CONTAINER_ENGINE, CONTAINER_TRAINER};
+
+use crate::validate::Problem;
+
+/// Field of the spec of a role, and name of its main container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Role {
+    pub field: &'static str,
+    pub container: &'static str,
+}
+
+pub const INFERENCE: Role = Role { field: "inference", container: CONTAINER_ENGINE };
+pub const TRAINER: Role = Role { field: "trainer", container: CONTAINER_TRAINER };
+pub const COORDINATOR: Role = Role { field: "coordinator", container: CONTAINER_COORDINATOR };
+
+pub fn is_dns_label(text: &str) -> bool {
+    let inner =
+        text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    inner && !text.is_empty() && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// Checks a union: exactly one of its members is set.
+pub fn exactly_one(path: &str, members: &[(&str, bool)], problems: &mut Vec<Problem>) {
+    let set: Vec<&str> = members.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
+    if set.len() != 1 {
+        let all: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
+        let found = if set.is_empty() { "none".to_owned() } else { set.join(" and ") };
+        let message = format!("set exactly one of {}, found {found}", listed(&all));
+        problems.push(Problem::new(path, message));
+    }
+}
+
+/// `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [names @ .., last] => format!("{} and {last}", names.join(", ")),
+    }
+}
