@@ -57,7 +57,7 @@ run() {
         cp "$folder/${program%=*}" "$work/$name/bin/"
     done
     OMP_NUM_THREADS=1 timeout 600 "$work/$name/bin/rljob" run -f "$work/$samples/quickstart.yaml" --dir "$work/$name/runs" \
-        --set spec.training.steps=4 >"$work/$name/log" 2>&1
+        --set spec.training.steps=4 --set spec.optimizer.warmupSteps=0 >"$work/$name/log" 2>&1
 }
 
 failed() {

@@ -45,18 +45,19 @@ pub(super) fn protocol_unsupported(facts: &Facts) -> Option<Decision> {
 fn unreadable_run_config(exit: &Exit) -> Option<String> {
     let is_role = matches!(exit.role, FailureRole::Coordinator | FailureRole::Trainer);
     let line = exit.message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let cause = line.trim_start_matches("error: ");
     let is_release_0_1 = exit.exit_code == 1
         && line.contains(RUN_CONFIG_FILE)
-        && ["error: failed to parse ", "error: failed to understand the run configuration "]
+        && ["failed to parse ", "failed to understand the run configuration "]
             .iter()
-            .any(|start| line.starts_with(start));
+            .any(|start| cause.starts_with(start));
     (is_role && (exit.exit_code == EXIT_PROTOCOL_UNSUPPORTED || is_release_0_1)).then(|| {
         format!(
             "{} cannot read the run configuration of this operator (protocol version {}): {}; \
              run it from an image of the operator's release",
             exit.name,
             run_config::PROTOCOL,
-            line.trim_start_matches("error: ")
+            cause
         )
     })
 }
