@@ -148,9 +148,9 @@ impl FailureRule {
     }
 }
 
-/// Waiting time between restarts: none before the first; while restarts lead to nothing it doubles
-/// from `initialSeconds` to `maxSeconds`, and once one led to a new step or a checkpoint there is
-/// none again. Each wait is between half of that and all of it, at random.
+/// Delay of restarts. The first restart has no delay. Further restarts without progress (a new step
+/// or a checkpoint) wait `initialSeconds`, doubled each time up to `maxSeconds`; progress resets
+/// the delay. Delays are randomized between half and all of this value.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(

@@ -1,5 +1,5 @@
-//! Pruning of unknown fields from a spec that another release wrote, by the schema of the CRD, as the
-//! API server prunes objects.
+//! Pruning of unknown fields from a spec that another release wrote, by the schema of the CRD, as
+//! the API server does it.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,

@@ -59,7 +59,7 @@ pub enum NormalizationMean {
     Group,
     /// All samples of the step.
     Batch,
-    /// Nobody's.
+    /// No mean is subtracted.
     None,
 }
 
