@@ -138,7 +138,7 @@ impl Field {
             Value::Array(values) => json!(values[..values.len() - 1]),
             Value::Object(values) if values.is_empty() => return Vec::new(),
             _ if self.name.contains("resources") => json!({"memory": "3Gi"}),
-            _ => return free_form_changes(&self.value),
+            _ => return free_form_changes(&self.value, &self.schema),
         }]
     }
 
@@ -151,17 +151,22 @@ impl Field {
 
 /// A free-form object with another value, one more field and no field. CEL does not see the
 /// replacement of one unnamed field by another.
-fn free_form_changes(object: &Value) -> Vec<Value> {
+fn free_form_changes(object: &Value, schema: &Value) -> Vec<Value> {
     let (mut changed, mut more) = (object.clone(), object.clone());
     let first = changed.as_object_mut().unwrap().values_mut().next().unwrap();
     *first = match &*first {
-        Value::Object(_) => free_form_changes(first).remove(0),
+        Value::Object(_) => free_form_changes(first, schema).remove(0),
         Value::Number(value) => json!(value.as_i64().unwrap() + 1),
         Value::Array(_) => json!([{"name": "other"}]),
         _ => json!("other"),
     };
     more["other"] = json!("value");
-    vec![changed, more, json!({})]
+    let mut changes = vec![changed, json!({})];
+    // Elsewhere the server drops unknown fields.
+    if schema["x-kubernetes-preserve-unknown-fields"] == true {
+        changes.push(more);
+    }
+    changes
 }
 
 fn number(schema: &Value, value: f64) -> Value {
