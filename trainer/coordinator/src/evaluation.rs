@@ -118,7 +118,7 @@ impl Evaluator {
             .ok_or(WorkError::AllRejected { step: version.step })?;
         let validation = self.run.read(|run| run.validation(version.step).cloned()).await;
         let metrics = match &validation {
-            Some(report) => metrics.with_validation(report),
+            Some(report) => metrics.with_loss(report.loss, report.tokens, report.seconds),
             None => metrics,
         };
         self.recorder.record_evaluation(metrics.clone(), shown).await?;

@@ -11,8 +11,6 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::learner::ValidationReport;
-
 /// A registered scalar of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
@@ -300,13 +298,13 @@ pub struct EvaluationMetrics {
 }
 
 impl EvaluationMetrics {
-    /// With what the learners measured beside it.
+    /// Adds the loss that the learners measured, over this number of tokens in `seconds`.
     #[must_use]
-    pub fn with_validation(self, report: &ValidationReport) -> Self {
+    pub fn with_loss(self, loss: f64, tokens: u64, seconds: f64) -> Self {
         Self {
-            loss: Some(report.loss),
-            loss_tokens: Some(report.tokens),
-            seconds: self.seconds + report.seconds,
+            loss: Some(loss),
+            loss_tokens: Some(tokens),
+            seconds: self.seconds + seconds,
             ..self
         }
     }

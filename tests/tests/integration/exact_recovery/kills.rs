@@ -19,7 +19,7 @@ use crate::local_run::{LIMIT, LocalRun};
 
 /// Log lines of process starts.
 const LEARNERS_START: &str = "starting learners";
-const COORDINATOR_STARTS: &str = "--- coordinator is started";
+const COORDINATOR_STARTS: &str = "--- coordinator started";
 
 /// Process to kill.
 #[derive(Clone, Copy, Debug)]

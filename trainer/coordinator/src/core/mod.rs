@@ -12,6 +12,7 @@
 pub mod admission;
 pub mod ahead;
 pub mod backoff;
+mod due;
 pub mod hang;
 pub mod instruct;
 pub mod learner_group;
@@ -27,18 +28,14 @@ pub mod work;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rljob_protocol::desired::{Desired, Mode};
 use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
-pub use record::{Record, Stage};
+pub use record::{Now, Record, Stage};
 pub use settings::Settings;
 use supervisors::Supervisors;
-
-/// Time since the coordinator process started. Monotonic.
-pub type Now = Duration;
 
 /// A rejected request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

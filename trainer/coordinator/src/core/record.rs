@@ -1,11 +1,15 @@
 //! Durable part of the run: one JSON document in the journal.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use serde::{Deserialize, Serialize};
+
+/// Time since the coordinator process started. Monotonic.
+pub type Now = Duration;
 
 /// Key of the document in the journal.
 pub const KEY: &str = "run";

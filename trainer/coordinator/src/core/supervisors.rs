@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
 
-use super::Now;
-use super::record::Member;
+use super::record::{Member, Now};
 
 /// Silence after which a supervisor counts as lost.
 pub const SILENCE: Now = Now::from_secs(10);

@@ -153,7 +153,7 @@ pub async fn validation(
     if coordinator.run.change(|run, _| run.validation_done(step, measured)).await?? {
         let metrics =
             EvaluationMetrics { step, prompts: report.sequences, ..EvaluationMetrics::default() }
-                .with_validation(&report);
+                .with_loss(report.loss, report.tokens, report.seconds);
         coordinator.recorder.record_evaluation(metrics, Vec::<()>::new()).await?;
         coordinator.run.change(|run, _| run.evaluated(step)).await?;
     }
