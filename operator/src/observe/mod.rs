@@ -1,5 +1,5 @@
 //! Observation of a job, once per pass: objects from the [`cache`](crate::cache), the coordinator's
-//! last report, and the memory of earlier passes. Returns complete [`Facts`].
+//! last report, and the memory of earlier passes. Returns complete [`Facts`](crate::decide::Facts).
 //!
 //! Requests are sent only for names that the cache lacks, before children are created: an object
 //! without the job's label may have such a name. Secrets are never read.
