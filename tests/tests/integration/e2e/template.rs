@@ -50,9 +50,11 @@ fn advertise_devices() {
     }
 }
 
-/// Whether `part` is in `whole`: objects by field, lists item by item in any order.
+/// Whether `part` is in `whole`: objects by field, lists item by item in any order. Null, an absent
+/// part, is in everything.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
+        (_, Value::Null) => true,
         (Value::Object(whole), Value::Object(part)) => {
             part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| contains(whole, part)))
         }

@@ -1,0 +1,85 @@
+//! What is due at the current step of a run: evaluation, validation or the next batch.
+
+use rljob_protocol::learner::ValidationReport;
+use rljob_protocol::version::Version;
+
+use super::work::Work;
+use super::{Run, Stage};
+
+impl Run {
+    /// The work due now.
+    pub fn work(&self) -> Work {
+        match self.position {
+            Some(steps)
+                if matches!(self.record.stage, Stage::Running(_))
+                    && self.desired.is_some()
+                    && !self.draining() =>
+            {
+                self.work_at(steps)
+            }
+            _ => Work::None,
+        }
+    }
+
+    /// The work due for learners that have done `steps`. It starts with their request, so that a
+    /// replayed step needs none.
+    pub(super) fn work_at(&self, steps: u32) -> Work {
+        if self.settings.ahead() {
+            return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
+        }
+        let version = Version { step: steps, attempt: self.record.attempt };
+        if self.evaluation_due(steps) {
+            let validated = self.settings.accuracy && self.validation(steps).is_some();
+            if self.settings.validation && !validated {
+                Work::Validate
+            } else {
+                Work::Evaluate(version)
+            }
+        } else if steps >= self.settings.total_steps || steps < self.facts.fixed_step {
+            Work::None
+        } else if self.settings.rollouts {
+            Work::Rollout(version)
+        } else {
+            Work::Prepare { step: steps + 1 }
+        }
+    }
+
+    /// Evaluations are due before the first step, every n steps and after the last, once each. A
+    /// late one stays due until the next.
+    pub(super) fn evaluation_due(&self, steps: u32) -> bool {
+        let Some(every) = self.settings.evaluation_every else { return false };
+        let scheduled =
+            if steps == self.settings.total_steps { steps } else { steps - steps % every.max(1) };
+        !self.record.exported && self.facts.evaluated.range(scheduled..=steps).next().is_none()
+    }
+
+    /// The batch of `step` is in the journal.
+    pub fn batch_fixed(&mut self, step: u32) {
+        self.facts.fixed_step = self.facts.fixed_step.max(step);
+    }
+
+    /// Newest step whose batch is fixed, or that the run started from.
+    pub fn fixed_step(&self) -> u32 {
+        self.facts.fixed_step
+    }
+
+    /// The data is open and can be served to learners.
+    pub fn data_opened(&mut self) {
+        self.data_open = true;
+    }
+
+    /// The loss that the learners reported after `step` steps to this process.
+    pub fn validation(&self, step: u32) -> Option<&ValidationReport> {
+        self.validation.as_ref().filter(|(measured, _)| *measured == step).map(|(_, report)| report)
+    }
+
+    /// The evaluation at `step` is in the journal.
+    pub fn evaluated(&mut self, step: u32) {
+        self.facts.evaluated.insert(step);
+    }
+
+    /// Whether the batch of `step` is fixed.
+    pub fn is_fixed(&self, step: u32) -> bool {
+        step >= 1 && step <= self.facts.fixed_step
+    }
+}
