@@ -3,7 +3,7 @@
 //! ```text
 //!  not started ──▶ everything may change
 //!  started     ──▶ MUTABLE may change;  suspended: everything except IDENTITY
-//!  finished    ──▶ MUTABLE may change
+//!  finished    ──▶ MUTABLE may change; succeeded: training.steps may be raised
 //! ```
 //!
 //! In free-form objects, such as the sources of volumes, CEL compares the number of fields and the
@@ -47,12 +47,20 @@ const STARTED: &str = "has(oldSelf.status) && has(oldSelf.status.startTime)";
 const FINISHED: &str = "has(oldSelf.status.completionTime)";
 const SUSPENDED: &str = "oldSelf.spec.suspend && has(oldSelf.status.conditions) && \
     oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True')";
+const SUCCEEDED: &str = "has(oldSelf.status.conditions) && \
+    oldSelf.status.conditions.exists(c, c.type == 'Succeeded' && c.status == 'True')";
+/// A succeeded run resumes when it is raised.
+const STEPS: &str = "training.steps";
+
 /// The rules of the root object.
 pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     let identity = format!("!({STARTED}) || ({})", all(&identity(spec)));
     let frozen = all(&unchanged(spec, "", &[&MUTABLE[..], &[MANAGED_BY]].concat()));
     let running = format!("!({STARTED}) || {FINISHED} || ({SUSPENDED}) || ({frozen})");
-    let finished = format!("!({STARTED}) || !{FINISHED} || ({frozen})");
+    let others = all(&unchanged(spec, "", &[&MUTABLE[..], &[MANAGED_BY, STEPS]].concat()));
+    let (new, old) = (format!("self.spec.{STEPS}"), format!("oldSelf.spec.{STEPS}"));
+    let steps = format!("{new} == {old} || ({new} > {old} && {SUCCEEDED})");
+    let finished = format!("!({STARTED}) || !{FINISHED} || (({steps}) && {others})");
     vec![
         rule(
             &identity,
@@ -69,8 +77,8 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
         ),
         rule(
             &finished,
-            "the run has finished: its spec cannot change; to train further, create an RLJob with \
-                restoreFrom.rljob",
+            "the run has finished: its spec cannot change; to train a succeeded run further, raise \
+                training.steps; to change anything else, create an RLJob with restoreFrom.rljob",
         ),
     ]
 }

@@ -62,9 +62,14 @@ fn unreadable_run_config(exit: &Exit) -> Option<String> {
     })
 }
 
-/// Returns the recorded outcome, which is final.
+/// Returns the recorded outcome, which is final, except that a succeeded run resumes when
+/// `spec.training.steps` is raised.
 pub(super) fn recorded_outcome(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decision> {
     let outcome = facts.recorded.outcome.clone()?;
+    let is_raised = |total: u32| job.spec.training.steps > total;
+    if outcome.succeeded && facts.recorded.total_steps.is_some_and(is_raised) {
+        return None;
+    }
     Some(if is_expired(job, &facts.recorded, now) {
         Decision::Expired(outcome)
     } else {
@@ -164,6 +169,21 @@ mod tests {
     fn fails(reason: &str, message: &str) -> Decision {
         let (reason, message) = (reason.to_owned(), message.to_owned());
         Decision::Finish(Outcome { succeeded: false, reason, message })
+    }
+
+    #[test]
+    fn a_succeeded_run_resumes_when_its_steps_are_raised_and_a_failed_one_does_not() {
+        let mut job = validated();
+        let mut facts = facts();
+        facts.recorded.outcome = Some(outcome());
+        facts.recorded.total_steps = Some(job.spec.training.steps);
+        let finished = Some(Decision::Finished(outcome()));
+        assert_eq!(recorded_outcome(&job, &facts, at(0)), finished);
+        job.spec.training.steps += 1;
+        assert_eq!(recorded_outcome(&job, &facts, at(0)), None);
+        let failed = Outcome { succeeded: false, ..outcome() };
+        facts.recorded.outcome = Some(failed.clone());
+        assert_eq!(recorded_outcome(&job, &facts, at(0)), Some(Decision::Finished(failed)));
     }
 
     #[test]

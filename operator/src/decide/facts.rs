@@ -73,8 +73,10 @@ pub struct Recorded {
     pub started: bool,
     /// Whether a coordinator ever reported.
     pub reported: bool,
-    /// The end of the run; final.
+    /// The end of the run; final unless `training.steps` is raised.
     pub outcome: Option<Outcome>,
+    /// Steps of the run as of the last report.
+    pub total_steps: Option<u32>,
     /// Start or last resume of the run.
     pub active_since: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,

@@ -133,15 +133,17 @@ async fn run_job(
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
     let config = run_config(job, runs, use_bucket, &directory)?;
     let state = directory.state()?;
-    if state.succeeded {
+    let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
+    if state.succeeded && job.spec.training.steps <= finished_steps {
         print_line(&format!(
-            "{}: already finished; to run it again, remove {}",
+            "{}: already finished; to train further, raise spec.training.steps; to run it again, \
+                remove {}",
             job.name,
             directory.path().display()
         ))?;
         return Ok(Ending::Succeeded);
     }
-    directory.record(&State { failure: None, ..state })?;
+    directory.record(&State { succeeded: false, failure: None, ..state })?;
     directory.write_run_config(&config)?;
     print_line(&format!(
         "{}: {} steps in {}",

@@ -44,7 +44,8 @@ enum RunState {
     /// Running or suspended.
     Settled,
     Succeeded,
-    /// Failed, or waiting for the user.
+    Failed,
+    /// Waiting for the user, whose change can still let the run succeed.
     Stalled,
 }
 
@@ -87,19 +88,30 @@ impl<'a> Conditions<'a> {
 
     fn set_summary(&mut self, state: RunState, reason: &str, message: &str) {
         let succeeded = match state {
-            RunState::Progressing | RunState::Settled => Truth::Unknown,
+            RunState::Progressing | RunState::Settled | RunState::Stalled => Truth::Unknown,
             RunState::Succeeded => Truth::True,
-            RunState::Stalled => Truth::False,
+            RunState::Failed => Truth::False,
         };
         let is_ready = matches!(state, RunState::Settled | RunState::Succeeded);
         self.set(CONDITION_SUCCEEDED, succeeded, reason, message);
         self.set(CONDITION_READY, is_ready, reason, message);
         for (type_, is) in [
             (CONDITION_RECONCILING, matches!(state, RunState::Progressing)),
-            (CONDITION_STALLED, matches!(state, RunState::Stalled)),
+            (CONDITION_STALLED, matches!(state, RunState::Failed | RunState::Stalled)),
         ] {
             let (reason, message) = if is { (reason, message) } else { (REASON_AS_EXPECTED, "") };
             self.set(type_, is, reason, message);
+        }
+    }
+}
+
+impl Conditions<'_> {
+    /// Restores the recorded condition `Succeeded` of a run that has ended.
+    fn keep_outcome(&mut self) {
+        let recorded = self.old(CONDITION_SUCCEEDED).cloned();
+        let current = self.list.iter_mut().find(|condition| condition.type_ == CONDITION_SUCCEEDED);
+        if let (Some(current), Some(recorded)) = (current, recorded) {
+            *current = Condition { observed_generation: current.observed_generation, ..recorded };
         }
     }
 }
@@ -140,6 +152,9 @@ pub(super) fn stalled(
 ) -> Vec<Condition> {
     let mut conditions = Conditions::new(old, generation, now);
     conditions.set_summary(RunState::Stalled, reason, message);
+    if old.completion_time.is_some() {
+        conditions.keep_outcome();
+    }
     for type_ in [
         CONDITION_SUSPENDED,
         CONDITION_INFERENCE_READY,
@@ -191,7 +206,7 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
             (RunState::Settled, REASON_SUSPENDED, message)
         }
         Decision::Finish(outcome) | Decision::Finished(outcome) | Decision::Expired(outcome) => {
-            let state = if outcome.succeeded { RunState::Succeeded } else { RunState::Stalled };
+            let state = if outcome.succeeded { RunState::Succeeded } else { RunState::Failed };
             (state, &outcome.reason, clip(&outcome.message))
         }
         Decision::Stall { reason, message } => (RunState::Stalled, reason, clip(message)),

@@ -7,7 +7,8 @@
 //! | running | Unknown | True | False | False |
 //! | suspended | Unknown, reason Suspended | True | False | False |
 //! | succeeded | True | True | False | False |
-//! | failed, or a spec that cannot run | False | False | False | True |
+//! | failed | False | False | False | True |
+//! | a spec that cannot run, foreign objects | Unknown | False | False | True |
 //!
 //! `attempt` and `restarts` are the larger of the recorded and the reported number, so a lost
 //! status resets no budget.
@@ -49,6 +50,7 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
         started: status.start_time.is_some(),
         reported: status.progress.is_some(),
         outcome,
+        total_steps: status.progress.as_ref().map(|progress| progress.total_steps),
         active_since: status.active_since.as_ref().map(|time| time.0),
         completed_at: status.completion_time.as_ref().map(|time| time.0),
         drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
@@ -102,7 +104,6 @@ fn compute(
 ) -> RLJobStatus {
     let report = facts.report();
     let keeps_running = decision.keeps_running();
-    let finishes = matches!(decision, Decision::Finish(_));
     let counts = |role: RoleCounts, wanted: i32| RoleStatus {
         desired: if keeps_running { wanted } else { 0 },
         ready: role.ready,
@@ -118,7 +119,7 @@ fn compute(
         start_time: old.start_time.clone().or_else(|| keeps_running.then_some(Time(now))),
         active_since: active_since(old, decision, now),
         drain_deadline: drain_deadline(old, facts, decision),
-        completion_time: old.completion_time.clone().or_else(|| finishes.then_some(Time(now))),
+        completion_time: completion_time(old, decision, now),
         last_failure: failure::newest(old, report, facts.exit.as_ref(), now),
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress(old, report, &inference, now),
@@ -146,12 +147,30 @@ fn rejected(
     RLJobStatus { conditions, ..computed }
 }
 
-/// Start of the active period. A suspension ends it; the end of the run keeps it as a record.
+/// End of the run. A run that resumes because its steps were raised has none.
+fn completion_time(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
+    match decision {
+        Decision::Finish(_) => old.completion_time.clone().or(Some(Time(now))),
+        Decision::Stall { .. } | Decision::Finished(_) | Decision::Expired(_) => {
+            old.completion_time.clone()
+        }
+        Decision::AskCoordinator
+        | Decision::Start(_)
+        | Decision::Run
+        | Decision::Drain { .. }
+        | Decision::Release
+        | Decision::Suspended => None,
+    }
+}
+
+/// Start of the active period. A suspension ends it; the end of the run keeps it as a record, and a
+/// run that resumes after its end has a new one.
 fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
     match decision {
         Decision::Release | Decision::Suspended => None,
         Decision::AskCoordinator | Decision::Start(_) | Decision::Run | Decision::Drain { .. } => {
-            old.active_since.clone().or(Some(Time(now)))
+            let active = old.active_since.clone().filter(|_| old.completion_time.is_none());
+            active.or(Some(Time(now)))
         }
         Decision::Stall { .. }
         | Decision::Finish(_)

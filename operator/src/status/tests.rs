@@ -115,6 +115,26 @@ fn finished() {
 }
 
 #[test]
+fn a_run_that_resumes_after_its_end_has_a_new_start_and_no_end() {
+    let mut facts = running();
+    facts.coordinator.as_mut().unwrap().phase = Phase::Finished;
+    let old = status(&status(&unvisited(), &running(), at(0)), &facts, at(60));
+    assert_eq!(old.completion_time, Some(Time(at(60))));
+    facts.recorded = recorded(&old);
+    facts.coordinator = None;
+    let mut job = validated();
+    job.spec.training.steps = 2 * facts.recorded.total_steps.unwrap();
+    let decision = decide(&job, &facts, at(120));
+    let new = next(&job, &old, &facts, &decision, None, at(120)).status;
+    assert_eq!(
+        (new.completion_time, new.active_since, new.start_time),
+        (None, Some(Time(at(120))), Some(Time(at(0))))
+    );
+    let succeeded = new.conditions.iter().find(|condition| condition.type_ == "Succeeded");
+    assert_eq!(succeeded.unwrap().status, "Unknown");
+}
+
+#[test]
 fn failed() {
     let mut facts = running();
     facts.coordinator.as_mut().unwrap().phase = Phase::Failed;
@@ -196,7 +216,7 @@ fn rejected_children_stall_the_job_and_the_next_pass_writes_nothing() {
             .find(|condition| condition.type_ == type_)
             .map(|condition| (condition.status.as_str(), condition.reason.as_str()))
     };
-    assert_eq!(summary("Succeeded"), Some(("False", "ChildRejected")));
+    assert_eq!(summary("Succeeded"), Some(("Unknown", "ChildRejected")));
     assert_eq!(summary("Stalled"), Some(("True", "ChildRejected")));
     assert_eq!(summary("TrainerReady"), Some(("True", "PodsReady")));
     assert_eq!(computed(&new, at(120)), new);

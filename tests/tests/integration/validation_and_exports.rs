@@ -55,3 +55,28 @@ fn an_intermediate_export_equals_the_final_export_of_a_shorter_run() {
     let accuracy = evaluations(&folder.path().join("runs/default/practise")).remove(0).greedy;
     assert!(accuracy.is_some(), "engines and learners read it, with its tokenizer");
 }
+
+#[test]
+fn a_finished_run_whose_steps_are_raised_ends_with_the_weights_of_one_longer_run() {
+    let (imitate, _) = JOBS.split_once("---\n").unwrap();
+    let folder = folder_with(&imitate.replace("steps: 120", "steps: 60"));
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("to train further, raise spec.training.steps"), "{output}");
+
+    fs::write(folder.path().join("jobs.yaml"), imitate).unwrap();
+    let (code, output) = LocalRun::start(folder.path(), "runs").end();
+    assert_eq!(code, Some(0), "{output}");
+    let run = folder.path().join("runs/default/imitate");
+    assert!(
+        weights(&run.join(EXPORT_DIR)) == baseline().artifacts.exports[0],
+        "other weights than those of 120 steps\n{output}"
+    );
+    assert_eq!(
+        evaluations(&run).iter().map(|evaluation| evaluation.step).collect::<Vec<_>>(),
+        [0, 40, 60, 80, 120],
+        "the end of each part is evaluated"
+    );
+}

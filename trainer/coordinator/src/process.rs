@@ -190,7 +190,8 @@ pub(crate) async fn open(
         facts.last_step = facts.last_step.max(restore.version.step);
         facts.fixed_step = facts.fixed_step.max(restore.version.step);
     }
-    let mut run = Run::new(settings, given_another_chance(record), facts, incarnation, clock.now());
+    let record = reopened(given_another_chance(record), facts.last_step, settings.total_steps);
+    let mut run = Run::new(settings, record, facts, incarnation, clock.now());
     if let Some(failure) = failure {
         run.fail(failure);
     }
@@ -278,6 +279,16 @@ fn given_another_chance(mut record: Record) -> Record {
     if record.stage == Stage::Failed && input {
         record.stage = Stage::default();
         record.last_failure = None;
+        record.attempt += 1;
+    }
+    record
+}
+
+/// A finished run whose steps were raised since trains on from its last checkpoint.
+fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
+    if record.stage == Stage::Finished && last_step < total_steps {
+        record.stage = Stage::default();
+        record.exported = false;
         record.attempt += 1;
     }
     record

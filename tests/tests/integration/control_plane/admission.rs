@@ -146,12 +146,20 @@ fn every_field_is_mutable_or_rejected_as_documented() {
         "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
-    set_status(json!({"conditions": [condition]}));
+    set_status(json!({"conditions": [condition.clone()]}));
     check("suspended", &|may, _| may != May::Never);
     let resumed = json!({"suspend": false, "training": {"steps": 9}});
     assert!(answer(&resumed).is_ok(), "one apply may edit and resume");
     set_status(json!({"completionTime": "2026-01-01T00:00:00Z"}));
     check("finished", &|may, _| may == May::Always);
+    let succeeded = json!({
+        "type": "Succeeded", "status": "True", "reason": "Completed", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    set_status(json!({"conditions": [condition, succeeded]}));
+    check("succeeded", &|may, change| may == May::Always || change["training"]["steps"] == 9);
+    let fewer = answer(&json!({"training": {"steps": 2}})).unwrap_err();
+    assert!(fewer.contains(FINISHED), "{fewer}");
 }
 
 /// The CRD with fewer rules and fields: without cross-field rules, a limit and a field.

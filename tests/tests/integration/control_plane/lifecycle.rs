@@ -2,8 +2,9 @@
 //! replacement.
 
 use rljob_tests::process::wait_until;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::fixture::Fixture;
 use super::operator::{
     LIMIT, Operator, field, namespace_with, patch, status, wait_for_condition, wait_for_pods,
 };
@@ -192,4 +193,29 @@ fn every_new_coordinator_pod_has_a_higher_epoch() {
             .run(&["delete", "pod/sample-coordinator-0", "--grace-period=0", "--force"])
             .unwrap();
     }
+}
+
+#[test]
+fn a_succeeded_job_resumes_when_its_steps_are_raised() {
+    let fixture = Fixture::running("raised-steps", &json!({}));
+    fixture.bring_to("finished");
+    wait_for_pods(&fixture.namespace, 0);
+    let frozen =
+        fixture.api.patch(&fixture.job_path(), &json!({"spec": {"training": {"steps": 2}}}));
+    assert!(frozen.is_err(), "fewer steps were accepted: {frozen:?}");
+
+    fixture.pods.run.lock().unwrap().end = None;
+    fixture.patch(&json!({"training": {"steps": 5}}));
+    wait_for_pods(&fixture.namespace, 3);
+    fixture.wait_for("Ready");
+    let status = fixture.job()["status"].take();
+    assert_eq!(
+        (&status["progress"]["totalSteps"], &status["completionTime"]),
+        (&json!(5), &Value::Null),
+        "{status:#}"
+    );
+    let summary = ".status.conditions[?(@.type=='Succeeded')]['status','reason']";
+    assert_eq!(field(&fixture.namespace, "rljob/sample", summary), "Unknown Running");
+    fixture.bring_to("finished");
+    wait_for_pods(&fixture.namespace, 0);
 }

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
+use anyhow::Context;
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, put};
+use rljob_crds::names::RUN_CONFIG_FILE;
 use rljob_tests::api::runtime;
 use rljob_tests::{Api, Namespace};
 use serde_json::{Value, json};
@@ -45,6 +47,8 @@ struct Coordinator {
     run: Arc<Mutex<Run>>,
     /// The last `PUT /v1/desired`.
     desired: Value,
+    /// `training.steps` of the run configuration that the pod mounts.
+    total_steps: Value,
 }
 
 /// Coordinators by address.
@@ -105,7 +109,7 @@ async fn status(
     headers: HeaderMap,
 ) -> Result<Json<Value>, StatusCode> {
     let coordinators = coordinators.lock().unwrap();
-    let Coordinator { run, desired } =
+    let Coordinator { run, desired, total_steps } =
         coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let mut run = run.lock().unwrap();
     run.status_requests += 1;
@@ -127,8 +131,8 @@ async fn status(
         .collect();
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
-        "attempt": run.attempt, "restarts": run.restarts, "step": run.step, "totalSteps": 3,
-        "lastFailure": null, "metrics": null, "evaluation": null, "supervisors": [],
+        "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
+        "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null, "supervisors": [],
         "engines": engines, "checkpoint": null,
     })))
 }
@@ -171,11 +175,10 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         let number = SIMULATED_CLUSTER.addresses.fetch_add(1, Ordering::Relaxed);
         let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
         if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
-            SIMULATED_CLUSTER
-                .coordinators
-                .lock()
-                .unwrap()
-                .insert(address.clone(), Coordinator { run: run.clone(), desired: Value::Null });
+            let total_steps = run_config(namespace, pod)?["spec"]["training"]["steps"].take();
+            let coordinator = Coordinator { run: run.clone(), desired: Value::Null, total_steps };
+            let mut coordinators = SIMULATED_CLUSTER.coordinators.lock().unwrap();
+            coordinators.insert(address.clone(), coordinator);
         }
         let condition = |type_: &str| json!({"type": type_, "status": "True"});
         let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);
@@ -191,4 +194,14 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// The run configuration in the ConfigMap that a pod mounts.
+fn run_config(namespace: &str, pod: &Value) -> anyhow::Result<Value> {
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let name = volumes.filter_map(|volume| volume["configMap"]["name"].as_str()).next();
+    let name = name.context("the pod mounts no ConfigMap")?;
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+    let text = SIMULATED_CLUSTER.api.get(&path)?["data"][RUN_CONFIG_FILE].take();
+    Ok(serde_json::from_str(text.as_str().context("the ConfigMap has no run configuration")?)?)
 }
