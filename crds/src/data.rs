@@ -6,6 +6,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::main_branch;
 use crate::storage::SecretKeyReference;
 
+/// CEL rules of training and evaluation data.
+const ONE_SOURCE: &str = "[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1";
+const SELECTORS_OF_PATH: &str = "!has(self.huggingFace) || !has(self.split) && !has(self.subset)";
+const SELECTORS_OF_PATH_MESSAGE: &str =
+    "split and subset select files of path; huggingFace has its own split and config";
+
 /// Training and evaluation data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -49,12 +55,10 @@ pub struct HubDatasetSource {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
-    validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1")
-        .message("set exactly one of path and huggingFace")
+    validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)")
-        .message("split and subset select files of path; huggingFace has its own split and config")
+    validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
 )]
 pub struct TrainDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
@@ -110,12 +114,10 @@ pub struct TrainDataset {
                  measures, or both")
 )]
 #[x_kube(
-    validation = Rule::new("[has(self.path), has(self.huggingFace)].filter(x, x).size() == 1")
-        .message("set exactly one of path and huggingFace")
+    validation = Rule::new(ONE_SOURCE).message("set exactly one of path and huggingFace")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.huggingFace) || !has(self.split) && !has(self.subset)")
-        .message("split and subset select files of path; huggingFace has its own split and config")
+    validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
 )]
 pub struct EvaluationDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder

@@ -58,8 +58,6 @@ pub mod token_key;
 
 pub mod install;
 
-mod lock;
-
 pub mod cli;
 
 pub mod local;

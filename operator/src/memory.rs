@@ -1,14 +1,13 @@
 //! Memory between passes, by the job's UID. All of it is a cache: a new operator rebuilds it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::cache::number;
 use crate::children::ChildName;
-use crate::lock::lock;
 use crate::pods::SeenPod;
 
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -50,7 +49,7 @@ impl<V> Default for ByJob<V> {
 impl<V> ByJob<V> {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, V>> {
         // Entries are replaced whole.
-        lock(&self.0)
+        self.0.lock()
     }
 
     fn retain(&self, exists: impl Fn(&str) -> bool) {

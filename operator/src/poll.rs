@@ -9,11 +9,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
+use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use rljob_crds::RLJob;
@@ -24,7 +25,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::lock::lock;
 use crate::pods::HUNG_SECONDS;
 
 /// Time between two requests to a coordinator.
@@ -119,7 +119,7 @@ impl Pollers {
 
     /// Sends an order to the job's coordinator until another one replaces it.
     pub fn send(&self, uid: &str, job: ObjectRef<RLJob>, order: CoordinatorOrder) {
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = self.tasks.lock();
         if let Some(poller) = tasks.get(uid) {
             poller.order.send_if_modified(|current| {
                 let changed = *current != order;
@@ -139,41 +139,42 @@ impl Pollers {
 
     /// Ends the job's task.
     pub fn forget(&self, uid: &str) {
-        lock(&self.tasks).remove(uid);
+        self.tasks.lock().remove(uid);
     }
 
     /// Ends the tasks of deleted jobs.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
-        lock(&self.tasks).retain(|uid, _| exists(uid));
+        self.tasks.lock().retain(|uid, _| exists(uid));
     }
 
     /// The last status of every coordinator.
     pub fn reports(&self) -> Vec<CoordinatorStatus> {
-        lock(&self.tasks)
+        self.tasks
+            .lock()
             .values()
-            .filter_map(|poller| lock(&poller.latest).as_ref()?.status.clone())
+            .filter_map(|poller| poller.latest.lock().as_ref()?.status.clone())
             .collect()
     }
 
     /// The last status of the coordinator with this pod UID.
     pub fn report(&self, uid: &str, identity: &str) -> Option<CoordinatorStatus> {
-        let tasks = lock(&self.tasks);
-        let report = lock(&tasks.get(uid)?.latest).clone();
+        let tasks = self.tasks.lock();
+        let report = tasks.get(uid)?.latest.lock().clone();
         report.filter(|report| report.identity == identity)?.status
     }
 
     /// Why the coordinator with this pod UID and this operator do not work together.
     pub fn unsupported(&self, uid: &str, identity: &str) -> Option<String> {
-        let tasks = lock(&self.tasks);
-        let report = lock(&tasks.get(uid)?.latest).clone();
+        let tasks = self.tasks.lock();
+        let report = tasks.get(uid)?.latest.lock().clone();
         report.filter(|report| report.identity == identity)?.unsupported
     }
 
     /// Whether the coordinator with this pod UID has answered a request or failed to.
     pub fn was_asked(&self, uid: &str, identity: &str) -> bool {
-        let tasks = lock(&self.tasks);
+        let tasks = self.tasks.lock();
         tasks.get(uid).is_some_and(|poller| {
-            lock(&poller.latest).as_ref().is_some_and(|report| report.identity == identity)
+            poller.latest.lock().as_ref().is_some_and(|report| report.identity == identity)
         })
     }
 }
@@ -201,7 +202,7 @@ async fn poll(
                 tracing::debug!(%job, %error, "the coordinator did not answer");
                 // A coordinator that restarts in its pod has lost the desired state.
                 sent = None;
-                let known = lock(&latest).clone();
+                let known = latest.lock().clone();
                 let known = known.filter(|report| report.identity == order.identity);
                 let unsupported = match error {
                     ExchangeError::Unsupported(message) => Some(message),
@@ -213,7 +214,7 @@ async fn poll(
                 };
                 if is_new && trigger.try_send(job.clone()).is_ok() {
                     let status = known.and_then(|known| known.status);
-                    *lock(&latest) = Some(Report { identity: order.identity, status, unsupported });
+                    *latest.lock() = Some(Report { identity: order.identity, status, unsupported });
                     triggered = None;
                 }
                 continue;
@@ -222,7 +223,7 @@ async fn poll(
         let last_weighted = triggered.as_ref().map(|(_, last, _)| &last.weighted);
         let trigger_state = ReconcileTrigger::of(&status, last_weighted);
         let (identity, status) = (order.identity.clone(), Some(status));
-        *lock(&latest) = Some(Report { identity, status, unsupported: None });
+        *latest.lock() = Some(Report { identity, status, unsupported: None });
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
             *identity != order.identity
                 || old.state != trigger_state.state

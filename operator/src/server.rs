@@ -1,7 +1,7 @@
 //! HTTP server of the operator: `/metrics`, `/healthz`, `/readyz`.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -10,12 +10,12 @@ use axum::routing::get;
 use futures::FutureExt;
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
+use parking_lot::Mutex;
 use rljob_crds::RLJob;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::leader::Term;
-use crate::lock::lock;
 use crate::metrics::Metrics;
 
 /// State of the endpoints: the operator's metrics, and its jobs while it leads.
@@ -45,11 +45,11 @@ impl App {
     }
 
     fn set(&self, leader: Option<LeaderState>) {
-        *lock(&self.leader) = leader;
+        *self.leader.lock() = leader;
     }
 
     fn leader(&self) -> Option<LeaderState> {
-        lock(&self.leader).clone()
+        self.leader.lock().clone()
     }
 }
 

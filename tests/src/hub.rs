@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -14,12 +14,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use parking_lot::Mutex;
 use serde_json::json;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
-
-use crate::sync::lock;
 
 /// Files of a page of the tree API.
 const PAGE: usize = 3;
@@ -160,8 +159,8 @@ impl Drop for Hub {
 }
 
 impl Shared {
-    fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
-        lock(&self.contents)
+    fn contents(&self) -> parking_lot::MutexGuard<'_, Contents> {
+        self.contents.lock()
     }
 }
 

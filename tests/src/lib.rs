@@ -40,7 +40,6 @@ pub mod s3;
 pub mod sandbox;
 pub mod scrape;
 pub mod sglang;
-mod sync;
 
 pub use api::Api;
 pub use audit::AuditedRequest;

@@ -6,14 +6,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-
-use crate::sync::lock;
+use parking_lot::Mutex;
 
 /// Response of an overloaded server.
 const SLOW_DOWN: &[u8] =
@@ -78,7 +77,7 @@ impl Link {
 
     /// Injects faults into the next connections, one each, in order.
     pub fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
-        lock(&self.shared.faults).extend(faults);
+        self.shared.faults.lock().extend(faults);
     }
 
     /// Number of connections with an injected fault.
@@ -107,7 +106,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 
 /// Errors only close the connection; both peers observe that.
 fn serve(mut near: TcpStream, shared: &Shared) {
-    let mut faults = lock(&shared.faults);
+    let mut faults = shared.faults.lock();
     let fault = if faults.is_empty() { None } else { Some(faults.remove(0)) };
     drop(faults);
     shared.injected.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);

@@ -2,12 +2,13 @@
 //! Runs make steps until `/end` is called.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use rljob_crds::names::COORDINATOR_PORT;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition, Phase};
@@ -25,11 +26,10 @@ struct Runs {
 
 /// Serves until the process is killed.
 pub async fn serve() {
-    let routes =
-        Router::new().route("/v1/desired", put(take)).route("/v1/status", get(status)).route(
-            "/end",
-            post(|State(runs): State<Runs>| async move { *runs.ended.lock().unwrap() = true }),
-        );
+    let routes = Router::new()
+        .route("/v1/desired", put(take))
+        .route("/v1/status", get(status))
+        .route("/end", post(|State(runs): State<Runs>| async move { *runs.ended.lock() = true }));
     let listener = tokio::net::TcpListener::bind(("0.0.0.0", COORDINATOR_PORT)).await.unwrap();
     axum::serve(listener, routes.with_state(Runs::default())).await.unwrap();
 }
@@ -43,7 +43,7 @@ fn token(headers: &HeaderMap) -> String {
 }
 
 async fn take(State(runs): State<Runs>, headers: HeaderMap, Json(desired): Json<Desired>) {
-    runs.desired.lock().unwrap().insert(token(&headers), desired);
+    runs.desired.lock().insert(token(&headers), desired);
 }
 
 async fn status(
@@ -53,11 +53,10 @@ async fn status(
     let desired = runs
         .desired
         .lock()
-        .unwrap()
         .get(&token(&headers))
         .cloned()
         .ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
-    let ended = *runs.ended.lock().unwrap();
+    let ended = *runs.ended.lock();
     let step = if ended { STEPS.1 } else { STEPS.0 };
     let version = Version { step: STEPS.0, attempt: 0 };
     let engine = |name: String| {

@@ -31,8 +31,9 @@ use rljob_operator::validate::Policy;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A pass makes many small JSON allocations. jemalloc takes a third less CPU time for them and
-/// returns the memory after bursts of new jobs (docs/results.md).
+/// A reconciliation makes many small JSON allocations. jemalloc takes a third less CPU time for
+/// them and returns memory after bursts of new jobs (docs/history/measurements.md).
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,12 +1,13 @@
 //! The cache: tables of children and pods, and the jobs that a change belongs to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
+use parking_lot::{Mutex, MutexGuard};
 use rljob_crds::RLJob;
 use rljob_crds::names::LABEL_JOB;
 use tokio::sync::watch as signal;
@@ -15,7 +16,6 @@ use super::child::{ObservedChild, number};
 use super::pod::{self, Pod};
 use super::table::{Name, Table};
 use crate::children::{ChildName, Kind};
-use crate::lock::lock;
 
 #[derive(Debug)]
 pub struct Cache {
@@ -159,7 +159,7 @@ impl Cache {
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         // Entries are replaced whole.
-        lock(&self.tables)
+        self.tables.lock()
     }
 }
 

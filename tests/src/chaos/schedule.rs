@@ -9,9 +9,9 @@
 //! ```
 
 use std::fmt;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -19,7 +19,6 @@ use super::faults::{FAULTS, Fault, targets};
 use super::monitor::Monitor;
 use super::phases::{Phase, TRIGGERS, current_phase, steps};
 use super::testbed::{Testbed, between};
-use crate::sync::lock;
 
 /// Time limit of waiting for a phase; the fault is then injected in any phase.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -118,8 +117,7 @@ impl Schedule {
                 });
             }
         });
-        let mut injections =
-            injections.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut injections = injections.into_inner();
         injections.sort_by_key(|injections| injections.at);
         injections
     }
@@ -181,7 +179,7 @@ fn inject(
     match (fault.inject)(testbed, &mut random) {
         Ok(()) => {
             eprintln!("chaos: {this}");
-            lock(injections).push(this);
+            injections.lock().push(this);
         }
         Err(error) => eprintln!(
             "chaos: missed {} {}: {}",

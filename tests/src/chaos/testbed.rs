@@ -6,10 +6,10 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +19,6 @@ use super::engine::Engine;
 use crate::files::workspace;
 use crate::namespace::report;
 use crate::process::run;
-use crate::sync::lock;
 use crate::{Api, Cluster, Kubectl, procfs, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
@@ -93,12 +92,12 @@ impl Testbed {
     /// Creates a namespace and makes it the current one.
     pub fn use_namespace(&self, namespace: &str) -> Result<()> {
         self.api.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))?;
-        namespace.clone_into(&mut lock(&self.namespace));
+        namespace.clone_into(&mut self.namespace.lock());
         Ok(())
     }
 
     pub(super) fn namespace(&self) -> String {
-        lock(&self.namespace).clone()
+        self.namespace.lock().clone()
     }
 
     /// Folder of run directories on all nodes.

@@ -12,7 +12,7 @@
 //! (`resourceVersionMatch=Exact`).
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -21,13 +21,13 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{Api, runtime};
 use crate::cluster::Cluster;
-use crate::sync::lock;
 
 mod call;
 pub mod faults;
@@ -108,12 +108,12 @@ impl Proxy {
 
     /// Adds a fault.
     pub fn inject(&self, fault: Fault) {
-        lock(&self.shared.faults).push(fault);
+        self.shared.faults.lock().push(fault);
     }
 
     /// Removes all faults, serves current reads and resumes watches.
     pub fn heal(&self) {
-        lock(&self.shared.faults).clear();
+        self.shared.faults.lock().clear();
         self.shared.reads.send_replace(Reads::default());
         self.resume();
     }
@@ -143,7 +143,7 @@ impl Proxy {
 
     /// All writes so far, in order.
     pub fn writes(&self) -> Vec<Write> {
-        lock(&self.shared.writes).clone()
+        self.shared.writes.lock().clone()
     }
 }
 
@@ -159,7 +159,7 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
         // The test kills the client, which ends this request.
         return std::future::pending().await;
     }
-    let effect = lock(&shared.faults).iter_mut().find_map(|fault| fault(&call));
+    let effect = shared.faults.lock().iter_mut().find_map(|fault| fault(&call));
     if let Some(Effect::Respond(code)) = effect {
         return error_response(code, &call);
     }
@@ -239,7 +239,7 @@ fn record(shared: &Shared, call: &Call, status: StatusCode, body: &[u8]) {
         call.name = field("name");
     }
     let version = field("resourceVersion");
-    let mut writes = lock(&shared.writes);
+    let mut writes = shared.writes.lock();
     let seen = |write: &Write| {
         (&write.call.resource, &write.call.namespace, &write.call.name)
             == (&call.resource, &call.namespace, &call.name)

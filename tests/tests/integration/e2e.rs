@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR, METRICS_FILE};
 use rljob_tests::files::workspace;
 use rljob_tests::namespace::report;
@@ -242,7 +243,7 @@ impl<'a> Run<'a> {
 
 #[test]
 fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
-    let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
+    let _nodes = NODES.read();
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "team").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/jobs.yaml"), "e2e");
@@ -277,7 +278,7 @@ fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
 
 #[test]
 fn a_suspended_job_releases_its_pods_and_resumes_at_its_step_with_more_learners() {
-    let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
+    let _nodes = NODES.read();
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "pause").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("e2e/suspend.yaml"), "pause");

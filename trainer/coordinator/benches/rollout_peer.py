@@ -12,7 +12,8 @@ import time
 
 import aiohttp
 
-url, size, in_flight, body = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+url, size, in_flight = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+body = json.loads(sys.argv[4])
 longest, vocabulary = body["sampling_params"]["max_new_tokens"], 50_000
 
 
@@ -27,8 +28,10 @@ async def sample(session, number):
     answer = json.loads(newest)
     meta, tokens = answer["meta_info"], answer["output_ids"]
     logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
-    assert meta["weight_version"] == "step-0.attempt-0" and meta["finish_reason"]["type"] == "length"
-    assert len(logprobs) == len(tokens) <= longest and all(0 <= token < vocabulary for token in tokens)
+    assert meta["weight_version"] == "step-0.attempt-0"
+    assert meta["finish_reason"]["type"] == "length"
+    assert len(logprobs) == len(tokens) <= longest
+    assert all(0 <= token < vocabulary for token in tokens)
     return tokens, logprobs
 
 
@@ -40,7 +43,8 @@ async def groups(session, firsts):
 
 async def main():
     headers = {"Authorization": "Bearer secret"}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=size * in_flight), headers=headers) as session:
+    connector = aiohttp.TCPConnector(limit=size * in_flight)
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         for line in iter(sys.stdin.readline, ""):
             requests = int(line)
             start = time.process_time()

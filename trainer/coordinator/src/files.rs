@@ -8,14 +8,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::{Deserialize, Serialize};
 
 use crate::data::Dataset;
-use crate::lock::lock;
 use crate::persistence::journal::{Journal, JournalError, Sample};
 
 /// Rollouts shown of each step: of so many prompts, the first sample.
@@ -161,12 +161,12 @@ impl Lines {
     }
 
     fn newest(&self) -> Option<u32> {
-        lock(&self.open).1
+        self.open.lock().1
     }
 
     /// Appends a step's lines in one write, unless the step or a later one is there.
     fn append<T: Serialize>(&self, step: u32, lines: &[T]) {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         if lines.is_empty() || open.1.is_some_and(|newest| newest >= step) {
             return;
         }

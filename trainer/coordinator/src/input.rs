@@ -4,22 +4,15 @@
 pub mod hub;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rljob_crds::RunConfig;
 use rljob_crds::data::PromptFormat;
-use rljob_crds::names::EXPORT_COMPLETE_FILE;
+use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
 use crate::reward::{RewardError, Rewards};
 use crate::text::{TextError, TextTokenizer};
-
-/// How long another job's export is waited for.
-const EXPORT_PATIENCE: Duration = Duration::from_secs(600);
-const EXPORT_POLL: Duration = Duration::from_secs(1);
-/// Looks between two log lines about the wait.
-const EXPORT_LOG_EVERY: u32 = 30;
 
 /// Input that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -66,10 +59,9 @@ pub enum InputError {
         dataset: &'static str,
         row: u64,
     },
-    /// The other job did not export in time.
-    #[error("no complete export appeared in {} within {} s: is the job that model.rljob \
-        names running?", .0.display(), EXPORT_PATIENCE.as_secs())]
-    NoExport(PathBuf),
+    /// The model folder of another job.
+    #[error(transparent)]
+    ModelFolder(#[from] ModelFolderError),
     /// A model or dataset repository.
     #[error(transparent)]
     Download(#[from] hub::DownloadError),
@@ -192,19 +184,9 @@ pub async fn wait_for_model(config: &RunConfig) -> Result<(), InputError> {
     if config.spec.model.rljob.is_none() {
         return Ok(());
     }
-    let complete = config.model_directory.join(EXPORT_COMPLETE_FILE);
-    let started = tokio::time::Instant::now();
-    let mut looks = 0;
-    while !complete.is_file() {
-        if started.elapsed() > EXPORT_PATIENCE {
-            return Err(InputError::NoExport(config.model_directory.clone()));
-        }
-        if looks % EXPORT_LOG_EVERY == 0 {
-            tracing::info!(folder = %config.model_directory.display(), "waiting for another \
-                job's export");
-        }
-        looks += 1;
-        tokio::time::sleep(EXPORT_POLL).await;
+    let mut wait = ModelFolderWait::new(&config.model_directory, &config.spec.model);
+    while !wait.is_complete()? {
+        tokio::time::sleep(ModelFolderWait::INTERVAL).await;
     }
     Ok(())
 }

@@ -27,7 +27,6 @@ pub mod engines;
 pub mod evaluation;
 pub mod files;
 pub mod input;
-mod lock;
 pub mod pack;
 pub mod peers;
 pub mod persistence;
@@ -45,15 +44,4 @@ pub mod work_error;
 
 pub use rljob_text as text;
 
-/// An error and its causes on one line.
-pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source())
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
-}
-
-/// Lower-case hexadecimal digits of the bytes.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
-}
+pub(crate) use rljob_protocol::error_line;

@@ -1,8 +1,9 @@
 //! Supervisors and learners of older releases that this run rejected, for the run's status.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rljob_protocol::peer::ProtocolUnsupported;
 
 use crate::core::Now;
@@ -17,12 +18,12 @@ pub struct RejectedPeers(Arc<Mutex<Option<(Now, ProtocolUnsupported)>>>);
 impl RejectedPeers {
     /// Records a rejection.
     pub fn record(&self, error: ProtocolUnsupported, now: Now) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, error));
+        *self.0.lock() = Some((now, error));
     }
 
     /// The newest rejection, while it is recent.
     pub fn recent(&self, now: Now) -> Option<ProtocolUnsupported> {
-        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.0.lock();
         let (at, error) = newest.as_ref()?;
         (now.saturating_sub(*at) < REPORTED).then(|| error.clone())
     }

@@ -2,9 +2,10 @@
 //! journal, the JSONL files and Prometheus.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use rljob_protocol::version::Version;
 use serde::Serialize;
@@ -12,7 +13,6 @@ use serde::Serialize;
 use crate::clock::Clock;
 use crate::core::Now;
 use crate::files::Files;
-use crate::lock::lock;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Event, Sample};
 use crate::telemetry::Metrics;
@@ -174,7 +174,7 @@ impl Recorder {
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
-        lock(&self.newest)
+        self.newest.lock()
     }
 }
 

@@ -1,12 +1,11 @@
 //! Bearer tokens, one file each, reread periodically for rotation and never logged.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-
-use crate::lock::lock;
 
 /// How long a token is used before its file is read again.
 const REREAD: Duration = Duration::from_secs(10);
@@ -39,7 +38,7 @@ impl Token {
 
     /// The token's text. If the file cannot be reread, the previous text is kept.
     pub fn text(&self) -> String {
-        let mut guard = lock(&self.read);
+        let mut guard = self.read.lock();
         if guard.0.elapsed() > REREAD {
             guard.0 = Instant::now();
             match read(&self.path) {

@@ -49,7 +49,7 @@ impl From<HubError> for Attempt {
 
 impl From<reqwest::Error> for Attempt {
     fn from(error: reqwest::Error) -> Self {
-        Self::Transient { detail: error_line(&error), wait: None }
+        Self::Transient { detail: format!("{:#}", anyhow::Error::from(error)), wait: None }
     }
 }
 
@@ -265,12 +265,6 @@ fn advice(token: &TokenSource, code: &str) -> String {
 
 pub(crate) fn response_error(url: &Url, detail: String) -> HubError {
     HubError::Response { url: url.to_string(), detail }
-}
-
-/// An error and its causes in one line.
-fn error_line(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The URL with `rel="next"` of a Link header.

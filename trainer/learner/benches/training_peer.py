@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 folder, sequences, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.manual_seed(0)
-model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32, attn_implementation="sdpa")
+model = AutoModelForCausalLM.from_config(
+    AutoConfig.from_pretrained(folder), dtype=torch.float32, attn_implementation="sdpa"
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.999), weight_decay=0.01)
 ids = torch.arange(sequences * tokens).reshape(sequences, tokens) * 7919 % model.config.vocab_size
 

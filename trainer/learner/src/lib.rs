@@ -31,7 +31,7 @@ pub mod startup;
 pub mod step;
 pub mod trainer;
 
-use std::error::Error;
+use rljob_protocol::error_line;
 
 /// Logs to standard error at the level of `RUST_LOG`, by default `info`.
 pub fn log_to_stderr() {
@@ -42,16 +42,4 @@ pub fn log_to_stderr() {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-}
-
-/// An error and its sources in one line.
-fn error_line(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        cause = error.source();
-    }
-    line
 }

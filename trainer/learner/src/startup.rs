@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use rljob_crds::algorithm::{Activations, ModelRole, Precision};
-use rljob_crds::model::{InitialWeights, ModelSpec};
-use rljob_crds::names::{EXPORT_COMPLETE_FILE, TOKEN_LEARNER};
+use rljob_crds::model::InitialWeights;
+use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
+use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use rljob_storage::{RunStore, StorageError};
 use tch::{Kind, Tensor};
 
@@ -28,13 +28,6 @@ use crate::publish::broadcast::Broadcaster;
 use crate::publish::export::{Exporter, Target};
 use crate::ranks::Ranks;
 use crate::trainer::Trainer;
-
-/// Timeout of waiting for another job's export.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(600);
-/// Interval of polling the export.
-const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Polls per log line.
-const EXPORT_LOG_EVERY: u32 = 30;
 
 /// Arguments of a learner from its supervisor.
 #[derive(Clone, Debug)]
@@ -59,13 +52,8 @@ pub struct StartArguments {
 /// A learner that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the model folder `{}` does not exist", .0.display())]
-    NoModel(PathBuf),
-    #[error(
-        "the export `{}` was not complete within {seconds} s: `{EXPORT_COMPLETE_FILE}` is missing",
-        path.display()
-    )]
-    NoExport { path: PathBuf, seconds: u64 },
+    #[error(transparent)]
+    ModelFolder(#[from] ModelFolderError),
     /// The spec sets no algorithm, or several.
     #[error("spec.algorithm must set exactly one algorithm")]
     Algorithm,
@@ -89,7 +77,7 @@ impl StartError {
     /// again.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::NoModel(_) | Self::NoExport { .. } | Self::Algorithm | Self::Role(_) => true,
+            Self::ModelFolder(_) | Self::Algorithm | Self::Role(_) => true,
             Self::Model(error) => {
                 matches!(
                     error,
@@ -161,7 +149,11 @@ fn load_trainer(
     if spec.training.deterministic {
         rljob_collective::set_deterministic(true)?;
     }
-    wait_for_model(model_directory, &spec.model)?;
+    let mut wait = ModelFolderWait::new(model_directory, &spec.model);
+    while !wait.is_complete()? {
+        heartbeat::advance();
+        std::thread::sleep(ModelFolderWait::INTERVAL);
+    }
     let model = Model::new(ModelConfig::from_folder(model_directory)?)
         .recomputing(spec.training.activations == Activations::Recompute);
     let (host, port) = &arguments.rendezvous;
@@ -271,52 +263,5 @@ fn compute_kind(precision: Precision) -> Kind {
     match precision {
         Precision::FP32 => Kind::Float,
         Precision::BF16 => Kind::BFloat16,
-    }
-}
-
-/// Waits for the export of another job, for a limited time, or for a download by the coordinator,
-/// which fails the run if it cannot complete it. A folder of the user must exist.
-fn wait_for_model(folder: &Path, model: &ModelSpec) -> Result<(), StartError> {
-    if model.path.is_some() {
-        return if folder.is_dir() { Ok(()) } else { Err(StartError::NoModel(folder.to_owned())) };
-    }
-    let (started, mut polls) = (Instant::now(), 0);
-    while !folder.join(EXPORT_COMPLETE_FILE).exists() {
-        if model.rljob.is_some() && started.elapsed() > EXPORT_TIMEOUT {
-            return Err(StartError::NoExport {
-                path: folder.to_owned(),
-                seconds: EXPORT_TIMEOUT.as_secs(),
-            });
-        }
-        if polls % EXPORT_LOG_EVERY == 0 {
-            tracing::info!(folder = %folder.display(), "waiting for the model folder");
-        }
-        polls += 1;
-        heartbeat::advance();
-        std::thread::sleep(EXPORT_INTERVAL);
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{ModelSpec, wait_for_model};
-    use std::path::Path;
-
-    #[test]
-    fn a_missing_model_folder_fails_at_once_and_a_complete_export_needs_no_wait() {
-        let model =
-            |source: serde_json::Value| -> ModelSpec { serde_json::from_value(source).unwrap() };
-        let path = model(serde_json::json!({"path": "/nonexistent/model"}));
-        let missing = wait_for_model(Path::new("/nonexistent/model"), &path).unwrap_err();
-        assert_eq!(missing.to_string(), "the model folder `/nonexistent/model` does not exist");
-        let export = tempfile::tempdir().unwrap();
-        std::fs::write(export.path().join("complete.json"), "{}").unwrap();
-        for source in [
-            serde_json::json!({"rljob": {"name": "other"}}),
-            serde_json::json!({"huggingFace": {"repo": "lab/tiny"}}),
-        ] {
-            wait_for_model(export.path(), &model(source)).unwrap();
-        }
     }
 }

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers")]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use rljob_learner::coordinator_client::CoordinatorClient;
 use rljob_protocol::learner::StepReport;
 use rljob_protocol::metrics::StepMetrics;
@@ -31,7 +32,7 @@ async fn step(
 ) -> impl IntoResponse {
     assert_eq!(headers[PROTOCOL_HEADER], PROTOCOL_VERSION.to_string());
     let is_new = body["metrics"].get("reward/format").is_some();
-    coordinator.bodies.lock().unwrap().push(body);
+    coordinator.bodies.lock().push(body);
     let mut announced = HeaderMap::new();
     if let Some(version) = coordinator.announced {
         announced.insert(PROTOCOL_HEADER, version.into());
@@ -59,7 +60,7 @@ fn reported(announced: Option<u32>) -> Vec<Value> {
     let client = CoordinatorClient::new(&url, resolver, token, 0, 1).unwrap();
     let metrics = StepMetrics::with_scalars(1, [("loss", 0.5), ("reward/format", 1.0)]);
     client.report_step(&StepReport { attempt: 1, metrics }).unwrap();
-    coordinator.bodies.lock().unwrap().clone()
+    coordinator.bodies.lock().clone()
 }
 
 #[test]

@@ -41,3 +41,9 @@ pub mod checkpoint;
 pub mod sglang;
 
 pub mod answer;
+
+/// An error and its sources on one line, as messages between processes and logs contain it.
+pub fn error_line(error: &(dyn std::error::Error + 'static)) -> String {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -14,6 +14,7 @@ mod bucket;
 pub mod coordinator_resolver;
 mod credentials;
 mod error;
+pub mod model_folder;
 mod run_store;
 mod upload;
 

@@ -1,4 +1,9 @@
-"""What transformers makes of every template and conversation of fixtures/, as JSON on standard output. `python golden.py > fixtures/golden.json`."""
+"""Renders every conversation of fixtures/ with every template in transformers.
+
+Prints the results as JSON.
+
+usage: golden.py > fixtures/golden.json
+"""
 
 import json
 import pathlib
@@ -21,7 +26,10 @@ def render(template, conversation):
     variables = {**conversation.get("variables", {}), **TOKENS}
     try:
         rendered, _ = chat_template_utils.render_jinja_template(
-            conversations=[conversation["messages"]], chat_template=template, add_generation_prompt=True, **variables
+            conversations=[conversation["messages"]],
+            chat_template=template,
+            add_generation_prompt=True,
+            **variables,
         )
         return rendered[0]
     except Exception:  # raise_exception, or what Jinja itself refuses
@@ -32,7 +40,10 @@ chat_template_utils.datetime = Day
 fixtures = pathlib.Path(__file__).parent / "fixtures"
 conversations = json.loads((fixtures / "conversations.json").read_text())
 golden = {
-    path.stem: {conversation["name"]: render(path.read_text(), conversation) for conversation in conversations}
+    path.stem: {
+        conversation["name"]: render(path.read_text(), conversation)
+        for conversation in conversations
+    }
     for path in sorted((fixtures / "templates").glob("*.jinja"))
 }
 print(json.dumps(golden, indent=1, ensure_ascii=False))

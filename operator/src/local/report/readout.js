@@ -12,16 +12,21 @@ for (const svg of document.querySelectorAll("svg[data-points]")) {
     if (size < 1e-3 || size >= 1e6) return value.toExponential(1).replace("e+", "e");
     return value.toFixed(size >= 1e3 ? 0 : size >= 10 ? 2 : 4);
   };
+  const prefix = (index) => (names.length > 1 ? `${names[index]} ` : "");
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
     const step = ((x - left) / (right - left)) * last;
-    const near = series.map((points) => points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best)));
+    const distance = (point) => Math.abs(point[0] - step);
+    const near = series.map((points) =>
+      points.reduce((best, point) => (distance(point) < distance(best) ? point : best)),
+    );
     const at = left + (near[0][0] / last) * (right - left);
     cursor.setAttribute("x1", at);
     cursor.setAttribute("x2", at);
     cursor.style.visibility = "visible";
-    output.textContent = `step ${near[0][0]}: ${near.map((point, index) => (names.length > 1 ? `${names[index]} ` : "") + show(point[1])).join(" · ")}`;
+    const values = near.map((point, index) => prefix(index) + show(point[1]));
+    output.textContent = `step ${near[0][0]}: ${values.join(" · ")}`;
   });
   svg.addEventListener("pointerleave", () => {
     cursor.style.visibility = "hidden";

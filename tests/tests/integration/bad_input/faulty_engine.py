@@ -1,8 +1,10 @@
-"""Fault-injecting proxy in front of a real engine.   usage: faulty_engine.py ENGINE SGLANG_FLAGS...
+"""Fault-injecting proxy in front of a real engine.
 
  coordinator ── HTTP ──▶ this ── HTTP ──▶ ENGINE
 
 Each fault is injected once, in the order of FAULTS, after a fixed number of requests.
+
+usage: faulty_engine.py ENGINE SGLANG_FLAGS...
 """
 
 import argparse
@@ -16,7 +18,10 @@ import sys
 import threading
 
 EVERY = 25  # /generate requests between two faults
-FAULTS = {"/generate": ["error", "invalid_json", "invalid_token", "truncated", "no_response"], "/update_weights_from_disk": ["error", "rejected"]}
+FAULTS = {
+    "/generate": ["error", "invalid_json", "invalid_token", "truncated", "no_response"],
+    "/update_weights_from_disk": ["error", "rejected"],
+}
 
 counts = {}
 lock = threading.Lock()
@@ -47,12 +52,14 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         if fault == "no_response":
             self.close_connection = True
         elif fault == "error":
-            self.respond(500, b'{"error": {"message": "the disk of this machine is on fire"}}', None)
+            message = b'{"error": {"message": "the disk of this machine is on fire"}}'
+            self.respond(500, message, None)
         elif fault == "rejected":
             self.respond(200, b'{"success": false, "message": "no such weights here"}', None)
         else:
             connection = http.client.HTTPConnection("127.0.0.1", engine_port)
-            connection.request(self.command, self.path, body, {key: value for key, value in self.headers.items() if key != "Host"})
+            headers = {key: value for key, value in self.headers.items() if key != "Host"}
+            connection.request(self.command, self.path, body, headers)
             response = connection.getresponse()
             self.respond(response.status, response.read(), fault)
 
@@ -78,14 +85,24 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
 def with_invalid_token(stream):
     """Returns the last event with a token outside every vocabulary."""
-    event = json.loads([line for line in stream.split(b"\n\n") if line.startswith(b"data: {")][-1][6:])
+    events = [line for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
+    event = json.loads(events[-1][6:])
     event["output_ids"][-1] = 10**9
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 flags = argparse.ArgumentParser()
 flags.add_argument("engine")
-for name in ["--model-path", "--host", "--load-format", "--dtype", "--random-seed", "--sampling-backend", "--log-level", "--config"]:
+for name in [
+    "--model-path",
+    "--host",
+    "--load-format",
+    "--dtype",
+    "--random-seed",
+    "--sampling-backend",
+    "--log-level",
+    "--config",
+]:
     flags.add_argument(name)
 flags.add_argument("--port", type=int)
 for name in ["--enable-deterministic-inference", "--enable-metrics"]:
@@ -95,8 +112,10 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     engine_port = free.getsockname()[1]
 tokens = os.path.dirname(flags.config)
-command = [flags.engine, "--model-path", flags.model_path, "--dtype", flags.dtype, "--random-seed", flags.random_seed, "--port", str(engine_port), "--deterministic"]
-command += ["--api-key-file", f"{tokens}/engine-api", "--admin-api-key-file", f"{tokens}/engine-admin"]
+command = [flags.engine, "--model-path", flags.model_path, "--dtype", flags.dtype]
+command += ["--random-seed", flags.random_seed, "--port", str(engine_port), "--deterministic"]
+command += ["--api-key-file", f"{tokens}/engine-api"]
+command += ["--admin-api-key-file", f"{tokens}/engine-admin"]
 engine = subprocess.Popen(command)
 proxy = http.server.ThreadingHTTPServer((flags.host, flags.port), Proxy)
 proxy.daemon_threads = True

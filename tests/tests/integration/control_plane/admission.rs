@@ -92,7 +92,7 @@ fn crd() -> Value {
 }
 
 #[test]
-fn every_field_is_mutable_or_rejected_as_documented() {
+fn every_field_has_a_change_in_the_table() {
     let changes = changes();
     let keys = |part: &Value| part.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let (top, inference): (Vec<_>, Vec<_>) = changes
@@ -111,7 +111,11 @@ fn every_field_is_mutable_or_rejected_as_documented() {
         (fields(""), fields("/properties/inference")),
         "a field is not in the table"
     );
+}
 
+#[test]
+fn every_field_is_mutable_or_rejected_as_documented() {
+    let changes = changes();
     let namespace = namespace_with("fields", &json!({}));
     let api = cluster().api().unwrap();
     let path = format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs/sample", namespace.name);

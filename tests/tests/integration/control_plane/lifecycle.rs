@@ -204,7 +204,7 @@ fn a_succeeded_job_resumes_when_its_steps_are_raised() {
         fixture.api.patch(&fixture.job_path(), &json!({"spec": {"training": {"steps": 2}}}));
     assert!(frozen.is_err(), "fewer steps were accepted: {frozen:?}");
 
-    fixture.pods.run.lock().unwrap().end = None;
+    fixture.pods.run.lock().end = None;
     fixture.patch(&json!({"training": {"steps": 5}}));
     wait_for_pods(&fixture.namespace, 3);
     fixture.wait_for("Ready");

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, put};
+use parking_lot::Mutex;
 use rljob_crds::names::RUN_CONFIG_FILE;
 use rljob_tests::api::runtime;
 use rljob_tests::{Api, Namespace};
@@ -88,12 +89,12 @@ async fn desired(
     headers: HeaderMap,
     Json(desired): Json<Value>,
 ) -> StatusCode {
-    let mut coordinators = coordinators.lock().unwrap();
+    let mut coordinators = coordinators.lock();
     let Some(coordinator) = coordinators.get_mut(&address(&headers)) else {
         return StatusCode::NOT_FOUND;
     };
     let epoch = desired["epoch"].as_u64().unwrap();
-    let mut run = coordinator.run.lock().unwrap();
+    let mut run = coordinator.run.lock();
     if epoch < run.epoch {
         run.rejected += 1;
         return StatusCode::CONFLICT;
@@ -108,10 +109,10 @@ async fn status(
     State(coordinators): State<Coordinators>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, StatusCode> {
-    let coordinators = coordinators.lock().unwrap();
+    let coordinators = coordinators.lock();
     let Coordinator { run, desired, total_steps } =
         coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
-    let mut run = run.lock().unwrap();
+    let mut run = run.lock();
     run.status_requests += 1;
     let phase = match (run.end, desired["mode"].as_str()) {
         (Some(end), Some(_)) => end,
@@ -132,8 +133,8 @@ async fn status(
     Ok(Json(json!({
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
-        "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null, "supervisors": [],
-        "engines": engines, "checkpoint": null,
+        "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null,
+        "supervisors": [], "engines": engines, "checkpoint": null,
     })))
 }
 
@@ -177,7 +178,7 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
             let total_steps = run_config(namespace, pod)?["spec"]["training"]["steps"].take();
             let coordinator = Coordinator { run: run.clone(), desired: Value::Null, total_steps };
-            let mut coordinators = SIMULATED_CLUSTER.coordinators.lock().unwrap();
+            let mut coordinators = SIMULATED_CLUSTER.coordinators.lock();
             coordinators.insert(address.clone(), coordinator);
         }
         let condition = |type_: &str| json!({"type": type_, "status": "True"});
@@ -198,8 +199,8 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
 
 /// The run configuration in the ConfigMap that a pod mounts.
 fn run_config(namespace: &str, pod: &Value) -> anyhow::Result<Value> {
-    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    let name = volumes.filter_map(|volume| volume["configMap"]["name"].as_str()).next();
+    let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let name = volumes.find_map(|volume| volume["configMap"]["name"].as_str());
     let name = name.context("the pod mounts no ConfigMap")?;
     let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let text = SIMULATED_CLUSTER.api.get(&path)?["data"][RUN_CONFIG_FILE].take();

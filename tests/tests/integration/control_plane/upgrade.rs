@@ -86,7 +86,7 @@ fn render_as_before(fixture: &Fixture) {
 fn before(state: &str) -> Fixture {
     let mut fixture = Fixture::new(state, &json!({}));
     if state == "starting" {
-        fixture.pods.run.lock().unwrap().end = Some("Starting");
+        fixture.pods.run.lock().end = Some("Starting");
     }
     fixture.start_operator();
     fixture.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });

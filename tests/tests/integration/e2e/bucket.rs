@@ -4,7 +4,6 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use rljob_crds::names::{EXPORT_COMPLETE_FILE, EXPORT_DIR};
 use rljob_tests::link::Link;
@@ -138,7 +137,7 @@ fn recreated_job_is_still_succeeded(bucket_run: &BucketRun) {
 
 #[test]
 fn a_run_in_a_bucket_survives_the_loss_of_disks_and_a_server_outage() {
-    let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
+    let _nodes = NODES.read();
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "bucket").unwrap();
     let s3 = S3::start().unwrap();

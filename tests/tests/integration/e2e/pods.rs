@@ -1,8 +1,6 @@
 //! Hung processes, lost nodes and drains in one run: the job continues, no restart is counted, and
 //! the status reports each event.
 
-use std::sync::PoisonError;
-
 use rljob_tests::partition::Partition;
 use rljob_tests::process::wait_until;
 use rljob_tests::procfs::resume;
@@ -84,7 +82,7 @@ fn pods_on(namespace: &Namespace, node: &str) -> Vec<String> {
 #[test]
 #[expect(clippy::too_many_lines, reason = "one lifecycle")]
 fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
-    let _alone = NODES.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = NODES.write();
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "stays").unwrap();
     let run = Run::start(cluster, &namespace, include_str!("pods.yaml"), JOB);

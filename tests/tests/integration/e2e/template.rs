@@ -2,7 +2,6 @@
 //! process can see it, the process.
 
 use std::fs;
-use std::sync::PoisonError;
 
 use rljob_tests::Namespace;
 use rljob_tests::process::wait_until;
@@ -67,7 +66,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
 
 #[test]
 fn each_kind_of_template_content_reaches_the_pods() {
-    let _nodes = NODES.read().unwrap_or_else(PoisonError::into_inner);
+    let _nodes = NODES.read();
     let namespace = Namespace::create(cluster(), "template").unwrap();
     namespace.kubectl.apply(&objects()).unwrap();
     advertise_devices();

@@ -3,12 +3,9 @@
 //! The shuffle is part of the journal's format: a resumed run must see the order that it started
 //! with, in every release. RFC 8439 fixes ChaCha's output; `shuffle` of the rand crate may change.
 
-use std::sync::Mutex;
-
+use parking_lot::Mutex;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-
-use crate::lock::lock;
 
 /// A permutation of `0..rows` for each epoch.
 pub struct RowOrder {
@@ -29,7 +26,7 @@ impl RowOrder {
         let rows = self.rows.max(1);
         let (epoch, offset) = (position / rows, position % rows);
         let Some(seed) = self.seed else { return offset };
-        let mut cache = lock(&self.cache);
+        let mut cache = self.cache.lock();
         if cache.as_ref().is_none_or(|(cached, _)| *cached != epoch) {
             *cache = Some((epoch, permutation(seed, epoch, rows)));
         }

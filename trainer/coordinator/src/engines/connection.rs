@@ -11,7 +11,6 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -23,10 +22,10 @@ use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
 
 use crate::engines::slots::MAX_REQUESTS;
-use crate::lock::lock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SCHEME: &str = "http://";
@@ -150,6 +149,6 @@ impl Connections {
     }
 
     fn idle(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
-        lock(&self.idle)
+        self.idle.lock()
     }
 }

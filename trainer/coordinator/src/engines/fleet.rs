@@ -1,9 +1,9 @@
 //! Engine fleet: the shared engine table, the monitor that polls engines, and leases for requests.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::EngineState;
 use rljob_protocol::version::Version;
@@ -15,7 +15,6 @@ use crate::core::instruct::EngineView;
 use crate::engines::client::{EngineClient, EngineError};
 use crate::engines::slots::{Leased, Slot, Slots};
 use crate::engines::weights::Weights;
-use crate::lock::lock;
 use crate::persistence::fence::Fence;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -146,7 +145,7 @@ impl Fleet {
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        lock(&self.slots)
+        self.slots.lock()
     }
 }
 

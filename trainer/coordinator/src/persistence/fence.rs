@@ -18,14 +18,14 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rljob_crds::names::JOURNAL_FILE;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::lock;
 use crate::persistence::journal::{JournalError, copy};
 
 const FILE: &str = "fence.json";
@@ -172,7 +172,7 @@ impl Fence {
         let held = self.holder().clone();
         match read(&self.0.directory)? {
             Some(found) if found == held => {
-                *lock(&self.0.checked) = Instant::now();
+                *self.0.checked.lock() = Instant::now();
                 Ok(())
             }
             Some(other) => {
@@ -189,7 +189,7 @@ impl Fence {
     /// # Errors
     /// As of [`Self::check`].
     pub async fn check_now_and_then(&self) -> Result<(), FenceError> {
-        let age = lock(&self.0.checked).elapsed();
+        let age = self.0.checked.lock().elapsed();
         if age < FRESH { Ok(()) } else { self.ask().await }
     }
 
@@ -237,7 +237,7 @@ impl Fence {
     }
 
     fn holder(&self) -> MutexGuard<'_, Holder> {
-        lock(&self.0.held)
+        self.0.held.lock()
     }
 }
 

@@ -62,7 +62,7 @@ impl Identity {
             hub.token_secret_ref = None;
         }
         let text = serde_json::to_string(&(&model, is("grpo"), is("sft")))?;
-        let spec_hash = crate::hex(&Sha256::digest(text));
+        let spec_hash = format!("{:x}", Sha256::digest(text));
         Ok(Self {
             namespace: config.namespace.clone(),
             name: config.name.clone(),

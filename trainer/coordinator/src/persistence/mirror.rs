@@ -13,14 +13,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use rljob_storage::{Bucket, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::lock;
 use crate::persistence::journal::{Journal, JournalError};
 
 /// Folder of the log.
@@ -146,7 +145,7 @@ impl Mirror {
         let mut log = self.log();
         loop {
             if log.waiting.is_none() {
-                let mut journal = lock(journal);
+                let mut journal = journal.lock();
                 if !journal.has_changed()? {
                     return Ok(());
                 }
@@ -164,7 +163,7 @@ impl Mirror {
     pub fn tidy(&self, journal: &Mutex<Journal>) -> Result<(), MirrorError> {
         self.save(journal)?;
         let _log = self.log();
-        let used = lock(journal).sample_objects()?;
+        let used = journal.lock().sample_objects()?;
         let used: Vec<String> = used
             .into_iter()
             .filter_map(|(_, object)| {
@@ -188,7 +187,8 @@ impl Mirror {
                 self.scratch.join(format!("samples-{step}.part")),
             );
             journal.write_samples(step, &file)?;
-            let sha256 = crate::hex(&Sha256::digest(fs::read(&file).map_err(io("read", &file))?));
+            let sha256 =
+                format!("{:x}", Sha256::digest(fs::read(&file).map_err(io("read", &file))?));
             let object = SampleObject { name: name.clone(), sha256 };
             let json = serde_json::to_value(&object).map_err(|error| JournalError::Malformed {
                 what: "state.value",
@@ -257,7 +257,7 @@ impl Mirror {
             let torn =
                 |detail| MirrorError::Torn { place: self.bucket.place(&object.name), detail };
             let bytes = self.bucket.read(&object.name)?.ok_or_else(|| torn("is missing"))?;
-            if crate::hex(&Sha256::digest(&bytes)) != object.sha256 {
+            if format!("{:x}", Sha256::digest(&bytes)) != object.sha256 {
                 return Err(torn("was altered"));
             }
             self.apply(journal, &bytes)?;
@@ -272,7 +272,7 @@ impl Mirror {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        lock(&self.log)
+        self.log.lock()
     }
 }
 

@@ -10,18 +10,18 @@
 //! as the response to the next request.
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
+use parking_lot::{Mutex, MutexGuard};
 use rljob_crds::reward::CommandReward;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::lock::lock;
 use crate::reward::external::{MAX_RESPONSE, Request, excerpt, parse, too_long};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
@@ -69,7 +69,7 @@ impl CommandVerifier {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Process>> {
-        lock(&self.idle)
+        self.idle.lock()
     }
 }
 
@@ -149,7 +149,7 @@ impl Process {
             Err(_) => "closed standard output".to_owned(),
         };
         let _ = tokio::time::timeout(EXIT_TIMEOUT, &mut self.log).await;
-        let stderr = lock(&self.last_stderr_line).clone();
+        let stderr = self.last_stderr_line.lock().clone();
         VerifierError::Exited { status, stderr }
     }
 }
@@ -162,7 +162,7 @@ async fn log(program: String, stderr: ChildStderr, last_line: Arc<Mutex<String>>
         let text = excerpt(&line);
         if !text.is_empty() {
             tracing::info!(program, "{text}");
-            *lock(&last_line) = text;
+            *last_line.lock() = text;
         }
         line.clear();
     }

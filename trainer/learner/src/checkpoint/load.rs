@@ -14,7 +14,7 @@ use tch::{Kind, Tensor};
 use super::CheckpointError;
 use super::manifest::{
     FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelShape, OptimizerProgress,
-    hex, role_name, shard_file,
+    role_name, shard_file,
 };
 use super::shard::{PARTS, tensor_name};
 use crate::fsdp::shard_numel;
@@ -221,7 +221,7 @@ fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointE
 fn read_checked(folder: &RunStore, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
     let place = folder.place(&entry.name);
     let bytes = folder.read(&entry.name)?.ok_or_else(|| torn(&place, "is missing".to_owned()))?;
-    let sha256 = hex(&Sha256::digest(&bytes));
+    let sha256 = format!("{:x}", Sha256::digest(&bytes));
     if sha256 == entry.sha256 {
         Ok(bytes)
     } else {

@@ -25,7 +25,7 @@ pub fn model_shape(layout: &ModelLayout) -> ModelShape {
             hash.update(format!("{index} {} {:?}\n", spec.name, spec.shape));
         }
     }
-    ModelShape { sha256: hex(&hash.finalize()), block_numels: layout.block_numels() }
+    ModelShape { sha256: format!("{:x}", hash.finalize()), block_numels: layout.block_numels() }
 }
 
 /// Name of a role in manifests and tensor names.
@@ -50,7 +50,11 @@ pub fn measure(folder: &Path, name: &str) -> Result<FileEntry, CheckpointError> 
         let read =
             file.read(&mut buffer).map_err(|error| CheckpointError::io("read", &path, error))?;
         if read == 0 {
-            return Ok(FileEntry { name: name.to_owned(), size, sha256: hex(&hash.finalize()) });
+            return Ok(FileEntry {
+                name: name.to_owned(),
+                size,
+                sha256: format!("{:x}", hash.finalize()),
+            });
         }
         size += read as u64;
         hash.update(&buffer[..read]);
@@ -65,15 +69,6 @@ pub fn shard_file(rank: u32, world_size: u32) -> String {
 /// File name of the receipt for a rank's complete part.
 pub fn receipt_file(rank: u32, world_size: u32) -> String {
     format!("rank-{rank}-of-{world_size}.json")
-}
-
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Reads a JSON file.

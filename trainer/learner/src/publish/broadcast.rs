@@ -11,10 +11,11 @@
 //! transfer's thread waits for it, without a copy of the weights.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rljob_collective::{CollectiveError, Group, Store};
 use rljob_protocol::learner::{Transfer, WeightsReady};
 use rljob_protocol::version::Version;
@@ -41,11 +42,11 @@ impl Offer {
 
     /// A handle of the copy for one transfer, unless it was withdrawn.
     fn take(&self) -> Option<Staged> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Staged::share)
+        self.0.lock().as_ref().map(Staged::share)
     }
 
     fn withdraw(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 }
 

@@ -11,12 +11,14 @@ from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)
 case = json.load(open(sys.argv[1]))
-model = AutoModelForCausalLM.from_pretrained(case["model"], dtype=torch.float32, attn_implementation="eager")
+model = AutoModelForCausalLM.from_pretrained(
+    case["model"], dtype=torch.float32, attn_implementation="eager"
+)
 out = {}
 
 
 def forward():
-    """Logits of all sequences one after another, and log-probability and advantage of each trained token."""
+    """Logits of all sequences in order; log-probability and advantage of each trained token."""
     logits, logprobs, advantages = [], [], []
     for tokens, mask, advantage in zip(case["sequences"], case["masks"], case["advantages"]):
         tokens = torch.tensor(tokens)

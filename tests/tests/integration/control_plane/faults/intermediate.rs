@@ -31,7 +31,7 @@ impl Part {
                 "suspend": false, "inference": {"replicas": 2},
                 "trainer": {"resources": {"limits": {"memory": "2Gi"}}},
             })),
-            Self::Finish => fixture.pods.run.lock().unwrap().end = Some("Finished"),
+            Self::Finish => fixture.pods.run.lock().end = Some("Finished"),
             Self::Remove => fixture.patch(&json!({"ttlSecondsAfterFinished": 0})),
         }
     }

@@ -200,7 +200,7 @@ fn running_finishing_and_deleted_jobs_survive_every_misoperation() {
     misuse(&fixture, patches.iter().cloned());
     assert_eq!(fixture.running_pod("sample-trainer-0"), trainer, "a pod was replaced");
 
-    fixture.pods.run.lock().unwrap().end = Some("Finished");
+    fixture.pods.run.lock().end = Some("Finished");
     for patch in &patches {
         drop(fixture.api.patch(&fixture.job_path(), &json!({"spec": patch})));
     }

@@ -13,7 +13,7 @@ fn an_operator_catches_up_after_downtime_and_recreates_nothing() {
     fixture.lose_pod("sample-coordinator-0");
     fixture.lose_pod("sample-inference-0");
     let trainer = fixture.running_pod("sample-trainer-0");
-    fixture.pods.run.lock().unwrap().attempt = 2;
+    fixture.pods.run.lock().attempt = 2;
     let before = fixture.writes().len();
     fixture.start_operator();
     fixture.wait_for_status(&json!({"epoch": 2, "attempt": 2}));
@@ -46,7 +46,7 @@ fn a_status_that_is_restored_empty_resets_neither_epoch_nor_restarts() {
     let mut fixture = Fixture::running("restored", &json!({}));
     fixture.lose_pod("sample-coordinator-0");
     {
-        let mut run = fixture.pods.run.lock().unwrap();
+        let mut run = fixture.pods.run.lock();
         (run.attempt, run.restarts, run.step) = (3, 2, 1);
     }
     fixture.wait_for_status(&json!({"epoch": 2, "attempt": 3, "restarts": 2}));

@@ -43,7 +43,7 @@ fn a_stale_coordinator_pod_reverts_neither_epoch_nor_restarts_nor_steps() {
     let before = fixture.version();
     fixture.lose_pod("sample-coordinator-0");
     {
-        let mut run = fixture.pods.run.lock().unwrap();
+        let mut run = fixture.pods.run.lock();
         (run.attempt, run.restarts, run.step) = (3, 2, 1);
     }
     fixture.wait_for_status(&json!({"epoch": 2, "attempt": 3, "restarts": 2}));
@@ -69,9 +69,5 @@ fn a_stale_coordinator_pod_reverts_neither_epoch_nor_restarts_nor_steps() {
         "{}",
         format_writes(&fixture.writes()),
     );
-    assert_eq!(
-        fixture.pods.run.lock().unwrap().rejected,
-        0,
-        "a coordinator received a lower epoch",
-    );
+    assert_eq!(fixture.pods.run.lock().rejected, 0, "a coordinator received a lower epoch");
 }

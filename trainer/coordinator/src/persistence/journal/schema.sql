@@ -1,11 +1,12 @@
--- Tables of a coordinator's journal, version 3. Token ids are blobs of little-endian 64-bit integers, log-probabilities of 32-bit floats;
--- what people read is text or JSON.
+-- Tables of a coordinator's journal, version 3. Token ids are blobs of little-endian 64-bit
+-- integers, log-probabilities of 32-bit floats; what people read is text or JSON.
 
 -- Finished samples; those of a step in `batches` never change.
 CREATE TABLE IF NOT EXISTS samples (
     position INTEGER NOT NULL,           -- loader position of the prompt
     sample_index INTEGER NOT NULL,       -- index in the prompt group
-    step INTEGER,                        -- step whose batch has it; null for pending samples and dropped groups
+    step INTEGER,                        -- step whose batch has it; null for pending samples and
+                                         -- dropped groups
     data_row INTEGER NOT NULL,           -- row of the data file
     reward REAL NOT NULL,
     finish_reason TEXT NOT NULL,
@@ -13,7 +14,8 @@ CREATE TABLE IF NOT EXISTS samples (
     turn_rewards TEXT NOT NULL,          -- [number], one for each turn
     metadata TEXT NOT NULL,              -- {"name": value}
     sampling TEXT NOT NULL,              -- sampling parameters as sent
-    segments TEXT NOT NULL,              -- [{"turn", "tokens", "trained", "logprobs", "versions": [{"version", "tokens"}], "text"}];
+    segments TEXT NOT NULL,              -- [{"turn", "tokens", "trained", "logprobs", "versions":
+                                         -- [{"version", "tokens"}], "text"}];
                                          -- tokens and logprobs are numbers of entries of the blobs
     tokens BLOB NOT NULL,                -- of all segments, one after the other
     sampler_logprobs BLOB NOT NULL,      -- of the sampled segments, one after the other

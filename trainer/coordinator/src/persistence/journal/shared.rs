@@ -1,12 +1,12 @@
 //! Shared journal for asynchronous callers: serializes calls on blocking threads, saves them to the
 //! bucket's copy and rejects those of a superseded coordinator.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::{Journal, JournalError};
-use crate::lock::lock;
 use crate::persistence::fence::{Fence, FenceError};
 use crate::persistence::mirror::{Mirror, MirrorError};
+use parking_lot::Mutex;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SharedJournalError {
@@ -78,7 +78,7 @@ impl SharedJournal {
         call: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
     ) -> Result<T, SharedJournalError> {
         let (result, changed) = {
-            let mut journal = lock(&self.journal);
+            let mut journal = self.journal.lock();
             let result = call(&mut journal)?;
             (
                 result,

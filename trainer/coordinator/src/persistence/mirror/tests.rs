@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use rljob_crds::BucketConfig;
 use rljob_protocol::version::Version;
 use rljob_storage::Bucket;
@@ -39,7 +39,7 @@ impl Machine {
     }
 
     fn call<T>(&self, call: impl FnOnce(&mut Journal) -> T) -> T {
-        call(&mut self.journal.lock().unwrap())
+        call(&mut self.journal.lock())
     }
 
     fn state(&self, value: u64) -> Result<(), MirrorError> {

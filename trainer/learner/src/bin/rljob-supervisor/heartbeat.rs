@@ -1,8 +1,7 @@
 //! Heartbeats of a learner: one byte a second on its standard output. An unknown byte counts as a
 //! heartbeat without progress.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use rljob_protocol::supervisor::{HeartbeatAge, PROGRESS};
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
@@ -46,7 +45,7 @@ pub async fn listen(stdout: Option<ChildStdout>, heartbeats: &Mutex<Heartbeats>)
     let Some(mut stdout) = stdout else { return };
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stdout.read(&mut buffer).await {
-        let mut heartbeats = heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heartbeats = heartbeats.lock();
         heartbeats.record(&buffer[..read], Instant::now());
     }
 }

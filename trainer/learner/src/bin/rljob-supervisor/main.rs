@@ -28,7 +28,6 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing_subscriber::EnvFilter;
 
 use crate::supervisor::{Settings, Supervisor};
 
@@ -69,12 +68,7 @@ struct Arguments {
 /// Single-threaded, because a learner is killed when the thread that started it exits.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+    rljob_learner::log_to_stderr();
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -14,9 +14,10 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rljob_protocol::supervisor::{LearnerState, SUPERVISOR_PID_VARIABLE};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, Command};
@@ -85,7 +86,7 @@ impl LearnerProcess {
 
     pub fn state(&self) -> LearnerState {
         let running = || {
-            let heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+            let heartbeats = self.heartbeats.lock();
             LearnerState::Running(heartbeats.ages(Instant::now()))
         };
         self.end.borrow().clone().unwrap_or_else(running)

@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
 
 use super::{VOCABULARY, algorithms, on_ranks, small_model, spec, train, trainer, weights};
-use crate::checkpoint::manifest::hex;
 use crate::ranks::Ranks;
 
 /// `kernels HASH`, then `CASE HASH` for each case.
@@ -58,7 +57,7 @@ fn digest(steps: &[StepMetrics], weights: &[Vec<u32>]) -> String {
     for bits in weights.iter().flatten() {
         hash.update(bits.to_le_bytes());
     }
-    hex(&hash.finalize())[..16].to_owned()
+    format!("{:x}", hash.finalize())[..16].to_owned()
 }
 
 /// Three sequences in one micro-batch, long enough that a chunk of trained tokens ends within one.
@@ -135,7 +134,7 @@ fn kernels() -> String {
             hash.update(value.to_le_bytes());
         }
     }
-    hex(&hash.finalize())[..16].to_owned()
+    format!("{:x}", hash.finalize())[..16].to_owned()
 }
 
 /// The recorded algorithms, with a name each.
