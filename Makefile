@@ -1,18 +1,26 @@
-# Commands of this project. CI runs `make test`. Every target can be repeated and leaves no process running.
+# Commands of this project. CI runs `make test`. Every target can be repeated and leaves no process
+# running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint build unit e2e e2e-sglang chaos bench docs compat
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint \
+	build unit e2e e2e-sglang chaos bench docs compat
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
-ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env")
-# All targets select the whole workspace, so that cargo resolves features once and builds each dependency once.
+SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
+ROOT_RUNNER := $(if $(filter 0,$(shell id -u)),,$(SUDO_RUNNER))
+# All targets select the whole workspace, so that cargo resolves features once and builds each
+# dependency once.
 CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
+
+# Packages and programs that the quick start runs.
+QUICKSTART := $(foreach package,operator coordinator learner engine,--package rljob-$(package)) \
+	--bin rljob $(foreach program,coordinator supervisor learner engine,--bin rljob-$(program))
 
 CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install requirements: packages, libtorch, Kubernetes, SGLang for the CPU, an S3 server
+setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -27,10 +35,10 @@ setup-s3:
 	tests/s3/build.sh >/dev/null
 
 quickstart: setup-libtorch ## Train a tiny model on arithmetic with GRPO on this machine (minutes)
-	cargo build --release --locked --workspace --bins
+	cargo build --profile quick --locked $(QUICKSTART)
 	manifests/samples/quickstart.sh
 
-test: setup lint build unit e2e docs ## Run all checks: lints, unit, parity and control-plane tests, local runs, jobs on a real Kubernetes
+test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
@@ -43,27 +51,29 @@ build: setup-libtorch
 unit: setup build
 	$(CARGO_TEST) -- --skip e2e::
 
-e2e: setup build ## Run jobs on a real two-node Kubernetes on this machine, one of them under fault injection
+e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault injection
 	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
-chaos: setup build ## Inject faults into jobs on two nodes for CHAOS_MINUTES (30) from CHAOS_SEED with engines of CHAOS_ENGINE
+chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE
 	$(CHAOS)
 
-e2e-sglang: setup build ## Run jobs with the real SGLang on the CPU in pods, one under fault injection (not part of `make test`)
+e2e-sglang: setup build ## Run jobs with the real SGLang on the CPU in pods (not in `make test`)
 	$(CARGO_TEST) --test integration e2e::sglang:: -- --nocapture
 	CHAOS_ENGINE=SGLang CHAOS_MINUTES=0 CHAOS_SEED=2 $(CHAOS)
 
 # The release before, whose programs run beside this tree's.
 COMPAT_REF ?= 6666de9
 
-compat: build ## Run jobs with processes of this tree and of release COMPAT_REF, which is built in the user's cache
+compat: build ## Run jobs with processes of this tree and of release COMPAT_REF, built in the cache
 	COMPAT_REF=$(COMPAT_REF) scripts/compat.sh
 
-bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGET holds|short` (peers run in RLJOB_PYTHON)
+bench: setup ## Measure against peers on 2 cores; prints `bench NAME RATIO TARGET holds|short`
 	tests/kubeflow/build.sh >/dev/null
-	cargo bench --workspace --locked --bench '*' --no-run
-	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked --bench '*'
+	cargo bench --workspace --locked --features rljob-operator/jemalloc --bench '*' --no-run
+	OMP_NUM_THREADS=2 $(ROOT_RUNNER) taskset --cpu-list 0,1 cargo bench --workspace --locked \
+		--features rljob-operator/jemalloc --bench '*'
 
 docs: setup-libtorch ## Build the API documentation; warnings are errors
-	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --locked
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" \
+		cargo doc --workspace --no-deps --document-private-items --locked

@@ -1,14 +1,17 @@
 #!/bin/sh
-# Runs jobs with processes of two releases: this tree's programs, and those of COMPAT_REF, the release before.
+# Runs jobs with processes of two releases: this tree's programs, and those of COMPAT_REF, the
+# release before.
 #
 #   compat.sh [PROGRAMS]      PROGRAMS: folder of this tree's binaries, default target/debug
 #
-# Builds the other release in a worktree under $XDG_CACHE_HOME/rljob/compat, which later calls reuse. Each case is a folder of
-# programs of both releases and a `rljob run` of a few steps in it:
+# Builds the other release in a worktree under $XDG_CACHE_HOME/rljob/compat, which later calls
+# reuse. Each case is a folder of programs of both releases and a `rljob run` of a few steps in it:
 #
-#   new coordinator under the other release's CLI, engine, supervisor and learner     must finish
-#   new supervisor and learner under the other release's CLI, engine and coordinator  must finish
-#   other release's coordinator under this tree's CLI                                 must finish, or fail with a reason
+#   new coordinator under the other release's CLI, engine, supervisor and learner
+#   new supervisor and learner under the other release's CLI, engine and coordinator
+#   other release's coordinator under this tree's CLI
+#
+# The first two must finish. The last must finish, or fail with a reason.
 #
 # The last line of the output is `compat: REF, 3 cases passed`.
 set -eu
@@ -32,7 +35,8 @@ echo "compat: building $ref in $tree"
 (
     cd "$tree"
     CARGO_TARGET_DIR=$cache/target cargo build --locked --bins \
-        --package rljob-operator --package rljob-coordinator --package rljob-learner --package rljob-engine
+        --package rljob-operator --package rljob-coordinator \
+        --package rljob-learner --package rljob-engine
 )
 
 work=$(mktemp -d)
@@ -56,7 +60,8 @@ run() {
         # Copies: a program finds the others beside its own file, links resolved.
         cp "$folder/${program%=*}" "$work/$name/bin/"
     done
-    OMP_NUM_THREADS=1 timeout 600 "$work/$name/bin/rljob" run -f "$work/$samples/quickstart.yaml" --dir "$work/$name/runs" \
+    OMP_NUM_THREADS=1 timeout 600 "$work/$name/bin/rljob" run \
+        -f "$work/$samples/quickstart.yaml" --dir "$work/$name/runs" \
         --set spec.training.steps=4 --set spec.optimizer.warmupSteps=0 >"$work/$name/log" 2>&1
 }
 
@@ -69,11 +74,14 @@ failed() {
     exit 1
 }
 
-run new-coordinator old rljob=old rljob-engine=old rljob-supervisor=old rljob-learner=old rljob-coordinator=new || failed new-coordinator
+run new-coordinator old rljob=old rljob-engine=old rljob-supervisor=old rljob-learner=old \
+    rljob-coordinator=new || failed new-coordinator
 echo "compat: new-coordinator passed"
-run new-learner old rljob=old rljob-engine=old rljob-coordinator=old rljob-supervisor=new rljob-learner=new || failed new-learner
+run new-learner old rljob=old rljob-engine=old rljob-coordinator=old rljob-supervisor=new \
+    rljob-learner=new || failed new-learner
 echo "compat: new-learner passed"
-run old-coordinator new rljob=new rljob-engine=new rljob-supervisor=new rljob-learner=new rljob-coordinator=old ||
+run old-coordinator new rljob=new rljob-engine=new rljob-supervisor=new rljob-learner=new \
+    rljob-coordinator=old ||
     grep -q ProtocolUnsupported "$work/old-coordinator/log" || failed old-coordinator
 echo "compat: old-coordinator passed"
 echo "compat: $ref, 3 cases passed"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs missing Debian packages.   usage: packages.sh FILE=PACKAGE ...
-# FILE is a program's name or the absolute path of a file or folder of the package.
+# Installs missing Debian packages. FILE is a program's name or the absolute path of a file or
+# folder of the package.
+#
+# usage: packages.sh FILE=PACKAGE ...
 set -euo pipefail
 missing=()
 for pair in "$@"; do
@@ -11,9 +13,13 @@ for pair in "$@"; do
     esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-command -v apt-get >/dev/null || { echo "setup: install these Debian packages: ${missing[*]}" >&2; exit 1; }
+command -v apt-get >/dev/null || {
+    echo "setup: install these Debian packages: ${missing[*]}" >&2
+    exit 1
+}
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo)
 echo "setup: installing ${missing[*]}" >&2
 "${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >&2
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends "${missing[@]}" >&2

@@ -1,16 +1,20 @@
 #!/bin/sh
-# Generates the quick start's data and runs quickstart.yaml. Requires the release binaries and Python 3.
+# Generates the data of the quick start and runs quickstart.yaml. Requires its programs and
+# Python 3.
 #
-#   quickstart.sh [PROGRAMS]      PROGRAMS: folder of the binaries, default target/release
+#   quickstart.sh [PROGRAMS]      PROGRAMS: folder of the binaries, default target/quick
 #
-# An interrupted run resumes; a finished one is repeated from the start. The last line of the output is
+# An interrupted run resumes; a finished one is repeated from the start. The last output line is
+#
 #   quickstart: accuracy FIRST -> LAST, STEPS steps, SECONDS s
-# with the accuracy of sampled answers before the first and after the last GRPO step, and the duration of both jobs.
+#
+# with the accuracy of sampled answers before the first and after the last GRPO step, and the
+# duration of both jobs.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 samples=$root/manifests/samples
-programs=${1:-$root/target/release}
+programs=${1:-$root/target/quick}
 runs=$root/runs
 job=$runs/default/quickstart
 
@@ -34,5 +38,9 @@ path, start, end = sys.argv[1:]
 with open(path, encoding="utf-8") as lines:
     evaluations = [json.loads(line) for line in lines]
 first, last = evaluations[0], evaluations[-1]
-print(f"quickstart: accuracy {first['sampled']:.3f} -> {last['sampled']:.3f}, {last['step']} steps, {float(end) - float(start):.1f} s")
+seconds = float(end) - float(start)
+print(
+    f"quickstart: accuracy {first['sampled']:.3f} -> {last['sampled']:.3f},"
+    f" {last['step']} steps, {seconds:.1f} s"
+)
 PYTHON

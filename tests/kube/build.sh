@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Builds the Kubernetes of the tests from Go modules into the user's cache: kube (Kubernetes 1.37, etcd and CoreDNS in one
-# binary, with a link for each program) and pause. Prints the folder.   usage: build.sh
-# A first build takes 6 minutes on 2 cores; a complete folder is left unchanged. Requires Go, which downloads the version of go.mod.
+# Builds the Kubernetes of the tests from Go modules into the user's cache: kube (Kubernetes 1.37,
+# etcd and CoreDNS in one binary, with a link for each program) and pause. Prints the folder. A
+# first build takes 6 minutes on 2 cores; a complete folder is left unchanged. Requires Go, which
+# downloads the version of go.mod.
+#
+# usage: build.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 version=1.37.0

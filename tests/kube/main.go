@@ -1,7 +1,8 @@
-// Command kube contains all programs of a Kubernetes cluster, unmodified: Kubernetes, etcd and CoreDNS.
+// Command kube contains all programs of a Kubernetes cluster, unmodified: Kubernetes, etcd and
+// CoreDNS.
 //
-// The name of the executable selects the program (build.sh creates a link for each), so that the shared code is
-// compiled and linked once.
+// The name of the executable selects the program (build.sh creates a link for each), so that the
+// shared code is compiled and linked once.
 package main
 
 import (
@@ -39,10 +40,14 @@ var programs = map[string]program{
 	"coredns":                 func([]string) { coremain.Run() },
 	"kube-apiserver":          cobraProgram(apiserver.NewAPIServerCommand),
 	"kube-controller-manager": cobraProgram(controllermanager.NewControllerManagerCommand),
-	"kube-scheduler":          cobraProgram(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
-	"kubelet":                 cobraProgram(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"kube-scheduler":          cobraProgram(schedulerCommand),
+	"kubelet":                 cobraProgram(kubeletCommand),
 	"kubectl":                 cobraProgram(kubectl.NewDefaultKubectlCommand),
 }
+
+func schedulerCommand() *cobra.Command { return scheduler.NewSchedulerCommand() }
+
+func kubeletCommand() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }
 
 func cobraProgram(command func() *cobra.Command) program {
 	return func([]string) { os.Exit(cli.Run(command())) }
@@ -52,7 +57,8 @@ func main() {
 	name := filepath.Base(os.Args[0])
 	run, known := programs[name]
 	if !known {
-		fmt.Fprintf(os.Stderr, "kube: called as %q; use a link named as one of %q\n", name, slices.Sorted(maps.Keys(programs)))
+		fmt.Fprintf(os.Stderr, "kube: called as %q; use a link named as one of %q\n",
+			name, slices.Sorted(maps.Keys(programs)))
 		os.Exit(2)
 	}
 	run(os.Args)

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs the sandbox of one test cluster: PID, mount and network namespaces.   usage: sandbox.sh STATE NAME
+# Runs the sandbox of one test cluster: PID, mount and network namespaces.
 #
-#   test ── standard input ──▶ sandbox.sh ── unshare ──▶ sandbox.sh as process 1 ◀── nsenter of all programs
-#                              (removes STATE and          (exits at the end
-#                               cgroups afterwards)         of its input)
+#   test ── stdin ──▶ sandbox.sh ── unshare ──▶ sandbox.sh as process 1 ◀── nsenter of all programs
+#                     (removes STATE and          (exits at the end
+#                      cgroups afterwards)         of its input)
 #
-# When the test closes the pipe or exits, process 1 exits too. The kernel then kills every process of the sandbox and
-# removes its mounts, bridges, addresses and rules, so that nothing remains and clusters are isolated from each other.
-# Prints the host PID of process 1 once the sandbox is ready.
+# When the test closes the pipe or exits, process 1 exits too. The kernel then kills every process
+# of the sandbox and removes its mounts, bridges, addresses and rules, so that nothing remains and
+# clusters are isolated from each other. Prints the host PID of process 1 once the sandbox is ready.
+#
+# usage: sandbox.sh STATE NAME
 set -euo pipefail
 state=$1 name=$2
 
@@ -37,4 +39,8 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do # a cgroup can be removed a moment after its l
     [ -z "$(find /sys/fs/cgroup -type d -name "$name" 2>/dev/null)" ] && break
     sleep 0.2
 done
-if [ -e "$state/keep" ]; then echo "keeping the cluster's files in $state" >&2; else rm -rf --one-file-system "$state"; fi
+if [ -e "$state/keep" ]; then
+    echo "keeping the cluster's files in $state" >&2
+else
+    rm -rf --one-file-system "$state"
+fi

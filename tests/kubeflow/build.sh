@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Builds Kubeflow Trainer and JobSet, the peers of `make bench`, from Go modules into the user's cache, with their CRDs.
-# Prints the folder.   usage: build.sh
-# A first build takes minutes on 2 cores; a complete folder is left unchanged. Requires Go, which downloads the version of go.mod.
+# Builds Kubeflow Trainer and JobSet, the peers of `make bench`, from Go modules into the user's
+# cache, with their CRDs. Prints the folder. A first build takes minutes on 2 cores; a complete
+# folder is left unchanged. Requires Go, which downloads the version of go.mod.
+#
+# usage: build.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 trainer=2.0.0 jobset=0.8.2 # as in go.mod
@@ -19,6 +21,7 @@ build() { # output, package, module, its CRDs
     mv "$folder/.$1.part" "$folder/$1"
 }
 
-build trainer github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager github.com/kubeflow/trainer/v2 manifests/base/crds
+build trainer github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager \
+    github.com/kubeflow/trainer/v2 manifests/base/crds
 build jobset sigs.k8s.io/jobset sigs.k8s.io/jobset config/components/crd/bases
 echo "$folder"

@@ -1,6 +1,7 @@
 //go:build tools
 
-// Package kubeflow imports the peers of the benchmarks, so that go.mod pins them and their dependencies.
+// Package kubeflow imports the peers of the benchmarks, so that go.mod pins them and their
+// dependencies.
 package kubeflow
 
 import (

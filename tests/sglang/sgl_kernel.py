@@ -1,4 +1,4 @@
-"""Stub of SGLang's compiled GPU kernels: every name imports, every call raises NotImplementedError."""
+"""Stub of SGLang's GPU kernels: every name imports, every call raises NotImplementedError."""
 
 import importlib.abc
 import importlib.machinery

@@ -2,10 +2,12 @@
 # Installs libtorch 2.11.0 for Rust (tch) and C++ (c10d with Gloo) in the user's cache, and links
 # `.libtorch` in the checkout to it. From PyPI wheels: 550 MB of download, 1.2 GB of disk. Does
 # nothing if it is installed. Python is not needed at run time.
+#
 # usage: setup.sh
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-# The wheel is the CUDA build: its libtorch_cpu.so needs libcudart and libcupti, with or without GPU.
+# The wheel is the CUDA build: its libtorch_cpu.so needs libcudart and libcupti, with or without
+# GPU.
 wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rljob
 folder=$cache/libtorch-2.11.0
@@ -17,7 +19,8 @@ folder=$cache/libtorch-2.11.0
 pip() {
     local python=python3
     if ! python3 -m pip --version >/dev/null 2>&1; then
-        python3 -c 'import ensurepip' 2>/dev/null || "$root/scripts/packages.sh" /usr/share/python-wheels=python3-venv
+        python3 -c 'import ensurepip' 2>/dev/null ||
+            "$root/scripts/packages.sh" /usr/share/python-wheels=python3-venv
         python3 -m venv "$part/venv"
         python=$part/venv/bin/python
     fi
@@ -27,12 +30,18 @@ pip() {
 # Links are relative, because the folder is renamed after it is built.
 install_libtorch() {
     local library
-    pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: --target "$part/site" "${wheels[@]}"
+    pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: \
+        --target "$part/site" "${wheels[@]}"
     rm -rf "$part/venv"
     mkdir -p "$part/lib"
     ln -s site/torch/include "$part/include"
-    for library in libtorch_cpu.so libc10.so libgomp.so.1; do ln -s "../site/torch/lib/$library" "$part/lib/$library"; done
-    for library in "$part"/site/nvidia/cu13/lib/lib*.so.*; do ln -s "../site/nvidia/cu13/lib/${library##*/}" "$part/lib/${library##*/}"; done
+    for library in libtorch_cpu.so libc10.so libgomp.so.1; do
+        ln -s "../site/torch/lib/$library" "$part/lib/$library"
+    done
+    for library in "$part"/site/nvidia/cu13/lib/lib*.so.*; do
+        library=${library##*/}
+        ln -s "../site/nvidia/cu13/lib/$library" "$part/lib/$library"
+    done
     # tch links libtorch.so; that of the wheel would load libtorch_cuda.so.
     echo 'void rljob_no_symbols(void) {}' | cc -shared -x c - -o "$part/lib/libtorch.so"
 }

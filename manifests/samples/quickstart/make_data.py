@@ -3,9 +3,12 @@
 
     make_data.py FOLDER
 
-    FOLDER/model/config.json, tokenizer.json, tokenizer_config.json   a Llama of 0.4M parameters, without weights
-    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right in 30 % of the cases
-    FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the correct answers, used by the reward only
+    FOLDER/model/          config.json, tokenizer.json and tokenizer_config.json: a Llama of 0.4M
+                           parameters, without weights
+    FOLDER/teacher.jsonl   {"question": "27+58=", "completion": "085"}: a teacher that is right in
+                           30 % of the cases
+    FOLDER/train.jsonl     {"question": "27+58=", "answer": "085"}: the correct answers, used by the
+                           reward only
     FOLDER/test.jsonl      held-out sums
 
 The output is deterministic: the generator's seed is fixed. Only the standard library is used.
@@ -64,7 +67,15 @@ def tokenizer():
     """A `tokenizers` file: the text is split into characters, each of which is a token."""
     vocabulary = {token: index for index, token in enumerate(SPECIAL + CHARACTERS)}
     added = [
-        {"id": vocabulary[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        {
+            "id": vocabulary[token],
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
         for token in SPECIAL
     ]
     return {
@@ -73,7 +84,12 @@ def tokenizer():
         "padding": None,
         "added_tokens": added,
         "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "."},
+            "behavior": "Isolated",
+            "invert": False,
+        },
         "post_processor": None,
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<pad>"},
@@ -90,7 +106,7 @@ def answer(value):
 
 
 def teacher_answer(right, generator):
-    """The correct sum with probability 0.3, else the sum with one digit replaced by a random other digit."""
+    """The correct sum with probability 0.3, else the sum with one random wrong digit."""
     if generator.random() < TEACHER_RIGHT:
         return right
     place = generator.randrange(len(right))
@@ -121,9 +137,21 @@ def main():
     generator.shuffle(pairs)
     test, train = pairs[:TEST_LINES], pairs[TEST_LINES:]
     lessons = [generator.choice(train) for _ in range(TEACHER_LINES)]
-    write_lines(folder / "teacher.jsonl", [{"question": question(a, b), "completion": teacher_answer(answer(a + b), generator)} for a, b in lessons])
+    write_lines(
+        folder / "teacher.jsonl",
+        [
+            {
+                "question": question(a, b),
+                "completion": teacher_answer(answer(a + b), generator),
+            }
+            for a, b in lessons
+        ],
+    )
     for name, rows in (("train.jsonl", train), ("test.jsonl", test)):
-        write_lines(folder / name, [{"question": question(a, b), "answer": answer(a + b)} for a, b in rows])
+        write_lines(
+            folder / name,
+            [{"question": question(a, b), "answer": answer(a + b)} for a, b in rows],
+        )
 
 
 if __name__ == "__main__":
