@@ -48,6 +48,10 @@ pub const CONDITION_CHECKPOINT_AVAILABLE: &str = "CheckpointAvailable";
 pub const REASON_STARTING: &str = "Starting";
 /// Reason: learners are being started again.
 pub const REASON_RESTARTING: &str = "Restarting";
+/// The coordinator does not answer the operator.
+pub const REASON_COORDINATOR_UNRESPONSIVE: &str = "CoordinatorUnresponsive";
+/// The coordinator restarted too often without an answer.
+pub const REASON_COORDINATOR_FAILED: &str = "CoordinatorFailed";
 /// Reason: steps are being made.
 pub const REASON_RUNNING: &str = "Running";
 /// Reason: suspended, the step in progress is being finished.

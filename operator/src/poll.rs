@@ -13,18 +13,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::channel::mpsc;
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use rljob_crds::RLJob;
 use rljob_protocol::desired::Desired;
+use rljob_protocol::error_line;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition, EngineState};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::decide::{Silence, UNRESPONSIVE_AFTER};
 use crate::pods::HUNG_SECONDS;
 
 /// Time between two requests to a coordinator.
@@ -43,6 +46,8 @@ pub struct CoordinatorOrder {
     pub identity: String,
     /// Base URL.
     pub url: String,
+    /// Restarts of the coordinator's container, as its kubelet reports them.
+    pub restarts: u32,
     /// The operator's token for this job.
     pub token: String,
     pub desired: Desired,
@@ -50,10 +55,11 @@ pub struct CoordinatorOrder {
 
 impl fmt::Debug for CoordinatorOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { identity, url, token: _, desired } = self;
+        let Self { identity, url, restarts, token: _, desired } = self;
         f.debug_struct("CoordinatorOrder")
             .field("identity", identity)
             .field("url", url)
+            .field("restarts", restarts)
             .field("desired", desired)
             .finish_non_exhaustive()
     }
@@ -66,15 +72,87 @@ struct Report {
     status: Option<CoordinatorStatus>,
     /// Set while the coordinator cannot serve a request, or this operator cannot read its status.
     unsupported: Option<String>,
+    /// Set since the first request without an answer.
+    silence: Option<Unanswered>,
+    /// Restarts of the container at the last answer, or at the first request.
+    restarts: u32,
+}
+
+/// Requests without an answer.
+#[derive(Clone)]
+struct Unanswered {
+    since: Timestamp,
+    error: String,
+}
+
+impl Report {
+    fn of_answer(order: &CoordinatorOrder, status: CoordinatorStatus) -> Self {
+        Self {
+            identity: order.identity.clone(),
+            status: Some(status),
+            unsupported: None,
+            silence: None,
+            restarts: order.restarts,
+        }
+    }
+
+    /// The report after a failed exchange. A rejected request is an answer.
+    fn without_answer(
+        order: &CoordinatorOrder,
+        known: Option<&Self>,
+        error: &ExchangeError,
+        now: Timestamp,
+    ) -> Self {
+        let known = known.filter(|known| known.identity == order.identity);
+        let (unsupported, silence) = match error {
+            ExchangeError::Unsupported(message) => (Some(message.clone()), None),
+            ExchangeError::Unanswered(error) => {
+                let since = known.and_then(|known| Some(known.silence.as_ref()?.since));
+                let (since, error) = (since.unwrap_or(now), error.clone());
+                (None, Some(Unanswered { since, error }))
+            }
+        };
+        Self {
+            identity: order.identity.clone(),
+            status: known.and_then(|known| known.status.clone()),
+            unsupported: unsupported.or_else(|| known?.unsupported.clone()),
+            silence,
+            restarts: known.map_or(order.restarts, |known| known.restarts),
+        }
+    }
+
+    fn health(&self, now: Timestamp) -> Health {
+        let silence = self.silence.as_ref();
+        Health {
+            identity: self.identity.clone(),
+            unsupported: self.unsupported.clone(),
+            is_unresponsive: silence
+                .is_some_and(|silence| now.duration_since(silence.since) >= UNRESPONSIVE_AFTER),
+        }
+    }
+}
+
+/// The parts of a report whose change triggers a pass, with or without an answer.
+#[derive(PartialEq)]
+struct Health {
+    identity: String,
+    unsupported: Option<String>,
+    is_unresponsive: bool,
 }
 
 /// A failed exchange.
 #[derive(Debug, thiserror::Error)]
 enum ExchangeError {
-    #[error(transparent)]
-    Unanswered(#[from] reqwest::Error),
+    #[error("{0}")]
+    Unanswered(String),
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl From<reqwest::Error> for ExchangeError {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Unanswered(error_line(&error))
+    }
 }
 
 /// Headers of every request to a coordinator.
@@ -170,6 +248,15 @@ impl Pollers {
         report.filter(|report| report.identity == identity)?.unsupported
     }
 
+    /// The silence of the coordinator with this pod UID, whose container has restarted this often.
+    pub fn silence(&self, uid: &str, identity: &str, restarts: u32) -> Option<Silence> {
+        let tasks = self.tasks.lock();
+        let report = tasks.get(uid)?.latest.lock().clone();
+        let report = report.filter(|report| report.identity == identity)?;
+        let Unanswered { since, error } = report.silence?;
+        Some(Silence { since, error, restarts: restarts.saturating_sub(report.restarts) })
+    }
+
     /// Whether the coordinator with this pod UID has answered a request or failed to.
     pub fn was_asked(&self, uid: &str, identity: &str) -> bool {
         let tasks = self.tasks.lock();
@@ -190,6 +277,7 @@ async fn poll(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sent: Option<CoordinatorOrder> = None;
     let mut triggered: Option<(String, ReconcileTrigger, Instant)> = None;
+    let mut known_health: Option<Health> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -203,27 +291,24 @@ async fn poll(
                 // A coordinator that restarts in its pod has lost the desired state.
                 sent = None;
                 let known = latest.lock().clone();
-                let known = known.filter(|report| report.identity == order.identity);
-                let unsupported = match error {
-                    ExchangeError::Unsupported(message) => Some(message),
-                    ExchangeError::Unanswered(_) => None,
-                };
-                let is_new = match &known {
-                    None => true,
-                    Some(known) => unsupported.is_some() && known.unsupported != unsupported,
-                };
-                if is_new && trigger.try_send(job.clone()).is_ok() {
-                    let status = known.and_then(|known| known.status);
-                    *latest.lock() = Some(Report { identity: order.identity, status, unsupported });
-                    triggered = None;
+                let report =
+                    Report::without_answer(&order, known.as_ref(), &error, Timestamp::now());
+                let health = Some(report.health(Timestamp::now()));
+                *latest.lock() = Some(report);
+                if known_health != health && trigger.try_send(job.clone()).is_ok() {
+                    (known_health, triggered) = (health, None);
                 }
                 continue;
             }
         };
         let last_weighted = triggered.as_ref().map(|(_, last, _)| &last.weighted);
         let trigger_state = ReconcileTrigger::of(&status, last_weighted);
-        let (identity, status) = (order.identity.clone(), Some(status));
-        *latest.lock() = Some(Report { identity, status, unsupported: None });
+        let report = Report::of_answer(&order, status);
+        let health = Some(report.health(Timestamp::now()));
+        *latest.lock() = Some(report);
+        if known_health != health {
+            (known_health, triggered) = (health, None);
+        }
         let due = triggered.as_ref().is_none_or(|(identity, old, at)| {
             *identity != order.identity
                 || old.state != trigger_state.state
@@ -363,6 +448,7 @@ mod tests {
         let order = CoordinatorOrder {
             identity: "pod".to_owned(),
             url,
+            restarts: 0,
             token: "secret".to_owned(),
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
@@ -372,7 +458,7 @@ mod tests {
         match result {
             Ok(status) => format!("{:?}", status.phase),
             Err(ExchangeError::Unsupported(message)) => message,
-            Err(ExchangeError::Unanswered(error)) => format!("unanswered: {:?}", error.status()),
+            Err(ExchangeError::Unanswered(error)) => error.replace(&order.url, ""),
         }
     }
 
@@ -395,8 +481,37 @@ mod tests {
              the coordinator from an image of the operator's release"
         );
         for passing in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::UNAUTHORIZED] {
-            let expected = format!("unanswered: Some({})", passing.as_u16());
+            let class = if passing.is_server_error() { "server" } else { "client" };
+            let expected = format!("HTTP status {class} error ({passing}) for url (/v1/desired)");
             assert_eq!(asked(passing, status).await, expected);
         }
+    }
+
+    #[test]
+    fn a_silence_lasts_from_the_first_failure_to_the_next_answer() {
+        let at = crate::decide::test_support::at;
+        let job = crate::validate::test_support::validated();
+        let order = |restarts| CoordinatorOrder {
+            identity: "pod".to_owned(),
+            url: String::new(),
+            restarts,
+            token: String::new(),
+            desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
+        };
+        let lost = || ExchangeError::Unanswered("connection refused".to_owned());
+        let answered = Report::of_answer(&order(2), report());
+        let silent = Report::without_answer(&order(3), Some(&answered), &lost(), at(0));
+        let longer = Report::without_answer(&order(5), Some(&silent), &lost(), at(30));
+        let silence = longer.silence.clone().unwrap();
+        assert_eq!((silence.since, longer.restarts), (at(0), 2));
+        assert_eq!(longer.status, Some(report()), "the last status is kept");
+        let is_unresponsive = |second| longer.health(at(second)).is_unresponsive;
+        assert!(!is_unresponsive(29) && is_unresponsive(30));
+        let other = CoordinatorOrder { identity: "other".to_owned(), ..order(0) };
+        let other = Report::without_answer(&other, Some(&longer), &lost(), at(40));
+        assert_eq!((other.silence.unwrap().since, other.status), (at(40), None));
+        let rejected = ExchangeError::Unsupported("version 9".to_owned());
+        let rejected = Report::without_answer(&order(5), Some(&longer), &rejected, at(50));
+        assert!(rejected.silence.is_none(), "a rejection is an answer");
     }
 }

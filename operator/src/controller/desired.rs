@@ -10,7 +10,7 @@ use crate::decide::{Decision, desired_for_coordinator, wanted_roles};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Pinned, Settings, Tokens, build};
 use crate::execute::{Actions, ChildAction, CoordinatorAction, Secrets};
-use crate::observe::Observed;
+use crate::observe::{CoordinatorPod, Observed};
 use crate::poll::CoordinatorOrder;
 use crate::validate::{Job, ValidatedJob};
 
@@ -25,17 +25,26 @@ pub(super) fn actions(
     now: Timestamp,
 ) -> Actions {
     let tokens = Tokens::derive(key, &job.uid);
-    let has_pod_actions = !matches!(decision, Decision::Stall { .. } | Decision::AskCoordinator);
+    let has_pod_actions = !matches!(decision, Decision::AskCoordinator);
+    let is_blocked =
+        observed.facts.obstacle.as_ref().is_some_and(|obstacle| obstacle.is_blocking());
     Actions {
         status,
         pods: has_pod_actions.then(|| observed.pod_plan.clone()),
         children: match job {
-            Subject::Valid(job) => child_action(job, observed, decision, settings, &tokens, now),
-            Subject::ReleaseOnly(_) if decision.keeps_running() => ChildAction::Keep,
-            Subject::ReleaseOnly(_) => ChildAction::Release,
+            Subject::Valid(job) if !is_blocked => {
+                child_action(job, observed, decision, settings, &tokens, now)
+            }
+            _ => blocked_child_action(decision),
         },
         coordinator: coordinator_action(job, observed, decision, tokens),
     }
+}
+
+/// Objects that cannot be created or changed keep their pods until the run ends or is suspended.
+fn blocked_child_action(decision: &Decision) -> ChildAction {
+    let keeps_pods = decision.keeps_running() || matches!(decision, Decision::Stall { .. });
+    if keeps_pods { ChildAction::Keep } else { ChildAction::Release }
 }
 
 fn child_action(
@@ -80,8 +89,8 @@ fn coordinator_action(
     let order = || {
         let desired = desired_for_coordinator(job, &observed.facts)?;
         let pod = observed.coordinator.clone()?;
-        let (identity, token) = (pod.uid, tokens.operator);
-        Some(CoordinatorOrder { identity, url: pod.url?, token, desired })
+        let CoordinatorPod { uid: identity, url, restarts } = pod;
+        Some(CoordinatorOrder { identity, url: url?, restarts, token: tokens.operator, desired })
     };
     order().map_or(CoordinatorAction::Keep, CoordinatorAction::Send)
 }

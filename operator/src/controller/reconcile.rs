@@ -8,17 +8,16 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use rljob_crds::RLJob;
-use rljob_crds::names::{MANAGED_BY, REASON_INVALID_SPEC};
+use rljob_crds::names::MANAGED_BY;
 use rljob_crds::status::RLJobStatus;
 
-use super::subject::{Subject, validate_subject};
+use super::subject::Subject;
 use super::{desired, requeue};
 use crate::context::Context;
 use crate::decide::{Decision, decide, is_expired};
 use crate::execute::{self, CoordinatorAction, ExecuteError, Executed, execute};
 use crate::observe::{Lookup, observe};
 use crate::status;
-use crate::validate::InvalidSpec;
 
 /// A failed pass.
 #[derive(Debug, thiserror::Error)]
@@ -84,12 +83,9 @@ async fn reconcile(object: &RLJob, context: &Context) -> Result<Action, Reconcil
     let now = Timestamp::now();
     let old = object.status.clone().unwrap_or_default();
     // validate (no client)
-    let job = match validate_subject(object, context.policy) {
-        Ok(job) => job,
-        Err(invalid) => return stall(object, context, &old, &invalid, now).await,
-    };
+    let job = Subject::new(object, context.policy);
     // observe (client: reads)
-    let observed = observe(context, &job, lookup(&job, &old, now), &old, now)
+    let observed = observe(context, &job, job.invalid(), lookup(&job, &old, now), &old, now)
         .await
         .map_err(|error| ReconcileError::Observe(Box::new(error)))?;
     // decide (no client)
@@ -116,22 +112,8 @@ fn lookup(job: &Subject, old: &RLJobStatus, now: Timestamp) -> Lookup {
         Subject::Valid(job) if !is_expired(job, &status::recorded(old), now) => {
             Lookup::UnknownNames
         }
-        Subject::Valid(_) | Subject::ReleaseOnly(_) => Lookup::CacheOnly,
+        Subject::Valid(_) | Subject::Invalid(..) => Lookup::CacheOnly,
     }
-}
-
-/// Reports an invalid spec. The pods of a running job stay unchanged.
-async fn stall(
-    object: &RLJob,
-    context: &Context,
-    old: &RLJobStatus,
-    invalid: &InvalidSpec,
-    now: Timestamp,
-) -> Result<Action, ReconcileError> {
-    let generation = object.metadata.generation.unwrap_or_default();
-    let status = status::stalled(generation, old, REASON_INVALID_SPEC, &invalid.to_string(), now);
-    execute::write_status(context, object, &status).await?;
-    Ok(requeue::after_stall())
 }
 
 fn log(object: &RLJob, decision: &Decision, executed: &Executed) {

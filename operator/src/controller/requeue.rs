@@ -26,15 +26,11 @@ pub(super) fn after_conflict() -> Action {
     Action::requeue(CONFLICT_DELAY)
 }
 
-pub(super) fn after_stall() -> Action {
-    Action::requeue(STALLED_RESYNC)
-}
-
 /// The time until which nothing changes by time alone.
 pub(super) struct Due {
     /// A deadline, the end of a drain, or the removal of children.
     decision: Option<Duration>,
-    /// A held-back status, an action on a pod, or a pod without volumes.
+    /// A held-back status, an action on a pod, a pod without volumes, or an obstacle.
     other: Option<Duration>,
 }
 
@@ -61,6 +57,7 @@ impl Due {
             update.due.map(|due| until(due, now)),
             observed.pod_plan.next.map(|next| until(next, now)),
             observed.unmounted_since.map(|_| MOUNT_PATIENCE.unsigned_abs()),
+            observed.facts.obstacle.as_ref().map(|_| STALLED_RESYNC),
         ];
         Self { decision: at.map(|at| until(at, now)), other: others.into_iter().flatten().min() }
     }
@@ -69,7 +66,7 @@ impl Due {
     pub(super) fn action(&self, decision: &Decision, rejection: Rejection) -> Action {
         match decision {
             Decision::Expired(_) => return Action::await_change(),
-            Decision::Stall { .. } => return after_stall(),
+            Decision::Stall { .. } => return Action::requeue(STALLED_RESYNC),
             Decision::AskCoordinator => return Action::requeue(FIRST_ANSWER),
             _ => {}
         }

@@ -4,12 +4,28 @@ use std::ops::Deref;
 
 use rljob_crds::RLJob;
 
-use crate::validate::{InvalidSpec, Job, Policy, ReleaseOnly, ValidatedJob, validate};
+use crate::validate::{InvalidSpec, Job, Policy, UnvalidatedJob, ValidatedJob, validate};
 
 /// A job that a pass can act on.
 pub(super) enum Subject {
     Valid(ValidatedJob),
-    ReleaseOnly(ReleaseOnly),
+    Invalid(UnvalidatedJob, InvalidSpec),
+}
+
+impl Subject {
+    pub(super) fn new(object: &RLJob, policy: Policy) -> Self {
+        match validate(object, policy) {
+            Ok(job) => Self::Valid(job),
+            Err(invalid) => Self::Invalid(object.into(), invalid),
+        }
+    }
+
+    pub(super) fn invalid(&self) -> Option<&InvalidSpec> {
+        match self {
+            Self::Valid(_) => None,
+            Self::Invalid(_, invalid) => Some(invalid),
+        }
+    }
 }
 
 impl Deref for Subject {
@@ -18,14 +34,7 @@ impl Deref for Subject {
     fn deref(&self) -> &Job {
         match self {
             Self::Valid(job) => job,
-            Self::ReleaseOnly(job) => job,
+            Self::Invalid(job, _) => job,
         }
     }
-}
-
-/// Accepts a valid job, and a suspended job with an invalid spec whose pods must be released.
-pub(super) fn validate_subject(object: &RLJob, policy: Policy) -> Result<Subject, InvalidSpec> {
-    validate(object, policy).map(Subject::Valid).or_else(|invalid| {
-        ReleaseOnly::from_unvalidated(object).map(Subject::ReleaseOnly).ok_or(invalid)
-    })
 }

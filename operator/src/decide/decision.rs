@@ -19,12 +19,14 @@ pub enum Wait {
     Starting,
     /// The learners restart after a failure or a loss.
     Restarting,
+    /// The coordinator does not answer, so nothing is known about the run.
+    Unresponsive,
 }
 
 /// The action of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The job needs the user: foreign objects have names that it needs, or its processes are of
+    /// The job needs the user: its first objects cannot be created, or its processes are of
     /// releases that do not work together. Nothing is created or changed.
     Stall { reason: &'static str, message: String },
     /// The coordinator of a recorded run has not answered this operator yet. The recorded status

@@ -3,9 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_name};
 use rljob_crds::names::{
-    EXIT_PROTOCOL_UNSUPPORTED, REASON_COMPLETED, REASON_DEADLINE_EXCEEDED, REASON_FAILED,
-    REASON_FOREIGN_OBJECT, REASON_PROTOCOL_UNSUPPORTED, REASON_RUN_DIRECTORY_IN_USE,
-    RUN_CONFIG_FILE,
+    EXIT_PROTOCOL_UNSUPPORTED, REASON_COMPLETED, REASON_COORDINATOR_FAILED,
+    REASON_DEADLINE_EXCEEDED, REASON_FAILED, REASON_PROTOCOL_UNSUPPORTED,
+    REASON_RUN_DIRECTORY_IN_USE, RUN_CONFIG_FILE,
 };
 use rljob_crds::run_config;
 use rljob_protocol::status::Phase;
@@ -13,18 +13,6 @@ use rljob_protocol::status::Phase;
 use super::decision::{Decision, Outcome};
 use super::facts::{Exit, Facts, Recorded};
 use crate::validate::Job;
-
-/// Stalls a job while objects of other owners have names that it needs.
-pub(super) fn foreign_objects(facts: &Facts) -> Option<Decision> {
-    (!facts.foreign.is_empty()).then(|| Decision::Stall {
-        reason: REASON_FOREIGN_OBJECT,
-        message: format!(
-            "the job needs these names, and other owners have objects with them: {}; \
-             rename the job or delete the objects",
-            facts.foreign.join(", ")
-        ),
-    })
-}
 
 /// Stalls a job whose processes are of releases that do not work together. It continues when the
 /// user changes an image.
@@ -111,6 +99,31 @@ pub(super) fn succeeded(facts: &Facts) -> Option<Decision> {
     }))
 }
 
+/// Fails a run whose coordinator restarts more often than `failurePolicy.maxRestarts` without an
+/// answer in between.
+pub(super) fn coordinator_failed(job: &Job, facts: &Facts) -> Option<Decision> {
+    let silence = facts.silence.as_ref()?;
+    let max_restarts = job.spec.failure_policy.max_restarts;
+    (silence.restarts > max_restarts).then(|| {
+        let exit = facts.exits.iter().find(|exit| exit.role == FailureRole::Coordinator);
+        let cause = exit.map(|exit| format!(": {}", exit_line(exit))).unwrap_or_default();
+        let message = format!(
+            "the coordinator restarted {} times without an answer; \
+             failurePolicy.maxRestarts is {max_restarts}{cause}",
+            silence.restarts
+        );
+        Decision::fail(REASON_COORDINATOR_FAILED, message)
+    })
+}
+
+/// Exit of a container in one line, with the last line of its log.
+fn exit_line(exit: &Exit) -> String {
+    let Exit { role: _, name, reason, exit_code, message } = exit;
+    let last_line = message.trim().lines().next_back();
+    let cause = last_line.map(|line| format!(": {line}")).unwrap_or_default();
+    format!("{name} exited with code {exit_code} ({reason}){cause}")
+}
+
 /// Fails a run after an exit that `failurePolicy.rules` map to `FailJob`. The coordinator applies
 /// the same rules to learners.
 pub(super) fn failure_rules(job: &Job, facts: &Facts) -> Option<Decision> {
@@ -118,13 +131,7 @@ pub(super) fn failure_rules(job: &Job, facts: &Facts) -> Option<Decision> {
     facts.exits.iter().find_map(|exit| {
         let (index, action) = first_match(rules, exit.role, &exit.reason, Some(exit.exit_code))?;
         (action == FailureAction::FailJob).then(|| {
-            let Exit { role: _, name, reason, exit_code, message } = exit;
-            let rule = rule_name(index);
-            let last_line = message.trim().lines().next_back();
-            let cause = last_line.map(|line| format!(": {line}")).unwrap_or_default();
-            let message = format!(
-                "{name} exited with code {exit_code} ({reason}); {rule} fails the job{cause}"
-            );
+            let message = format!("{} fails the job: {}", rule_name(index), exit_line(exit));
             Decision::fail(REASON_FAILED, message)
         })
     })
@@ -161,8 +168,8 @@ mod tests {
     use rljob_protocol::status::LearnerFailure;
     use serde_json::json;
 
-    use super::super::decide;
     use super::super::test_support::{at, facts, outcome};
+    use super::super::{Silence, decide};
     use super::*;
     use crate::validate::test_support::validated;
 
@@ -198,17 +205,6 @@ mod tests {
         job.spec.ttl_seconds_after_finished = Some(60);
         assert_eq!(recorded_outcome(&job, &facts, at(59)), Some(finished));
         assert_eq!(recorded_outcome(&job, &facts, at(60)), Some(Decision::Expired(outcome())));
-    }
-
-    #[test]
-    fn foreign_objects_stall_the_job_before_any_other_policy() {
-        let mut facts = facts();
-        facts.recorded.outcome = Some(outcome());
-        facts.foreign = vec!["Service sums-trainer".to_owned(), "ConfigMap sums-run".to_owned()];
-        let message = "the job needs these names, and other owners have objects with them: \
-            Service sums-trainer, ConfigMap sums-run; rename the job or delete the objects";
-        let expected = Decision::Stall { reason: "ForeignObject", message: message.to_owned() };
-        assert_eq!(decide(&validated(), &facts, at(0)), expected);
     }
 
     #[test]
@@ -299,6 +295,29 @@ mod tests {
     }
 
     #[test]
+    fn a_coordinator_that_restarts_too_often_without_an_answer_fails_the_run() {
+        let (job, mut facts) = (validated(), facts());
+        assert_eq!(coordinator_failed(&job, &facts), None);
+        let silence = |restarts| {
+            Some(Silence { since: at(0), error: "connection refused".to_owned(), restarts })
+        };
+        facts.silence = silence(3);
+        assert_eq!(coordinator_failed(&job, &facts), None);
+        facts.silence = silence(4);
+        facts.exits = vec![Exit {
+            role: FailureRole::Coordinator,
+            name: "sums-coordinator-0".to_owned(),
+            reason: "Error".to_owned(),
+            exit_code: 1,
+            message: "opening\nerror: journal.sqlite is damaged\n".to_owned(),
+        }];
+        let message = "the coordinator restarted 4 times without an answer; \
+            failurePolicy.maxRestarts is 3: sums-coordinator-0 exited with code 1 (Error): \
+            error: journal.sqlite is damaged";
+        assert_eq!(coordinator_failed(&job, &facts), Some(fails("CoordinatorFailed", message)));
+    }
+
+    #[test]
     fn a_finished_coordinator_completes_the_run() {
         let mut facts = facts();
         assert_eq!(succeeded(&facts), None);
@@ -336,8 +355,8 @@ mod tests {
         ];
         job.spec.failure_policy.rules =
             rules.map(|rule| serde_json::from_value(rule).unwrap()).to_vec();
-        let message = "sums-inference-1 exited with code 137 (OOMKilled); \
-            failurePolicy.rules[1] fails the job: out of memory";
+        let message = "failurePolicy.rules[1] fails the job: sums-inference-1 exited with code 137 \
+            (OOMKilled): out of memory";
         for (case, exits, expected) in [
             ("no exit", vec![], None),
             ("an earlier rule matches", vec![coordinator()], None),

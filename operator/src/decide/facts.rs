@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 use rljob_crds::failure_policy::FailureRole;
+use rljob_crds::names::{REASON_CHILD_REJECTED, REASON_FOREIGN_OBJECT};
 use rljob_crds::status::{Failure, Incident};
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::decision::Outcome;
 
-/// The state of a run. `incidents`, `exit` and `rejection` only reach the status; no decision
-/// depends on them.
+/// The state of a run. `incidents` and `exit` only reach the status; no decision depends on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// `spec.suspend`; in local runs, whether Ctrl-C was pressed.
@@ -28,10 +28,10 @@ pub struct Facts {
     pub coordinator_identity: Option<String>,
     /// Whether the coordinator has an address and this operator has not asked it yet.
     pub coordinator_unasked: bool,
+    /// Set while the coordinator does not answer, although it has an address.
+    pub silence: Option<Silence>,
     /// Termination message of a coordinator that found another run in the run directory.
     pub directory_in_use: Option<String>,
-    /// `Kind name` of every object that has a child's name and belongs to another owner.
-    pub foreign: Vec<String>,
     /// The first pod that cannot be scheduled, and the reason, in one line.
     pub blocked: Option<String>,
     /// Disruptions of pods.
@@ -42,8 +42,8 @@ pub struct Facts {
     pub exits: Vec<Exit>,
     /// A request between this operator and the coordinator that one of the two cannot serve.
     pub unsupported: Option<String>,
-    /// A child that the API server rejected in the pass before.
-    pub rejection: Option<String>,
+    /// What keeps the operator from creating and changing the job's objects.
+    pub obstacle: Option<Obstacle>,
     /// Every engine that exists and is not about to be deleted.
     pub engines: Vec<EngineEndpoint>,
     pub roles: Roles,
@@ -54,6 +54,46 @@ impl Facts {
     pub fn report(&self) -> Option<&CoordinatorStatus> {
         self.coordinator.as_ref().filter(|status| status.epoch == Some(self.epoch.number))
     }
+}
+
+/// What keeps the operator from creating and changing the job's objects until the user acts. The
+/// rest of a pass continues: pods are watched, drained and released, and the run ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// CamelCase: `InvalidSpec`, `ForeignObject` or `ChildRejected`.
+    pub reason: &'static str,
+    /// One line for the user.
+    pub message: String,
+}
+
+impl Obstacle {
+    /// Other owners have objects (`Kind name`) with names that the job needs.
+    pub fn foreign_objects(names: &[String]) -> Option<Self> {
+        (!names.is_empty()).then(|| Self {
+            reason: REASON_FOREIGN_OBJECT,
+            message: format!(
+                "the job needs these names, and other owners have objects with them: {}; \
+                 rename the job or delete the objects",
+                names.join(", ")
+            ),
+        })
+    }
+
+    /// Whether objects may not even be tried to be created. A rejected child is tried again.
+    pub fn is_blocking(&self) -> bool {
+        self.reason != REASON_CHILD_REJECTED
+    }
+}
+
+/// A coordinator that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// Time of the first request without an answer.
+    pub since: Timestamp,
+    /// The failure of the newest request, in one line.
+    pub error: String,
+    /// Restarts of its container since its last answer.
+    pub restarts: u32,
 }
 
 /// A fencing number and its holder. Recorded before the coordinator receives it, so that no two

@@ -1,9 +1,9 @@
 //! Facts and time → [`Decision`]. Pure: knows roles and facts, not pods or processes.
 //!
 //! ```text
-//!  foreign objects ─▶ recorded outcome ─▶ directory in use ─▶ suspension
-//!    ─▶ failed ─▶ succeeded ─▶ failure rules ─▶ deadline ─▶ unsupported protocol
-//!    ─▶ starting ─▶ running
+//!  recorded outcome ─▶ cannot start ─▶ directory in use ─▶ suspension
+//!    ─▶ failed ─▶ succeeded ─▶ coordinator failed ─▶ failure rules ─▶ deadline
+//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ starting ─▶ running
 //!                                            the first policy that returns a decision wins
 //! ```
 //!
@@ -25,23 +25,25 @@ mod suspension;
 pub use coordinator::{assign_epoch, desired_for_coordinator};
 pub use decision::{Decision, Outcome, Wait, WantedRoles};
 pub use ending::{deadline, is_expired, removal};
-pub use facts::{Epoch, Exit, Facts, Recorded, RoleCounts, Roles};
-pub use running::wanted_roles;
+pub use facts::{Epoch, Exit, Facts, Obstacle, Recorded, RoleCounts, Roles, Silence};
+pub use running::{UNRESPONSIVE_AFTER, wanted_roles};
 
 #[cfg(test)]
 pub(crate) mod test_support;
 
 /// Returns the decision of the first policy that has one.
 pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
-    let decision = ending::foreign_objects(facts)
-        .or_else(|| ending::recorded_outcome(job, facts, now))
+    let decision = ending::recorded_outcome(job, facts, now)
+        .or_else(|| running::cannot_start(facts))
         .or_else(|| ending::directory_in_use(facts))
         .or_else(|| suspension::suspend(job, facts, now))
         .or_else(|| ending::failed(facts))
         .or_else(|| ending::succeeded(facts))
+        .or_else(|| ending::coordinator_failed(job, facts))
         .or_else(|| ending::failure_rules(job, facts))
         .or_else(|| ending::deadline_exceeded(job, facts, now))
         .or_else(|| ending::protocol_unsupported(facts))
+        .or_else(|| running::unresponsive(facts, now))
         .or_else(|| running::starting(facts))
         .unwrap_or(Decision::Run);
     if decision.keeps_running() && coordinator::awaits_first_answer(facts) {

@@ -1,10 +1,14 @@
 //! Policies of a run that must have pods: whether it is training, and how many pods it has.
 
+use jiff::{SignedDuration, Timestamp};
 use rljob_protocol::status::Phase;
 
 use super::decision::{Decision, Wait, WantedRoles};
 use super::facts::Facts;
 use crate::validate::Job;
+
+/// Time without an answer after which a coordinator counts as unresponsive.
+pub const UNRESPONSIVE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// Waits while processes are missing, or while the coordinator reports that it waits.
 pub(super) fn starting(facts: &Facts) -> Option<Decision> {
@@ -18,6 +22,20 @@ pub(super) fn starting(facts: &Facts) -> Option<Decision> {
             Phase::Starting | Phase::Draining | Phase::Drained | Phase::Finished | Phase::Failed,
         ) => Some(Decision::Start(Wait::Starting)),
     }
+}
+
+/// Stalls a job whose first objects cannot be created.
+pub(super) fn cannot_start(facts: &Facts) -> Option<Decision> {
+    let obstacle = facts.obstacle.as_ref().filter(|obstacle| obstacle.is_blocking())?;
+    (!facts.recorded.started)
+        .then(|| Decision::Stall { reason: obstacle.reason, message: obstacle.message.clone() })
+}
+
+/// Waits for a coordinator that has not answered for [`UNRESPONSIVE_AFTER`].
+pub(super) fn unresponsive(facts: &Facts, now: Timestamp) -> Option<Decision> {
+    let silence = facts.silence.as_ref()?;
+    let age = now.duration_since(silence.since);
+    (age >= UNRESPONSIVE_AFTER).then_some(Decision::Start(Wait::Unresponsive))
 }
 
 /// The roles that have pods after this decision.
@@ -51,7 +69,7 @@ mod tests {
     use rljob_protocol::status::CoordinatorStatus;
 
     use super::super::test_support::{at, facts, outcome};
-    use super::super::{RoleCounts, decide};
+    use super::super::{Obstacle, RoleCounts, Silence, decide};
     use super::*;
     use crate::validate::test_support::validated;
 
@@ -69,6 +87,29 @@ mod tests {
                 phase.and_then(|phase| Some(CoordinatorStatus { phase, ..facts.coordinator? }));
             assert_eq!(starting(&facts), expected, "{phase:?}");
         }
+    }
+
+    #[test]
+    fn an_obstacle_stalls_a_job_only_before_its_start() {
+        let names = ["Service sums-trainer".to_owned(), "ConfigMap sums-run".to_owned()];
+        let mut facts = facts();
+        facts.obstacle = Obstacle::foreign_objects(&names);
+        assert_eq!(decide(&validated(), &facts, at(0)), Decision::Run);
+        facts.recorded.started = false;
+        let message = "the job needs these names, and other owners have objects with them: \
+            Service sums-trainer, ConfigMap sums-run; rename the job or delete the objects";
+        let expected = Decision::Stall { reason: "ForeignObject", message: message.to_owned() };
+        assert_eq!(decide(&validated(), &facts, at(0)), expected);
+    }
+
+    #[test]
+    fn a_coordinator_without_an_answer_for_30_s_is_unresponsive() {
+        let mut facts = facts();
+        let silence = Silence { since: at(0), error: "connection refused".to_owned(), restarts: 0 };
+        facts.silence = Some(silence);
+        assert_eq!(decide(&validated(), &facts, at(29)), Decision::Run);
+        let unresponsive = Decision::Start(Wait::Unresponsive);
+        assert_eq!(decide(&validated(), &facts, at(30)), unresponsive);
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub(super) fn suspend(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decisi
         report.phase == Phase::Drained && report.generation == Some(facts.generation)
     });
     let released = facts.roles.coordinator.wanted == 0;
-    if drained || released || !facts.recorded.started || now >= deadline {
+    let never_answered = !facts.recorded.reported && report.is_none();
+    if drained || released || never_answered || !facts.recorded.started || now >= deadline {
         return Some(Decision::Release);
     }
     Some(Decision::Drain { deadline })
@@ -95,6 +96,14 @@ mod tests {
             (
                 "pods are terminating",
                 when(|f| f.roles.coordinator = RoleCounts { wanted: 0, existing: 1, ready: 1 }),
+                Some(Decision::Release),
+            ),
+            (
+                "the coordinator never answered",
+                when(|f| {
+                    f.coordinator = None;
+                    f.recorded.reported = false;
+                }),
                 Some(Decision::Release),
             ),
             ("never started", when(|f| f.recorded.started = false), Some(Decision::Release)),

@@ -258,14 +258,15 @@ impl<'a> Session<'a> {
             coordinator: status,
             coordinator_identity: identity,
             coordinator_unasked: false,
+            // Local coordinators that hang are killed by the watchdog.
+            silence: None,
             directory_in_use: self.processes.directory_in_use(),
-            foreign: Vec::new(),
             blocked: None,
             incidents: Vec::new(),
             exit: None,
             exits: self.processes.exits(),
             unsupported: None,
-            rejection: None,
+            obstacle: None,
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),

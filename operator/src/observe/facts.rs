@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use rljob_crds::names::{CONDITION_SUSPENDED, ENGINE_PORT};
+use rljob_crds::names::{
+    CONDITION_SUSPENDED, ENGINE_PORT, REASON_CHILD_REJECTED, REASON_INVALID_SPEC,
+};
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
 use crate::cache::Pod;
-use crate::decide::{Facts, Roles, assign_epoch};
+use crate::decide::{Facts, Obstacle, Roles, Silence, assign_epoch};
 use crate::desired::Role;
 use crate::pods::{self, PodFacts, PodPlan, SeenPod};
 use crate::status;
-use crate::validate::Job;
+use crate::validate::{InvalidSpec, Job};
 
 /// The state of a job at the start of a pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +42,7 @@ pub struct Observed {
 pub(super) struct Remembered {
     pub(super) report: Option<CoordinatorStatus>,
     pub(super) was_asked: bool,
+    pub(super) silence: Option<Silence>,
     pub(super) unsupported: Option<String>,
     pub(super) rejection: Option<String>,
     pub(super) pods: Vec<SeenPod>,
@@ -51,11 +54,19 @@ impl Objects {
         self,
         job: &Job,
         old: &RLJobStatus,
+        invalid: Option<&InvalidSpec>,
         remembered: Remembered,
         now: Timestamp,
     ) -> Observed {
-        let Remembered { report, was_asked, unsupported, rejection, pods: seen_pods, last_write } =
-            remembered;
+        let Remembered {
+            report,
+            was_asked,
+            silence,
+            unsupported,
+            rejection,
+            pods: seen_pods,
+            last_write,
+        } = remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
         let has_address = coordinator.as_ref().is_some_and(|pod| pod.url.is_some());
@@ -73,14 +84,14 @@ impl Objects {
             coordinator: report,
             coordinator_identity: identity,
             coordinator_unasked: !was_asked && has_address,
+            silence,
             directory_in_use: self.directory_in_use(),
-            foreign: self.foreign.clone(),
             blocked: self.blocked(),
             incidents: pods::incidents(&pods, &pod_plan.removals, &vanished),
             exit: pods::newest_exit(&pods),
             exits: pods::failures(&pods),
             unsupported,
-            rejection,
+            obstacle: obstacle(invalid, &self.foreign, rejection),
             engines: self.engines(job),
             roles: self.roles(is_suspended(old)),
         };
@@ -119,6 +130,18 @@ impl Objects {
             .filter_map(endpoint)
             .collect()
     }
+}
+
+/// The first obstacle, in the order in which the user must remove them.
+fn obstacle(
+    invalid: Option<&InvalidSpec>,
+    foreign: &[String],
+    rejection: Option<String>,
+) -> Option<Obstacle> {
+    let invalid = invalid
+        .map(|invalid| Obstacle { reason: REASON_INVALID_SPEC, message: invalid.to_string() });
+    let rejected = || rejection.map(|message| Obstacle { reason: REASON_CHILD_REJECTED, message });
+    invalid.or_else(|| Obstacle::foreign_objects(foreign)).or_else(rejected)
 }
 
 fn is_suspended(status: &RLJobStatus) -> bool {

@@ -15,7 +15,7 @@ use rljob_crds::status::RLJobStatus;
 use crate::cache::ObservedChild;
 use crate::children::{ChildName, readable};
 use crate::context::Context;
-use crate::validate::Job;
+use crate::validate::{InvalidSpec, Job};
 
 mod facts;
 mod objects;
@@ -33,13 +33,14 @@ pub enum Lookup {
     CacheOnly,
 }
 
-/// Observes a job.
+/// Observes a job, whose spec may be invalid.
 ///
 /// # Errors
 /// Any request that fails.
 pub async fn observe(
     context: &Context,
     job: &Job,
+    invalid: Option<&InvalidSpec>,
     lookup: Lookup,
     old: &RLJobStatus,
     now: Timestamp,
@@ -61,13 +62,16 @@ pub async fn observe(
     let (uid, identity) = (&job.uid, coordinator.as_ref().map(|pod| pod.uid.as_str()));
     let remembered = Remembered {
         report: identity.and_then(|identity| context.pollers.report(uid, identity)),
+        silence: coordinator
+            .as_ref()
+            .and_then(|pod| context.pollers.silence(uid, &pod.uid, pod.restarts)),
         was_asked: identity.is_some_and(|identity| context.pollers.was_asked(uid, identity)),
         unsupported: identity.and_then(|identity| context.pollers.unsupported(uid, identity)),
         rejection: context.memory.rejections.get(uid),
         pods: context.memory.seen_pods.get(uid),
         last_write: context.memory.status_writes.last(uid),
     };
-    Ok(objects.into_observed(job, old, remembered, now))
+    Ok(objects.into_observed(job, old, invalid, remembered, now))
 }
 
 /// Gets an object. The API server may answer from its cache: a child is created only if its name is

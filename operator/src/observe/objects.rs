@@ -38,6 +38,8 @@ pub struct CoordinatorPod {
     pub uid: String,
     /// Base URL, once the pod has an address.
     pub url: Option<String>,
+    /// Restarts of its container.
+    pub restarts: u32,
 }
 
 impl Objects {
@@ -84,7 +86,8 @@ impl Objects {
 
     pub(super) fn coordinator(&self) -> Option<CoordinatorPod> {
         let pod = self.pods.get(&Role::Coordinator)?.first()?;
-        Some(CoordinatorPod { uid: pod.uid()?, url: url(pod, COORDINATOR_PORT) })
+        let restarts = pods::restarts(pod, Role::Coordinator);
+        Some(CoordinatorPod { uid: pod.uid()?, url: url(pod, COORDINATOR_PORT), restarts })
     }
 
     pub(super) fn pod_facts(&self) -> Vec<PodFacts> {

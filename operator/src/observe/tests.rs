@@ -8,7 +8,7 @@ use super::*;
 use crate::cache::Pod;
 use crate::children::Kind;
 use crate::decide::test_support::{at, report};
-use crate::decide::{Epoch, RoleCounts, Roles};
+use crate::decide::{Epoch, Obstacle, RoleCounts, Roles};
 use crate::desired::Role;
 use crate::pods::test_support;
 use crate::validate::test_support::validated;
@@ -83,7 +83,7 @@ fn objects() -> Objects {
 }
 
 fn observed(objects: Objects, job: &Job, remembered: Remembered) -> Observed {
-    objects.into_observed(job, &RLJobStatus::default(), remembered, at(0))
+    objects.into_observed(job, &RLJobStatus::default(), None, remembered, at(0))
 }
 
 #[test]
@@ -173,6 +173,7 @@ fn the_coordinator_is_identified_by_uid_and_address() {
     let expected = CoordinatorPod {
         uid: "uid of sums-coordinator-0".to_owned(),
         url: Some("http://[fd00::7]:8080".to_owned()),
+        restarts: 0,
     };
     assert_eq!(objects().coordinator(), Some(expected));
     assert_eq!(Objects::default().coordinator(), None);
@@ -188,7 +189,8 @@ fn a_child_is_identified_by_the_uid_of_its_controlling_owner() {
     let own: Vec<String> =
         facts_of.children.keys().map(|(kind, name)| format!("{kind} {name}")).collect();
     assert_eq!(own, ["ConfigMap sums-run"]);
-    assert_eq!(facts_of.facts.foreign, ["ConfigMap sums"]);
+    let expected = Obstacle::foreign_objects(&["ConfigMap sums".to_owned()]);
+    assert_eq!(facts_of.facts.obstacle, expected);
 }
 
 #[test]
@@ -228,7 +230,7 @@ fn the_facts_have_epoch_report_and_incidents() {
             ready.last_transition_time =
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(-100)));
         }
-        objects.into_observed(&job, &old, remembered, at(0))
+        objects.into_observed(&job, &old, None, remembered, at(0))
     };
     let current = with_report(3);
     assert!(current.facts.report().is_some() && !current.facts.coordinator_unasked);

@@ -134,6 +134,11 @@ fn container(pod: &Pod, role: Role) -> Option<&ContainerStatus> {
     statuses.iter().find(|status| status.name == role.container()).or(statuses.first())
 }
 
+/// Restarts of the main container.
+pub fn restarts(pod: &Pod, role: Role) -> u32 {
+    container(pod, role).map_or(0, |status| status.restart_count.unsigned_abs())
+}
+
 fn running(status: &ContainerStatus) -> Option<Container> {
     let running = status.state.as_ref()?.running.as_ref()?;
     Some(Container { id: status.container_id.clone()?, since: running.started_at.as_ref()?.0 })

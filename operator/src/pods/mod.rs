@@ -21,7 +21,9 @@ mod plan;
 mod vanished;
 
 pub use exits::{failures, newest_exit};
-pub use facts::{Cause, Container, ContainerExit, Deletion, Gate, PodFacts, is_up, ordinal, read};
+pub use facts::{
+    Cause, Container, ContainerExit, Deletion, Gate, PodFacts, is_up, ordinal, read, restarts,
+};
 pub use gate::GateChange;
 pub use hung::HUNG_SECONDS;
 pub use incidents::incidents;

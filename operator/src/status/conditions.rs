@@ -7,15 +7,15 @@ use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_INFERENCE_READY, CONDITION_READY,
     CONDITION_RECONCILING, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
     CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
-    REASON_CHECKPOINT_COMPLETE, REASON_DRAINING, REASON_NO_CHECKPOINT, REASON_NOT_SUSPENDED,
-    REASON_NOT_WANTED, REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING,
-    REASON_RESTARTING, REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED,
-    REASON_SYNCING, REASON_UNKNOWN,
+    REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
+    REASON_NO_CHECKPOINT, REASON_NOT_SUSPENDED, REASON_NOT_WANTED, REASON_OVERDUE,
+    REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING, REASON_RUNNING,
+    REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
-use super::text::{clip, missing_pods, waits_for};
+use super::text::{clip, missing_pods, silence, waits_for};
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
 use crate::validate::Job;
 
@@ -185,6 +185,9 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
             };
             let message = format!("restarting the learners from the newest checkpoint{waits}");
             (RunState::Progressing, REASON_RESTARTING, message)
+        }
+        Decision::Start(Wait::Unresponsive) => {
+            (RunState::Progressing, REASON_COORDINATOR_UNRESPONSIVE, silence(facts))
         }
         Decision::Run => {
             let without = missing_pods(job, facts).map(|missing| format!(" without {missing}"));

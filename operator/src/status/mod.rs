@@ -15,12 +15,12 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED};
+use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_FAILED, REASON_INVALID_SPEC};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::metrics;
 use rljob_protocol::status::CoordinatorStatus;
 
-use crate::decide::{Decision, Epoch, Facts, Outcome, Recorded, RoleCounts};
+use crate::decide::{Decision, Epoch, Facts, Obstacle, Outcome, Recorded, RoleCounts};
 use crate::validate::Job;
 
 mod conditions;
@@ -127,23 +127,38 @@ fn compute(
         trainer: Some(counts(facts.roles.trainer, job.spec.trainer.replicas)),
         checkpoint: checkpoint(old, report, now),
     };
-    match facts.rejection.as_ref().filter(|_| keeps_running) {
-        Some(message) => rejected(old, status, message, now),
+    match facts.obstacle.as_ref().filter(|obstacle| is_shown(obstacle, decision)) {
+        Some(obstacle) => blocked(old, status, obstacle, now),
         None => status,
     }
 }
 
-/// Marks a job as stalled whose children the API server rejected in the pass before.
-fn rejected(
+/// Whether the obstacle is what the user must know first. A run that drains or ends needs no new
+/// objects.
+fn is_shown(obstacle: &Obstacle, decision: &Decision) -> bool {
+    match decision {
+        Decision::Start(_) | Decision::Run => true,
+        Decision::Drain { .. } => !obstacle.is_blocking(),
+        Decision::Suspended => obstacle.is_blocking(),
+        Decision::Finished(_) | Decision::Expired(_) => obstacle.reason == REASON_INVALID_SPEC,
+        Decision::Stall { .. }
+        | Decision::AskCoordinator
+        | Decision::Release
+        | Decision::Finish(_) => false,
+    }
+}
+
+/// Marks a job as stalled whose objects cannot be created or changed.
+fn blocked(
     old: &RLJobStatus,
     computed: RLJobStatus,
-    message: &str,
+    obstacle: &Obstacle,
     now: Timestamp,
 ) -> RLJobStatus {
     let generation = computed.observed_generation.unwrap_or_default();
-    let message = text::clip(message);
+    let message = text::clip(&obstacle.message);
     let conditions =
-        conditions::stalled(generation, old, &computed, REASON_CHILD_REJECTED, &message, now);
+        conditions::stalled(generation, old, &computed, obstacle.reason, &message, now);
     RLJobStatus { conditions, ..computed }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decide::test_support::{at, facts, outcome};
-use crate::decide::{Epoch, Roles, decide};
+use crate::decide::{Epoch, Obstacle, Roles, Silence, decide};
 use crate::validate::test_support::validated;
 use rljob_crds::names::REASON_INVALID_SPEC;
 use rljob_protocol::status::{
@@ -75,6 +75,15 @@ fn a_download_is_shown_while_pods_wait_for_it() {
 #[test]
 fn running_after_a_restart() {
     insta::assert_yaml_snapshot!(status(&unvisited(), &running(), at(0)));
+}
+
+#[test]
+fn unresponsive() {
+    let mut facts = running();
+    let error = "connection refused".to_owned();
+    facts.silence = Some(Silence { since: at(0), error, restarts: 2 });
+    let old = status(&unvisited(), &running(), at(0));
+    insta::assert_yaml_snapshot!(status(&old, &facts, at(60)));
 }
 
 #[test]
@@ -207,7 +216,10 @@ fn missing_weights_become_a_failure_when_overdue() {
 fn rejected_children_stall_the_job_and_the_next_pass_writes_nothing() {
     let old = status(&unvisited(), &running(), at(0));
     let mut facts = running();
-    facts.rejection = Some("the API server rejected StatefulSet sums-trainer: no quota".to_owned());
+    facts.obstacle = Some(Obstacle {
+        reason: "ChildRejected",
+        message: "the API server rejected StatefulSet sums-trainer: no quota".to_owned(),
+    });
     let computed = |old: &RLJobStatus, now| status(old, &facts, now);
     let new = computed(&old, at(1));
     let summary = |type_: &str| {

@@ -2,7 +2,7 @@
 
 use rljob_crds::names::INCIDENT_VANISHED;
 
-use crate::decide::Facts;
+use crate::decide::{Facts, Silence};
 use crate::validate::Job;
 
 /// Longest message that is copied into the status, in characters.
@@ -23,6 +23,17 @@ pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
             "all pods are ready; the coordinator waits for learners and engines".to_owned()
         }
     }
+}
+
+/// Since when and why the coordinator does not answer.
+pub(super) fn silence(facts: &Facts) -> String {
+    let Some(Silence { since, error, restarts }) = &facts.silence else { return String::new() };
+    let restarts = match restarts {
+        0 => String::new(),
+        1 => "; its container restarted once since".to_owned(),
+        _ => format!("; its container restarted {restarts} times since"),
+    };
+    format!("the coordinator has not answered since {since:.0}{restarts}: {error}")
 }
 
 /// The pods that are not ready, by role, and the first cause.

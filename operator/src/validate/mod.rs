@@ -14,13 +14,13 @@ pub mod document;
 
 mod locate;
 mod problem;
-mod release_only;
 mod rules;
 mod schema;
+mod unvalidated;
 
 pub use document::parse_jobs;
 pub use problem::{InvalidSpec, Policy, Problem};
-pub use release_only::ReleaseOnly;
+pub use unvalidated::UnvalidatedJob;
 
 /// Identity and spec of an RLJob. A [`ValidatedJob`] is one whose spec was checked.
 #[derive(Clone, Debug, PartialEq)]

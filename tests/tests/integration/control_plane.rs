@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 mod admission;
 mod children;
+mod coordinator;
 mod faults;
 mod fields;
 mod fixture;
@@ -18,6 +19,7 @@ mod idle;
 mod leader;
 mod lifecycle;
 mod limits;
+mod obstacles;
 mod operator;
 mod pods;
 mod rbac;

@@ -31,6 +31,8 @@ pub(super) const ACCOUNT: &str = "system:serviceaccount:rljob-system:rljob-opera
 /// Next port for an operator's metrics.
 static PORT: AtomicU16 = AtomicU16::new(18082);
 
+const ALLOW_HOST_PATH: &str = "--allow-host-path";
+
 /// An operator for one namespace. A failing test prints its log.
 pub(super) struct Operator {
     program: Program,
@@ -54,6 +56,16 @@ impl Operator {
         server: Option<&str>,
         more: &[&str],
     ) -> Self {
+        let more: Vec<&str> = [ALLOW_HOST_PATH].iter().chain(more).copied().collect();
+        Self::start_for(namespace, image, server, &more)
+    }
+
+    /// Starts an operator that rejects hostPath volumes, which the sample job has.
+    pub(super) fn start_strict(namespace: &Namespace, image: &str, server: &str) -> Self {
+        Self::start_for(namespace, image, Some(server), &[])
+    }
+
+    fn start_for(namespace: &Namespace, image: &str, server: Option<&str>, more: &[&str]) -> Self {
         let name = format!("operator-{}-{}", namespace.name, image.replace([':', '/'], "-"));
         let (config, namespace) = (
             service_account_config(cluster(), &namespace.name, server),
@@ -70,7 +82,7 @@ impl Operator {
             &format!("operator-{}", image.replace([':', '/'], "-")),
             image,
             &service_account_config(cluster, "all", None),
-            more,
+            &[ALLOW_HOST_PATH].iter().chain(more).copied().collect::<Vec<_>>(),
         )
     }
 
@@ -88,7 +100,6 @@ impl Operator {
             program,
             format!("--image={image}"),
             format!("--listen=0.0.0.0:{port}"),
-            "--allow-host-path".to_owned(),
         ];
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         let program = cluster.start_program(name, "env".as_ref(), &arguments).unwrap();

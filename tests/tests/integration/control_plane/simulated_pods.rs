@@ -35,6 +35,8 @@ pub(super) struct Run {
     pub(super) step: u32,
     /// Fixed phase to report: `Finished`, `Failed` or `Starting`.
     pub(super) end: Option<&'static str>,
+    /// Whether requests fail with 503.
+    pub(super) is_silent: bool,
     /// Highest epoch received, and the number of rejected lower ones.
     pub(super) epoch: u64,
     pub(super) rejected: u32,
@@ -95,6 +97,9 @@ async fn desired(
     };
     let epoch = desired["epoch"].as_u64().unwrap();
     let mut run = coordinator.run.lock();
+    if run.is_silent {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
     if epoch < run.epoch {
         run.rejected += 1;
         return StatusCode::CONFLICT;
@@ -114,6 +119,9 @@ async fn status(
         coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let mut run = run.lock();
     run.status_requests += 1;
+    if run.is_silent {
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    }
     let phase = match (run.end, desired["mode"].as_str()) {
         (Some(end), Some(_)) => end,
         (None, Some("Drain")) => "Drained",

@@ -1,0 +1,89 @@
+//! Coordinators that do not answer: silent, in a crash loop, or never reachable.
+
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use super::fixture::Fixture;
+use super::operator::{LIMIT, wait_for_pods};
+use super::pods::set_status;
+
+fn condition(fixture: &Fixture, type_: &str) -> Value {
+    let job = fixture.job();
+    let conditions = job["status"]["conditions"].as_array().unwrap();
+    conditions.iter().find(|condition| condition["type"] == type_).unwrap().clone()
+}
+
+fn wait_for_ready(fixture: &Fixture, status: &str, reason: &str) -> String {
+    let is = || {
+        let ready = condition(fixture, "Ready");
+        Ok(ready["status"] == status && ready["reason"] == reason)
+    };
+    wait_until(&format!("Ready={status}, {reason}"), LIMIT, is)
+        .unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", fixture.job(), fixture.output()));
+    condition(fixture, "Ready")["message"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_coordinator_that_stops_answering_makes_the_job_not_ready_until_it_answers() {
+    let fixture = Fixture::running("silent", &json!({}));
+    fixture.pods.run.lock().is_silent = true;
+    let message = wait_for_ready(&fixture, "False", "CoordinatorUnresponsive");
+    assert!(
+        message.starts_with("the coordinator has not answered since 20")
+            && message.contains("503 Service Unavailable"),
+        "{message}"
+    );
+    assert_eq!(condition(&fixture, "Stalled")["status"], "False");
+    wait_for_pods(&fixture.namespace, 3);
+    fixture.pods.run.lock().is_silent = false;
+    assert_eq!(wait_for_ready(&fixture, "True", "Running"), "training");
+}
+
+/// Without a kubelet, the test writes the pod's status.
+#[test]
+fn a_coordinator_in_a_crash_loop_fails_the_run_with_its_last_message() {
+    let policy = json!({"spec": {"failurePolicy": {"maxRestarts": 2}}});
+    let fixture = Fixture::running("crash-loop", &policy);
+    fixture.pods.run.lock().is_silent = true;
+    let message = "error: the journal /rljob/run/journal.sqlite is damaged\n";
+    let ended = json!({
+        "exitCode": 1, "reason": "Error", "message": message,
+        "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z",
+    });
+    let container = json!({
+        "name": "coordinator", "image": "rljob:a", "imageID": "", "ready": false, "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
+    });
+    set_status(
+        &fixture.namespace,
+        "sample-coordinator-0",
+        &json!({"containerStatuses": [container]}),
+    );
+    fixture.wait_for("Stalled");
+    let succeeded = condition(&fixture, "Succeeded");
+    assert_eq!(
+        (&succeeded["status"], &succeeded["reason"], &succeeded["message"]),
+        (
+            &json!("False"),
+            &json!("CoordinatorFailed"),
+            &json!(
+                "the coordinator restarted 3 times without an answer; failurePolicy.maxRestarts is \
+                 2: sample-coordinator-0 exited with code 1 (Error): error: the journal \
+                 /rljob/run/journal.sqlite is damaged"
+            )
+        )
+    );
+    wait_for_pods(&fixture.namespace, 0);
+}
+
+#[test]
+fn suspending_a_job_whose_coordinator_never_answered_deletes_its_pods_at_once() {
+    let mut fixture = Fixture::new("mute", &json!({"spec": {"drainTimeoutSeconds": 600}}));
+    fixture.pods.run.lock().is_silent = true;
+    fixture.start_operator();
+    wait_for_pods(&fixture.namespace, 3);
+    fixture.wait_for_status_request();
+    fixture.patch(&json!({"suspend": true}));
+    fixture.wait_for("Suspended");
+    wait_for_pods(&fixture.namespace, 0);
+}
