@@ -1,5 +1,5 @@
 //! Settings of `grpo`: from rewards to advantages, and from advantages to the loss. Field by field
-//! what the learner's `algorithm` computes.
+//! what the learner's `objective` computes.
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go)

@@ -101,9 +101,10 @@ use crate::storage::{StorageSpec, VolumeSpec};
                  Distributed, or store the run on a volume")
 )]
 #[x_kube(
-    validation = Rule::new("!has(self.storage.s3) || !has(self.model.huggingFace)")
-        .message("pods of a run in storage.s3 share no downloaded model: copy the model to a \
-                 volume and set model.path")
+    validation = Rule::new("!has(self.storage.s3) || !has(self.model.huggingFace) || \
+             self.model.huggingFace.revision.matches('^[0-9A-Fa-f]{40}$')")
+        .message("model.huggingFace.revision must be a commit of 40 hexadecimal digits with \
+                 storage.s3: each pod downloads the model separately")
 )]
 #[x_kube(
     validation = Rule::new("!has(self.storage.s3) || !has(self.model.rljob)")

@@ -17,7 +17,7 @@ pub const LABEL_INSTANCE: &str = "app.kubernetes.io/instance";
 pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
 /// Label of Kubernetes's own conventions: who manages the object.
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Value of [`LABEL_NAME`] and [`LABEL_MANAGED_BY`].
+/// Value of [`LABEL_NAME`].
 pub const APP: &str = "rljob";
 /// Annotation of a StatefulSet: its pod template, as rendered at the start or the last resume.
 /// Applies keep it until the next resume.

@@ -1,6 +1,6 @@
 //! `rljob`: runs jobs on this machine, shows runs, validates and renders job files.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -59,6 +59,10 @@ async fn main() -> ExitCode {
 }
 
 fn print(text: &str) -> anyhow::Result<ExitCode> {
-    writeln!(std::io::stdout().lock(), "{}", text.trim_end())?;
+    match writeln!(std::io::stdout().lock(), "{}", text.trim_end()) {
+        // The reader, such as `head`, has read enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        result => result?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use rljob_crds::status::RLJobStatus;
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
 use crate::children::{Kind, children};
-use crate::decide::{Decision, desired_for_coordinator, wanted_roles};
+use crate::decide::{Decision, Obstacle, desired_for_coordinator, wanted_roles};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Pinned, Settings, Tokens, build};
 use crate::execute::{Actions, ChildAction, CoordinatorAction, Secrets};
@@ -26,8 +26,7 @@ pub(super) fn actions(
 ) -> Actions {
     let tokens = Tokens::derive(key, &job.uid);
     let has_pod_actions = !matches!(decision, Decision::AskCoordinator);
-    let is_blocked =
-        observed.facts.obstacle.as_ref().is_some_and(|obstacle| obstacle.is_blocking());
+    let is_blocked = observed.facts.obstacle.as_ref().is_some_and(Obstacle::is_blocking);
     Actions {
         status,
         pods: has_pod_actions.then(|| observed.pod_plan.clone()),

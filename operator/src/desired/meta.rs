@@ -143,7 +143,7 @@ pub fn all_labels(job: &ValidatedJob, role: Option<Role>) -> BTreeMap<String, St
         (names::LABEL_JOB, &job.name),
         (names::LABEL_NAME, names::APP),
         (names::LABEL_INSTANCE, &job.name),
-        (names::LABEL_MANAGED_BY, "rljob-operator"),
+        (names::LABEL_MANAGED_BY, OPERATOR_NAME),
     ]);
     if let Some(role) = role {
         all.append(&mut labels(&[

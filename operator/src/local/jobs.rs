@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use kube::ResourceExt;
 use rljob_crds::RunConfig;
 use rljob_crds::names::{CHECKPOINTS_DIR, EXPORT_COMPLETE_FILE, EXPORT_DIR};
 use rljob_crds::restore::{JobCheckpoint, S3Checkpoint};
@@ -31,13 +32,6 @@ pub enum JobsError {
     /// A job is invalid; one line per problem.
     #[error("{}", lines(path, problems))]
     Invalid { path: PathBuf, problems: Vec<String> },
-    /// Two jobs would share a run directory.
-    #[error("{path} has two jobs with the name `{name}`")]
-    Twice {
-        path: PathBuf,
-        /// `<namespace>/<name>`.
-        name: String,
-    },
 }
 
 fn lines(path: &Path, problems: &[String]) -> String {
@@ -76,18 +70,21 @@ fn parse(
         problems.retain(|problem| seen.insert(problem.clone()));
         JobsError::Invalid { path: file.to_owned(), problems }
     };
-    let mut jobs: Vec<ValidatedJob> = Vec::new();
-    for job in parse_jobs(&edited).map_err(invalid)? {
-        let job = resolved(validate(&job, Policy::LOCAL).map_err(invalid)?, folder);
-        if jobs.iter().any(|other| (&other.namespace, &other.name) == (&job.namespace, &job.name)) {
-            return Err(JobsError::Twice {
-                path: file.to_owned(),
-                name: format!("{}/{}", job.namespace, job.name),
-            });
-        }
-        jobs.push(job);
-    }
-    Ok(jobs)
+    let jobs = parse_jobs(&edited).map_err(invalid)?;
+    let is_one = jobs.len() == 1;
+    let validated = jobs.iter().map(|job| {
+        // A problem that every job has after a `--set` names the job.
+        let named = |error: InvalidSpec| match invalid(error) {
+            JobsError::Invalid { path, problems } if !is_one => {
+                let name = job.name_any();
+                let problems = problems.iter().map(|problem| format!("{name}: {problem}"));
+                JobsError::Invalid { path, problems: problems.collect() }
+            }
+            error => error,
+        };
+        Ok(resolved(validate(job, Policy::LOCAL).map_err(named)?, folder))
+    });
+    validated.collect()
 }
 
 enum EditError {
@@ -319,7 +316,7 @@ mod tests {
         let twice = format!("{MINIMAL}---{MINIMAL}");
         assert_eq!(
             read(&twice, &[]).unwrap_err(),
-            "dir/jobs.yaml has two jobs with the name `lab/sums`"
+            "dir/jobs.yaml: metadata.name: `lab/sums` is the name of an earlier job of the file"
         );
         let renamed = read(
             &format!("{MINIMAL}---{}", MINIMAL.replace("name: sums", "name: more")),

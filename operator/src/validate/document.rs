@@ -1,5 +1,6 @@
 //! Text → RLJobs: several YAML documents, a `List`, or JSON. Every problem has its path and line.
 
+use kube::ResourceExt;
 use rljob_crds::{RLJob, names};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -39,8 +40,24 @@ pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
             format!("the file contains no object of apiVersion {API_VERSION} and kind RLJob"),
         ));
     }
+    problems.extend(repeated(&jobs));
     problems.sort_by_key(|problem| problem.line);
     if problems.is_empty() { Ok(jobs) } else { Err(InvalidSpec { problems }) }
+}
+
+/// Jobs that have the namespace and name of an earlier one.
+fn repeated(jobs: &[RLJob]) -> impl Iterator<Item = Problem> {
+    let name = |job: &RLJob| {
+        let namespace = job.namespace().unwrap_or_else(|| "default".to_owned());
+        format!("{namespace}/{}", job.name_any())
+    };
+    let names: Vec<String> = jobs.iter().map(name).collect();
+    let is_repeated = |index: &usize| names[..*index].contains(&names[*index]);
+    let repeated: Vec<usize> = (0..names.len()).filter(is_repeated).collect();
+    repeated.into_iter().map(move |index| {
+        let message = format!("`{}` is the name of an earlier job of the file", names[index]);
+        Problem::new("metadata.name", message)
+    })
 }
 
 /// Reads a document: an RLJob, a list of objects, an object of another API group, or nothing.
@@ -85,8 +102,30 @@ fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> 
     // serde_yaml rejects duplicate keys; serde_json would drop them.
     let mut value = serde_yaml::Value::deserialize(document).map_err(problem)?;
     value.apply_merge().map_err(problem)?;
+    if let Some(path) = non_finite(&value, "") {
+        return Err(Problem::new(path, "must be a finite number"));
+    }
     serde_json::to_value(value)
         .map_err(|error| Problem::new("", format!("the document is not JSON: {error}")))
+}
+
+/// Path of the first number that JSON cannot express: not a number, or infinite.
+fn non_finite(value: &serde_yaml::Value, path: &str) -> Option<String> {
+    match value {
+        serde_yaml::Value::Number(number) => {
+            let is_finite = number.as_f64().is_none_or(f64::is_finite);
+            (!is_finite).then(|| path.to_owned())
+        }
+        serde_yaml::Value::Sequence(items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| non_finite(item, &format!("{path}[{index}]")))
+        }
+        serde_yaml::Value::Mapping(fields) => fields.iter().find_map(|(key, value)| {
+            let dot = if path.is_empty() { "" } else { "." };
+            non_finite(value, &format!("{path}{dot}{}", key.as_str().unwrap_or("?")))
+        }),
+        _ => None,
+    }
 }
 
 fn is_foreign(value: &Value) -> bool {
@@ -332,6 +371,15 @@ spec:
             ["line 6: spec.model.weigths: unknown field; expected one of huggingFace, path, \
                     rljob, weights"]
         );
+    }
+
+    #[test]
+    fn numbers_that_json_cannot_express_are_rejected_with_their_path() {
+        for number in [".nan", ".inf", "-.inf"] {
+            let text = MINIMAL.replace("steps: 10", &format!("steps: {number}"));
+            let error = parse_jobs(&text).unwrap_err().to_string();
+            assert_eq!(error, "spec.training.steps: must be a finite number");
+        }
     }
 
     #[test]

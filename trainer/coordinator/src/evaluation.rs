@@ -24,7 +24,7 @@ use crate::engines::{Fleet, Weights};
 use crate::input::{Input, InputError};
 use crate::recorder::Recorder;
 use crate::rollout::request::{Key, Purpose};
-use crate::rollout::sampler::{SampleRequest, Sampler};
+use crate::rollout::sampler::{RefusedEverywhere, SampleRequest, Sampled, Sampler};
 use crate::rollout::score::{Scored, Verdict, score};
 use crate::run_handle::RunHandle;
 use crate::work_error::WorkError;
@@ -151,16 +151,17 @@ impl Evaluation<'_> {
         let wanted: Vec<_> = (0..=samples).map(wanted).collect();
         let weights = Weights::Exactly(self.version);
         let lease = self.sampler.lease(weights, &prompt.tokens, &wanted).await;
-        let mut finished =
-            std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
+        // A slow verifier does not delay the other completions.
+        let scored = self
+            .sampler
+            .group(lease, weights, &prompt.tokens, &wanted)
+            .map(|(at, result)| self.scored(&prompt, at, result))
+            .buffer_unordered(wanted.len());
+        let mut scored = std::pin::pin!(scored);
         let mut completions = BTreeMap::new();
-        while let Some((at, result)) = finished.next().await {
-            let (_, completion) = result.map_err(|refused| InputError::PromptRejected {
-                row: prompt.row,
-                message: refused.0,
-            })?;
-            let tokens = completion.tokens.len();
-            match score(self.input, &prompt, completion.tokens).await? {
+        while let Some(result) = scored.next().await {
+            let (at, tokens, verdict) = result?;
+            match verdict {
                 Verdict::Scored(scored) => drop(completions.insert(at as u32, (scored, tokens))),
                 Verdict::Rejected(error) => {
                     tracing::warn!(row, error = %crate::error_line(&error), "a completion is \
@@ -169,6 +170,21 @@ impl Evaluation<'_> {
             }
         }
         Ok((row, self.judge(row, &prompt, completions)))
+    }
+
+    /// Index, number of tokens and verdict of a completion.
+    async fn scored(
+        &self,
+        prompt: &Prompt,
+        at: usize,
+        result: Result<Sampled, RefusedEverywhere>,
+    ) -> Result<(usize, usize, Verdict), WorkError> {
+        let (_, completion) = result.map_err(|refused| InputError::PromptRejected {
+            row: prompt.row,
+            message: refused.0,
+        })?;
+        let tokens = completion.tokens.len();
+        Ok((at, tokens, score(self.input, prompt, completion.tokens).await?))
     }
 
     /// `completions`: text with reward, and number of tokens, by index; the greedy one is last.

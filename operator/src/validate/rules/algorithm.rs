@@ -111,7 +111,10 @@ fn check_reward(
     }
     let pattern = reward.regex.as_ref().map(|regex| regex::Regex::new(&regex.pattern));
     if let Some(Err(error)) = pattern {
-        problems.push(Problem::new(format!("{path}.regex.pattern"), error.to_string()));
+        let error = error.to_string();
+        let cause = error.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
+        let message = format!("is not a regular expression: {cause}");
+        problems.push(Problem::new(format!("{path}.regex.pattern"), message));
     }
     let places: &[AnswerPlace] = reward.math.as_ref().map_or(&[], |math| &math.extract);
     for (place_index, place) in places.iter().enumerate() {

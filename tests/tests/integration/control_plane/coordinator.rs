@@ -82,7 +82,7 @@ fn suspending_a_job_whose_coordinator_never_answered_deletes_its_pods_at_once() 
     fixture.pods.run.lock().is_silent = true;
     fixture.start_operator();
     wait_for_pods(&fixture.namespace, 3);
-    fixture.wait_for_status_request();
+    fixture.wait_for_status(&json!({"epoch": 1}));
     fixture.patch(&json!({"suspend": true}));
     fixture.wait_for("Suspended");
     wait_for_pods(&fixture.namespace, 0);

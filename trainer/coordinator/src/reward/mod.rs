@@ -100,7 +100,8 @@ fn verifier(
         RewardSpec { regex: Some(regex), .. } => Box::new(RegexVerifier::new(regex)?),
         RewardSpec { http: Some(http), .. } => Box::new(HttpVerifier::new(http)?),
         RewardSpec { command: Some(command), .. } => Box::new(CommandVerifier::new(command)),
-        _ => Box::new(ExactMatchVerifier),
+        RewardSpec { exact_match: Some(_), .. } => Box::new(ExactMatchVerifier),
+        _ => return Err("no kind is set".into()),
     })
 }
 

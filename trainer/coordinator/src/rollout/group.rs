@@ -6,13 +6,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Algorithm;
-use rljob_protocol::sglang::SamplingParams;
 use tokio::sync::{mpsc, oneshot};
 
-use super::completion::Completion;
 use super::ledger::Outcome;
 use super::request::{Key, Purpose};
-use super::sampler::{SampleRequest, Sampler};
+use super::sampler::{RefusedEverywhere, SampleRequest, Sampled, Sampler};
 use super::score::{self, Verdict};
 use crate::clock::Clock;
 use crate::data::Prompt;
@@ -113,22 +111,20 @@ impl Groups<'_> {
             "sampling a group"
         );
         let began = self.clock.now();
-        let mut finished =
-            std::pin::pin!(self.sampler.group(lease, weights, &prompt.tokens, &wanted));
+        // A slow verifier does not delay the other completions.
+        let scored = self
+            .sampler
+            .group(lease, weights, &prompt.tokens, &wanted)
+            .map(|(at, result)| self.scored(&prompt, missing.get(at).copied(), result))
+            .buffer_unordered(wanted.len());
+        let mut scored = std::pin::pin!(scored);
         let (mut made, mut written) = (Vec::new(), Vec::new());
-        while let Some((at, result)) = finished.next().await {
-            let (sampling, completion) = result.map_err(|refused| InputError::PromptRejected {
-                row: prompt.row,
-                message: refused.0,
-            })?;
-            let Some(&index) = missing.get(at) else { continue };
-            let Some(sample) = self.scored(&prompt, index, &sampling, completion).await? else {
-                continue;
-            };
+        while let Some(sample) = scored.next().await {
+            let Some(sample) = sample? else { continue };
             self.recorder.metrics.sampled(sample.trained_tokens());
             made.push(Pending {
                 position,
-                index,
+                index: sample.index,
                 reward: sample.reward,
                 oldest: sample.oldest().unwrap_or(0),
             });
@@ -146,10 +142,14 @@ impl Groups<'_> {
     async fn scored(
         &self,
         prompt: &Prompt,
-        index: u32,
-        sampling: &SamplingParams,
-        completion: Completion,
+        index: Option<u32>,
+        result: Result<Sampled, RefusedEverywhere>,
     ) -> Result<Option<Sample>, WorkError> {
+        let (sampling, completion) = result.map_err(|refused| InputError::PromptRejected {
+            row: prompt.row,
+            message: refused.0,
+        })?;
+        let Some(index) = index else { return Ok(None) };
         let scored = match score::score(self.input, prompt, completion.tokens.clone()).await? {
             Verdict::Scored(scored) => scored,
             Verdict::Rejected(error) => {
@@ -177,7 +177,7 @@ impl Groups<'_> {
                 },
             ],
             finish_reason: completion.finish_reason.unwrap_or_default().to_owned(),
-            sampling: serde_json::to_value(sampling)?,
+            sampling: serde_json::to_value(&sampling)?,
             reward: scored.reward.value,
             reward_components: scored.reward.components,
             turn_rewards: vec![scored.reward.value],
