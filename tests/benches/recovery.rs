@@ -214,15 +214,11 @@ impl Bench {
 
     /// First time after `after` at which a milestone was logged; learners prefix lines with their
     /// rank. A new pod may have no log yet.
-    fn logged(
-        &self,
-        (_, pod, command): &(&str, &str, &str),
-        after: Timestamp,
-    ) -> Option<Timestamp> {
+    fn logged(&self, (_, pod, text): &(&str, &str, &str), after: Timestamp) -> Option<Timestamp> {
         let log = self.kubectl.run(&["logs", &format!("pod/chaos-{pod}")]).ok()?;
         let mut times = log
             .lines()
-            .filter(|line| line.contains(command))
+            .filter(|line| line.contains(text))
             .filter_map(|line| line.split_whitespace().find_map(|word| word.parse().ok()));
         times.find(|time| *time > after)
     }

@@ -57,7 +57,7 @@ func main() {
 	name := filepath.Base(os.Args[0])
 	run, known := programs[name]
 	if !known {
-		fmt.Fprintf(os.Stderr, "kube: called as %q; use a link named as one of %q\n",
+		fmt.Fprintf(os.Stderr, "kube: called as %q; use a link with one of the names %q\n",
 			name, slices.Sorted(maps.Keys(programs)))
 		os.Exit(2)
 	}

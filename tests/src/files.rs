@@ -17,7 +17,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     let found =
         own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
     found.with_context(|| {
-        format!("{name} is not built beside {}: run `cargo build --workspace`", own.display())
+        format!("{name} does not exist next to {}: run `cargo build --workspace`", own.display())
     })
 }
 
@@ -41,7 +41,7 @@ pub fn s3_server() -> Result<PathBuf> {
     if path.is_file() {
         Ok(path)
     } else {
-        bail!("{} is not there: run `make setup`", path.display())
+        bail!("{} does not exist: run `make setup`", path.display())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Server with the Hugging Face hub's HTTP API: revisions, paged file lists, content by redirect to
 //! a content server of another origin, ranges, access tokens. Dropping the value stops it.
 //!
-//! Faults are injected by tests: bodies that end early, altered bytes, error statuses.
+//! Tests inject faults: truncated bodies, altered bytes, error statuses.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,9 +20,9 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 
-/// Files of a page of the tree API.
+/// Page size of the tree API, in files.
 const PAGE: usize = 3;
-/// Bytes of a piece of a body.
+/// Chunk size of response bodies, in bytes.
 const PIECE: usize = 1 << 14;
 
 /// A fault of the next content request.
@@ -30,13 +30,13 @@ const PIECE: usize = 1 << 14;
 pub enum Fault {
     /// The connection breaks after this many bytes.
     Break(usize),
-    /// The connection stays open without a byte after this many.
+    /// The connection stays open but transfers nothing after this many bytes.
     Stall(usize),
     /// The first byte of the body is altered.
     Corrupt,
-    /// The body is not served.
+    /// Responds with this status instead of the body.
     Status(u16),
-    /// The range is ignored: 200 with the whole file.
+    /// Ignores the range: responds 200 with the whole file.
     IgnoreRange,
 }
 
@@ -151,7 +151,7 @@ impl Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        // A runtime must not wait for its threads inside another runtime.
+        // Dropping a runtime waits for its threads, which panics inside another runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -224,13 +224,13 @@ impl Shared {
 }
 
 impl Contents {
-    /// The repository, or the hub's answer to requests that may not see it.
+    /// The repository, or the hub's response to an unauthorized request.
     fn authorized(
         &self,
         repository: &str,
         request: &HubRequest,
     ) -> Result<&HostedRepository, Box<Response>> {
-        // As the hub, which does not tell the two apart for anonymous requests.
+        // Like the hub, responds to anonymous requests for a missing repository with 401.
         let missing =
             || error(if request.authorization.is_some() { 404 } else { 401 }, "RepoNotFound");
         let hosted = self.repositories.get(repository).ok_or_else(missing)?;
@@ -308,7 +308,7 @@ fn tree_entry((path, file): (&String, &HostedFile)) -> serde_json::Value {
     entry
 }
 
-/// A file's content from the requested offset on.
+/// Responds with a file's content from the requested offset.
 fn body(request: &HubRequest, file: &HostedFile, fault: Option<&Fault>) -> Response {
     if let Some(Fault::Status(status)) = fault {
         return error(*status, "");
@@ -340,7 +340,7 @@ fn body(request: &HubRequest, file: &HostedFile, fault: Option<&Fault>) -> Respo
         pieces.push(Err(std::io::ErrorKind::ConnectionReset.into()));
     }
     let stalls = matches!(fault, Some(Fault::Stall(_)));
-    // Sends the pieces before a break.
+    // The delay lets the client receive the pieces before a break.
     let pieces = futures::stream::iter(pieces).then(move |piece| async move {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         if stalls && piece.is_err() {

@@ -15,8 +15,8 @@
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
 //! ```
 //!
-//! Only `chaos` knows RLJobs; the other modules are independent of what is tested. Every program is
-//! the real one; the harness mocks nothing.
+//! Only `chaos` knows RLJobs; the other modules are independent of what is tested. All programs are
+//! real; the harness only emulates the Hugging Face hub.
 
 pub mod api;
 pub mod audit;

@@ -50,7 +50,7 @@ struct Shared {
 impl Link {
     /// Forwards a new port to the port `target`.
     pub fn to(target: u16) -> Result<Self> {
-        Self::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?, target)
+        Self::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to listen")?, target)
     }
 
     /// Forwards an existing listener, for example in a cluster's network, to the port `target`.

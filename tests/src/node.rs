@@ -85,7 +85,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Imports an image.
+    /// Imports an image into the node's containerd.
     pub fn import(&self, sandbox: &Sandbox, image: &Image) -> Result<()> {
         let socket = self.socket.display().to_string();
         let archive = image.archive.display().to_string();

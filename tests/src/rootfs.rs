@@ -72,7 +72,7 @@ pub(crate) fn skeleton(root: &Path) -> Result<()> {
 
 /// Libraries that the dynamic loader loads for a binary, and the loader.
 fn loaded_libraries(binary: &Path) -> Result<Vec<PathBuf>> {
-    // Cargo sets the library path of programs that it runs; otherwise LIBTORCH gives it.
+    // Cargo sets the library path of programs that it runs; otherwise it is derived from LIBTORCH.
     let libtorch = env::var_os("LIBTORCH")
         .map_or_else(|| files::workspace().join(".libtorch"), PathBuf::from)
         .join("lib");

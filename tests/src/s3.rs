@@ -1,5 +1,5 @@
 //! S3 server (versitygw) with one bucket, whose objects are files that tests can read and alter.
-//! Dropping the value removes it.
+//! Dropping the value stops the server and removes the objects.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ pub const ACCESS_KEY: &str = "tester";
 /// Secret key of the only user.
 pub const SECRET_KEY: &str = "not-so-secret";
 
-/// Folder of the attributes of the object that the parent folder is named after.
+/// Folder of an object's attributes, in a folder with the object's name.
 const ATTRIBUTES: &str = "meta";
 /// Folder of multipart uploads: object hash, upload id, parts.
 const UPLOADS: &str = ".sgwtmp/multipart";
@@ -96,8 +96,8 @@ impl S3 {
         Ok(())
     }
 
-    /// Leaves the state of an object whose PUT was killed: until the next restart the server
-    /// rejects its creation although it does not exist.
+    /// Simulates a killed PUT: until the next restart, the server rejects the creation of the
+    /// object although it does not exist.
     pub fn half_make(&self, key: &str) -> Result<()> {
         let attributes =
             self.folder.path().join("attributes").join(BUCKET).join(key).join(ATTRIBUTES);
@@ -173,8 +173,8 @@ fn remove_orphaned_attributes(attributes: &Path, objects: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Renames uploads that were being completed at a kill back to their id, by which clients complete
-/// or abort them; the server does not recover the temporary name.
+/// Restores the names of uploads whose completion was interrupted by a kill. Clients complete or
+/// abort an upload by its id, and the server does not undo the temporary name.
 fn undo_completions(bucket: &Path) -> Result<()> {
     for upload in uploads(bucket) {
         let name = upload.file_name().unwrap_or_default().to_string_lossy();

@@ -26,7 +26,7 @@ static OPENED: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub struct Sandbox {
     /// The sandbox script; closing its standard input ends the sandbox.
-    keeper: Child,
+    script: Child,
     /// PID of the sandbox's process 1 in the host's namespace.
     init: u32,
     started: Vec<Child>,
@@ -43,7 +43,7 @@ impl Sandbox {
     pub fn open() -> Result<Self> {
         ensure!(
             rustix::process::geteuid().is_root(),
-            "a test cluster needs root; `make e2e` uses sudo where needed"
+            "test clusters require root; `make e2e` uses sudo where needed"
         );
         let number = (process::id() * 8 + OPENED.fetch_add(1, Ordering::Relaxed)) & 0x3fff;
         let name = format!("rljob-t{number}");
@@ -57,16 +57,16 @@ impl Sandbox {
         let log = File::create(state.join("logs/sandbox.log"))?;
         let mut command = Command::new(files::workspace().join("tests/kube/sandbox.sh"));
         command.arg(&state).arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-        let mut keeper =
+        let mut script =
             command.process_group(0).spawn().context("failed to start tests/kube/sandbox.sh")?;
         let mut line = String::new();
-        BufReader::new(keeper.stdout.take().context("no pipe to the sandbox")?)
+        BufReader::new(script.stdout.take().context("no pipe to the sandbox")?)
             .read_line(&mut line)?;
         let init = line.trim().parse().with_context(|| {
             format!("the sandbox did not start: {}", tail(&state.join("logs/sandbox.log")))
         })?;
         let address = connect(&name, init, number)?;
-        Ok(Self { keeper, init, started: Vec::new(), name, state, address })
+        Ok(Self { script, init, started: Vec::new(), name, state, address })
     }
 
     /// Starts a program that runs until the sandbox ends; its output goes to `logs/NAME.log`.
@@ -122,10 +122,11 @@ impl Sandbox {
         run(self.enter(Path::new(program)).args(arguments))
     }
 
-    /// Listens in the sandbox's network; connections are served outside of it.
+    /// Listens in the sandbox's network; the test process accepts the connections.
     pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
         let network = File::open(format!("/proc/{}/ns/net", self.init))?;
-        // A socket belongs to the namespace of the thread that created it; only this thread moves.
+        // A socket belongs to the namespace of the thread that creates it; a separate thread enters
+        // the namespace.
         let listen = move || -> Result<TcpListener> {
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(TcpListener::bind(address)?)
@@ -165,13 +166,13 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
+        drop(self.script.stdin.take());
         for child in &mut self.started {
             let _ = child.wait();
         }
-        let keeper = &mut self.keeper;
+        let script = &mut self.script;
         if let Err(error) = wait_until("the sandbox to end", Duration::from_secs(60), || {
-            Ok(keeper.try_wait()?.is_some())
+            Ok(script.try_wait()?.is_some())
         }) {
             eprintln!("{error:#}");
         }

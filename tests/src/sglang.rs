@@ -25,10 +25,10 @@ pub const FLAGS: &str = "[--device=cpu, --attention-backend=torch_native, \
     --mem-fraction-static=0.1, --max-total-tokens=4096, --disable-overlap-schedule]";
 /// Mount path of the environment in pods.
 pub const MOUNT: &str = "/opt/sglang";
-/// SGLang counts CPU cores with it.
+/// Program with which SGLang counts CPU cores.
 const LSCPU: &str = "/usr/bin/lscpu";
-/// Folders left out of the image: packages, which are on the volume, tests, and link-time files.
-const LEFT_OUT: [&str; 6] =
+/// Folders excluded from the image: packages, which are on the volume, tests, and link-time files.
+const EXCLUDED: [&str; 6] =
     ["site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*"];
 
 /// The cached environment, if `make setup` could install it.
@@ -85,7 +85,7 @@ fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
     let name = library.file_name().context("Python's library has no name")?;
     let target = root.join("usr/local/lib").join(name);
     fs::create_dir_all(&target)?;
-    let exclude = LEFT_OUT.map(|name| format!("--exclude={name}"));
+    let exclude = EXCLUDED.map(|name| format!("--exclude={name}"));
     let archive = target.with_extension("tar");
     run(Command::new("tar")
         .args(exclude)
@@ -105,8 +105,8 @@ fn copy_standard_library(library: &Path, root: &Path) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// Precompiles Python files, since pods have a read-only root file system. Invalidation by hash is
-/// off because image layers do not keep modification times.
+/// Precompiles Python files, since pods have a read-only root file system. Bytecode is not
+/// validated against the sources, because image layers do not keep modification times.
 fn compile(python: &Path, folder: &Path) -> Result<()> {
     let arguments = ["-m", "compileall", "-q", "--invalidation-mode=unchecked-hash"];
     run(Command::new(python).args(arguments).arg(folder)).map(drop)
@@ -118,8 +118,8 @@ fn extensions(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.lines().map(PathBuf::from).collect())
 }
 
-/// Libraries outside the environment that the loader finds for `paths`. Missing ones belong to
-/// GPUs.
+/// Libraries outside the environment that the loader finds for `paths`. Missing libraries are
+/// ignored, because only GPUs use them.
 fn loaded_by(paths: &[PathBuf], environment: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd").args(paths).output().context("failed to start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs libtorch 2.11.0 for Rust (tch) and C++ (c10d with Gloo) in the user's cache, and links
-# `.libtorch` in the checkout to it. From PyPI wheels: 550 MB of download, 1.2 GB of disk. Does
-# nothing if it is installed. Python is not needed at run time.
+# `.libtorch` in the checkout to it. Downloads 550 MB of PyPI wheels; uses 1.2 GB of disk. An
+# existing installation is left unchanged. Python is not needed at run time.
 #
 # usage: setup.sh
 set -euo pipefail

@@ -3,7 +3,7 @@
 //! SGLang). Prints a table of faults by target and phase and a summary line; exits with 1 if an
 //! invariant was violated.
 
-#![expect(clippy::print_stdout, reason = "its last line is its result")]
+#![expect(clippy::print_stdout, reason = "the last line is the result")]
 
 use std::env;
 use std::process::ExitCode;

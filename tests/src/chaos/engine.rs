@@ -31,7 +31,7 @@ impl FromStr for Engine {
             "Embedded" => Ok(Self::Embedded),
             "SGLang" => Ok(Self::SGLang {
                 environment: sglang::environment()
-                    .context("SGLang 0.5.12 is not laid out here; `make setup` says why")?,
+                    .context("SGLang 0.5.12 is not installed; run `make setup`")?,
             }),
             _ => bail!("{name:?} is neither Embedded nor SGLang"),
         }

@@ -95,13 +95,13 @@ pub(super) fn run_with_faults(
         format!("the job has not succeeded within {} s after its last fault", limit.as_secs())
     });
     monitor.check_restarts(
-        injections.iter().filter(|injections| injections.fault.may_count_restart).count(),
+        injections.iter().filter(|injection| injection.fault.may_count_restart).count(),
     );
     if monitor.succeeded() {
-        monitor.record(
-            RunResults::of(&testbed.run_directory())
-                .map_or_else(|error| vec![format!("{error:#}")], |ends| ends.differences(baseline)),
-        );
+        monitor.record(RunResults::of(&testbed.run_directory()).map_or_else(
+            |error| vec![format!("{error:#}")],
+            |results| results.differences(baseline),
+        ));
         check_idle(testbed, &mut monitor);
     }
     let violations = monitor.violations().len();
@@ -111,8 +111,8 @@ pub(super) fn run_with_faults(
     remove(testbed, &namespace, &mut monitor)?;
     let mut summary =
         Summary { violations: monitor.violations().len(), jobs: 1, ..Summary::default() };
-    for injections in &injections {
-        *summary.injected.entry((injections.fault.target, injections.phase)).or_default() += 1;
+    for injection in &injections {
+        *summary.injected.entry((injection.fault.target, injection.phase)).or_default() += 1;
     }
     Ok(summary)
 }
@@ -168,8 +168,8 @@ fn report_violations(testbed: &Testbed, seed: u64, injections: &[Injection], mon
         "── violations of the job with seed {seed}; to repeat it: make chaos CHAOS_SEED={seed} \
             CHAOS_MINUTES=0"
     );
-    for injections in injections {
-        eprintln!("  {injections}");
+    for injection in injections {
+        eprintln!("  {injection}");
     }
     for violation in monitor.violations() {
         eprintln!("VIOLATION {violation}");

@@ -88,7 +88,7 @@ impl Monitor {
             .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["step"].as_u64())
             .collect();
         self.check(steps.iter().copied().eq(1..=steps.len() as u64), || {
-            format!("{METRICS_FILE} holds the steps {steps:?}")
+            format!("{METRICS_FILE} has the steps {steps:?}")
         });
         if kept {
             self.metrics = whole;
@@ -116,7 +116,7 @@ impl Monitor {
         let last = self.status["lastFailure"].clone();
         self.check(spent <= most as u64, || {
             format!(
-                "{spent} restarts were counted for {most} faults that may count; last failure: \
+                "{spent} restarts were counted for {most} faults that may cause one; last failure: \
                     {last}",
             )
         });

@@ -1,7 +1,7 @@
 //! Fault schedule, drawn from a seed: faults start one after another and may overlap.
 //!
-//! Most faults start at random times. Short phases are hit rarely that way, so that some positions
-//! of the schedule are reserved for them, and the target rotates from job to job:
+//! Most faults start at random times. Such faults rarely hit short phases. Some positions of the
+//! schedule are therefore reserved for these phases, and the target rotates from job to job:
 //!
 //! ```text
 //!  fault   0         1        2              5               10        15              others
@@ -20,17 +20,17 @@ use super::monitor::Monitor;
 use super::phases::{Phase, TRIGGERS, current_phase, steps};
 use super::testbed::{Testbed, between};
 
-/// Time limit of waiting for a phase; the fault is then injected in any phase.
+/// Maximum wait for a phase; the fault is then injected in any phase.
 const MAX_WAIT: Duration = Duration::from_secs(2);
-/// The same for reserved positions.
-const TURN_MAX_WAIT: Duration = Duration::from_secs(8);
+/// Maximum wait for the phase of a reserved position.
+const RESERVED_MAX_WAIT: Duration = Duration::from_secs(8);
 /// Phases of reserved positions at the start of a job.
 const OPENING: [&str; 3] = ["creating", "loading", "first rollout"];
 /// Phases of recurring reserved positions.
 const RECURRING: [&str; 2] = ["in weight sync", "draining"];
 /// Interval of recurring reserved positions.
-const TURN_INTERVAL: usize = 5;
-/// Faults that bring a phase about.
+const RESERVED_INTERVAL: usize = 5;
+/// Faults that cause a phase.
 const PHASE_CAUSES: [(&str, &str); 1] = [("draining", "suspended and resumed")];
 
 /// Fault schedule of one job.
@@ -118,7 +118,7 @@ impl Schedule {
             }
         });
         let mut injections = injections.into_inner();
-        injections.sort_by_key(|injections| injections.at);
+        injections.sort_by_key(|injection| injection.at);
         injections
     }
 
@@ -128,7 +128,8 @@ impl Schedule {
         let fault = self.faults[self.random.random_range(0..self.faults.len())];
         let random = ChaCha8Rng::from_rng(&mut self.random);
         let by_chance = Draw { pause, cause: None, trigger, max_wait: MAX_WAIT, fault, random };
-        let Some((phase, target)) = turn(self.seed, number, &targets(self.faults.iter().copied()))
+        let Some((phase, target)) =
+            reserved(self.seed, number, &targets(self.faults.iter().copied()))
         else {
             return by_chance;
         };
@@ -142,21 +143,21 @@ impl Schedule {
         let cause = cause
             .and_then(|(_, name)| self.faults.iter().copied().find(|fault| fault.name == *name));
         let pause = if number < OPENING.len() { Duration::ZERO } else { pause };
-        Draw { pause, cause, trigger, max_wait: TURN_MAX_WAIT, fault, ..by_chance }
+        Draw { pause, cause, trigger, max_wait: RESERVED_MAX_WAIT, fault, ..by_chance }
     }
 }
 
-/// Phase and target of position `number`, if it is reserved. Over as many jobs as there are
-/// targets, every target is faulted at every reserved position.
-fn turn(
+/// Phase and target of position `number`, if it is reserved. Over as many consecutive seeds as
+/// there are targets, every target is faulted at every reserved position.
+fn reserved(
     seed: u64,
     number: usize,
     targets: &[&'static str],
 ) -> Option<(&'static str, &'static str)> {
     let recurring = number
-        .checked_sub(TURN_INTERVAL)
-        .filter(|since| since % TURN_INTERVAL == 0)
-        .map(|since| since / TURN_INTERVAL);
+        .checked_sub(RESERVED_INTERVAL)
+        .filter(|since| since % RESERVED_INTERVAL == 0)
+        .map(|since| since / RESERVED_INTERVAL);
     let (phase, nth) = match recurring {
         None => (*OPENING.get(number)?, number),
         Some(nth) => (RECURRING[nth % RECURRING.len()], OPENING.len() + nth),
@@ -211,7 +212,7 @@ mod tests {
         let jobs = 7..7 + targets.len() as u64;
         let injections: BTreeSet<_> = jobs
             .flat_map(|seed| (0..50).map(move |number| (seed, number)))
-            .filter_map(|(seed, number)| turn(seed, number, &targets))
+            .filter_map(|(seed, number)| reserved(seed, number, &targets))
             .collect();
         let all: BTreeSet<_> = OPENING
             .iter()
@@ -230,7 +231,7 @@ mod tests {
             PHASE_CAUSES.iter().all(|(_, cause)| FAULTS.iter().any(|fault| fault.name == *cause)),
         );
         assert_eq!(
-            (0..16).filter(|number| turn(0, *number, &["a"]).is_some()).collect::<Vec<_>>(),
+            (0..16).filter(|number| reserved(0, *number, &["a"]).is_some()).collect::<Vec<_>>(),
             [0, 1, 2, 5, 10, 15]
         );
     }

@@ -188,7 +188,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Objects, logs and run directory of the current job, and the operator's.
+    /// State of the current job and the operator for failure reports: objects, logs, run directory.
     pub(super) fn state(&self) -> String {
         let kubectl = self.cluster.kubectl();
         let entries = fs::read_dir(self.run_directory()).into_iter().flatten().flatten();

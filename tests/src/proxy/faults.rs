@@ -36,9 +36,9 @@ pub fn first(count: usize, on: impl Fn(&Call) -> bool + Send + 'static, effect: 
 pub fn nth(number: usize, on: impl Fn(&Call) -> bool + Send + 'static, effect: Effect) -> Fault {
     let mut seen = 0;
     Box::new(move |call| {
-        let meant = on(call);
-        seen += usize::from(meant);
-        (meant && seen == number).then_some(effect)
+        let selected = on(call);
+        seen += usize::from(selected);
+        (selected && seen == number).then_some(effect)
     })
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Reads {
 /// Capacity of the queue of events to the client.
 const QUEUE: usize = 64;
 /// Idle timeout of a stream; longer than the operator's watch timeout.
-const SILENCE: Duration = Duration::from_secs(600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Response body of a watch: forwards events, or holds them back while `hold_watches` is set.
 pub(super) fn relay(upstream: reqwest::Response, reads: watch::Receiver<Reads>) -> Body {
@@ -42,7 +42,7 @@ async fn pass_on(
         tokio::select! {
             () = client.closed() => return,
             changed = reads.changed() => if changed.is_err() { return },
-            chunk = tokio::time::timeout(SILENCE, upstream.next()) => {
+            chunk = tokio::time::timeout(IDLE_TIMEOUT, upstream.next()) => {
                 let Ok(Some(Ok(chunk))) = chunk else { return };
                 unfinished.extend_from_slice(&chunk);
                 events.extend(whole_lines(&mut unfinished));

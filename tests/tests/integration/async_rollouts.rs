@@ -98,7 +98,7 @@ fn every_prompt_is_trained_once_after_coordinator_kills() {
     );
 }
 
-/// Samples in the journal, and their assignment to batches, without the pruned ones before the
+/// Samples in the journal, and those assigned to a batch, without the pruned samples before the
 /// first checkpoint.
 fn samples(directory: &Path) -> [BTreeSet<String>; 2] {
     let columns = "position, sample_index, data_row, reward, segments, hex(tokens), \

@@ -50,7 +50,7 @@ fn output(folder: &Path, program: &str, arguments: &[&str]) -> Output {
 }
 
 /// Standard error of a rejected `rljob run`, with the folder's name replaced by `DIR`.
-fn refusal(folder: &TempDir, more: &[&str]) -> String {
+fn rejection(folder: &TempDir, more: &[&str]) -> String {
     let arguments = [&["run", "--file", "job.yaml"], more].concat();
     let output = output(folder.path(), "rljob", &arguments);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -120,29 +120,30 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     fs::remove_file(folder.path().join("model/config.json")).unwrap();
     let missing = "error: sums: spec.model.path: DIR/model has no config.json\nerror: sums: \
         spec.dataset.train.path: DIR/train.jsonl does not exist\n";
-    assert_eq!(refusal(&folder, &[]), missing, "an empty model folder");
+    assert_eq!(rejection(&folder, &[]), missing, "an empty model folder");
     fs::remove_dir(folder.path().join("model")).unwrap();
-    assert_eq!(refusal(&folder, &[]), missing, "no model folder");
+    assert_eq!(rejection(&folder, &[]), missing, "no model folder");
 
     let folder = folder_with(unchanged);
     let restore = ["--set", "spec.restoreFrom.path=old/checkpoints/step-2.attempt-0"];
     let message = "error: sums: spec.restoreFrom.path: DIR/old/checkpoints/step-2.attempt-0 \
         is not a complete checkpoint: manifest.json is missing\n";
-    assert_eq!(refusal(&folder, &restore), message);
+    assert_eq!(rejection(&folder, &restore), message);
     let restore = ["--set", "spec.restoreFrom.rljob.name=unknown"];
     let message = "error: sums: spec.restoreFrom.rljob: `unknown` has no complete checkpoint \
         in DIR/runs/default/unknown/checkpoints; run that job first\n";
-    assert_eq!(refusal(&folder, &restore), message);
+    assert_eq!(rejection(&folder, &restore), message);
     let restore = ["--set", "spec.restoreFrom.rljob.name=sums"];
     assert!(
-        refusal(&folder, &restore).contains("spec.restoreFrom.rljob.name: is the name of this job")
+        rejection(&folder, &restore)
+            .contains("spec.restoreFrom.rljob.name: is the name of this job")
     );
     let sglang = ["--set", "spec.inference.sglang={}"];
     let message = "error: sums: spec.inference.sglang: the server must be started on this machine: \
         pass --engine-command 'python3 -m sglang.launch_server'\n";
-    assert_eq!(refusal(&folder, &sglang), message);
+    assert_eq!(rejection(&folder, &sglang), message);
     assert_eq!(
-        refusal(&folder, &["--engine-command", "python3"]),
+        rejection(&folder, &["--engine-command", "python3"]),
         "error: --engine-command: no job of job.yaml has spec.inference.sglang\n"
     );
     let gpus = [
@@ -157,7 +158,7 @@ fn missing_inputs_are_reported_before_any_process_starts() {
     .concat();
     let message = "error: sums: spec.inference.resources.limits: 1 engines need 2 GPUs each, and \
         this machine has 0 GPUs; remove the GPUs to run engines on the CPU\n";
-    assert_eq!(refusal(&folder, &gpus), message);
+    assert_eq!(rejection(&folder, &gpus), message);
     assert!(!folder.path().join("runs").exists());
 }
 
@@ -170,7 +171,7 @@ fn a_locked_run_directory_is_rejected() {
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let message = "error: failed to run sums: another `rljob run` is using DIR/runs/default/sums; \
         wait for it, stop it, or choose another --dir\n";
-    assert_eq!(refusal(&folder, &[]), message);
+    assert_eq!(rejection(&folder, &[]), message);
     assert!(!directory.join("run.json").exists());
 }
 
@@ -235,9 +236,9 @@ fn the_coordinator_exits_with_78_for_the_run_directory_of_another_job() {
     fs::create_dir(&directory).unwrap();
     let identity = r#"{"namespace": "lab", "name": "other", "uid": "u1", "specHash": "00"}"#;
     fs::write(directory.join("identity.json"), identity).unwrap();
-    let words = "error: the run directory DIR/run belongs to lab/other (uid u1) with its own run: \
-        use another directory, or remove this one to start over";
-    assert_eq!(coordinator(&folder, &directory, 0), (Some(78), words.to_owned()));
+    let message = "error: the run directory DIR/run belongs to lab/other (uid u1) with its own \
+        run: use another directory, or remove this one to start over";
+    assert_eq!(coordinator(&folder, &directory, 0), (Some(78), message.to_owned()));
     let left: Vec<_> =
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["identity.json"]);

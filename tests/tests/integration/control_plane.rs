@@ -166,7 +166,7 @@ fn as_floats(value: Value) -> Value {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn invalid_jobs_are_rejected_with_the_reason() {
-    let namespace = Namespace::create(cluster(), "refused").unwrap();
+    let namespace = Namespace::create(cluster(), "rejected").unwrap();
     let evaluation = |mut fields: Value| {
         merge(&mut fields, &json!({"path": "/data/test.jsonl", "prompt": "{{question}}"}));
         json!({"spec": {"dataset": {"evaluation": fields}}})
@@ -337,7 +337,7 @@ fn invalid_jobs_are_rejected_with_the_reason() {
         let message = format!("{:#}", answer.expect_err(&format!("accepted: {patch}")));
         assert!(
             message.contains(reason),
-            "{patch} was refused, but not with {reason:?}:\n{message}"
+            "{patch} was rejected, but not with {reason:?}:\n{message}"
         );
     }
 }

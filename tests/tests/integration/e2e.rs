@@ -260,10 +260,10 @@ fn a_job_succeeds_after_losing_a_learner_and_a_pod_of_every_role() {
     run.wait_for_condition("Succeeded");
 
     let status = run.status();
-    assert_eq!(status["restarts"], 1, "only the killed learner counts: {status}");
+    assert_eq!(status["restarts"], 1, "only the killed learner is counted: {status}");
     assert!(
         status["attempt"].as_u64() >= Some(2),
-        "the lost trainer pod had its learners start again too: {status}"
+        "the learners of the lost trainer pod were restarted: {status}"
     );
     assert_eq!(status["progress"]["step"], STEPS, "{status}");
     assert_eq!(status["epoch"], 2, "the second coordinator pod has a higher epoch: {status}");
@@ -316,7 +316,7 @@ fn a_suspended_job_releases_its_pods_and_resumes_at_its_step_with_more_learners(
     assert_eq!(learners, 1);
     patch(json!({"suspend": false, "trainer": {"processesPerReplica": 2}}));
     run.wait_for_steps(steps + 5);
-    assert_eq!(suspended().1, 2, "edited and resumed in one go");
+    assert_eq!(suspended().1, 2, "edited and resumed in one patch");
     let seen = run.steps();
     assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "every step is recorded once");
     assert_eq!(run.status()["restarts"], 0, "no restart is counted");
@@ -399,7 +399,7 @@ fn deletion_leaves_nothing(run: &Run) {
     wait_until("the job's objects to be deleted", LIMIT, || Ok(left()?.trim().is_empty())).unwrap();
 }
 
-/// The run directory still exists.
+/// Recreates the job, whose run directory still exists.
 fn recreated_job_is_still_succeeded(run: &Run) {
     run.namespace.kubectl.apply(&run.manifest).unwrap();
     run.wait_for_condition("Succeeded");

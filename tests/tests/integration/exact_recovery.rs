@@ -140,7 +140,7 @@ fn stopped_processes_are_replaced_and_do_not_change_the_result() {
     let mut run = practise("stopped", &["practise:spec.inference.replicas=1"], &[]);
     run.wait_for_steps(2);
     // Without its supervisor the run continues and would finish before the replacement; a stopped
-    // engine holds it up.
+    // engine blocks it.
     for victims in
         [&[Victim::Learner(1)][..], &[Victim::Coordinator], &[Victim::Engine, Victim::Supervisor]]
     {

@@ -37,7 +37,7 @@ fn a_superseded_coordinator_and_trainer_group_change_nothing() {
         fs::read_to_string(format!("/proc/{coordinator}/stat"))
             .is_ok_and(|stat| stat.contains(") Z "))
     };
-    wait_until("the old coordinator to end", LIMIT, || Ok(ended()))
+    wait_until("the old coordinator to exit", LIMIT, || Ok(ended()))
         .unwrap_or_else(|error| panic!("{error:#}\n{:#?}", new.traces()));
 
     assert_same_weights(new.local);

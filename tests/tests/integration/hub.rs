@@ -1,5 +1,5 @@
-//! Runs from names of Hugging Face repositories: one verified download per run, at a commit that
-//! the run records.
+//! Runs whose model and data are Hugging Face repositories: one verified download per run, at a
+//! recorded commit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -127,7 +127,7 @@ fn a_run_from_repositories_downloads_each_file_once_and_resumes_at_the_recorded_
     assert_eq!(record["commit"], fixture.model_commit);
     assert_eq!(json(&hub.join("models/lab--tiny@main/complete.json"))["commit"], record["commit"]);
 
-    // The branches move on. The model is complete; the data is downloaded again.
+    // The branches advance. The model is complete; the data is downloaded again.
     fixture.hub.commit(MODEL, "main", &[("config.json", b"{}")]);
     fixture.hub.commit(DATA, "main", &[("train.jsonl", b"{}"), ("test.jsonl", b"{}")]);
     fs::remove_dir_all(hub.join("datasets/lab--sums@main")).unwrap();

@@ -196,7 +196,7 @@ fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
 
     assert_same_weights(LocalRun::start(folder, "altered"));
     let log = fs::read_to_string(run.join("logs/coordinator.log")).unwrap();
-    let said = log
+    let line = log
         .lines()
         .find(|line| line.contains("rejected checkpoint"))
         .unwrap_or_else(|| panic!("the log does not mention the checkpoint:\n{log}"));
@@ -205,8 +205,8 @@ fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
         shard.display()
     );
     assert!(
-        said.contains(&start) && said.ends_with(&format!("; step-{before}.attempt-0 is used")),
-        "{said}"
+        line.contains(&start) && line.ends_with(&format!("; step-{before}.attempt-0 is used")),
+        "{line}"
     );
 }
 
@@ -293,21 +293,21 @@ fn a_full_disk_fails_the_run_which_resumes_from_the_previous_checkpoint_once_the
         .current_dir(folder)
         .output()
         .unwrap();
-    let (said, failed) =
+    let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{said}{failed}");
+    assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
     assert!(
-        failed.contains("error: practise failed: ") && failed.contains("No space left on device"),
-        "{said}{failed}"
+        stderr.contains("error: practise failed: ") && stderr.contains("No space left on device"),
+        "{stdout}{stderr}"
     );
     assert!(
-        said.contains(&format!(
+        stdout.contains(&format!(
             "complete: {}/step-5.attempt-0/manifest.json\n",
             checkpoints.display()
         )),
-        "{said}"
+        "{stdout}"
     );
-    assert!(said.ends_with("\nthen 0\n"), "{said}{failed}");
+    assert!(stdout.ends_with("\nthen 0\n"), "{stdout}{stderr}");
     assert!(
         artifacts(&runs) == baseline().artifacts,
         "the weights differ from those of the baseline run"

@@ -172,7 +172,7 @@ fn a_corrupted_checkpoint_in_the_bucket_is_rejected_and_the_previous_one_is_used
 
     run.assert_same(run.start("two", &[]));
     let log = log(&run, "two", "coordinator");
-    let said = log
+    let line = log
         .lines()
         .find(|line| line.contains("rejected checkpoint"))
         .unwrap_or_else(|| panic!("the log does not mention the checkpoint:\n{log}"));
@@ -180,10 +180,10 @@ fn a_corrupted_checkpoint_in_the_bucket_is_rejected_and_the_previous_one_is_used
         "rejected checkpoint {newest}: `s3://{BUCKET}/team/default/practise/{shard}` was altered: \
             its SHA-256 is "
     );
-    assert!(said.contains(&start) && said.ends_with("; step-5.attempt-0 is used"), "{said}");
+    assert!(line.contains(&start) && line.ends_with("; step-5.attempt-0 is used"), "{line}");
 }
 
-/// Another name makes it another job with its own prefix.
+/// A job with another name has another prefix.
 #[test]
 fn another_job_restores_a_checkpoint_from_the_bucket_with_another_world_size() {
     let run = InBucket::new();
@@ -233,12 +233,12 @@ fn a_server_outage_pauses_the_run_without_losing_progress() {
             || fs::read_to_string(&log).unwrap().matches("the bucket's server is away").count();
         let before = noticed();
         run.s3.kill().unwrap();
-        wait_until("the coordinator to notice the outage", LIMIT, || Ok(noticed() > before))
+        wait_until("the coordinator to report the outage", LIMIT, || Ok(noticed() > before))
             .unwrap();
         run.s3.restart().unwrap();
     }
     run.assert_same(local);
     let state: Value =
         serde_json::from_slice(&fs::read(run.scratch("one").join("state.json")).unwrap()).unwrap();
-    assert_eq!(state["epoch"], 1, "no process was started again");
+    assert_eq!(state["epoch"], 1, "no process was restarted");
 }

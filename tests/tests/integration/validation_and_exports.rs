@@ -8,16 +8,19 @@ use crate::local_run::{JOBS, LocalRun, baseline, evaluations, folder_with, weigh
 
 #[test]
 fn a_run_validates_and_exports_at_the_configured_steps() {
-    let made = &baseline().artifacts;
-    assert_eq!(made.validation.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 40, 80, 120]);
-    let [first, .., last] = made.validation[..] else { panic!("{:?}", made.validation) };
+    let artifacts = &baseline().artifacts;
+    assert_eq!(
+        artifacts.validation.iter().map(|(step, _)| *step).collect::<Vec<_>>(),
+        [0, 40, 80, 120]
+    );
+    let [first, .., last] = artifacts.validation[..] else { panic!("{:?}", artifacts.validation) };
     assert!(
         f64::from_bits(last.1) < f64::from_bits(first.1),
-        "it learns nothing: {:?}",
-        made.validation
+        "the loss does not decrease: {:?}",
+        artifacts.validation
     );
     assert_eq!(
-        made.intermediate_exports.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        artifacts.intermediate_exports.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
         ["step-60", "step-90"],
         "keepLast is 2"
     );
@@ -26,7 +29,7 @@ fn a_run_validates_and_exports_at_the_configured_steps() {
     assert_eq!(
         (line.prompts, line.samples, line.sampled, line.loss_tokens),
         (100, 0, None, Some(400)),
-        "three digits and an end each: {line:?}"
+        "three digits and an end-of-sequence token each: {line:?}"
     );
     let report = fs::read_to_string(run.join("report.html")).unwrap();
     assert!(report.contains("Validation loss") && report.contains("validation"), "{report}");
@@ -50,10 +53,10 @@ fn an_intermediate_export_equals_the_final_export_of_a_shorter_run() {
     assert_eq!(code, Some(0), "{output}");
     assert!(
         weights(&folder.path().join("runs/default/imitate").join(EXPORT_DIR)) == weights(&export),
-        "other weights than those of 60 steps"
+        "the weights differ from those of a run of 60 steps"
     );
     let accuracy = evaluations(&folder.path().join("runs/default/practise")).remove(0).greedy;
-    assert!(accuracy.is_some(), "engines and learners read it, with its tokenizer");
+    assert!(accuracy.is_some(), "engines and learners can load the export");
 }
 
 #[test]
@@ -72,7 +75,7 @@ fn a_finished_run_whose_steps_are_raised_ends_with_the_weights_of_one_longer_run
     let run = folder.path().join("runs/default/imitate");
     assert!(
         weights(&run.join(EXPORT_DIR)) == baseline().artifacts.exports[0],
-        "other weights than those of 120 steps\n{output}"
+        "the weights differ from those of a run of 120 steps\n{output}"
     );
     assert_eq!(
         evaluations(&run).iter().map(|evaluation| evaluation.step).collect::<Vec<_>>(),

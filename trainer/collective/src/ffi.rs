@@ -241,7 +241,7 @@ pub fn set_deterministic(on: bool) -> Result<(), String> {
     check(unsafe { raw::rljob_set_deterministic(on) })
 }
 
-/// Makes the C library keep freed memory.
+/// Configures malloc to keep freed memory in the process.
 pub fn keep_freed_memory() {
     // SAFETY: sets parameters of the C library's allocator, which is locked.
     unsafe { raw::rljob_keep_freed_memory() };

@@ -21,7 +21,7 @@ namespace avx512 {
 }  // namespace avx512
 #pragma GCC pop_options
 
-// Processors with instructions for pairs of bfloat16.
+// Kernel for processors with dot products of bfloat16 pairs (AVX512-BF16).
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prefer-vector-width=512")
 namespace avx512bf16 {

@@ -1,9 +1,9 @@
-// y[m][n] = Σ_k x[m][k] · w[n][k] for few rows m. Bound by memory bandwidth, so that the weights are
-// read once, in order. Included once per instruction set in a separate namespace, with LANES (floats
-// per register), ROWS and COLUMNS (accumulators of a tile) defined.
+// y[m][n] = Σ_k x[m][k] · w[n][k] for few rows m. Bound by memory bandwidth: the weights are read
+// once, in order. Included once per instruction set in a separate namespace, with LANES (floats per
+// register), ROWS and COLUMNS (accumulators of a tile) defined.
 //
-// The order of the sum over k does not depend on the tile, so that the bits of a row's result do not
-// depend on other rows.
+// The order of the sum over k does not depend on the tile, so that the bits of a row's result do
+// not depend on other rows.
 
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));

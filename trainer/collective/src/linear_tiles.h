@@ -1,6 +1,6 @@
-// Tiling of the result: COLUMNS adjacent columns of y for ROWS rows at a time, so that the weights of
-// a tile are cached for all rows. Included after `tile<T, M, N>` in the same namespace; X is the type
-// of x, T that of the weights.
+// Tiling of the result: COLUMNS adjacent columns of y for ROWS rows at a time, so that the weights
+// of a tile are cached for all rows. Included after `tile<T, M, N>` in the same namespace; X is the
+// type of x, T that of the weights.
 
 template <typename X, typename T, int N>
 void rows(const X* x, const T* w, float* y, int64_t m, int64_t k, int64_t n) {

@@ -21,8 +21,8 @@ pub fn set_num_threads(threads: u32) {
     tch::set_num_threads(threads.max(1) as i32);
 }
 
-/// Keeps the memory of freed tensors of any size in the process for later ones. For processes that
-/// compute the same shapes repeatedly.
+/// Configures the allocator to reuse the memory of freed tensors of any size instead of returning
+/// it to the operating system. For processes that compute the same shapes repeatedly.
 pub fn keep_freed_memory() {
     ffi::keep_freed_memory();
 }

@@ -17,9 +17,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Disables c10d's flight recorder, which writes a map before it takes its lock: the first operations
-// of two process groups on two threads can crash the process. Set before main, while no other thread
-// reads the environment; a value set by the user takes precedence.
+// Disables c10d's flight recorder, which writes a map before it takes its lock: the first
+// operations of two process groups on two threads can crash the process. Set before main, while no
+// other thread reads the environment; a value set by the user takes precedence.
 const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
 
 // Timeout of another connection to a store that was reachable before.
@@ -51,8 +51,8 @@ char* guarded(F body) {
 }
 
 void finish(const c10::intrusive_ptr<c10d::Work>& work) {
-  // The timeout is that of Gloo in the options of the process group: it closes the connections, so
-  // that the peers fail too.
+  // Gloo applies the timeout of the process group's options: it closes the connections, so that the
+  // peers fail too.
   if (!work->wait()) throw std::runtime_error("the operation was not completed");
 }
 
@@ -62,9 +62,9 @@ extern "C" {
 
 void rljob_message_free(char* message) { free(message); }
 
-// `server`: hosts the store on every interface (port 0: any free port) and connects to it at `host`;
-// otherwise only connects. numWorkers is unset and waitWorkers off, because one store serves many
-// process groups, whose members join at any time.
+// `server`: hosts the store on every interface (port 0: any free port) and connects to it at
+// `host`; otherwise only connects. numWorkers is unset and waitWorkers off, because one store
+// serves many process groups, whose members join at any time.
 char* rljob_store_new(const char* host, uint16_t port, bool server, int64_t timeout_ms, Store** out,
                       uint16_t* chosen) {
   return guarded([&] {
@@ -85,8 +85,8 @@ void rljob_store_free(Store* store) {
 }
 
 // Joins through the store with key prefixes `prefixes` (outermost first), listening on `address`,
-// which peers must reach. Uses a separate connection: a TCPStore connection is locked while it waits
-// for a key, so that a missing peer would delay all other process groups.
+// which peers must reach. Uses a separate connection: a TCPStore connection is locked while it
+// waits for a key, so that a missing peer would delay all other process groups.
 char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_prefixes, int rank,
                       int world, const char* address, int64_t timeout_ms, Group** out) {
   return guarded([&] {
@@ -94,7 +94,7 @@ char* rljob_group_new(Store* store, const char* const* prefixes, size_t num_pref
     connection.port = store->tcp->getPort();
     connection.waitWorkers = false;
     // The store was reachable when `store` was opened: if it does not accept a connection soon, its
-    // host has exited. The whole timeout applies to keys of other members only.
+    // host has exited. The full timeout applies only to keys of other members.
     connection.timeout = std::min(milliseconds(timeout_ms), kReconnect);
     c10::intrusive_ptr<c10d::Store> prefixed =
         c10::make_intrusive<c10d::TCPStore>(store->tcp->getHost(), connection);
@@ -160,8 +160,8 @@ char* rljob_set_deterministic(bool on) {
   });
 }
 
-// glibc maps and unmaps every large block, so that the kernel faults in and clears the pages of each
-// operation's output.
+// By default, glibc maps and unmaps every large block, and the kernel faults in and clears the
+// pages of each operation's output.
 void rljob_keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

@@ -20,7 +20,7 @@ for tensor in (torch.empty(3), torch.empty(2, 2, dtype=torch.bfloat16)):
     print(tensor.flatten().tolist())
 "#;
 
-/// The Python with SGLang, from `RLJOB_PYTHON` or the cache.
+/// Python interpreter with SGLang: `RLJOB_PYTHON`, else that of the cached environment.
 fn python() -> Option<PathBuf> {
     let cached =
         || std::env::home_dir().map(|home| home.join(".cache/rljob/sglang-0.5.12/venv/bin/python"));

@@ -9,7 +9,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a benchmark fails by panicking and says what it lacks"
+    reason = "a benchmark fails by panicking and prints missing prerequisites"
 )]
 
 #[path = "../tests/contract/server.rs"]

@@ -16,7 +16,7 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Number of slots is a multiple of this.
+/// The number of slots is a multiple of this.
 pub const ROWS: usize = 8;
 
 /// Attention length of a row with `tokens` positions. A pure function, so that the shapes of a row

@@ -73,14 +73,14 @@ pub struct Pending {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("failed to start the scheduler's thread")]
+    #[error("failed to start the scheduler thread")]
     Thread(#[from] std::io::Error),
     #[error("failed to register metrics")]
     Metrics(#[from] prometheus::Error),
-    #[error("failed to make the KV cache")]
+    #[error("failed to allocate the KV cache")]
     Cache(#[from] tch::TchError),
     /// The thread exited before it was ready.
-    #[error("the scheduler's thread ended at once")]
+    #[error("the scheduler thread exited during startup")]
     Ended,
 }
 
@@ -169,7 +169,7 @@ impl Engine {
         let max_new_tokens = self.limits.check(&request)?;
         if self.tokenizer.is_none() && !request.sampling.stop.is_empty() {
             return Err(GenerateError::Invalid(
-                "stop needs a tokenizer, and the model's folder has no tokenizer.json.".to_owned(),
+                "stop requires a tokenizer; the model folder has no tokenizer.json.".to_owned(),
             ));
         }
         if self.draining.is_cancelled() {
@@ -191,7 +191,7 @@ impl Engine {
         self.commands
             .send(Command::Generate(job))
             .await
-            .map_err(|_| GenerateError::Internal("the scheduler has ended".to_owned()))?;
+            .map_err(|_| GenerateError::Internal("the scheduler has exited".to_owned()))?;
         Ok(Pending { done: response, partial: so_far })
     }
 

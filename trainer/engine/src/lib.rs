@@ -1,6 +1,8 @@
 //! Embedded inference engine: the part of SGLang 0.5.12's HTTP API that a run needs, and the OpenAI
-//! API. ¶ It runs on CPUs, for laptops and tests; it does not replace SGLang. Without a tokenizer
-//! in the model folder, `text` is empty.
+//! API.
+//!
+//! It runs on CPUs, for laptops and tests; it does not replace SGLang. Without a tokenizer in the
+//! model folder, `text` is empty.
 //!
 //! ```text
 //!  HTTP (axum) ──▶ engine: validation, queue ──▶ scheduler thread ──▶ forward ──▶ sampling

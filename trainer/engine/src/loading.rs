@@ -22,7 +22,7 @@ const CACHE_BYTES: u64 = 2 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(
-        "no complete model in {0} after {1} s: give a Hugging Face folder, or start the \
+        "no complete model in {0} after {1} s: pass a Hugging Face folder, or start the \
         job that exports it"
     )]
     Incomplete(String, u64),
@@ -167,7 +167,7 @@ fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
         Some("bfloat16") => Ok(Kind::BFloat16),
         Some(other) => Err(config_error(
             folder,
-            format!("dtype `{other}` is neither float32 nor bfloat16; give --dtype"),
+            format!("dtype `{other}` is neither float32 nor bfloat16; pass --dtype"),
         )),
     }
 }

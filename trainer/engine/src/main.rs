@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .init();
     if let Some(parent) = arguments.exit_with_parent {
-        exit_with_parent(parent).context("failed to ask for a signal at the parent's end")?;
+        exit_with_parent(parent).context("failed to request a signal for the parent's exit")?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -64,9 +64,6 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// detected by the parent id.
 fn exit_with_parent(parent: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    anyhow::ensure!(
-        getppid() == Pid::from_raw(parent),
-        "the process {parent} that started this one is gone"
-    );
+    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the parent process {parent} has exited");
     Ok(())
 }

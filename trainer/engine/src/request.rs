@@ -65,7 +65,7 @@ pub struct Sampling {
     pub skip_special_tokens: bool,
     /// Keeps the stop string or token in the text.
     pub no_stop_trim: bool,
-    /// Seed of the sample; default: a seed of the engine.
+    /// Seed of the sample; default: a seed derived from the engine's.
     pub seed: Option<u64>,
 }
 

@@ -13,7 +13,7 @@ use crate::http::{Keys, router};
 use crate::loading::{load, wait_for_folder};
 use crate::scheduler::Command;
 
-/// Time for requests in flight after a stop; the rest is aborted.
+/// Time for requests in flight to finish after a stop; remaining ones are aborted.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Time to write the last responses.
@@ -41,7 +41,7 @@ impl Server {
         let to_load = arguments.clone();
         let loaded = tokio::task::spawn_blocking(move || load(&to_load))
             .await
-            .context("loading ended early")?;
+            .context("the loading task failed")?;
         let loaded = loaded.with_context(|| {
             format!("failed to load the model in {}", arguments.model_path.display())
         })?;
@@ -66,15 +66,18 @@ impl Server {
             .with_graceful_shutdown(async move { closing.cancelled().await });
         let mut serving = tokio::spawn(server.into_future());
         tokio::select! {
-            ended = &mut serving => return ended.context("the HTTP server ended")?.context("the \
-                HTTP server failed"),
+            ended = &mut serving => {
+                return ended
+                    .context("the HTTP server task failed")?
+                    .context("the HTTP server failed");
+            }
             () = stop => {}
         }
         drain(&engine).await;
         if let Ok(ended) = tokio::time::timeout(FLUSH, &mut serving).await {
-            return ended.context("the HTTP server ended")?.context("the HTTP server failed");
+            return ended.context("the HTTP server task failed")?.context("the HTTP server failed");
         }
-        tracing::warn!("connections were still open at the end");
+        tracing::warn!("closing connections that are still open after draining");
         serving.abort();
         Ok(())
     }

@@ -68,7 +68,7 @@ fn main() {
     let [advantage, leave_one_out, surrogate, decoupled] = golden::differences();
     difference(
         "grpo-advantages",
-        "a group-normalised advantage differs by at most",
+        "a group-normalized advantage differs by at most",
         advantage,
         golden::ADVANTAGE,
     );

@@ -2,7 +2,7 @@
 //! and PyTorch eager with the same threads and dtype, in alternating steps. Prints `bench NAME
 //! RATIO AIM holds|short`; speed is not asserted.
 //!
-//! Needs a Python with torch and transformers: `RLJOB_PYTHON`, by default that of the cache.
+//! Requires Python with torch and transformers: `RLJOB_PYTHON`, by default that of the cache.
 //! `OMP_NUM_THREADS` sets the threads of both.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]

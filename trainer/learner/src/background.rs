@@ -19,12 +19,12 @@ pub struct Background<E> {
 }
 
 impl<E: From<ThreadError> + Send + 'static> Background<E> {
-    /// No task in flight; `name` is the name of the threads.
+    /// Creates an instance without a task; `name` is the name of its threads.
     pub fn new(name: &'static str) -> Self {
         Self { name, in_flight: None }
     }
 
-    /// Starts `task` after the task in flight has ended.
+    /// Waits for the task in flight, then starts `task`.
     ///
     /// # Errors
     /// The previous task failed, or the thread cannot be started.
@@ -40,7 +40,7 @@ impl<E: From<ThreadError> + Send + 'static> Background<E> {
         Ok(())
     }
 
-    /// Returns at once.
+    /// Checks the task in flight without blocking.
     ///
     /// # Errors
     /// The task in flight has failed.
@@ -52,7 +52,7 @@ impl<E: From<ThreadError> + Send + 'static> Background<E> {
         }
     }
 
-    /// Waits for the task in flight, whose waits have deadlines.
+    /// Waits for the task in flight. Tasks must have deadlines.
     ///
     /// # Errors
     /// The task failed or panicked.

@@ -27,7 +27,7 @@ use tokio::runtime::Runtime;
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Initial and maximum backoff.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// The address of a deleted pod does not respond.
+/// Timeout of connecting; short because the address of a deleted pod does not respond.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of a request, response included: an instruction is held for up to 20 s, and a batch may
 /// be large.
@@ -55,7 +55,7 @@ pub enum ClientError {
         /// The newest error.
         last: String,
     },
-    /// A response of another type.
+    /// The response cannot be parsed.
     #[error("failed to parse the response to {call}")]
     Response {
         /// Method and path.
@@ -89,13 +89,13 @@ pub struct CoordinatorClient {
     attempt: u32,
     /// Highest epoch of a response.
     epoch: Arc<AtomicU64>,
-    /// The protocol version of the coordinator that answered last.
+    /// Protocol version of the coordinator that responded last.
     coordinator_protocol: Arc<AtomicU32>,
 }
 
 impl CoordinatorClient {
-    /// A client of the coordinator at `base`, whose host `resolver` resolves and whose epoch is at
-    /// least `epoch`. `token` is the file of the token.
+    /// Creates a client of the coordinator at `base`, whose host `resolver` resolves and whose
+    /// epoch is at least `epoch`. `token` is the file of the token.
     ///
     /// # Errors
     /// The runtime or the HTTP client cannot be created.
@@ -190,7 +190,7 @@ impl CoordinatorClient {
             let metrics = report.metrics.clone().for_peer(protocol);
             let reduced = StepReport { metrics, ..report.clone() };
             match self.post(&path, &reduced) {
-                // A coordinator of another release answered for the first time.
+                // A coordinator of another release responded for the first time.
                 Err(ClientError::Rejected { .. })
                     if self.coordinator_protocol.load(Ordering::Relaxed) != protocol => {}
                 result => return result,

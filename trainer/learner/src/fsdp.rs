@@ -8,7 +8,8 @@
 //! ```
 //! Frozen weights ([`FrozenParameters`]) are kept in the compute kind and have no gradient.
 //!
-//! Blocks are flat vectors here, whatever their tensors. A world of one runs without collectives.
+//! Blocks are flat vectors here, regardless of their tensors. A world size of 1 uses no
+//! collectives.
 
 use std::rc::Rc;
 

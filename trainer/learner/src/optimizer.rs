@@ -14,7 +14,7 @@ use crate::ranks::Ranks;
 /// Number of consecutive skipped updates after which the run fails.
 pub const MAX_SKIPPED_IN_A_ROW: u32 = 5;
 
-/// An update that failed.
+/// A failed update.
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizerError {
     #[error("failed to update block {block:?}")]
@@ -46,7 +46,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer of `parameters` before the first update.
+    /// Creates an optimizer of `parameters` before the first update.
     pub fn new(ranks: Rc<Ranks>, spec: OptimizerSpec, parameters: &ShardedParameters) -> Self {
         let moments = parameters
             .shards()
@@ -56,8 +56,8 @@ impl Optimizer {
         Self { ranks, spec, moments, progress: OptimizerProgress::default() }
     }
 
-    /// An optimizer that continues from a checkpoint: `moments` are this rank's shards of first and
-    /// second moment, by block.
+    /// Creates an optimizer that continues from a checkpoint: `moments` are this rank's shards of
+    /// first and second moment, by block.
     pub fn restored(
         ranks: Rc<Ranks>,
         spec: OptimizerSpec,
@@ -181,8 +181,8 @@ mod tests {
         parameters.add_gradient(0, &Tensor::from_slice(&[3f32, 4.])).unwrap();
         let update = optimizer.update(&mut parameters, 0.5, 1.0).unwrap();
         assert_eq!((update.gradient_norm, update.skipped), (5.0, false));
-        // The first AdamW update is the learning rate in the gradient's direction; the first moment
-        // holds a tenth of the clipped gradient.
+        // The first AdamW update moves each element by the learning rate; the first moment is a
+        // tenth of the clipped gradient.
         let close = |tensor: &Tensor, expected: [f32; 2]| {
             assert!(
                 tensor.allclose(&Tensor::from_slice(&expected), 1e-6, 0.0, false),

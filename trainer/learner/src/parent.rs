@@ -3,7 +3,7 @@
 use rljob_protocol::supervisor::SUPERVISOR_PID_VARIABLE;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// A learner without a supervisor.
+/// The supervisor has exited, or its exit cannot be monitored.
 #[derive(Debug, thiserror::Error)]
 pub enum ParentError {
     #[error("failed to set the parent-death signal")]

@@ -1,5 +1,5 @@
-//! Rank in the process group of learners, and small collectives of the training loop. A world of
-//! one needs no process group.
+//! Rank in the process group of learners, and small collectives of the training loop. A world size
+//! of 1 needs no process group.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use tch::{Kind, Tensor};
 
 use crate::coordinator_client::PATIENCE;
 
-/// Timeout of a collective: a peer may retry a call of the coordinator for all of [`PATIENCE`]. The
-/// exit of a peer is detected at once.
+/// Timeout of a collective: a peer may retry a call to the coordinator for up to [`PATIENCE`]. The
+/// exit of a peer is detected immediately.
 const TIMEOUT: Duration = Duration::from_secs(PATIENCE.as_secs() + 300);
 /// Timeout of joining, while other ranks start.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -26,13 +26,13 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// A world of one.
+    /// A world size of 1, without a process group.
     pub fn alone() -> Rc<Self> {
         Rc::new(Self { rank: 0, world_size: 1, group: None, _store: None })
     }
 
     /// Joins the process group of an attempt: rank 0 hosts the store at `rendezvous` (host, port);
-    /// `address` is this rank's address for the others.
+    /// `address` is this rank's address for other ranks.
     ///
     /// # Errors
     /// The store is unreachable, or a rank does not join in time.
@@ -71,7 +71,7 @@ impl Ranks {
         self.world_size
     }
 
-    /// The process group, unless this is a world of one.
+    /// The process group; `None` for a world size of 1.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
     }
@@ -82,7 +82,8 @@ impl Ranks {
         Ok(values)
     }
 
-    /// Sums `values` over the ranks, entry by entry, in place. Every rank has as many values.
+    /// Sums `values` over the ranks, entry by entry, in place. Every rank must pass the same number
+    /// of values.
     pub fn sum_slice(&self, values: &mut [f64]) -> Result<(), CollectiveError> {
         let Some(group) = &self.group else { return Ok(()) };
         let tensor = Tensor::from_slice(values);

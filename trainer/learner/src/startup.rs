@@ -171,7 +171,7 @@ fn load_trainer(
     restored_trainer(spec.clone(), model, ranks, (*version, &folder), model_directory)
 }
 
-/// A trainer at step 0.
+/// Creates a trainer at step 0.
 ///
 /// # Errors
 /// The weights cannot be read.
@@ -190,8 +190,8 @@ pub fn first_trainer(
     trainer(spec, ranks, Models::new(policy, others))
 }
 
-/// A trainer that continues from a checkpoint, given by its version and folder. The model folder is
-/// read for frozen models only.
+/// Creates a trainer that continues from a checkpoint, given by its version and folder. The model
+/// folder is read for frozen models only.
 ///
 /// # Errors
 /// The checkpoint or the weights of a frozen model cannot be read.

@@ -193,7 +193,7 @@ fn recomputed_activations_have_the_same_gradient_and_calls() {
 }
 
 #[test]
-fn every_operation_is_deterministic_and_has_the_same_bits_again() {
+fn passes_are_deterministic() {
     rljob_collective::set_deterministic(true).unwrap();
     let (model, mut parameters) = model(true, Kind::Float);
     let first = gradients(&model, &mut parameters, &[packed(&[5, 17, 6])]);

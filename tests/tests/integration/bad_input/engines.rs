@@ -20,7 +20,7 @@ fn with_faults(runs: &str) -> RunUnderFaults {
 }
 
 #[test]
-fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_same_bits() {
+fn invalid_engine_responses_are_reported_and_the_repeated_samples_have_the_same_bits() {
     let run = with_faults("faulty-engines");
     let log = run.log("coordinator");
     assert_same(run);
@@ -33,10 +33,9 @@ fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_s
             format!(": the engine answered /update_weights_from_disk with {cause}"),
         )
     };
-    let fire = "500 Internal Server Error: {\"error\": {\"message\": \"the disk of this machine is \
-        on fire\"}}";
+    let failure = "500 Internal Server Error: {\"error\": {\"message\": \"disk failure\"}}";
     for (what, cause) in [
-        sample(&format!("the engine answered /generate with {fire}")),
+        sample(&format!("the engine answered /generate with {failure}")),
         sample(
             "the engine's response to /generate is invalid: key must be a string at line 1 \
                 column 2",
@@ -53,8 +52,8 @@ fn invalid_engine_responses_are_reported_and_the_samples_are_repeated_with_the_s
             "failed to reach the engine at /generate: the connection failed: connection closed \
                 before message completed",
         ),
-        update(fire),
-        update("200 OK: no such weights here"),
+        update(failure),
+        update("200 OK: weights not found"),
     ] {
         assert!(
             log.lines().any(|line| line.contains(what) && line.contains(&cause)),

@@ -1,6 +1,6 @@
 """Fault-injecting proxy in front of a real engine.
 
- coordinator ── HTTP ──▶ this ── HTTP ──▶ ENGINE
+ coordinator ── HTTP ──▶ this proxy ── HTTP ──▶ ENGINE
 
 Each fault is injected once, in the order of FAULTS, after a fixed number of requests.
 
@@ -52,10 +52,10 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         if fault == "no_response":
             self.close_connection = True
         elif fault == "error":
-            message = b'{"error": {"message": "the disk of this machine is on fire"}}'
+            message = b'{"error": {"message": "disk failure"}}'
             self.respond(500, message, None)
         elif fault == "rejected":
-            self.respond(200, b'{"success": false, "message": "no such weights here"}', None)
+            self.respond(200, b'{"success": false, "message": "weights not found"}', None)
         else:
             connection = http.client.HTTPConnection("127.0.0.1", engine_port)
             headers = {key: value for key, value in self.headers.items() if key != "Host"}

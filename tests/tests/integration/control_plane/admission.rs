@@ -15,9 +15,9 @@ use super::operator::{
 };
 use super::{cluster, merge};
 
-/// When a field may change.
+/// States of a job in which a field may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum May {
+enum Mutability {
     Always,
     WhileSuspended,
     /// Frozen once the run has started.
@@ -31,8 +31,8 @@ const FIXED: &str = "the run has started: spec.model, the location of spec.stora
 const FINISHED: &str = "the run has finished: its spec cannot change";
 
 /// A change of every field of the spec and of `inference`.
-fn changes() -> Vec<(May, Value)> {
-    use May::{Always, Never, WhileSuspended};
+fn changes() -> Vec<(Mutability, Value)> {
+    use Mutability::{Always, Never, WhileSuspended};
     let inference = |fields: Value| json!({ "inference": fields });
     vec![
         (Never, json!({"managedBy": "example.com/other"})),
@@ -123,7 +123,7 @@ fn every_field_is_mutable_or_rejected_as_documented() {
         api.patch(&format!("{path}?dryRun=All"), &json!({ "spec": change }))
             .map_err(|error| format!("{error:#}"))
     };
-    let check = |state: &str, may: &dyn Fn(May, &Value) -> bool| {
+    let check = |state: &str, may: &dyn Fn(Mutability, &Value) -> bool| {
         for (when, change) in &changes {
             match (may(*when, change), answer(change)) {
                 (true, answer) => assert!(answer.is_ok(), "{state}: {change}: {answer:?}"),
@@ -143,30 +143,32 @@ fn every_field_is_mutable_or_rejected_as_documented() {
     };
     check("not started", &|_, change| change.get("managedBy").is_none());
     set_status(json!({"startTime": "2026-01-01T00:00:00Z"}));
-    check("running", &|may, _| may == May::Always);
+    check("running", &|may, _| may == Mutability::Always);
     api.patch(&path, &json!({"spec": {"suspend": true}})).unwrap();
-    check("draining", &|may, _| may == May::Always);
+    check("draining", &|may, _| may == Mutability::Always);
     let condition = json!({
         "type": "Suspended", "status": "True", "reason": "Suspended", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     set_status(json!({"conditions": [condition.clone()]}));
-    check("suspended", &|may, _| may != May::Never);
+    check("suspended", &|may, _| may != Mutability::Never);
     let resumed = json!({"suspend": false, "training": {"steps": 9}});
     assert!(answer(&resumed).is_ok(), "one apply may edit and resume");
     set_status(json!({"completionTime": "2026-01-01T00:00:00Z"}));
-    check("finished", &|may, _| may == May::Always);
+    check("finished", &|may, _| may == Mutability::Always);
     let succeeded = json!({
         "type": "Succeeded", "status": "True", "reason": "Completed", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     set_status(json!({"conditions": [condition, succeeded]}));
-    check("succeeded", &|may, change| may == May::Always || change["training"]["steps"] == 9);
+    check("succeeded", &|may, change| {
+        may == Mutability::Always || change["training"]["steps"] == 9
+    });
     let fewer = answer(&json!({"training": {"steps": 2}})).unwrap_err();
     assert!(fewer.contains(FINISHED), "{fewer}");
 }
 
-/// The CRD with fewer rules and fields: without cross-field rules, a limit and a field.
+/// The CRD without the cross-field rules, one limit and one field.
 fn older_crd() -> Value {
     let mut crd = crd();
     let remove = |crd: &mut Value, part: &str, field: &str| {
@@ -209,7 +211,7 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_fixed() {
         ])
     };
     let old = namespace_in(&cluster, "old", &json!({}));
-    wait_until("the older CRD to be in force", LIMIT, || Ok(breaks(&old).is_ok())).unwrap();
+    wait_until("the older CRD to be effective", LIMIT, || Ok(breaks(&old).is_ok())).unwrap();
     let operator = Operator::start_in(&cluster, "rljob:a", &[]);
     let namespace = namespace_in(&cluster, "upgraded", &json!({}));
     wait_for_pods(&namespace, 3);
@@ -224,13 +226,13 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_fixed() {
     super::install_crd(&kubectl).unwrap();
     let mut bad = super::job();
     merge(&mut bad, &json!({"metadata": {"name": "bad"}, "spec": old_spec()}));
-    let refused = || {
+    let is_rejected = || {
         namespace
             .kubectl
             .run_with_input(&["create", "--dry-run=server", "--filename=-"], &bad.to_string())
             .is_err()
     };
-    wait_until("the new CRD to be in force", LIMIT, || Ok(refused())).unwrap();
+    wait_until("the new CRD to be effective", LIMIT, || Ok(is_rejected())).unwrap();
     assert_eq!(
         field(&namespace, "rljob/sample", ".spec.drainTimeoutSeconds"),
         "300",
@@ -247,7 +249,7 @@ fn a_job_that_an_older_crd_admitted_keeps_its_pods_and_can_be_fixed() {
         ),
         "{message}"
     );
-    assert_eq!(uids(&namespace), before, "the new rule ended pods");
+    assert_eq!(uids(&namespace), before, "the new rule deleted pods");
 
     patch(&namespace, &json!({"suspend": true, "drainTimeoutSeconds": 1}));
     wait_for_condition(&namespace, "Suspended");
@@ -280,12 +282,12 @@ fn a_job_with_unknown_fields_of_a_newer_crd_is_left_unchanged() {
     let mut newer = crd();
     newer.pointer_mut(&format!("{SPEC}/properties")).unwrap()["later"] = json!({"type": "string"});
     kubectl.run_with_input(&["replace", "--filename=-"], &newer.to_string()).unwrap();
-    let strange = namespace_in(&cluster, "strange", &json!({}));
+    let unparsable = namespace_in(&cluster, "unparsable", &json!({}));
     let has_the_field = || {
-        patch(&strange, &json!({"later": "is kept"}));
-        Ok(field(&strange, "rljob/sample", ".spec.later") == "is kept")
+        patch(&unparsable, &json!({"later": "is kept"}));
+        Ok(field(&unparsable, "rljob/sample", ".spec.later") == "is kept")
     };
-    wait_until("the newer CRD to be in force", LIMIT, has_the_field).unwrap();
+    wait_until("the newer CRD to be effective", LIMIT, has_the_field).unwrap();
     let operator = Operator::start_in(&cluster, "rljob:a", &[]);
     let known = namespace_in(&cluster, "known", &json!({}));
     wait_for_pods(&known, 3);
@@ -294,9 +296,9 @@ fn a_job_with_unknown_fields_of_a_newer_crd_is_left_unchanged() {
         "{}",
         operator.output(),
     );
-    assert_eq!(uids(&strange), "", "it was acted on without being read");
-    patch(&strange, &json!({"later": null}));
-    wait_for_pods(&strange, 3);
+    assert_eq!(uids(&unparsable), "", "the operator created pods for a job that it cannot parse");
+    patch(&unparsable, &json!({"later": null}));
+    wait_for_pods(&unparsable, 3);
 }
 
 /// Labels and host names have at most 63 characters; those of pods and the labels that Kubernetes

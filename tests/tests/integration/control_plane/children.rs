@@ -192,7 +192,7 @@ fn a_rejected_child_stalls_the_job_until_it_is_accepted() {
     drop(operator);
 }
 
-/// One foreign object of every kind except Secret, whose names contain a part of the job's UID.
+/// One foreign object of every kind except Secret, whose name contains a part of the job's UID.
 fn foreign_objects() -> [Value; 5] {
     let own = json!({"matchLabels": {"app": "another"}});
     let object = |version: &str, kind: &str, name: &str, more: Value| {
@@ -288,7 +288,7 @@ fn foreign_objects_are_left_unchanged_and_survive_the_job() {
     drop(operator);
     assert_eq!(specs(), before);
     let all = namespace.kubectl.run(&["get", KINDS, OWN, "--output=name"]).unwrap();
-    assert_eq!(all.lines().count(), names.len(), "more than the unauthorized' was made: {all}");
+    assert_eq!(all.lines().count(), names.len(), "unexpected objects were created: {all}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every field of the spec on the API server: stored as written, refused with its path, explained,
+//! Every field of the spec on the API server: stored as written, rejected with its path, explained,
 //! and frozen once the run has started unless `freeze::MUTABLE` lists it. The jobs of `fields.yaml`
 //! set all fields; a field of the schema that none of them sets fails the first test.
 
@@ -15,9 +15,9 @@ const STARTED: &str = "the run has started: ";
 
 /// A field in one job.
 struct Field {
-    /// As in error messages: `spec.rewards[0].weight`.
+    /// Path as in error messages: `spec.rewards[0].weight`.
     path: String,
-    /// Without indices: `rewards.weight`.
+    /// Path without `spec` and indices: `rewards.weight`.
     name: String,
     schema: Value,
     value: Value,
@@ -39,7 +39,8 @@ fn schema() -> Value {
     crd.pointer(path).unwrap().clone()
 }
 
-/// Objects that are fields as a whole: maps, free-form objects and unions' empty members.
+/// Whether an object counts as one field: maps, free-form objects, and union members without
+/// fields.
 fn is_whole(schema: &Value) -> bool {
     let properties = schema["properties"].as_object().is_none_or(Map::is_empty);
     let is_free = schema["x-kubernetes-preserve-unknown-fields"] == true;
@@ -93,7 +94,7 @@ fn fields_of(job: &Value) -> Vec<Field> {
 }
 
 impl Field {
-    /// RFC 6901.
+    /// JSON pointer (RFC 6901) to the field.
     fn pointer(&self) -> String {
         format!("/{}", self.path.replace(['.', '['], "/").replace(']', ""))
     }
@@ -105,7 +106,7 @@ impl Field {
         job
     }
 
-    /// Values that the schema does not admit.
+    /// Values that the schema rejects.
     fn wrong_values(&self) -> Vec<Value> {
         let schema = &self.schema;
         let mut values = match schema["type"].as_str() {
@@ -123,7 +124,7 @@ impl Field {
         values
     }
 
-    /// Other values that the schema admits; none for members without fields.
+    /// Other valid values; empty for union members without fields.
     fn other_values(&self) -> Vec<Value> {
         vec![match &self.value {
             Value::Bool(value) => json!(!value),
@@ -149,8 +150,8 @@ impl Field {
     }
 }
 
-/// A free-form object with another value, one more field and no field. CEL does not see the
-/// replacement of one unnamed field by another.
+/// Variants of a free-form object: one value changed, one field added, all fields removed. CEL
+/// rules do not detect that one unspecified field replaces another.
 fn free_form_changes(object: &Value, schema: &Value) -> Vec<Value> {
     let (mut changed, mut more) = (object.clone(), object.clone());
     let first = changed.as_object_mut().unwrap().values_mut().next().unwrap();
@@ -162,7 +163,7 @@ fn free_form_changes(object: &Value, schema: &Value) -> Vec<Value> {
     };
     more["other"] = json!("value");
     let mut changes = vec![changed, json!({})];
-    // Elsewhere the server drops unknown fields.
+    // The server drops unknown fields of other objects.
     if schema["x-kubernetes-preserve-unknown-fields"] == true {
         changes.push(more);
     }
@@ -188,7 +189,7 @@ impl Server {
         format!("/apis/rljob.dev/v1alpha1/namespaces/{}/rljobs", self.namespace.name)
     }
 
-    /// What the server would store.
+    /// The object that the server would store.
     fn dry_run(&self, job: &Value) -> Result<Value, String> {
         let path = format!("{}?dryRun=All&fieldValidation=Strict", self.path());
         self.api.create(&path, job).map_err(|error| format!("{error:#}"))
@@ -212,8 +213,8 @@ fn every_field_is_stored_as_written() {
 }
 
 #[test]
-fn every_field_refuses_wrong_values_and_names_its_path() {
-    let server = Server::new("refused");
+fn every_field_rejects_wrong_values_and_names_its_path() {
+    let server = Server::new("rejected");
     for job in jobs() {
         for field in fields_of(&job) {
             for value in field.wrong_values() {
@@ -251,7 +252,7 @@ fn every_field_is_frozen_in_a_started_run_unless_it_is_listed() {
             }
         }
     }
-    assert_eq!(wrong, Vec::<String>::new(), "answers differ from freeze::MUTABLE");
+    assert_eq!(wrong, Vec::<String>::new(), "mutability differs from freeze::MUTABLE");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::operator::{LIMIT, OWN, Operator, field, namespace_with, wait_for_pods
 
 /// Longer than the throttling of status writes.
 const THROTTLE_TIME: Duration = Duration::from_millis(1500);
-/// Children that only the operator writes, so that their resourceVersion counts its writes.
+/// Kinds of children that only the operator writes.
 const QUIET: &str = "services,configmaps,secrets,networkpolicies";
 
 /// UID and the operator's managed fields with their times, of the job and its children.
@@ -46,8 +46,10 @@ fn idle_job(prefix: &str) -> (Namespace, Operator) {
         || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
     wait_until("the scheduler's message", LIMIT, || Ok(message().contains("cannot be scheduled")))
         .unwrap();
-    wait_until_still("the operator to rest", LIMIT, THROTTLE_TIME, || Ok(writes(&namespace)))
-        .unwrap();
+    wait_until_still("the operator to become idle", LIMIT, THROTTLE_TIME, || {
+        Ok(writes(&namespace))
+    })
+    .unwrap();
     (namespace, operator)
 }
 
@@ -60,7 +62,7 @@ fn a_new_operator_writes_nothing_for_an_idle_job() {
     second.wait_for_log("\"reconciled\"");
     // A second reconciliation.
     namespace.kubectl.run(&["label", "pods", OWN, "example.com/touched=true"]).unwrap();
-    wait_until("a second pass", LIMIT, || {
+    wait_until("a second reconciliation", LIMIT, || {
         Ok(second.metric("rljob_reconcile_duration_seconds_count")? >= 2.0)
     })
     .unwrap();
@@ -101,7 +103,7 @@ fn requests_of_passes(fixture: &Fixture) -> f64 {
         });
         fixture.api.patch(&fixture.job_path(), &touched).unwrap();
         let seen = || Ok(fixture.passes_and_requests()?.0 >= passes + f64::from(number));
-        wait_until("a pass", LIMIT, seen)
+        wait_until("a reconciliation", LIMIT, seen)
             .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
     }
     fixture.passes_and_requests().unwrap().1 - requests
@@ -118,7 +120,7 @@ fn a_reconciliation_without_changes_sends_no_requests() {
             let seen: Vec<f64> = (0..3).map(|_| requests_of_passes(&fixture)).collect();
             assert!(
                 seen.contains(&0.0),
-                "{state}: requests in five passes, three times: {seen:?}\n{}",
+                "{state}: requests in three rounds of five reconciliations: {seen:?}\n{}",
                 format_writes(&fixture.writes())
             );
         },
@@ -147,7 +149,7 @@ fn modified_children_are_corrected_and_deleted_ones_recreated() {
         let back = || {
             Ok(namespace.kubectl.get(&[object]).is_ok_and(|seen| seen["metadata"]["uid"] != uid))
         };
-        wait_until(&format!("{object} to come back"), LIMIT, back).unwrap();
+        wait_until(&format!("{object} to be recreated"), LIMIT, back).unwrap();
     }
     let text = field(&namespace, "configmap/sample-run", ".data['run\\.json']");
     kubectl(&[

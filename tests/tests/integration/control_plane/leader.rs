@@ -13,7 +13,8 @@ fn leads(operator: &Operator) -> anyhow::Result<bool> {
 }
 
 fn wait_to_lead(operator: &Operator, who: &str) {
-    wait_until(&format!("the {who} operator to lead"), LIMIT, || leads(operator)).unwrap();
+    wait_until(&format!("the {who} operator to become the leader"), LIMIT, || leads(operator))
+        .unwrap();
 }
 
 /// The first operator is stopped and resumed after the second has taken over, with a pending change
@@ -42,7 +43,11 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
     first.wait_for_log("lost the lease");
     wait_for_pods(&namespace, 3);
     assert!(!leads(&first).unwrap());
-    assert_eq!(first.writes().unwrap(), written, "the first wrote after its lease had ended");
+    assert_eq!(
+        first.writes().unwrap(),
+        written,
+        "the first operator wrote after its lease had expired"
+    );
 
     second.signal(Signal::TERM);
     second.wait_for_log("released the lease");
@@ -56,9 +61,10 @@ fn a_leader_paused_past_its_lease_writes_nothing_and_can_lead_again() {
     );
 }
 
-/// Writes of an operator, once it writes no more: the status follows the pods by a pass.
+/// Number of writes of an operator once it is idle: the status follows the pods by one
+/// reconciliation.
 fn settled_writes(operator: &Operator) -> u64 {
     let still = Duration::from_secs(2);
-    wait_until_still("the operator to write no more", LIMIT, still, || operator.writes()).unwrap();
+    wait_until_still("the operator to become idle", LIMIT, still, || operator.writes()).unwrap();
     operator.writes().unwrap()
 }

@@ -14,7 +14,7 @@ const UNSCHEDULABLE: &str =
     "sample-inference-0 cannot be scheduled: no nodes available to schedule pods";
 
 #[test]
-fn columns_and_events_of_a_new_job_show_what_it_waits_for() {
+fn columns_and_events_of_a_new_job_name_the_pending_pods() {
     let namespace = namespace_with("message", &json!({}));
     let _operator = Operator::start(&namespace, "rljob:a");
     wait_for_condition(&namespace, "Reconciling");
@@ -36,7 +36,7 @@ fn columns_and_events_of_a_new_job_show_what_it_waits_for() {
     let message = format!("{waits_for}; {UNSCHEDULABLE}");
     let seen =
         || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
-    wait_until("what keeps the pods from running", LIMIT, || Ok(seen() == message)).unwrap();
+    wait_until("the scheduler's message", LIMIT, || Ok(seen() == message)).unwrap();
 }
 
 #[test]
@@ -52,12 +52,8 @@ fn another_operator_changes_neither_pods_nor_status_until_the_job_is_resumed() {
     // The last status change without nodes.
     let message =
         || field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Succeeded')].message");
-    wait_until(
-        "what keeps the pods from running",
-        LIMIT,
-        || Ok(message().ends_with(UNSCHEDULABLE)),
-    )
-    .unwrap();
+    wait_until("the scheduler's message", LIMIT, || Ok(message().ends_with(UNSCHEDULABLE)))
+        .unwrap();
     drop(first);
     let uid = field(&namespace, "pod/sample-trainer-0", ".metadata.uid");
     let version = field(&namespace, "rljob/sample", ".metadata.resourceVersion");
@@ -110,7 +106,7 @@ fn a_suspended_job_has_no_pods_until_it_is_resumed() {
     wait_for_condition(&namespace, "Suspended=False");
 }
 
-/// An admission policy rejects the status write, so that the deletion of pods must not happen.
+/// An admission policy rejects the status write, and the operator must then not delete pods.
 #[test]
 fn the_status_is_written_before_pods_are_deleted() {
     let namespace = namespace_with("record", &json!({"spec": {"drainTimeoutSeconds": 1}}));
@@ -141,7 +137,7 @@ fn the_status_is_written_before_pods_are_deleted() {
     namespace.kubectl.apply(&policy.to_string()).unwrap();
     let operator = Operator::start(&namespace, "rljob:a");
     wait_for_pods(&namespace, 3);
-    wait_until("the policy to be in force", LIMIT, || {
+    wait_until("the policy to be effective", LIMIT, || {
         let record = json!({
             "status": {
                 "conditions": [{

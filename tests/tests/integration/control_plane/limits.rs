@@ -26,7 +26,7 @@ fn a_job_past_its_deadline_fails_and_its_children_are_deleted_after_the_ttl() {
     assert_eq!(
         field(&namespace, "statefulset/sample-trainer", ".spec.replicas"),
         "0",
-        "without a time to live, the children stay"
+        "without ttlSecondsAfterFinished, the children are kept"
     );
 
     patch(&namespace, &json!({"ttlSecondsAfterFinished": 0}));
@@ -35,7 +35,7 @@ fn a_job_past_its_deadline_fails_and_its_children_are_deleted_after_the_ttl() {
     assert_eq!(
         field(&namespace, "rljob/sample", &format!("{SUMMARY}.reason")),
         "DeadlineExceeded",
-        "the RLJob stays, and its record"
+        "the RLJob and its status are kept"
     );
     assert!(
         !operator.output().contains("forbidden"),
@@ -135,13 +135,13 @@ fn the_pod_spec_changes_only_while_the_job_is_suspended() {
     })
     .to_string();
     let edit = ["patch", "rljob/sample", "--type=merge", "--patch", edit.as_str()];
-    let refused = format!("{:#}", namespace.kubectl.run(&edit).unwrap_err());
+    let rejection = format!("{:#}", namespace.kubectl.run(&edit).unwrap_err());
     assert!(
-        refused.contains(
+        rejection.contains(
             "to change this field, set spec.suspend to true, wait for condition Suspended, edit \
                 the spec and set spec.suspend to false",
         ),
-        "{refused}",
+        "{rejection}",
     );
     patch(
         &namespace,

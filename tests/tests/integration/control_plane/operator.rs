@@ -121,7 +121,7 @@ impl Operator {
         Ok(scrape::get(self.metrics, "/readyz")? == "ok")
     }
 
-    /// Writes to the API server so far, without the lease's.
+    /// Number of writes to the API server so far, except those of the lease.
     pub(super) fn writes(&self) -> anyhow::Result<u64> {
         let samples = scrape::metrics(self.metrics)?;
         let verbs = ["create", "update", "patch", "delete"]
@@ -149,7 +149,7 @@ impl Operator {
     }
 
     pub(super) fn wait_for_log(&self, message: &str) {
-        wait_until(&format!("the operator to say {message:?}"), LIMIT, || {
+        wait_until(&format!("the operator to log {message:?}"), LIMIT, || {
             Ok(self.program.output().contains(message))
         })
         .unwrap();
@@ -159,7 +159,7 @@ impl Operator {
 impl Drop for Operator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("── the operator said\n{}", self.program.output());
+            eprintln!("── log of the operator\n{}", self.program.output());
         }
     }
 }
@@ -185,7 +185,7 @@ pub(super) fn namespace_with(prefix: &str, patch: &Value) -> Namespace {
     namespace_in(cluster(), prefix, patch)
 }
 
-/// The same in another cluster.
+/// [`namespace_with`] in another cluster.
 pub(super) fn namespace_in(cluster: &Cluster, prefix: &str, patch: &Value) -> Namespace {
     let namespace = Namespace::create(cluster, prefix).unwrap();
     let mut job = job();

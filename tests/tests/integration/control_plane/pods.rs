@@ -92,7 +92,7 @@ fn a_pod_on_an_unreachable_node_is_recorded_force_deleted_and_replaced() {
     );
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
     namespace.kubectl.run(&["delete", &format!("pod/{pod}"), "--wait=false"]).unwrap();
-    wait_until("another pod in its place", LIMIT, || {
+    wait_until("the replacement of the pod", LIMIT, || {
         Ok(namespace
             .kubectl
             .run(&["get", "pods", "--output=jsonpath={.items[*].metadata.uid}"])?
@@ -146,7 +146,7 @@ fn evicted_and_vanished_pods_are_incidents_and_not_restarts() {
     assert_eq!(field(&namespace, "rljob/sample", ".status.incidents[0].message"), message);
 
     let before = uid(&namespace, coordinator);
-    wait_until("the operator to have seen the coordinator's pod", LIMIT, || {
+    wait_until("the operator to observe the coordinator's pod", LIMIT, || {
         Ok(status(&namespace)?["epoch"] == 1)
     })
     .unwrap();
@@ -154,7 +154,7 @@ fn evicted_and_vanished_pods_are_incidents_and_not_restarts() {
         .kubectl
         .run(&["delete", &format!("pod/{coordinator}"), "--grace-period=0", "--force"])
         .unwrap();
-    wait_until("another coordinator", LIMIT, || Ok(status(&namespace)?["epoch"] == 2)).unwrap();
+    wait_until("a new coordinator pod", LIMIT, || Ok(status(&namespace)?["epoch"] == 2)).unwrap();
     let seen = incidents(&namespace);
     let seen: Vec<(&str, &str)> =
         seen.iter().map(|(reason, pod, _)| (reason.as_str(), pod.as_str())).collect();

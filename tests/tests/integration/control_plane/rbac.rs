@@ -121,7 +121,7 @@ fn lose_pod(namespace: &Namespace, pod: &str) {
         Ok(namespace.kubectl.run(&["get", "pods", OWN, "--output=name"])?.lines().count() == 3
             && uid() != before)
     };
-    wait_until("another pod in the lost one's place", LIMIT, replaced).unwrap();
+    wait_until("the replacement of the lost pod", LIMIT, replaced).unwrap();
 }
 
 /// Runs the lifecycle from the start of a job to the deletion of its children.
@@ -187,13 +187,13 @@ fn without(cluster: &Cluster, permission: &Permission) -> String {
     };
     rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
     replace(&rules);
-    wait_until("the permission to be gone", LIMIT, || Ok(!can(cluster, permission))).unwrap();
+    wait_until("the permission to be removed", LIMIT, || Ok(!can(cluster, permission))).unwrap();
     let namespace = namespace_in(cluster, "without", &json!({}));
     wait_for_condition(&namespace, "Stalled");
     let message =
         field(&namespace, "rljob/sample", ".status.conditions[?(@.type=='Stalled')].message");
     replace(&role["rules"]);
-    wait_until("the permission to be back", LIMIT, || Ok(can(cluster, permission))).unwrap();
+    wait_until("the permission to be restored", LIMIT, || Ok(can(cluster, permission))).unwrap();
     message
 }
 

@@ -1,7 +1,7 @@
 //! Simulated kubelet and coordinators: pods are running as soon as they exist, and every
-//! coordinator pod has a coordinator that follows its orders.
+//! coordinator pod has a simulated coordinator.
 //!
-//! All pod addresses are local routes of the cluster's network; one server answers for all
+//! All pod addresses are local routes of the cluster's network; one server responds for all
 //! coordinators and distinguishes them by the requested address.
 
 use std::collections::HashMap;
@@ -37,8 +37,9 @@ pub(super) struct Run {
     pub(super) end: Option<&'static str>,
     /// Whether requests fail with 503.
     pub(super) is_silent: bool,
-    /// Highest epoch received, and the number of rejected lower ones.
+    /// Highest epoch received.
     pub(super) epoch: u64,
+    /// Number of requests rejected because of a lower epoch.
     pub(super) rejected: u32,
     /// Number of status requests.
     pub(super) status_requests: u32,
@@ -48,7 +49,7 @@ pub(super) struct Run {
 #[derive(Clone, Default)]
 struct Coordinator {
     run: Arc<Mutex<Run>>,
-    /// The last `PUT /v1/desired`.
+    /// Body of the last `PUT /v1/desired`.
     desired: Value,
     /// `training.steps` of the run configuration that the pod mounts.
     total_steps: Value,

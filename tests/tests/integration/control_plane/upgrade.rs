@@ -17,7 +17,7 @@ const TEMPLATE: &str = "rljob.dev/pod-template";
 
 /// Modifies a template as the previous version would have rendered it: other labels, annotations,
 /// defaults and flags.
-fn as_before(template: &mut Value) {
+fn to_previous_version(template: &mut Value) {
     let metadata = json!({
         "labels": {"app.kubernetes.io/component": null, "rljob.dev/version": "v0"},
         "annotations": {"rljob.dev/rendered-by": "v0"},
@@ -30,7 +30,7 @@ fn as_before(template: &mut Value) {
     );
     let container = &mut template["spec"]["containers"][0];
     merge(container, &json!({"resources": {"requests": {"cpu": "10m"}}, "readinessProbe": null}));
-    container["command"].as_array_mut().unwrap().push("--of-before".into());
+    container["command"].as_array_mut().unwrap().push("--previous-flag".into());
 }
 
 /// Applies an object as the operator's field manager.
@@ -50,13 +50,13 @@ fn set(fixture: &Fixture, role: &str) -> Value {
 }
 
 /// Replaces the job's StatefulSets and pods by those of the previous version.
-fn render_as_before(fixture: &Fixture) {
+fn render_previous_version(fixture: &Fixture) {
     for role in ROLES {
         let live = set(fixture, role);
         let mut template: Value =
             serde_json::from_str(live["metadata"]["annotations"][TEMPLATE].as_str().unwrap())
                 .unwrap();
-        as_before(&mut template);
+        to_previous_version(&mut template);
         let mut metadata = json!({"annotations": {TEMPLATE: template.to_string()}});
         for field in ["name", "namespace", "labels", "ownerReferences"] {
             metadata[field] = live["metadata"][field].clone();
@@ -83,7 +83,7 @@ fn render_as_before(fixture: &Fixture) {
 }
 
 /// A job in this state under the previous version.
-fn before(state: &str) -> Fixture {
+fn job_of_previous_version(state: &str) -> Fixture {
     let mut fixture = Fixture::new(state, &json!({}));
     if state == "starting" {
         fixture.pods.run.lock().end = Some("Starting");
@@ -92,7 +92,7 @@ fn before(state: &str) -> Fixture {
     fixture.wait_for(if state == "starting" { "Reconciling" } else { "Ready" });
     fixture.wait_until_idle();
     fixture.kill_operator();
-    render_as_before(&fixture);
+    render_previous_version(&fixture);
     // The operator uses the previous templates because they are pinned.
     fixture.start_operator();
     fixture.wait_for_status(&json!({"epoch": 2}));
@@ -119,7 +119,7 @@ fn pinned_objects(fixture: &Fixture) -> BTreeMap<String, Value> {
     sets.into_iter().chain(pods).collect()
 }
 
-/// The image, and whether the template is that of the previous version.
+/// Image of each role, and whether its template is that of the previous version.
 fn shapes(fixture: &Fixture, job: &str) -> Vec<(String, bool)> {
     let shape = |role: &str| {
         let set = fixture
@@ -135,14 +135,14 @@ fn shapes(fixture: &Fixture, job: &str) -> Vec<(String, bool)> {
     ROLES.map(shape).to_vec()
 }
 
-fn of(image: &str, is_as_before: bool) -> Vec<(String, bool)> {
-    vec![(image.to_owned(), is_as_before); 3]
+fn of(image: &str, is_previous: bool) -> Vec<(String, bool)> {
+    vec![(image.to_owned(), is_previous); 3]
 }
 
 #[test]
 fn an_upgrade_keeps_pods_and_templates_until_the_next_resume() {
     run_parallel(STATES.to_vec(), |state| {
-        let mut fixture = before(state);
+        let mut fixture = job_of_previous_version(state);
         let (found, written) = (pinned_objects(&fixture), fixture.writes().len());
         assert_eq!(shapes(&fixture, "sample"), of("rljob:a", true), "{state}");
 
@@ -160,7 +160,7 @@ fn an_upgrade_keeps_pods_and_templates_until_the_next_resume() {
             Ok(fixture.api.get(&service)?["metadata"]["labels"]["app.kubernetes.io/component"]
                 == "trainer")
         };
-        wait_until("the new operator's first pass", LIMIT, labelled).unwrap();
+        wait_until("the new operator's first reconciliation", LIMIT, labelled).unwrap();
         let later = fixture.wait_until_idle().split_off(written);
         assert_eq!(
             pinned_objects(&fixture),
@@ -193,7 +193,7 @@ fn an_upgrade_keeps_pods_and_templates_until_the_next_resume() {
             assert_eq!(
                 shapes(&fixture, "sample"),
                 of("rljob:a", true),
-                "{state}: it is rendered when it is resumed"
+                "{state}: the templates are rendered at the next resume"
             );
             fixture.patch(&json!({"suspend": false}));
             fixture.running_pod("sample-coordinator-0");

@@ -50,11 +50,11 @@ impl BucketRun<'_> {
     }
 
     /// Waits until a pod's log contains `text`.
-    fn wait_for_log(&self, role: &str, words: &str) {
+    fn wait_for_log(&self, role: &str, text: &str) {
         let pod = format!("{}-{role}-0", self.run.job);
-        let says = || Ok(self.run.namespace.kubectl.run(&["logs", &pod])?.contains(words));
-        wait_until(&format!("`{words}` in the log of {pod}"), LIMIT, says).unwrap();
-        self.run.log(&format!("{pod}: {words}"));
+        let says = || Ok(self.run.namespace.kubectl.run(&["logs", &pod])?.contains(text));
+        wait_until(&format!("`{text}` in the log of {pod}"), LIMIT, says).unwrap();
+        self.run.log(&format!("{pod}: {text}"));
     }
 
     fn patch(&self, spec: &Value) {
@@ -116,7 +116,7 @@ fn alter_while_suspended(bucket_run: &BucketRun) {
     );
 }
 
-/// The bucket does not change.
+/// Recreates the job; its run in the bucket does not change.
 fn recreated_job_is_still_succeeded(bucket_run: &BucketRun) {
     let export = || {
         fs::metadata(bucket_run.run.directory.join(EXPORT_DIR).join(EXPORT_COMPLETE_FILE))
@@ -168,7 +168,7 @@ fn a_run_in_a_bucket_survives_the_loss_of_disks_and_a_server_outage() {
     assert_eq!(
         (&status["epoch"], &status["restarts"]),
         (&json!(1), &json!(0)),
-        "no learner and no pod was started again: {status}"
+        "no learner and no pod was restarted: {status}"
     );
     bucket_run.run.lose_pod("coordinator");
     bucket_run.wait_for_log("coordinator", "rebuilt the journal from the bucket");

@@ -36,19 +36,19 @@ impl Run<'_> {
 }
 
 /// The newest process whose command line contains `command`.
-fn newest_process(cluster: &Cluster, words: &str) -> Pid {
+fn newest_process(cluster: &Cluster, command: &str) -> Pid {
     let processes = cluster
         .pod_processes("")
         .into_iter()
-        .filter(|process| process.command_line.contains(words));
+        .filter(|process| process.command_line.contains(command));
     processes
         .max_by_key(|process| process.started)
-        .unwrap_or_else(|| panic!("no process is {words}"))
+        .unwrap_or_else(|| panic!("no process matches {command:?}"))
         .pid
 }
 
-fn stop_newest(cluster: &Cluster, words: &str) {
-    kill_process(newest_process(cluster, words), Signal::STOP).unwrap();
+fn stop_newest(cluster: &Cluster, command: &str) {
+    kill_process(newest_process(cluster, command), Signal::STOP).unwrap();
 }
 
 /// Evicts a pod through the eviction API, as a drain does.
@@ -106,17 +106,17 @@ fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
     run.wait_for_progress();
     run.wait_for_all_ready();
 
-    end_a_pod_whose_node_cannot(cluster, &run);
+    lose_a_pod_with_a_hung_runtime(cluster, &run);
 
     // The node of a trainer pod; the leading operator may be on it.
     let lost = namespace
         .kubectl
         .run(&["get", "pod/stays-trainer-0", "--output=jsonpath={.spec.nodeName}"])
         .unwrap();
-    let bucket_run = if lost == "node-1" { "node-2" } else { "node-1" };
+    let remaining = if lost == "node-1" { "node-2" } else { "node-1" };
     let gone = pods_on(&namespace, &lost);
     let stopped = cluster.stop_node(&lost).unwrap();
-    run.log(&format!("{lost} is gone, with {gone:?}"));
+    run.log(&format!("{lost} was stopped with {gone:?}"));
     for pod in gone {
         run.wait_for_incident("PodLost", &pod);
     }
@@ -134,19 +134,19 @@ fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
         .kubectl()
         .run(&[
             "drain",
-            bucket_run,
+            remaining,
             "--ignore-daemonsets",
             "--delete-emptydir-data",
             "--timeout=240s",
         ])
         .unwrap();
-    run.log(&format!("{bucket_run} is drained"));
+    run.log(&format!("{remaining} is drained"));
     run.wait_for_all_ready();
     run.wait_for_progress();
-    cluster.kubectl().run(&["uncordon", bucket_run]).unwrap();
+    cluster.kubectl().run(&["uncordon", remaining]).unwrap();
 
     let status = run.status();
-    assert_eq!(status["restarts"], 0, "nothing of it counts: {status}");
+    assert_eq!(status["restarts"], 0, "no restart is counted: {status}");
     let seen = run.steps();
     assert_eq!(seen, (1..=seen.len() as u64).collect::<Vec<_>>(), "every step is recorded once");
     namespace.kubectl.run(&["delete", "rljob/stays", "--wait"]).unwrap();
@@ -204,7 +204,7 @@ fn learners_wait_for_each_other(run: &Run<'_>) {
 }
 
 /// With a hung container runtime, kubelet cannot terminate the pod within its grace period.
-fn end_a_pod_whose_node_cannot(cluster: &Cluster, run: &Run<'_>) {
+fn lose_a_pod_with_a_hung_runtime(cluster: &Cluster, run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     let node = kubectl
         .run(&["get", "pod/stays-inference-0", "--output=jsonpath={.spec.nodeName}"])
@@ -228,8 +228,12 @@ fn evict_between_checkpoints(run: &Run<'_>) {
     };
     wait_until("a step between two checkpoints", LIMIT, || Ok(far_from_the_next())).unwrap();
     evict(run.namespace, "stays-trainer-0");
-    wait_until("a checkpoint of the group that ends", LIMIT, || Ok(newest().is_some_and(between)))
-        .unwrap();
+    wait_until(
+        "a checkpoint of the terminating group",
+        LIMIT,
+        || Ok(newest().is_some_and(between)),
+    )
+    .unwrap();
     run.wait_for_incident("Evicted", "stays-trainer-0");
 }
 
@@ -248,7 +252,7 @@ fn scale_up_and_down(run: &Run<'_>) {
     run.wait_for_progress();
 }
 
-/// Every engine holds weights, so that kubelet reports the pods as ready.
+/// Waits until every engine holds weights and kubelet reports the pods as ready.
 fn gates_are_open(namespace: &Namespace) {
     let selector = "--selector=rljob.dev/role=inference";
     namespace

@@ -31,7 +31,7 @@ const START: Duration = Duration::from_secs(900);
 #[test]
 fn jobs_on_sglang_survive_the_loss_of_pods_servers_and_schedulers() {
     let Some(environment) = sglang::environment() else {
-        return eprintln!("skipped: SGLang 0.5.12 is not laid out here; `make setup` says why");
+        return eprintln!("skipped: SGLang 0.5.12 is not installed; run `make setup`");
     };
     let cluster = cluster();
     let folder = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ fn on_sglang<'a>(
 }
 
 fn succeeds(run: &Run<'_>) {
-    demands_its_key(run);
+    requires_its_key(run);
     run.lose_pod("inference");
     if servers(run).len() == 1 {
         wait_for_servers(run);
@@ -94,7 +94,7 @@ fn succeeds(run: &Run<'_>) {
     run.log(&format!("mismatch of each step {mismatch:?}"));
     assert!(
         mismatch.iter().all(|mismatch| *mismatch < MISMATCH),
-        "SGLang sampled from other weights than the learner's: {mismatch:?}"
+        "SGLang and the learner used different weights: {mismatch:?}"
     );
     delete(run);
 }
@@ -150,7 +150,7 @@ fn continues_without_a_scheduler(run: &Run<'_>) {
 }
 
 /// `/metrics` requires no key; every other path responds with 401.
-fn demands_its_key(run: &Run<'_>) {
+fn requires_its_key(run: &Run<'_>) {
     let get = |path: &str| {
         run.namespace.kubectl.run(&[
             "get",
@@ -162,9 +162,9 @@ fn demands_its_key(run: &Run<'_>) {
         ])
     };
     assert!(get("/metrics").unwrap().contains("sglang:"), "no metrics of SGLang");
-    let refused = format!("{:#}", get("/model_info").unwrap_err());
+    let rejection = format!("{:#}", get("/model_info").unwrap_err());
     // kubectl's message for 401.
-    assert!(refused.contains("provide credentials"), "{refused}");
+    assert!(rejection.contains("provide credentials"), "{rejection}");
 }
 
 /// Largest difference between the engine's and the learner's log-probabilities of each step.

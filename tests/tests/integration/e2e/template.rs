@@ -1,5 +1,5 @@
-//! Pod templates of all roles on real nodes: each kind of content reaches the pod, and where a
-//! process can see it, the process.
+//! Pod templates of all roles on real nodes: each kind of content takes effect in the pod and,
+//! where visible, in its processes.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ const ROLES: [(&str, &str, &str); 3] = [
     ("inference", "engine", "rljob-engine --model-path=/data/model "),
 ];
 
-/// Objects that the templates name.
+/// Objects that the templates refer to.
 fn objects() -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": [
         {
@@ -40,7 +40,7 @@ fn objects() -> String {
     .to_string()
 }
 
-/// Advertises devices that no plugin serves, as the test's stand-in for RDMA hardware.
+/// Advertises an extended resource without a device plugin, in place of RDMA hardware.
 fn advertise_devices() {
     let capacity = json!([{"op": "add", "path": "/status/capacity/rdma~1hca", "value": "4"}]);
     for node in ["node-1", "node-2"] {
@@ -50,7 +50,7 @@ fn advertise_devices() {
 }
 
 /// Whether `part` is in `whole`: objects by field, lists item by item in any order. Null, an absent
-/// part, is in everything.
+/// part, is contained in everything.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (_, Value::Null) => true,
@@ -108,7 +108,8 @@ fn process_sees_the_template(container: &str, program: &str) {
                 && fs::read(format!("/proc/{}/environ", process.pid.as_raw_nonzero()))
                     .is_ok_and(|text| String::from_utf8_lossy(&text).contains("TEMPLATE_NOTE=kept"))
         });
-        let process = process.unwrap_or_else(|| panic!("{container} has no variable"));
+        let process =
+            process.unwrap_or_else(|| panic!("no process of {container} has TEMPLATE_NOTE"));
         fs::read_to_string(format!("/proc/{}/{file}", process.pid.as_raw_nonzero())).unwrap()
     };
     let status = read("status");
@@ -123,7 +124,7 @@ fn process_sees_the_template(container: &str, program: &str) {
     assert!(mount("/dev/shm").contains("size=49152k"), "{container}: {}", mount("/dev/shm"));
 }
 
-/// Content that only the API server can judge stalls the job with the path inside the template.
+/// Content that only the API server can validate stalls the job with the path inside the template.
 fn rejected_content_is_named_with_its_path(run: &Run<'_>) {
     let kubectl = &run.namespace.kubectl;
     let patch = |spec: Value| {
@@ -132,8 +133,8 @@ fn rejected_content_is_named_with_its_path(run: &Run<'_>) {
     };
     patch(json!({"suspend": true}));
     run.wait_for_condition("Suspended");
-    let priority = json!({"template": {"spec": {"nodeSelector": {"not a label": "x"}}}});
-    patch(json!({"suspend": false, "coordinator": priority}));
+    let invalid = json!({"template": {"spec": {"nodeSelector": {"not a label": "x"}}}});
+    patch(json!({"suspend": false, "coordinator": invalid}));
     let message = || {
         let conditions = run.status()["conditions"].take();
         let stalled = conditions.as_array().and_then(|conditions| {

@@ -35,16 +35,16 @@ fn words(text: &str) -> Vec<(String, usize)> {
 /// Whether the phrase starts at the first of these words, ignoring punctuation around it.
 fn starts_with(words: &[(String, usize)], phrase: &[&str]) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '\'';
-    let inner = phrase.len() - 1;
+    let last = phrase.len() - 1;
     words.len() >= phrase.len()
         && phrase.iter().zip(words).enumerate().all(|(index, (expected, (word, _)))| {
             let word = if index == 0 { word.trim_start_matches(|c| !is_part(c)) } else { word };
-            let word = if index == inner {
+            let word = if index == last {
                 word.split(|c| !is_part(c)).next().unwrap_or_default()
             } else {
                 word
             };
-            word == *expected || (index == inner && word.strip_suffix("'s") == Some(expected))
+            word == *expected || (index == last && word.strip_suffix("'s") == Some(expected))
         })
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Time limit of the small jobs on a loaded machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
-/// Log level at which processes report the stages that tests kill them in.
+/// Log level at which processes report the stages in which tests kill them.
 const LOG: &str = "info,rljob_coordinator=debug,rljob_learner=debug";
 
 /// A running `rljob run` whose output goes to a file; killed on drop.
@@ -65,16 +65,16 @@ impl LocalRun {
     pub(crate) fn kill(&self, program: &str) {
         let victim = self
             .find(program, "")
-            .unwrap_or_else(|| panic!("no {program} runs\n{}", self.output()));
+            .unwrap_or_else(|| panic!("no {program} process is running\n{}", self.output()));
         kill_process(victim, Signal::KILL).unwrap();
     }
 
     /// The first process of this run with this program and `argument` in its command line.
-    pub(crate) fn find(&self, program: &str, words: &str) -> Option<Pid> {
+    pub(crate) fn find(&self, program: &str, argument: &str) -> Option<Pid> {
         let matches = |pid: &u32| {
             let line = command_line(*pid);
             line.split(' ').next().is_some_and(|path| path.ends_with(program))
-                && line.contains(words)
+                && line.contains(argument)
         };
         descendants(self.child.id())
             .into_iter()
@@ -85,7 +85,7 @@ impl LocalRun {
     /// Panics if the run has exited.
     pub(crate) fn assert_running(&mut self) {
         let ended = self.child.try_wait().unwrap();
-        assert!(ended.is_none(), "the run has ended\n{}", self.output());
+        assert!(ended.is_none(), "the run has exited\n{}", self.output());
     }
 
     /// Sends a signal to `rljob run` itself.
@@ -98,7 +98,7 @@ impl LocalRun {
         let others = descendants(self.child.id());
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        wait_until("its processes to end with it", LIMIT, || {
+        wait_until("all its processes to exit", LIMIT, || {
             Ok(others.iter().all(|pid| command_line(*pid).is_empty()))
         })
         .unwrap();
@@ -107,7 +107,7 @@ impl LocalRun {
     /// Waits for the exit; returns exit code and output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let ended =
-            wait_until("the end of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
+            wait_until("the exit of rljob run", LIMIT, || Ok(self.child.try_wait()?.is_some()));
         ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.output()));
         (self.child.wait().unwrap().code(), self.output())
     }

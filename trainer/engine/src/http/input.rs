@@ -224,7 +224,7 @@ impl GenerateInput {
         let all = samples.saturating_mul(prompts);
         if prompts == 0 || samples == 0 || all > REQUESTS {
             return Err(invalid(&format!(
-                "A body asks for 1 to {REQUESTS} completions, this one for {all}."
+                "A request must ask for 1 to {REQUESTS} completions, got {all}."
             )));
         }
         Ok(samples)

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::request::GenerateError;
 
-/// Parses a body. An invalid one gets SGLang's response to failed validation.
+/// Parses a body; the error is SGLang's response to an invalid body.
 pub fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Box<Response>> {
     serde_json::from_slice(body).map_err(|error| {
         Box::new(server_error(StatusCode::BAD_REQUEST, "Bad Request", &error.to_string()))
@@ -37,7 +37,7 @@ pub fn generate_error(error: &GenerateError) -> Response {
 }
 
 pub fn scheduler_exited() -> Response {
-    generate_error(&GenerateError::Internal("the scheduler has ended".to_owned()))
+    generate_error(&GenerateError::Internal("the scheduler has exited".to_owned()))
 }
 
 /// Response of a weight route; 400 on failure.

@@ -21,7 +21,7 @@ pub async fn final_response(pending: Pending) -> Update {
 }
 
 fn ended() -> GenerateError {
-    GenerateError::Internal("the scheduler has ended".to_owned())
+    GenerateError::Internal("the scheduler has exited".to_owned())
 }
 
 /// Partial and final responses of all requests, with the index of the request.

@@ -60,7 +60,7 @@ pub async fn init_group(State(engine): State<Engine>, body: Bytes) -> Response {
         })
     };
     if init.backend != "gloo" {
-        return failed(&format!("backend `{}` is not known here, use gloo", init.backend));
+        return failed(&format!("backend `{}` is not supported; use gloo", init.backend));
     }
     match engine.call(|done| Command::GroupIsFree(name.clone(), done)).await {
         None => return scheduler_exited(),
@@ -82,7 +82,7 @@ fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
         .map_err(|error| format!("{}:{}: {error}", init.master_address, init.master_port))?;
     let store = Store::connect(&init.master_address, init.master_port, CONNECT_TIMEOUT)
         .map_err(|error| error.to_string())?;
-    // The engine has one rank, at the offset.
+    // The engine is one rank, `rank_offset`.
     Group::join_weight_update(
         &store,
         &init.group_name,
@@ -95,8 +95,8 @@ fn join(init: &InitWeightsUpdateGroup) -> Result<Group, String> {
 }
 
 /// Returns the local address that reaches the sender's store. The store listens before engines are
-/// asked to join, so a refused connection means that the sender has died; c10d would detect that
-/// after minutes.
+/// asked to join, so a refused connection means that the sender has exited; c10d would detect that
+/// only after minutes.
 fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for peer in (host, port).to_socket_addrs()? {

@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use super::{PauseMode, Scheduler};
 use crate::request::QueuedRequest;
 
-/// A response is dropped if the receiver is gone.
+/// A command with the channel of its response, which is dropped if the receiver no longer exists.
 #[derive(Debug)]
 pub enum Command {
-    /// Runs a request; the response has a channel in the job.
+    /// Runs a request; the channel of its response is in the [`QueuedRequest`].
     Generate(QueuedRequest),
     /// Stops generation and holds new requests.
     Pause(PauseMode, oneshot::Sender<()>),

@@ -77,7 +77,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates an idle scheduler. LoadedModel weights are announced through `info`.
+    /// Creates an idle scheduler. Updated weights are announced through `info`.
     pub fn new(
         settings: Settings,
         model: Model,

@@ -47,7 +47,7 @@ impl Scheduler {
         }
     }
 
-    /// Aborts the requests with a chosen id, including held ones.
+    /// Aborts the requests selected by id, including held ones.
     pub(super) fn abort(&mut self, chosen: impl Fn(&str) -> bool) {
         let held = std::mem::take(&mut self.held);
         self.held = self.abort_waiting(held, &chosen);

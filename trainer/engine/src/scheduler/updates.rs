@@ -4,8 +4,8 @@
 //! with keys and values of the old weights. Cached prompts are always removed. Weights are copied
 //! in place.
 //!
-//! The version is `default` from the first changed byte to the last. A failed update leaves it so,
-//! which keeps the engine out of rotation. Invalid updates are rejected before anything changes.
+//! The version is `default` during an update and after a failed one, which keeps the engine out of
+//! routing. Invalid updates are rejected before anything changes.
 
 use std::path::Path;
 
@@ -22,8 +22,7 @@ use super::{DEFAULT_VERSION, Scheduler};
 const SENDER: u32 = 0;
 
 const BUSY: &str = "Weights change only while no request is running or waiting: pause_generation \
-    with mode `abort` first, or with another mode and \
-                    send flush_cache false.";
+    with mode `abort` first, or with another mode and send flush_cache false.";
 
 /// Suffix of SGLang's message for a partial update.
 const PARTIAL: &str =
@@ -57,7 +56,7 @@ impl Scheduler {
     fn drop_caches(&mut self) {
         self.prompts.clear();
         if let Err(error) = self.cache.clear() {
-            tracing::error!(%error, "failed to give the KV cache back");
+            tracing::error!(%error, "failed to free the KV cache");
         }
     }
 
@@ -137,7 +136,7 @@ impl Scheduler {
         });
         self.drop_stale(update.flush_cache);
         if let Err(message) = received {
-            // A failed group is out of step and cannot be used again.
+            // A process group is out of sync after an error and cannot be reused.
             self.groups.remove(&update.group_name);
             return failure(&format!("Failed to update parameter online: {message}. {PARTIAL}"));
         }
@@ -166,7 +165,7 @@ impl Scheduler {
                 "bfloat16" => Kind::BFloat16,
                 _ => {
                     return Err(format!(
-                        "tensor `{name}` has dtype `{dtype}`, known are float32 and bfloat16"
+                        "tensor `{name}` has dtype `{dtype}`, expected float32 or bfloat16"
                     ));
                 }
             };

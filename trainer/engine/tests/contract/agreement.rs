@@ -11,7 +11,7 @@ const VOLATILE: [&str; 6] =
 const CACHES: [&str; 1] = ["cached_tokens"];
 
 /// Fields that only SGLang sends and no run reads.
-const BESIDE: [&str; 11] = [
+const SGLANG_ONLY: [&str; 11] = [
     "queue_time",
     "reasoning_tokens",
     "cached_tokens_details",
@@ -34,7 +34,7 @@ pub fn differences(place: &str, ours: &Value, theirs: &Value) -> Vec<String> {
         (Value::Object(a), Value::Object(b)) => {
             let missing = b
                 .keys()
-                .filter(|key| !a.contains_key(*key) && !BESIDE.contains(&key.as_str()))
+                .filter(|key| !a.contains_key(*key) && !SGLANG_ONLY.contains(&key.as_str()))
                 .map(|key| format!("{place}: `{key}` is missing"));
             let each = a.iter().flat_map(|(key, value)| match b.get(key) {
                 None => vec![format!("{place}: SGLang has no `{key}`")],

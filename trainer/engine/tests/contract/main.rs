@@ -1,6 +1,6 @@
 //! API contract tests: the requests of a run are sent to the embedded engine and to SGLang 0.5.12
-//! on the CPU, with the same model folder. Without SGLang (tests/sglang/setup.sh), its half is
-//! skipped with a message.
+//! on the CPU, with the same model folder. Without SGLang (tests/sglang/setup.sh), the comparison
+//! is skipped with a message.
 
 #![allow(
     clippy::unwrap_used,

@@ -48,8 +48,8 @@ impl Server {
     pub async fn sglang_of(model: &Path, dtype: &str) -> Option<Self> {
         let Some(folder) = installation() else {
             eprintln!(
-                "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh, then this \
-                test asks it the same"
+                "skipped: SGLang {VERSION} is not installed; run tests/sglang/setup.sh to \
+                compare with it"
             );
             return None;
         };
@@ -59,8 +59,8 @@ impl Server {
         Some(Self::start(command, port).await)
     }
 
-    /// Starts a separate process group. It ends with this value, and with this process, because the
-    /// shell waits for the end of its input.
+    /// Starts a separate process group. It is killed when this value is dropped or this process
+    /// exits: the shell then reads the end of its input.
     async fn start(command: Command, port: u16) -> Self {
         let mut shell = Command::new("sh");
         shell

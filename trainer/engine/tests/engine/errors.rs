@@ -7,17 +7,17 @@ use crate::harness::{random_blocks, request, start, tiny_config, write_blocks};
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_requests_get_sglangs_errors() {
     let engine = start(&[]).await;
-    let refused = async |ids: Vec<i64>, new: u32| {
+    let rejected = async |ids: Vec<i64>, new: u32| {
         engine.post("/generate", &serde_json::to_value(request("a", ids, new, 1)).unwrap()).await
     };
     let error = |message: &str| (400, json!({"error": {"message": message}}));
-    assert_eq!(refused(vec![], 4).await, error("input_ids cannot be empty."));
+    assert_eq!(rejected(vec![], 4).await, error("input_ids cannot be empty."));
     assert_eq!(
-        refused(vec![1, 320], 4).await,
+        rejected(vec![1, 320], 4).await,
         error("The input_ids contain 320, which is outside the vocabulary (0 to 319).")
     );
     assert_eq!(
-        refused(vec![1; 8192], 4).await,
+        rejected(vec![1; 8192], 4).await,
         error("The input (8192 tokens) is longer than the model's context length (8192 tokens).")
     );
     let mut unknown = serde_json::to_value(request("a", vec![1], 1, 1)).unwrap();
@@ -42,7 +42,7 @@ async fn invalid_requests_get_sglangs_errors() {
     );
     let many =
         engine.post("/generate", &json!({"input_ids": [1], "sampling_params": {"n": 5000}})).await;
-    assert_eq!(many, error("A body asks for 1 to 4096 completions, this one for 5000."));
+    assert_eq!(many, error("A request must ask for 1 to 4096 completions, got 5000."));
     let text = engine.post("/generate", &json!({"text": "Hi"})).await;
     assert_eq!(text, error("texts cannot be empty and tokenizer must be initialized"));
     let (status, body) =

@@ -31,7 +31,7 @@ async fn logged(child: &mut Child, text: &str) -> BufReader<tokio::process::Chil
             line.clear();
             assert!(
                 lines.read_line(&mut line).await.unwrap() > 0,
-                "the engine ended before `{text}`"
+                "the engine exited before `{text}`"
             );
         }
     };
@@ -74,7 +74,7 @@ echo "pid $!" >&2; read _; exit 0"#;
             .await
             .unwrap()
             .unwrap()
-            .expect("the engine ended before it listened");
+            .expect("the engine exited before it listened");
         pid = line
             .strip_prefix("pid ")
             .map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap())

@@ -76,12 +76,11 @@ async fn a_rejected_update_changes_nothing() {
 
     let busy = engine.spawn(&request("a", vec![5, 6, 7], 8000, 3));
     engine.until("sglang:num_running_reqs", 1.0).await;
-    let refused = engine.post("/update_weights_from_disk", &from_disk(&engine.model(), "v")).await;
+    let rejected = engine.post("/update_weights_from_disk", &from_disk(&engine.model(), "v")).await;
     let message = "Weights change only while no request is running or waiting: pause_generation \
-        with mode `abort` first, or with another mode and send \
-                   flush_cache false.";
+        with mode `abort` first, or with another mode and send flush_cache false.";
     assert_eq!(
-        refused,
+        rejected,
         (400, json!({"success": false, "message": message, "num_paused_requests": 0}))
     );
     engine.post("/abort_request", &json!({"abort_all": true})).await;

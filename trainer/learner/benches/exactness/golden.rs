@@ -14,7 +14,7 @@ pub const ADVANTAGE: f64 = 1e-5;
 /// Rounding of the golden losses, which are fp32.
 pub const LOSS: f64 = 1e-7;
 
-/// Largest differences of group-normalised advantages, of leave-one-out advantages, of the plain
+/// Largest differences of group-normalized advantages, of leave-one-out advantages, of the plain
 /// surrogate and of the decoupled loss with dual clip.
 pub fn differences() -> [f64; 4] {
     let leave_one_out = NormalizationSpec {
@@ -45,7 +45,7 @@ fn advantage(spec: &NormalizationSpec, size: f64) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Of AReaL's four tokens the third is masked, so that it is left out here.
+/// AReaL's case has a masked third token, which is omitted here.
 fn surrogate(spec: &GrpoSpec, golden: f64) -> f64 {
     let [learner, proximal, sampler] =
         [[-1.0_f32, -2.0, -3.0], [-1.2, -1.5, -2.0], [-1.1, -1.9, -4.0]]

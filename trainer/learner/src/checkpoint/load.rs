@@ -27,12 +27,12 @@ pub struct Restored {
     pub optimizer: OptimizerProgress,
 }
 
-/// Reads rank `rank` of `world_size`'s part of checkpoint `version`, whose folder is `folder`: the
+/// Reads the shards of rank `rank` of `world_size` from checkpoint `version` in `folder`, for the
 /// models of `shapes`, by role.
 ///
 /// # Errors
 /// [`CheckpointError::Torn`] if a file is missing, truncated or altered; [`CheckpointError::Other`]
-/// if it is another checkpoint or of other models.
+/// if its version or models differ.
 pub fn load(
     folder: &RunStore,
     version: Version,

@@ -17,7 +17,7 @@ pub use rljob_protocol::checkpoint::{
     OptimizerProgress,
 };
 
-/// Shape of checkpoints of a model with this layout.
+/// Shape of a model in checkpoints: hash and block sizes of its layout.
 pub fn model_shape(layout: &ModelLayout) -> ModelShape {
     let mut hash = Sha256::new();
     for (index, block) in layout.blocks().iter().enumerate() {

@@ -44,7 +44,7 @@ pub enum CheckpointError {
     /// Another version, format or model.
     #[error("rejected the checkpoint `{place}`: it is {found}, expected {expected}")]
     Other { place: String, found: String, expected: String },
-    /// A checkpoint needs the model of this role.
+    /// The snapshot has no model of this role.
     #[error("the {role} model is missing from a checkpoint")]
     Role { role: &'static str },
     #[error(transparent)]
@@ -60,7 +60,7 @@ pub enum CheckpointError {
     /// The attempt was superseded, or could not be confirmed.
     #[error("failed to commit checkpoint {0}")]
     Commit(Version, #[source] crate::coordinator_client::ClientError),
-    /// The checkpoint is complete, but not known to the coordinator.
+    /// The checkpoint is complete, but the coordinator did not receive the report.
     #[error("failed to report checkpoint {0}")]
     Report(Version, #[source] crate::coordinator_client::ClientError),
     #[error(transparent)]

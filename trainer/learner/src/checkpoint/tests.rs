@@ -94,7 +94,7 @@ fn bits(blocks: &[[Tensor; 3]]) -> Vec<Vec<u32>> {
     blocks.iter().flatten().map(bits).collect()
 }
 
-fn refusal(folder: &Path, version: Version, model: &ModelShape) -> String {
+fn rejection(folder: &Path, version: Version, model: &ModelShape) -> String {
     let store = RunStore::Folder(folder.to_owned());
     let error = load(&store, version, &policy(model.clone()), 0, 2).unwrap_err();
     error.to_string().replace(&folder.display().to_string(), "DIR")
@@ -143,7 +143,7 @@ fn a_checkpoint_without_a_manifest_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), &[ModelRole::Policy], 2);
     fs::remove_file(folder.path().join("manifest.json")).unwrap();
-    assert_eq!(refusal(folder.path(), VERSION, &model()), "failed to read `DIR/manifest.json`");
+    assert_eq!(rejection(folder.path(), VERSION, &model()), "failed to read `DIR/manifest.json`");
 }
 
 #[test]
@@ -159,10 +159,10 @@ fn a_truncated_or_missing_file_is_rejected() {
         bytes.len() - 5,
         bytes.len()
     );
-    assert_eq!(refusal(folder.path(), VERSION, &model()), expected);
+    assert_eq!(rejection(folder.path(), VERSION, &model()), expected);
     fs::remove_file(&path).unwrap();
     assert!(
-        refusal(folder.path(), VERSION, &model())
+        rejection(folder.path(), VERSION, &model())
             .contains("`DIR/rank-1-of-2.safetensors` is missing")
     );
 }
@@ -175,7 +175,7 @@ fn an_altered_file_is_rejected() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, &bytes).unwrap();
-    assert!(refusal(folder.path(), VERSION, &model()).starts_with(
+    assert!(rejection(folder.path(), VERSION, &model()).starts_with(
         "rejected the checkpoint: `DIR/rank-0-of-2.safetensors` was altered: its SHA-256 is "
     ));
 }
@@ -184,14 +184,14 @@ fn an_altered_file_is_rejected() {
 fn a_checkpoint_of_another_version_or_model_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), &[ModelRole::Policy], 2);
-    let other_version = refusal(folder.path(), Version { step: 13, attempt: 3 }, &model());
+    let other_version = rejection(folder.path(), Version { step: 13, attempt: 3 }, &model());
     assert_eq!(
         other_version,
         "rejected the checkpoint `DIR`: it is step-12.attempt-3, expected step-13.attempt-3"
     );
     let other = ModelShape { block_numels: vec![10, 8], ..model() };
     assert_eq!(
-        refusal(folder.path(), VERSION, &other),
+        rejection(folder.path(), VERSION, &other),
         "rejected the checkpoint `DIR`: it is a policy model of 17 parameters with layout \
          5eed5eed5eed, expected a policy model of 18 parameters with layout 5eed5eed5eed"
     );
@@ -202,7 +202,7 @@ fn a_checkpoint_of_other_roles_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), &[ModelRole::Policy, ModelRole::Critic], 1);
     assert_eq!(
-        refusal(folder.path(), VERSION, &model()),
+        rejection(folder.path(), VERSION, &model()),
         "rejected the checkpoint `DIR`: it is a critic model of 17 parameters with layout \
          5eed5eed5eed and a policy model of 17 parameters with layout 5eed5eed5eed, expected a \
          policy model of 17 parameters with layout 5eed5eed5eed"

@@ -49,7 +49,7 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// A writer for checkpoints of models of `shapes`; completed ones are reported through
+    /// Creates a writer for checkpoints of models of `shapes`; completed ones are reported through
     /// `client`, if given.
     pub fn new(client: Option<CoordinatorClient>, shapes: BTreeMap<ModelRole, ModelShape>) -> Self {
         Self { client, shapes, background: Background::new("checkpoint"), newest: None }
@@ -60,7 +60,8 @@ impl CheckpointWriter {
         self.newest == Some(version)
     }
 
-    /// Starts to write `snapshot` after the previous checkpoint, and reports it as `path`.
+    /// Waits for the previous checkpoint, then writes `snapshot` in the background and reports it
+    /// as `path`.
     ///
     /// # Errors
     /// The previous checkpoint failed, or the thread cannot be started.
@@ -94,7 +95,7 @@ impl CheckpointWriter {
         report(self.client.as_ref(), path, version)
     }
 
-    /// Returns at once.
+    /// Checks the checkpoint in flight without blocking.
     ///
     /// # Errors
     /// The checkpoint in flight has failed.
@@ -102,7 +103,7 @@ impl CheckpointWriter {
         self.background.check()
     }
 
-    /// Waits for the checkpoint in flight, whose waits have deadlines.
+    /// Waits for the checkpoint in flight.
     ///
     /// # Errors
     /// The checkpoint failed.

@@ -24,21 +24,21 @@ pub struct ModelConfig {
     pub hidden_size: i64,
     /// Width of the feed-forward part.
     pub intermediate_size: i64,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub num_attention_heads: i64,
-    /// Key and value heads; divides the query heads.
+    /// Number of key-value heads; divides the number of query heads.
     pub num_key_value_heads: i64,
     /// Width of a head; even.
     pub head_dim: i64,
     /// Whether the query, key and value projections have biases (Qwen2).
     pub qkv_bias: bool,
-    /// Whether every query and key head is normalised before the rotary embedding (Qwen3).
+    /// Whether every query and key head is normalized before the rotary embedding (Qwen3).
     pub qk_norm: bool,
     /// Base of the rotary embedding.
     pub rope_theta: f64,
-    /// Scaling of its frequencies for longer contexts.
+    /// Scaling of the rotary frequencies for longer contexts.
     pub rope_scaling: Option<RopeScaling>,
     /// Added to the mean square before its root.
     pub rms_norm_eps: f64,
@@ -160,7 +160,7 @@ impl ModelConfig {
     }
 }
 
-/// A JSON file.
+/// Reads and parses a JSON file.
 pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
     let text = std::fs::read(path).map_err(|source| ModelError::File {
         operation: "read",
@@ -255,7 +255,7 @@ impl Raw {
         }
         if self.quantization_config.is_some() {
             return Err(
-                "quantization_config is not supported: give the model with floating-point weights"
+                "quantization_config is not supported: use a model with floating-point weights"
                     .to_owned(),
             );
         }

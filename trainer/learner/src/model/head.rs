@@ -1,8 +1,9 @@
 //! Heads of a model; logits and log-probabilities of the trained tokens in chunks, so that no
 //! `[tokens, vocabulary]` matrix of a whole micro-batch exists.
 //!
-//! With p = softmax(logits ÷ temperature) and the loss's derivative g by the target's
-//! log-probability, the derivative by the logits is `g · (onehot(target) − p) ÷ temperature`.
+//! With p = softmax(logits ÷ temperature) and the loss's derivative g with respect to the target's
+//! log-probability, the derivative with respect to the logits is
+//! `g · (onehot(target) − p) ÷ temperature`.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -56,8 +57,8 @@ impl Distribution {
         Self { logprobs_C, entropy_C: entropy_C11.view([-1]), softmax_CV }
     }
 
-    /// Derivative by the logits (before division by the temperature) `[C, V]`, given the loss's
-    /// `gradient_C` by the log-probabilities.
+    /// Derivative `[C, V]` with respect to the logits (before division by the temperature), given
+    /// the loss's derivative `gradient_C` with respect to the log-probabilities.
     pub fn logits_gradient(
         self,
         targets_C: &Tensor,

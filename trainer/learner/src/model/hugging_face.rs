@@ -165,8 +165,8 @@ impl Weights {
     }
 }
 
-/// Redundant tensors of old exporters: rotary tables, and the head of a tied model, which is a copy
-/// of the embedding.
+/// Whether a tensor is ignored: redundant tensors of old exporters, that is, rotary tables and the
+/// head of a tied model, which is a copy of the embedding.
 fn is_ignored(name: &str, layout: &ModelLayout) -> bool {
     let tied =
         layout.blocks().iter().flat_map(Layout::tensors).all(|spec| spec.name != "lm_head.weight");

@@ -93,7 +93,7 @@ pub struct Context<'a> {
     pub rotary: &'a Rotary,
 }
 
-/// `x` `[T, H]` through the layer with flat weights `weights`.
+/// Runs `x` `[T, H]` through the layer with flat weights `weights`.
 pub fn forward(
     context: &Context<'_>,
     layout: &Layout,
@@ -115,8 +115,8 @@ pub fn activations(
     Ok(until_gate_up(context, &Views::new(weights, layout, context.config), x_TH)?.1)
 }
 
-/// The layer up to its last product: (residual stream between attention and feed-forward `[T, H]`,
-/// saved activations).
+/// Runs the layer up to its last product; returns (residual stream between attention and
+/// feed-forward `[T, H]`, saved activations).
 fn until_gate_up(
     context: &Context<'_>,
     w: &Views,
@@ -216,7 +216,8 @@ fn attention_part_backward(
     Ok(dthrough_TH + dy_TH)
 }
 
-/// `dqk` through the norms of query and key heads, in place, for architectures that have them.
+/// Propagates `dqk` back through the norms of query and key heads, in place, for architectures that
+/// have them.
 fn head_norms_backward(
     config: &ModelConfig,
     w: &Views,

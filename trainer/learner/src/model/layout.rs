@@ -19,7 +19,6 @@ use super::{Head, ModelConfig};
 pub struct TensorSpec {
     /// Hugging Face name.
     pub name: String,
-    /// Dimensions.
     pub shape: Vec<i64>,
     /// Offset in the block's flat vector, in elements.
     pub offset: i64,
@@ -46,7 +45,6 @@ impl Layout {
         self
     }
 
-    /// The tensors in order.
     pub fn tensors(&self) -> &[TensorSpec] {
         &self.tensors
     }
@@ -92,7 +90,6 @@ impl ModelLayout {
         Self { blocks }
     }
 
-    /// The blocks in order.
     pub fn blocks(&self) -> &[Layout] {
         &self.blocks
     }

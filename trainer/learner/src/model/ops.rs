@@ -62,7 +62,7 @@ impl Rotary {
         out_TAD
     }
 
-    /// Derivative of [`Self::apply`], the rotation back, written to `out` `[T, heads, D]`.
+    /// Derivative of [`Self::apply`], the inverse rotation, written to `out` `[T, heads, D]`.
     pub fn backward_into(&self, out_TAD: &Tensor, dy_TAD: &Tensor) {
         self.rotate_into(out_TAD, dy_TAD, &self.minus_sin_T1D, &self.sin_T1D);
     }
@@ -87,7 +87,7 @@ pub fn swiglu(gate_up_T2F: &Tensor) -> Tensor {
     halves[0].silu().g_mul_(&halves[1])
 }
 
-/// [`swiglu`] and its derivative by `gate_up`.
+/// [`swiglu`] and its derivative with respect to `gate_up`.
 pub fn swiglu_backward(dy_TF: &Tensor, gate_up_T2F: &Tensor) -> (Tensor, Tensor) {
     let dgate_up_T2F =
         Tensor::empty(gate_up_T2F.size(), (gate_up_T2F.kind(), gate_up_T2F.device()));

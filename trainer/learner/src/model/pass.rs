@@ -39,7 +39,7 @@ enum Kept {
     Input(Tensor),
 }
 
-/// The final norm's input rows and the head, for the trained tokens.
+/// Final norm and head, for the trained tokens.
 struct Top {
     normed_NH: Tensor,
     norm: NormSaved,
@@ -74,7 +74,8 @@ impl Model {
         &self.layout
     }
 
-    /// Layers and embedding backward, from the derivative by the last layer's output.
+    /// Runs layers and embedding backward, from the derivative with respect to the last layer's
+    /// output.
     fn layers_backward(
         &self,
         parameters: &mut dyn Parameters,
@@ -121,7 +122,8 @@ impl Model {
         Rotary::new(&packed.positions_T, &self.config.rope_frequencies(), kind)
     }
 
-    /// Embedding and layers; with `keep`, also the state for the backward pass.
+    /// Runs embedding and layers forward; with `keep`, also returns the state for the backward
+    /// pass.
     fn layers_forward(
         &self,
         parameters: &mut dyn Parameters,
@@ -176,7 +178,7 @@ impl Model {
     }
 }
 
-/// A block's flat fp32 gradient, zero.
+/// Zeroed flat fp32 gradient of a block.
 fn zeros(block: &Layout, like: &Tensor) -> Tensor {
     Tensor::zeros([block.numel()], (Kind::Float, like.device()))
 }

@@ -1,5 +1,5 @@
-//! Frequencies of the rotary embedding (Su et al., arXiv 2104.09864) and how `config.json` scales
-//! them for longer contexts.
+//! Frequencies of the rotary embedding (Su et al., arXiv 2104.09864) and their scaling for longer
+//! contexts.
 
 use std::f32::consts::TAU;
 

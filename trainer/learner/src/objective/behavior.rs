@@ -1,9 +1,9 @@
-//! Behaviour weight of the decoupled loss (Fu et al., arXiv 2505.24298): exp(proximal − sampler's
+//! Behavior weight of the decoupled loss (Fu et al., arXiv 2505.24298): exp(proximal − sampler's
 //! log-probability), masked or clamped beyond its bounds.
 //!
 //! With d = proximal − sampler (0 where it is not finite), a token is within bounds if lower ≤
-//! metric ≤ upper. At level Sequence the metric is of the whole completion; of Ratio it is exp of
-//! the aggregated d, and every token's weight is then exp of the mean d.
+//! metric ≤ upper. At level Sequence, the metric is that of the whole completion. For Ratio, it is
+//! exp of the aggregated d, and the weight of every token is exp of the mean d.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_bound_makes_ice_pop() {
+    fn a_lower_bound_implements_icepop() {
         let spec = BehaviorWeight { lower: Some(0.95), ..BehaviorWeight::default() };
         assert_eq!(golden(&spec, [0, 0, 1]).1, [true, false, true]);
     }

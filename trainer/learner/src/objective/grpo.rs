@@ -5,7 +5,7 @@
 //!  ρ = exp(logp − proximal)
 //!  L = max(−A ρ, −A clip(ρ, 1 − low, 1 + high))    asymmetric bounds: DAPO, arXiv 2503.14476
 //!  L = min(L, c |A|)                               dual clip, for A < 0: arXiv 1912.09729
-//!  loss = Σ weight · (behaviour weight · L + klCoefficient · KL)
+//!  loss = Σ weight · (behavior weight · L + klCoefficient · KL)
 //!  dL/dlogp = −A ρ where −A ρ is the value of L, else 0
 //! ```
 //! Without proximal log-probabilities the current policy's are used: ρ = 1, and the derivative is
@@ -195,9 +195,9 @@ pub struct LossSums {
     pub mismatch_max: f64,
     /// Estimates of KL(policy ‖ reference).
     pub reference_kl: f64,
-    /// Behaviour weights, 0 where masked.
+    /// Behavior weights, 0 where masked.
     pub behavior_weight: f64,
-    /// Tokens whose behaviour weight was masked or clamped.
+    /// Tokens whose behavior weight was masked or clamped.
     pub behavior_bounded: f64,
 }
 
@@ -242,7 +242,7 @@ impl LossSums {
     }
 }
 
-/// (derivative of the loss by each policy log-probability `[N]`, sums).
+/// Returns (derivative of the loss with respect to each policy log-probability `[N]`, sums).
 pub fn loss(spec: &GrpoSpec, input: &LossInput<'_>) -> (Tensor, LossSums) {
     let mut sums = LossSums::mismatch(input.policy_logprobs_N, input.sampler_logprobs_N);
     let (mut loss_N, mut gradient_N) = surrogate(spec, input, &mut sums);

@@ -14,7 +14,7 @@ use super::statistics::{Statistic, Statistics};
 use super::streams::TokenStreams;
 use crate::model::TokenLogprobs;
 
-/// Per-token input that takes a forward pass without gradients.
+/// Per-token input that requires a forward pass without gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Log-probabilities under the reference model, as [`TokenStreams::reference_logprobs_N`].
@@ -30,7 +30,7 @@ pub enum Signal {
     Values,
 }
 
-/// A sum over ranks that failed.
+/// A failed sum over ranks.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to sum over the ranks")]
 pub struct SumError(#[source] pub Box<dyn Error + Send + Sync>);
@@ -41,8 +41,8 @@ pub type SumOverRanks<'a> = dyn Fn(&mut [f64]) -> Result<(), SumError> + 'a;
 /// Loss of some tokens.
 #[derive(Debug)]
 pub struct TokenLoss {
-    /// `[N]` derivative of the minibatch's loss by the policy's log-probability of each token, or
-    /// by its value.
+    /// `[N]` derivative of the minibatch's loss with respect to the policy's log-probability of
+    /// each token, or to its value.
     pub gradient_N: Tensor,
     /// Sum of the tokens' weighted losses.
     pub loss: f64,
@@ -59,7 +59,7 @@ pub trait Objective: Debug {
     fn advantages(&self, samples: &[SampleRow]) -> StepAdvantages;
 
     /// Completes the streams of this rank's micro-batches before the step's first update. Every
-    /// rank calls `sum` equally often with as many values.
+    /// rank must call `sum` the same number of times with the same number of values.
     ///
     /// Returns statistics of the policy before the update; they replace those of the same name
     /// that [`Self::loss`] returns.
@@ -79,8 +79,8 @@ pub trait Objective: Debug {
     fn loss(&self, policy: &TokenLogprobs, streams: &TokenStreams) -> TokenLoss;
 
     /// Loss of the critic for the tokens of a micro-batch, given their `values_N` under the current
-    /// critic. Its gradient is by each value; its statistics add to those of [`Self::loss`]. Called
-    /// if the algorithm trains a critic.
+    /// critic. Its gradient is with respect to each value; its statistics are added to those of
+    /// [`Self::loss`]. Called if the algorithm trains a critic.
     fn value_loss(&self, values_N: &Tensor, _streams: &TokenStreams) -> TokenLoss {
         let (gradient_N, statistics) = (values_N.zeros_like(), Statistics::default());
         TokenLoss { gradient_N, loss: 0.0, statistics }

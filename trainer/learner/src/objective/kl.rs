@@ -9,11 +9,11 @@
 use rljob_crds::grpo::KlEstimator;
 use tch::Tensor;
 
-/// Bound of estimates, because a token that the reference excludes would outweigh all others.
+/// Bound on estimates, because a token that the reference excludes would outweigh all others.
 const LIMIT: f64 = 10.0;
 
-/// (estimate of each token `[N]`, its derivative by the log-probability `[N]`, which is 0 where the
-/// estimate is clamped).
+/// Returns (estimate of each token `[N]`, its derivative with respect to the log-probability `[N]`,
+/// which is 0 where the estimate is clamped).
 pub fn estimate(
     estimator: KlEstimator,
     logprobs_N: &Tensor,

@@ -1,5 +1,5 @@
-//! Training objectives: per-token losses and their derivatives by the policy's log-probabilities.
-//! Pure arithmetic; sums over ranks are passed in.
+//! Training objectives: per-token losses and their derivatives with respect to the policy's
+//! log-probabilities. Pure arithmetic; sums over ranks are passed in.
 //!
 //! ```text
 //!  samples of the step ──▶ advantages   advantage and weight of every sample

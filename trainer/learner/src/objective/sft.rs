@@ -31,7 +31,8 @@ impl Objective for Sft {
     }
 }
 
-/// (derivative of the loss by each log-probability `[N]`, loss of these tokens).
+/// Returns (derivative of the loss with respect to each log-probability `[N]`, loss of these
+/// tokens).
 pub fn loss(policy_logprobs_N: &Tensor, weights_N: &Tensor) -> (Tensor, f64) {
     (-weights_N, -(policy_logprobs_N * weights_N).sum(Kind::Double).double_value(&[]))
 }

@@ -1,4 +1,4 @@
-//! Named numbers of trained tokens that add up over chunks, micro-batches and minibatches.
+//! Named statistics of trained tokens, accumulated over chunks, micro-batches and minibatches.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Statistics {
         self
     }
 
-    /// Replaces the statistics that `other` has.
+    /// Replaces or adds the statistics of `other`.
     #[must_use]
     pub fn replaced_by(mut self, other: Self) -> Self {
         self.sums.extend(other.sums);

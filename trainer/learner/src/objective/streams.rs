@@ -29,7 +29,7 @@ pub struct TokenStreams {
     pub proximal_logprobs_N: Option<Tensor>,
     /// `[N]` values under the critic, fp32.
     pub values_N: Option<Tensor>,
-    /// Behaviour weights, if they are known before the pass with gradients.
+    /// Behavior weights, if they are known before the pass with gradients.
     pub behavior: Option<Weights>,
 }
 

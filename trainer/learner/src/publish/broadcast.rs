@@ -62,16 +62,16 @@ pub struct Broadcaster {
 }
 
 impl Broadcaster {
-    /// A sender whose address for engines is `address`.
+    /// Creates a sender whose address for engines is `address`.
     pub fn new(client: CoordinatorClient, rank: u32, address: String) -> Self {
         Self { client, rank, address, store: None, in_flight: VecDeque::new() }
     }
 
-    /// Starts to send `staged` to the engines of `transfers`, all of this rank, and withdraws the
-    /// oldest offers above [`MAX_OFFERS`].
+    /// Sends `staged` in the background to the engines of `transfers`, all of this rank, and
+    /// withdraws the oldest offers above [`MAX_OFFERS`].
     ///
     /// # Errors
-    /// The store cannot be hosted, or the thread not be started.
+    /// The store cannot be hosted, or the thread cannot be started.
     pub fn begin(
         &mut self,
         version: Version,
@@ -173,7 +173,7 @@ fn log_outcome(transfer: &Transfer, outcome: Result<Option<Duration>, Collective
     }
 }
 
-/// Sends the weights; returns the duration, or nothing if they were withdrawn.
+/// Sends the weights; returns the duration, or `None` if they were withdrawn.
 fn send(
     store: &Store,
     address: &str,

@@ -83,7 +83,7 @@ pub fn write_export(
     fs::rename(&partial, path)
         .and_then(|()| sync_parent())
         .map_err(PublishError::io("rename to", path))?;
-    remove_partials(path).map_err(PublishError::io("clean up beside", path))
+    remove_partials(path).map_err(PublishError::io("remove partial folders of", path))
 }
 
 /// Removes unfinished folders of the same export.

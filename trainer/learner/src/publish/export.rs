@@ -13,7 +13,7 @@ use super::{PublishError, Staged, disk};
 use crate::background::Background;
 use crate::coordinator_client::CoordinatorClient;
 
-/// Destination of exports: the run directory, or a bucket through the run directory.
+/// Destination of exports: the run directory, or a bucket with the run directory as staging area.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Prefix of the coordinator's paths.
@@ -30,7 +30,7 @@ impl Target {
         Self { run_store: config.run_store(), run_directory: config.run_directory.clone(), bucket }
     }
 
-    /// The local folder of a path of the coordinator.
+    /// Local folder for a path that the coordinator sent.
     fn folder(&self, path: &Path) -> Result<PathBuf, StorageError> {
         let outside = |_| StorageError::Outside {
             path: path.display().to_string(),
@@ -74,7 +74,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// A writer of exports with the configuration and tokenizer of `model_directory`.
+    /// Creates a writer of exports with the configuration and tokenizer of `model_directory`.
     pub fn new(client: CoordinatorClient, model_directory: PathBuf, target: Target) -> Self {
         Self {
             client,
@@ -90,7 +90,8 @@ impl Exporter {
         self.newest == Some(version)
     }
 
-    /// Starts to write `staged`, if this rank has a copy, to `path`, after the previous export.
+    /// Waits for the previous export, then writes `staged` (if this rank has a copy) to `path` in
+    /// the background.
     ///
     /// # Errors
     /// The previous export failed, or the thread cannot be started.
@@ -123,7 +124,7 @@ impl Exporter {
         report(&self.client, version, path)
     }
 
-    /// Returns at once.
+    /// Checks the export in flight without blocking.
     ///
     /// # Errors
     /// The export in flight has failed.

@@ -39,7 +39,7 @@ pub enum PublishError {
     },
     #[error(transparent)]
     Storage(#[from] rljob_storage::StorageError),
-    /// The store for broadcasts could not be hosted, or its thread not started.
+    /// The store for broadcasts could not be hosted, or its thread could not be started.
     #[error("failed to prepare a broadcast: {0}")]
     Broadcast(String),
     #[error("failed to report that weights are ready")]
@@ -79,7 +79,7 @@ impl Staged {
             let flat = parameters.gather(index)?;
             crate::heartbeat::advance();
             if keep {
-                // A copy, because in a world of one `flat` may be the master weights.
+                // A copy, because with a world size of 1 `flat` may be the master weights.
                 blocks.push(flat.copy());
             }
         }

@@ -13,7 +13,7 @@ use crate::objective::{StepAdvantages, TokenStreams};
 /// One forward and backward pass of a rank; it may be empty.
 #[derive(Debug)]
 pub struct MicroBatch {
-    /// Minibatch, that is optimizer update, of the micro-batch.
+    /// Minibatch (optimizer update) of the micro-batch.
     pub minibatch: u32,
     pub packed: PackedTokens,
     pub streams: TokenStreams,

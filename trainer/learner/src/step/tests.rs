@@ -1,5 +1,5 @@
-//! Whole steps on one rank and two; against PyTorch in `peer`, across a checkpoint in `resume`,
-//! with objectives of the test in `custom`.
+//! Training steps on one and two ranks: golden bits in `bits`, comparison with PyTorch in `peer`,
+//! checkpoints in `resume`, custom objectives in `custom`.
 
 mod bits;
 mod custom;
@@ -31,8 +31,8 @@ struct Sample {
 }
 
 /// Samples of different lengths whose tokens follow a learnable rule; two prompt groups of three,
-/// one per minibatch. Without token 0, which is tiny-llama's padding, whose embedding transformers
-/// does not train.
+/// one per minibatch. Token 0 is not used: it is tiny-llama's padding token, whose embedding
+/// transformers does not train.
 fn samples(step: u32, minibatches: u32, world_size: u32) -> Vec<Sample> {
     let sample = |index: u32| {
         let length = 5 + (index * 7 + step) % 9;

@@ -159,7 +159,7 @@ impl Comparison {
 }
 
 /// Compares logits, log-probabilities, and loss and gradients of SFT and GRPO for the model in
-/// `folder`. Gives the largest difference of a logit, and the largest difference of a loss or
+/// `folder`. Returns the largest difference of a logit, and the largest difference of a loss or
 /// gradient, relative in norm and absolute in value.
 pub fn compare_model(python: &Path, folder: &Path) -> [f64; 3] {
     let (mut comparison, case) = Comparison::new(python, folder);

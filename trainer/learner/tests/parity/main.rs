@@ -1,8 +1,8 @@
 //! Passes, losses and AdamW compared with transformers, autograd and torch in fp32: every value
 //! within 1e-4, and every tensor within 1e-4 of its norm.
 //!
-//! Needs a Python with torch and transformers (`RLJOB_PYTHON`, by default that of the cache);
-//! skipped without one.
+//! Requires Python with torch and transformers (`RLJOB_PYTHON`, by default that of the cache);
+//! skipped otherwise.
 
 #![expect(
     clippy::unwrap_used,
@@ -33,13 +33,13 @@ fn compare_random(change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn an_exported_llama_has_the_numbers_of_transformers() {
+fn an_exported_llama_matches_transformers() {
     compare_random(|_| ());
     compare_random(|config| config["tie_word_embeddings"] = true.into());
 }
 
 #[test]
-fn an_exported_llama_with_llama_3_1_rope_scaling_has_the_numbers_of_transformers() {
+fn an_exported_llama_with_llama_3_1_rope_scaling_matches_transformers() {
     compare_random(|config| {
         config["rope_parameters"] = json!({
             "rope_theta": 500.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
@@ -49,12 +49,12 @@ fn an_exported_llama_with_llama_3_1_rope_scaling_has_the_numbers_of_transformers
 }
 
 #[test]
-fn an_exported_qwen2_has_the_numbers_of_transformers() {
+fn an_exported_qwen2_matches_transformers() {
     compare_random(qwen2);
 }
 
 #[test]
-fn an_exported_qwen3_has_the_numbers_of_transformers() {
+fn an_exported_qwen3_matches_transformers() {
     for tied in [false, true] {
         compare_random(|config| {
             qwen3(config);

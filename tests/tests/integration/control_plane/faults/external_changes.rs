@@ -29,14 +29,14 @@ fn deleted_children_are_recreated() {
             .api
             .delete(&fixture.path(group, child), &json!({"propagationPolicy": "Background"}))
             .unwrap();
-        wait_until(&format!("another {child}"), LIMIT, || uid().map(|after| after != before))
+        wait_until(&format!("a new {child}"), LIMIT, || uid().map(|after| after != before))
             .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
     }
     fixture.wait_for("Ready");
-    let mut epoch = state;
+    let mut expected = state;
     // The coordinator was replaced.
-    epoch.get_mut("rljobs/sample").unwrap()["status"]["epoch"] = json!(2);
-    fixture.wait_for_end_state(&epoch, "every child was removed once");
+    expected.get_mut("rljobs/sample").unwrap()["status"]["epoch"] = json!(2);
+    fixture.wait_for_end_state(&expected, "every child was deleted once");
 }
 
 #[test]
@@ -73,12 +73,12 @@ fn a_disowned_child_is_left_unchanged_until_it_is_owned_again() {
     let later: Vec<_> = fixture.wait_until_idle().split_off(left);
     assert!(
         later.iter().all(|write| ["rljobs", "events"].contains(&write.call.resource.as_str())),
-        "something of the job was written:\n{}",
+        "the operator wrote other objects of the job:\n{}",
         format_writes(&later)
     );
     assert!(
         fixture.api.get(&path).unwrap()["metadata"]["ownerReferences"].is_null(),
-        "it was adopted"
+        "the operator adopted the child"
     );
 
     fixture.patch(&json!({"inference": {"replicas": 1}}));
@@ -88,6 +88,6 @@ fn a_disowned_child_is_left_unchanged_until_it_is_owned_again() {
         .unwrap();
     wait_until("the job to be ready", LIMIT, || Ok(is_true(&fixture.job(), "Ready")))
         .unwrap_or_else(|error| panic!("{error:#}\n{}", fixture.output()));
-    fixture.wait_for_end_state(&state, "the child is the job's again");
+    fixture.wait_for_end_state(&state, "the job owns the child again");
     assert_eq!(differences(&fixture.end_state(), &state), Vec::<String>::new());
 }

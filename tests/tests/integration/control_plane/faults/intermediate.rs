@@ -95,7 +95,7 @@ fn killed_after(part: usize, k: usize, reference: &Reference) {
         Ok(fixture.proxy.has_halted()
             || differences(&fixture.end_state(), &reference.state).is_empty())
     };
-    wait_until("the write to crash after", LIMIT, halted_or_done)
+    wait_until("the k-th write", LIMIT, halted_or_done)
         .unwrap_or_else(|error| panic!("{error:#}: {k} of\n{}", format_writes(&fixture.writes())));
     fixture.kill_operator();
     fixture.proxy.heal();

@@ -42,7 +42,7 @@ fn operate(fixture: &mut Fixture, random: &mut ChaCha8Rng) {
     fixture.patch(&json!({"suspend": false, "inference": {"replicas": 2}}));
 }
 
-/// Removes the epoch: the number of coordinator pods depends on how far each suspension came.
+/// Removes the epoch: the number of coordinator pods depends on the progress of each suspension.
 fn without_epoch(mut state: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     state.get_mut("rljobs/sample").unwrap()["status"].as_object_mut().unwrap().remove("epoch");
     state

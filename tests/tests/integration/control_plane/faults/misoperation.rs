@@ -56,7 +56,7 @@ fn wrong_values(schema: &Value) -> Vec<Value> {
         ]),
         Some("boolean") => values.extend([json!("yes"), json!(1)]),
         Some("array") => values.extend([json!({}), json!([]), json!([null]), json!("text")]),
-        _ => values.extend([json!([]), json!("text"), json!({}), json!({"unheardOf": 1})]),
+        _ => values.extend([json!([]), json!("text"), json!({}), json!({"unknownField": 1})]),
     }
     values
 }
@@ -141,7 +141,7 @@ fn misuse(fixture: &Fixture, patches: impl Iterator<Item = Value>) {
     let (good, state) = (fixture.job()["spec"].take(), fixture.end_state());
     for patch in patches {
         if let Err(error) = fixture.api.patch(&fixture.job_path(), &json!({"spec": patch})) {
-            panic!("{patch} was accepted as a dry run, and now {error:#}");
+            panic!("{patch} was accepted as a dry run and then rejected: {error:#}");
         }
         // Restoring a suspended job too early would change a frozen spec.
         let is_under_way =
@@ -152,7 +152,7 @@ fn misuse(fixture: &Fixture, patches: impl Iterator<Item = Value>) {
         restore(fixture, &good);
         wait_for_reaction(fixture, &patch, |job| is_true(job, "Ready") && !is_true(job, "Stalled"));
     }
-    fixture.wait_for_end_state(&state, "the good spec was put back");
+    fixture.wait_for_end_state(&state, "the valid spec was restored");
     assert_eq!(differences(&fixture.end_state(), &state), Vec::<String>::new());
     assert!(!fixture.output().contains("panicked"), "{}", fixture.output());
 }

@@ -66,7 +66,7 @@ fn a_status_that_is_restored_empty_resets_neither_epoch_nor_restarts() {
     fixture.wait_until_idle();
     let status = fixture.job()["status"].take();
     assert_eq!((&status["attempt"], &status["restarts"]), (&json!(3), &json!(2)), "{status}");
-    assert!(status["epoch"].as_u64() >= Some(2), "the epoch went back: {status}");
+    assert!(status["epoch"].as_u64() >= Some(2), "the epoch decreased: {status}");
     assert_eq!(fixture.running_pod("sample-trainer-0"), trainer);
     assert!(is_true(&fixture.job(), "Ready"));
 }

@@ -73,7 +73,7 @@ fn the_end_state_does_not_depend_on_earlier_specs() {
         assert_eq!(
             differences(&around.end_state(), &direct.end_state()),
             Vec::<String>::new(),
-            "by way of {b} to {c}"
+            "{c} after {b}"
         );
     });
 }

@@ -1,5 +1,5 @@
-//! Stale state (Sieve): an operator that starts beside a stale API server deletes nothing that
-//! exists and reverts no status.
+//! Stale state (Sieve): an operator that reads from a stale API server deletes no existing object
+//! and reverts no status.
 
 use serde_json::json;
 

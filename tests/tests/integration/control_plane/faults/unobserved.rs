@@ -1,5 +1,5 @@
 //! Unobserved states (Sieve): changes that the operator did not observe because later ones
-//! superseded them. It acts on the current state only.
+//! superseded them. The operator acts on the current state only.
 
 use serde_json::json;
 

@@ -72,7 +72,7 @@ fn whole(body: &Body, generations: &[Generation]) -> Value {
     })
 }
 
-/// Stream state: what has been sent of each choice, and which choices have finished.
+/// Stream state: the sent part of each choice, and the finished choices.
 struct Chunks {
     body: Body,
     /// Bytes of text and number of tokens sent, by choice.

@@ -73,7 +73,7 @@ fn whole(body: &Body, generations: &[Generation]) -> Value {
     })
 }
 
-/// Stream state: what has been sent of each choice.
+/// Stream state: the sent part of each choice.
 struct Chunks {
     body: Body,
     includes_usage: bool,

@@ -141,7 +141,7 @@ impl Body {
             return Err(invalid("Messages cannot be empty."));
         }
         let tokenizer = engine.tokenizer.as_ref().ok_or_else(|| {
-            invalid("a chat needs a tokenizer, and the model's folder has no tokenizer.json.")
+            invalid("a chat requires a tokenizer; the model folder has no tokenizer.json.")
         })?;
         let turns = messages.iter().map(Message::turn).collect::<Result<Vec<_>, _>>()?;
         let text = tokenizer
@@ -178,7 +178,7 @@ impl Body {
         let all = self.n().saturating_mul(prompts.len());
         if all == 0 || all > REQUESTS {
             return Err(invalid(&format!(
-                "A body asks for 1 to {REQUESTS} completions, this one for {all}."
+                "A request must ask for 1 to {REQUESTS} completions, got {all}."
             )));
         }
         let (sampling, stream) = (self.sampling(max), self.streams());

@@ -15,7 +15,7 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// No heartbeat yet from a learner started at `now`.
+    /// State of a learner that was started at `now` and has sent no heartbeat.
     pub fn none(now: Instant) -> Self {
         Self { beat: None, progress: now }
     }

@@ -15,10 +15,10 @@ use rljob_storage::coordinator_resolver::CoordinatorResolver;
 
 /// Timeout of a report, response included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The address of a deleted pod does not respond.
+/// Timeout of connecting; short because the address of a deleted pod does not respond.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A report without an order in response.
+/// A failed report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     #[error("failed to read the token `{}`", .0.display())]
@@ -59,8 +59,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A client for the supervisor `name`. `resolver` resolves the host of `coordinator`, a base
-    /// URL; `tokens` is the folder of tokens.
+    /// Creates a client for the supervisor `name`. `resolver` resolves the host of `coordinator`, a
+    /// base URL; `tokens` is the folder of tokens.
     pub fn new(
         coordinator: &str,
         name: &str,
@@ -76,7 +76,7 @@ impl Reporter {
         Ok(Self { http: http.build()?, url, token: tokens.join(TOKEN_LEARNER) })
     }
 
-    /// Sends a report; returns the order and the epoch of the coordinator that gave it. `epoch` is
+    /// Sends a report; returns the order and the epoch of the coordinator that sent it. `epoch` is
     /// the highest accepted epoch.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use crate::process::{LearnerCommand, LearnerProcess};
 use crate::reap::reap_orphans;
 use crate::report::{ReportError, Reporter};
 
-/// Interval of reports while learners run; a change is reported at once.
+/// Interval of reports while learners run; a change is reported immediately.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of reports without learners, when the run waits for the order to start them.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -85,8 +85,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor without learners. `resolver` resolves the host of the coordinator; `beat`
-    /// receives the start of every iteration of the loop.
+    /// Creates a supervisor without learners. `resolver` resolves the host of the coordinator;
+    /// `beat` receives the start of every iteration of the loop.
     ///
     /// # Errors
     /// No port is free, or the HTTP client cannot be created.
@@ -175,8 +175,8 @@ impl Supervisor {
         self.terminating = Some(Instant::now() + self.settings.grace);
     }
 
-    /// Terminating, and past the deadline, without learners or without a coordinator that could
-    /// order a checkpoint.
+    /// Whether the termination is complete: past its deadline, without running learners, or without
+    /// a coordinator that could order a checkpoint.
     fn is_terminated(&self) -> bool {
         self.terminating.is_some_and(|deadline| {
             Instant::now() >= deadline || !self.runs_any() || self.responded.elapsed() > ABSENT

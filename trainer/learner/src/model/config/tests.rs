@@ -69,8 +69,7 @@ fn unsupported_settings_are_rejected() {
         error("partial_rotary_factor", 0.5.into()),
         "partial_rotary_factor is not supported, only rotary embeddings of whole heads"
     );
-    let quantized =
-        "quantization_config is not supported: give the model with floating-point weights";
+    let quantized = "quantization_config is not supported: use a model with floating-point weights";
     assert_eq!(error("quantization_config", serde_json::json!({"quant_method": "fp8"})), quantized);
     assert_eq!(
         error("num_key_value_heads", 3.into()),

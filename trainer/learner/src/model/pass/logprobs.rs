@@ -38,8 +38,8 @@ pub struct TokenLogprobs {
 
 impl Model {
     /// Runs the micro-batch forward and backward. `loss` gets each chunk of trained tokens once, in
-    /// order, and returns the derivative of the total loss by each of its log-probabilities; the
-    /// gradients are added to `parameters`.
+    /// order, and returns the derivative of the total loss with respect to each of its
+    /// log-probabilities; the gradients are added to `parameters`.
     ///
     /// # Errors
     /// The model has another head, or its weights or gradients are not available.
@@ -88,8 +88,8 @@ impl Model {
         Ok(TokenLogprobs { logprobs_N, entropy_N })
     }
 
-    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. Not in chunks: for
-    /// small inputs.
+    /// Logits `[T, V]` of every token in fp32, not divided by a temperature. Not computed in
+    /// chunks; for small inputs only.
     ///
     /// # Errors
     /// The model has another head, or its weights are not available.
@@ -122,7 +122,7 @@ impl Model {
         })
     }
 
-    /// Final norm and head in both directions, to `dx` `[T, H]`.
+    /// Runs final norm and head forward and backward; returns `dx` `[T, H]`.
     fn top_forward_backward(
         &self,
         parameters: &mut dyn Parameters,

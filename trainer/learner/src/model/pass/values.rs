@@ -25,7 +25,7 @@ impl Model {
     }
 
     /// Runs the micro-batch forward and backward. `loss` gets the values `[N]` and returns the
-    /// derivative of the total loss by each; the gradients are added to `parameters`.
+    /// derivative of the total loss with respect to each; the gradients are added to `parameters`.
     ///
     /// # Errors
     /// The model has no scalar head, or its weights or gradients are not available.

@@ -1,8 +1,8 @@
 //! Golden bits: SHA-256 of metrics and final weights after deterministic steps of each algorithm.
 //!
-//! The hashes hold for one set of libtorch kernels, which depends on the CPU; a hash of plain
-//! operations tells whether the recorded set is in use, otherwise the test is skipped. A change of
-//! a hash is a change of numerics and needs a comparison of losses before and after.
+//! The hashes are valid for one set of libtorch kernels, which depends on the CPU. The test is
+//! skipped if a hash of basic operations differs from the recorded one. A changed hash is a change
+//! of numerics and requires a comparison of losses before and after.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -113,7 +113,7 @@ fn long_steps(folder: &Path, algorithm: &Value) -> String {
     digest(&steps, &weights(&trainer))
 }
 
-/// Hash of operations that the model is made of.
+/// Hash of the results of the operations that the model uses.
 fn kernels() -> String {
     rljob_collective::set_num_threads(1);
     let wave = |rows: i64, columns: i64| {

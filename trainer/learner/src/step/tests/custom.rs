@@ -1,5 +1,5 @@
-//! Objectives that exist in this test only: a sequence-level ratio (GSPO, arXiv 2507.18071), and a
-//! critic that is trained with the policy.
+//! Objectives for tests only: a sequence-level ratio (GSPO, arXiv 2507.18071), and a critic that is
+//! trained with the policy.
 
 #![expect(non_snake_case, reason = "tensors carry capital shape suffixes")]
 

@@ -12,10 +12,10 @@ use crate::ranks::Ranks;
 
 /// Python of an SGLang environment and a model, if they are installed.
 fn python_and_model() -> Option<(PathBuf, PathBuf)> {
-    let run_store = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
+    let installation = PathBuf::from(std::env::var_os("HOME")?).join(".cache/rljob/sglang-0.5.12");
     let python = std::env::var_os("RLJOB_PYTHON")
-        .map_or_else(|| run_store.join("venv/bin/python"), PathBuf::from);
-    let model = run_store.join("models/tiny-llama");
+        .map_or_else(|| installation.join("venv/bin/python"), PathBuf::from);
+    let model = installation.join("models/tiny-llama");
     (python.exists() && model.join("config.json").exists()).then_some((python, model))
 }
 
