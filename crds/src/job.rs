@@ -102,7 +102,7 @@ use crate::storage::{StorageSpec, VolumeSpec};
 )]
 #[x_kube(
     validation = Rule::new("!has(self.storage.s3) || !has(self.model.huggingFace) || \
-             self.model.huggingFace.revision.matches('^[0-9A-Fa-f]{40}$')")
+             size(self.model.huggingFace.revision) == 40")
         .message("model.huggingFace.revision must be a commit of 40 hexadecimal digits with \
                  storage.s3: each pod downloads the model separately")
 )]
