@@ -1,30 +1,29 @@
-//! What follows from a failure: rules, how often and how soon learners are restarted, and when they
-//! count as hung.
+//! Failure policy: restart budget and delay, hang timeout, and actions by rule.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// What follows from failures of a job's processes.
+/// Restarts, hang detection and actions on failures.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailurePolicy {
     /// Restarts of the learners after failures, counted over the whole run, before the job fails
-    /// with the first cause. Lost pods are replaced without being counted. Default 3.
+    /// with the first cause. Replacements of lost pods do not count. Default 3.
     #[serde(default = "max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
-    /// Seconds in which no learner gets any further (a micro-batch, a tensor that is loaded or
-    /// written, an instruction) before they count as hung: they are killed and restarted, and it is
-    /// counted. A stopped process is found within seconds, whatever this says. Default 1800.
+    /// Seconds without progress of any learner (a micro-batch, a tensor that is loaded or written,
+    /// an instruction) after which the learners count as hung: they are killed and restarted, which
+    /// counts. Stopped processes are detected within seconds. Default 1800.
     #[serde(default = "hang_timeout_seconds")]
     #[schemars(range(min = 10, max = 86400))]
     pub hang_timeout_seconds: u32,
-    /// Waiting time between restarts.
+    /// Delay of restarts.
     #[serde(default)]
     pub backoff: Backoff,
-    /// What follows from failures that match; the first rule that matches holds. Without a match
-    /// learners are restarted and counted, except for reason LearnerInput (a model or checkpoint
-    /// that does not fit), which fails the job; other containers are restarted by their kubelet.
+    /// Actions on failures; the first matching rule applies. Without a match, learners are
+    /// restarted and the restart counts, except for reason LearnerInput (an incompatible model or
+    /// checkpoint), which fails the job. Other containers are restarted by their kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<FailureRule>,
@@ -49,48 +48,47 @@ impl Default for FailurePolicy {
     }
 }
 
-/// What follows from the failures that match all of its conditions. One that is left out matches
-/// every failure.
+/// Action on failures that meet all conditions of the rule. An absent condition matches every
+/// failure.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailureRule {
-    /// `FailJob`: the job fails at once. `Restart`: the learners are restarted, and it is counted.
-    /// `RestartAndIgnoreMaxRestarts`: they are restarted, and it is not. Containers of engines, of
-    /// the coordinator and of supervisors are restarted by their kubelet: of them only FailJob
-    /// makes a difference.
+    /// `FailJob` fails the job at once. `Restart` restarts the learners and counts the restart;
+    /// `RestartAndIgnoreMaxRestarts` does not count it. For containers of engines, the coordinator
+    /// and supervisors, which their kubelet restarts, only `FailJob` has an effect.
     pub action: FailureAction,
-    /// Exit codes that match.
+    /// Exit codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<ExitCodes>,
-    /// Reasons that match: of learners `LearnerExited`, `LearnerKilled`, `LearnerHung`,
-    /// `LearnerInput`; of containers what their kubelet says, as `OOMKilled` or `Error`.
+    /// Reasons: `LearnerExited`, `LearnerKilled`, `LearnerHung` and `LearnerInput` of learners; the
+    /// reason that the kubelet reports for containers, for example `OOMKilled` or `Error`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
         inner(length(min = 1, max = 64), regex(pattern = "^[A-Z][A-Za-z]*$"))
     )]
     pub on_reasons: Vec<String>,
-    /// Roles that match. Default all.
+    /// Roles. Default all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     pub roles: Vec<FailureRole>,
 }
 
-/// What follows from a failure.
+/// Action on a failure.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureAction {
-    /// The job fails.
+    /// Fails the job.
     FailJob,
-    /// A restart that is counted.
+    /// Restarts the learners and counts the restart.
     Restart,
-    /// A restart that is not.
+    /// Restarts the learners without counting the restart.
     RestartAndIgnoreMaxRestarts,
 }
 
-/// A role whose processes can fail.
+/// Role of a failed process.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureRole {
-    /// Learners, and the supervisors above them.
+    /// Learners and their supervisors.
     Trainer,
     /// Engines.
     Inference,
@@ -98,28 +96,28 @@ pub enum FailureRole {
     Coordinator,
 }
 
-/// Exit codes, as in a Job's podFailurePolicy: 128 + n for signal n. A failure without one, as that
-/// of a hung learner, matches none.
+/// Exit codes as in the podFailurePolicy of a Job; 128 + n for signal n. A failure without an exit
+/// code, such as a hung learner, does not match.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodes {
-    /// `In`: one of the values. `NotIn`: none of them.
+    /// `In` matches the listed codes, `NotIn` all others.
     pub operator: ExitCodeOperator,
-    /// The codes; 0 is no failure.
+    /// Exit codes other than 0.
     #[schemars(length(min = 1, max = 255), inner(range(min = 1, max = 255)))]
     pub values: Vec<i32>,
 }
 
-/// How a code is compared.
+/// Comparison of an exit code with the list.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCodeOperator {
-    /// One of the values.
+    /// Listed codes.
     In,
-    /// None of the values.
+    /// Codes that are not listed.
     NotIn,
 }
 
-/// The first rule that matches a failure: its index and its action.
+/// Index and action of the first rule that matches a failure.
 pub fn first_match(
     rules: &[FailureRule],
     role: FailureRole,
@@ -130,7 +128,7 @@ pub fn first_match(
     rule.map(|(index, rule)| (index, rule.action))
 }
 
-/// How a rule is named to a person.
+/// Path of a rule in messages.
 pub fn rule_name(index: usize) -> String {
     format!("failurePolicy.rules[{index}]")
 }
@@ -158,11 +156,11 @@ impl FailureRule {
         .message("initialSeconds must not exceed maxSeconds")
 )]
 pub struct Backoff {
-    /// Seconds before the second restart of a row in which none led to anything. Default 1.
+    /// Seconds before the second restart without progress. Default 1.
     #[serde(default = "initial_seconds")]
     #[schemars(range(min = 0, max = 3600))]
     pub initial_seconds: u32,
-    /// Longest wait in seconds. Default 300.
+    /// Maximum delay in seconds. Default 300.
     #[serde(default = "max_seconds")]
     #[schemars(range(min = 0, max = 86400))]
     pub max_seconds: u32,

@@ -1,5 +1,4 @@
-//! Settings of `grpo`: from rewards to advantages, and from advantages to the loss. Field by field
-//! what the learner's `objective` computes.
+//! Settings of `grpo`, in the order in which the learner's objective uses them.
 //!
 //! ```text
 //!  reward ─ overlongPenalty ─ rewardShaping ─ rewardNormalization ─ (− klCoefficient · KL to go)
@@ -30,56 +29,56 @@ use serde::{Deserialize, Serialize};
                  the sampler, every weight is 1")
 )]
 pub struct GrpoSpec {
-    /// Samples of one prompt, whose rewards are normalised together. Default 8.
+    /// Samples per prompt, whose rewards are normalized together. Default 8.
     #[serde(default = "group_size")]
     #[schemars(range(min = 2, max = 1024))]
     pub group_size: u32,
-    /// The importance ratio is clipped below 1 − clipLow. Default 0.2.
+    /// Lower clip of the importance ratio at 1 − clipLow. Default 0.2.
     #[serde(default = "clip")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub clip_low: f64,
-    /// The importance ratio is clipped above 1 + clipHigh. Default 0.2.
+    /// Upper clip of the importance ratio at 1 + clipHigh. Default 0.2.
     #[serde(default = "clip")]
     #[schemars(range(min = 0.0, max = 10.0))]
     pub clip_high: f64,
-    /// Dual clip (Ye et al., arXiv 1912.09729): a token's loss is at most cClip · |advantage|,
-    /// however large its ratio. Absent: no bound.
+    /// Dual clip (Ye et al., arXiv 1912.09729): upper bound cClip · |advantage| of a token's loss.
+    /// Default no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1.0, max = 1000.0))]
     pub c_clip: Option<f64>,
-    /// How the tokens' losses become one number. Default Token.
+    /// Aggregation of token losses. Default Token.
     #[serde(default)]
     pub loss_aggregation: LossAggregation,
-    /// A penalty on completions that come close to `rollout.maxNewTokens` (DAPO, arXiv 2503.14476).
-    /// Absent: none.
+    /// Penalty on completions whose length approaches `rollout.maxNewTokens` (DAPO, arXiv
+    /// 2503.14476). Default no penalty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlong_penalty: Option<OverlongPenalty>,
-    /// The reward becomes (reward + bias) · scale within ± clip, before it is normalised.
+    /// Transformation of rewards before their normalization: (reward + bias) · scale, clipped.
     #[serde(default)]
     pub reward_shaping: RewardShaping,
-    /// How rewards become advantages. Default the group's mean and standard deviation.
+    /// Normalization of rewards to advantages. Default by mean and standard deviation of the group.
     #[serde(default)]
     pub reward_normalization: NormalizationSpec,
-    /// A second normalisation, of the advantages over trainable tokens. Absent: none.
+    /// Second normalization, of advantages over trainable tokens. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advantage_normalization: Option<NormalizationSpec>,
-    /// Weight of the KL divergence from the model before training, per token. 0 keeps no reference
-    /// model. Default 0.
+    /// Coefficient of the KL divergence per token from the model before training. With 0, learners
+    /// hold no reference model. Default 0.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub kl_coefficient: f64,
-    /// Estimator of that divergence (joschu.net/blog/kl-approx.html), within ± 10 a token. Default
-    /// K1.
+    /// Estimator of the KL divergence (joschu.net/blog/kl-approx.html), clipped to ± 10 per token.
+    /// Default K1.
     #[serde(default)]
     pub kl_estimator: KlEstimator,
-    /// Where that divergence goes. Default Reward.
+    /// Term that contains the KL divergence. Default Reward.
     #[serde(default)]
     pub kl_term: KlTerm,
-    /// What the ratio is taken against. Default Recompute.
+    /// Log-probabilities in the denominator of the importance ratio. Default Recompute.
     #[serde(default)]
     pub proximal_logprobs: ProximalLogprobs,
-    /// The decoupled loss (arXiv 2505.24298): each token's loss is multiplied by exp(proximal −
-    /// sampler's log-probability), within bounds. Absent: it is not.
+    /// Decoupled PPO (arXiv 2505.24298): factor exp(proximal − sampler log-probability) of each
+    /// token's loss, with bounds. Default no factor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior_weight: Option<BehaviorWeight>,
 }
@@ -113,29 +112,29 @@ impl Default for GrpoSpec {
     }
 }
 
-/// How the tokens' losses of a minibatch become one number.
+/// Aggregation of the token losses of a minibatch.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum LossAggregation {
-    /// Mean over the trainable tokens: long completions weigh more (DAPO).
+    /// Mean over trainable tokens: long completions have more weight (DAPO).
     #[default]
     Token,
-    /// Mean over completions of the mean over their tokens (GRPO as published).
+    /// Mean over completions of the mean over their tokens (original GRPO).
     Sequence,
-    /// Sum ÷ (completions · `rollout.maxNewTokens`): no completion's length changes its tokens'
-    /// weight (Dr. GRPO, arXiv 2503.20783).
+    /// Sum ÷ (completions · `rollout.maxNewTokens`): the weight of a token does not depend on the
+    /// length of its completion (Dr. GRPO, arXiv 2503.20783).
     Constant,
 }
 
-/// A penalty that grows over the last tokens before `rollout.maxNewTokens`.
+/// Penalty that increases linearly over the last tokens before `rollout.maxNewTokens`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OverlongPenalty {
-    /// Tokens over which the penalty grows from 0 to `factor`.
+    /// Number of tokens over which the penalty increases from 0 to `factor`.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub tokens: u32,
-    /// What is taken off the reward of a completion of `rollout.maxNewTokens` tokens. Default 1.
+    /// Penalty of a completion of `rollout.maxNewTokens` tokens. Default 1.
     #[serde(default = "unity")]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub factor: f64,
@@ -145,7 +144,7 @@ fn unity() -> f64 {
     1.0
 }
 
-/// The reward becomes (reward + bias) · scale within ± clip.
+/// (reward + bias) · scale, clipped to ± clip.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RewardShaping {
@@ -153,11 +152,11 @@ pub struct RewardShaping {
     #[serde(default)]
     #[schemars(range(min = -1000.0, max = 1000.0))]
     pub bias: f64,
-    /// Factor of the sum. Default 1.
+    /// Factor. Default 1.
     #[serde(default = "unity")]
     #[schemars(range(min = -1000.0, max = 1000.0))]
     pub scale: f64,
-    /// Largest size of the product. Default 20.
+    /// Maximum absolute value. Default 20.
     #[serde(default = "reward_clip")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub clip: f64,
@@ -173,40 +172,40 @@ impl Default for RewardShaping {
     }
 }
 
-/// Estimator of a KL divergence from samples, with x = log-probability − the reference's.
+/// Estimator of a KL divergence from samples, with x = policy − reference log-probability.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum KlEstimator {
-    /// x: unbiased, of either sign.
+    /// x: unbiased, positive or negative.
     #[default]
     K1,
-    /// x² ÷ 2: never negative, biased.
+    /// x² ÷ 2: biased, never negative.
     K2,
-    /// e⁻ˣ − 1 + x: never negative, unbiased.
+    /// e⁻ˣ − 1 + x: unbiased, never negative.
     K3,
 }
 
-/// Where the divergence from the reference model goes.
+/// Term that contains the KL divergence from the reference model.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum KlTerm {
-    /// Off each token's reward, of the sampler's log-probabilities: a token's advantage loses what
-    /// it and the tokens after it diverge.
+    /// Subtracted from each token's reward, from the sampler's log-probabilities. The advantage of
+    /// a token contains the divergence of the token and its successors.
     #[default]
     Reward,
-    /// Onto the loss, of the learner's log-probabilities, whose gradient it has.
+    /// Added to the loss, from the learner's log-probabilities, with gradient.
     Loss,
 }
 
-/// What the importance ratio is taken against.
+/// Log-probabilities in the denominator of the importance ratio.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum ProximalLogprobs {
-    /// The learner's own log-probabilities before the step's first update; with one minibatch they
-    /// cost nothing, for the ratio is 1.
+    /// Log-probabilities of the learner before the first update of the step. With one minibatch,
+    /// the ratio is 1 and nothing is recomputed.
     #[default]
     Recompute,
     /// The sampler's log-probabilities (PPO without decoupling).

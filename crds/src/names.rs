@@ -9,13 +9,13 @@ pub const LABEL_JOB: &str = "rljob.dev/job";
 /// Label: `inference`, `coordinator` or `trainer`.
 pub const LABEL_ROLE: &str = "rljob.dev/role";
 
-/// Label of Kubernetes's own conventions: the application.
+/// Recommended label of Kubernetes: the application.
 pub const LABEL_NAME: &str = "app.kubernetes.io/name";
-/// Label of Kubernetes's own conventions: the job's name again, for tools that know no other.
+/// Recommended label of Kubernetes: the job.
 pub const LABEL_INSTANCE: &str = "app.kubernetes.io/instance";
-/// Label of Kubernetes's own conventions: the role again.
+/// Recommended label of Kubernetes: the role.
 pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
-/// Label of Kubernetes's own conventions: who manages the object.
+/// Recommended label of Kubernetes: the managing program.
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`LABEL_NAME`].
 pub const APP: &str = "rljob";
@@ -44,25 +44,25 @@ pub const CONDITION_WEIGHTS_SYNCED: &str = "WeightsSynced";
 /// Condition: a complete checkpoint exists.
 pub const CONDITION_CHECKPOINT_AVAILABLE: &str = "CheckpointAvailable";
 
-/// Reason: processes are being started.
+/// Reason: processes are starting.
 pub const REASON_STARTING: &str = "Starting";
-/// Reason: learners are being started again.
+/// Reason: learners are restarting.
 pub const REASON_RESTARTING: &str = "Restarting";
 /// The coordinator does not answer the operator.
 pub const REASON_COORDINATOR_UNRESPONSIVE: &str = "CoordinatorUnresponsive";
 /// The coordinator restarted too often without an answer.
 pub const REASON_COORDINATOR_FAILED: &str = "CoordinatorFailed";
-/// Reason: steps are being made.
+/// Reason: the run is training.
 pub const REASON_RUNNING: &str = "Running";
-/// Reason: suspended, the step in progress is being finished.
+/// Reason: suspended; the current step is completed first.
 pub const REASON_DRAINING: &str = "Draining";
-/// Reason: suspended, pods are being removed.
+/// Reason: suspended; pods are being deleted.
 pub const REASON_RELEASING: &str = "Releasing";
 /// Reason: suspended by the user.
 pub const REASON_SUSPENDED: &str = "Suspended";
 /// Reason: not suspended.
 pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
-/// Reason: the last step is done.
+/// Reason: the last step is complete.
 pub const REASON_COMPLETED: &str = "Completed";
 /// Reason: the run failed.
 pub const REASON_FAILED: &str = "Failed";
@@ -92,7 +92,7 @@ pub const REASON_SYNCED: &str = "Synced";
 pub const REASON_SYNCING: &str = "Syncing";
 /// Reason: no engine has held the current weights for too long.
 pub const REASON_OVERDUE: &str = "Overdue";
-/// Reason: nothing is known yet.
+/// Reason: not observed yet.
 pub const REASON_UNKNOWN: &str = "Unknown";
 /// Reason: a complete checkpoint exists.
 pub const REASON_CHECKPOINT_COMPLETE: &str = "CheckpointComplete";
@@ -132,18 +132,18 @@ pub const FAILURE_OUT_OF_MEMORY: &str = "OOMKilled";
 /// Readiness gate of an engine's pod: its container holds weights of the run.
 pub const GATE_WEIGHTS_SYNCED: &str = "rljob.dev/weights-synced";
 
-/// Port of the coordinator's HTTP interface.
+/// HTTP port of the coordinator.
 pub const COORDINATOR_PORT: u16 = 8080;
-/// Port of an engine's HTTP interface.
+/// HTTP port of an engine.
 pub const ENGINE_PORT: u16 = 30000;
-/// Port of a supervisor's health endpoint.
+/// Port of the health endpoint of a supervisor.
 pub const SUPERVISOR_PORT: u16 = 8081;
 
-/// Where pods see the volume of run directories.
+/// Mount path of the volume of run directories.
 pub const STORAGE_MOUNT: &str = "/rljob/runs";
-/// Where pods see the run configuration (`run.json`).
+/// Mount path of the run configuration (`run.json`).
 pub const CONFIG_MOUNT: &str = "/rljob/config";
-/// Where pods see the tokens, one file each.
+/// Mount path of the tokens, one file each.
 pub const TOKENS_MOUNT: &str = "/rljob/tokens";
 /// In the run directory: the folder of repositories downloaded from the Hugging Face Hub.
 pub const HUB_DIR: &str = "hub";
@@ -162,37 +162,37 @@ pub const CONTAINER_ENGINE: &str = "engine";
 pub const CONTAINER_COORDINATOR: &str = "coordinator";
 /// Name of the trainer container.
 pub const CONTAINER_TRAINER: &str = "trainer";
-/// Where the pods that reach the bucket see its keys, one file each.
+/// Mount path of the keys of the bucket, one file each.
 pub const S3_KEYS_MOUNT: &str = "/rljob/s3";
-/// Key of a bucket's Secret: who asks.
+/// Key of a bucket's Secret: access key id.
 pub const S3_ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
-/// Key of a bucket's Secret: what requests are signed with.
+/// Key of a bucket's Secret: secret access key.
 pub const S3_SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
-/// Key of a bucket's Secret: proof of a role that was taken for a time; it may be missing.
+/// Key of a bucket's Secret: session token of temporary credentials. Optional.
 pub const S3_SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 /// Exit code of a coordinator whose run directory belongs to another run (EX_CONFIG of sysexits.h):
-/// starting it again changes nothing.
+/// a restart cannot help.
 pub const EXIT_RUN_DIRECTORY_IN_USE: i32 = 78;
 /// Exit code of a process that cannot read the run configuration of another release (`EX_PROTOCOL`
-/// of sysexits.h): starting it again changes nothing.
+/// of sysexits.h): a restart cannot help.
 pub const EXIT_PROTOCOL_UNSUPPORTED: i32 = 76;
 /// Exit code of a learner whose model or checkpoint cannot be used (EX_DATAERR of sysexits.h):
-/// starting it again changes nothing.
+/// a restart cannot help.
 pub const EXIT_LEARNER_INPUT: i32 = 65;
-/// Exit code of a learner that ends because another one of its group is gone: hardly ever the first
-/// cause. `EX_UNAVAILABLE` of sysexits.h.
+/// Exit code of a learner that lost a peer of its group, which is rarely the first cause
+/// (`EX_UNAVAILABLE` of sysexits.h).
 pub const EXIT_LEARNER_PEER: i32 = 69;
 
 /// File name of the run configuration.
 pub const RUN_CONFIG_FILE: &str = "run.json";
 
-/// Token of the operator (or `rljob run`) towards the coordinator.
+/// Token of requests from the operator, or from `rljob run`, to the coordinator.
 pub const TOKEN_OPERATOR: &str = "operator";
-/// Token of supervisors and learners towards the coordinator.
+/// Token of requests from supervisors and learners to the coordinator.
 pub const TOKEN_LEARNER: &str = "learner";
-/// Token for an engine's generate routes.
+/// Token of the generate routes of an engine.
 pub const TOKEN_ENGINE_API: &str = "engine-api";
-/// Token for an engine's control routes.
+/// Token of the control routes of an engine.
 pub const TOKEN_ENGINE_ADMIN: &str = "engine-admin";
 
 /// In the folder of tokens: configuration file of SGLang with both engine tokens, because SGLang
@@ -203,23 +203,22 @@ pub const SGLANG_CONFIG_FILE: &str = "sglang.yaml";
 pub const JOURNAL_FILE: &str = "journal.sqlite";
 /// In the run directory: the folder of checkpoints, `step-N.attempt-K` each.
 pub const CHECKPOINTS_DIR: &str = "checkpoints";
-/// In the run directory: the exported Hugging Face folder; complete when [`EXPORT_COMPLETE_FILE`]
-/// is in it.
+/// In the run directory: the exported Hugging Face folder, complete when it contains
+/// [`EXPORT_COMPLETE_FILE`].
 pub const EXPORT_DIR: &str = "export";
-/// In the run directory: the folder of exports during training, `step-N` each; complete like
-/// [`EXPORT_DIR`].
+/// In the run directory: intermediate exports, `step-N` each, complete like [`EXPORT_DIR`].
 pub const EXPORTS_DIR: &str = "exports";
-/// Written last into an exported folder.
+/// Marker of a complete exported folder; written last.
 pub const EXPORT_COMPLETE_FILE: &str = "complete.json";
 /// In the run directory: folders of published weights for weight sync by disk.
 pub const WEIGHTS_DIR: &str = "weights";
-/// In the run directory: one JSON line a step.
+/// In the run directory: one JSON line per step.
 pub const METRICS_FILE: &str = "metrics.jsonl";
-/// In the run directory: one JSON line an evaluation.
+/// In the run directory: one JSON line per evaluation.
 pub const EVALUATIONS_FILE: &str = "evaluations.jsonl";
-/// In the run directory: completions of the newest evaluations to read, one JSON line each.
+/// In the run directory: completions of the newest evaluations, one JSON line each.
 pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
-/// In the run directory: sample rollouts to read, one JSON line each.
+/// In the run directory: some samples of each step, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
 /// In a local run's directory: the folder of TensorBoard event files.
 pub const TENSORBOARD_DIR: &str = "tensorboard";

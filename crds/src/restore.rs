@@ -31,7 +31,7 @@ pub struct RestoreSource {
 }
 
 impl RestoreSource {
-    /// Path or URI of a checkpoint that the spec names itself.
+    /// Path or URI of a checkpoint that the spec contains.
     pub fn location(&self) -> Option<&str> {
         self.path.as_deref().or_else(|| self.s3.as_ref().map(|source| source.uri.as_str()))
     }

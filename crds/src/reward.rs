@@ -33,10 +33,10 @@ pub struct RewardSpec {
     /// 1 if the completion matches a regular expression, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<RegexReward>,
-    /// HTTP server that receives one POST per completion and answers with the reward.
+    /// HTTP server that receives one POST per completion and responds with the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
-    /// Long-lived command that reads one JSON line per completion and answers with one.
+    /// Long-lived command that reads one JSON line per completion and writes one with the reward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandReward>,
 }
@@ -113,8 +113,8 @@ pub struct RegexReward {
 }
 
 /// Settings of the `http` reward. The request is a POST of `{"prompt": text, "completion": text,
-/// "answer": text or null}`; the answer is `{"reward": number}`, optionally with
-/// `"components": {name: number}`, and with `"answer": text`, the final answer of the completion,
+/// "answer": reference answer or null}`. The response is `{"reward": number}`, optionally with
+/// `"components": {name: number}` and with `"answer": text`, the final answer of the completion,
 /// from which evaluations compute maj@k.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -137,10 +137,10 @@ pub struct HttpReward {
 }
 
 /// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text,
-/// "completion": text, "answer": text or null}` on standard input. The answer is a line `{"id": the
-/// same, "reward": number}` on standard output, optionally with `"components": {name: number}` and
-/// `"answer": text`, as for `http`. Standard output must contain nothing else. Standard error is
-/// copied to the log of the coordinator.
+/// "completion": text, "answer": reference answer or null}` on standard input. The response is a
+/// line `{"id": the same, "reward": number}` on standard output, optionally with `"components":
+/// {name: number}` and `"answer": text`, as for `http`. Standard output must contain nothing else.
+/// Standard error is copied to the log of the coordinator.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandReward {

@@ -65,7 +65,7 @@ impl Default for InferenceSpec {
 }
 
 impl InferenceSpec {
-    /// The engine, by the spec alone.
+    /// Engine that the spec selects.
     pub fn engine(&self) -> EngineKind {
         match (&self.sglang, &self.embedded) {
             (Some(_), _) => EngineKind::SGLang,

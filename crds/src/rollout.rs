@@ -1,79 +1,80 @@
-//! How completions are sampled, how far ahead of training, and which of them are trained on.
+//! Rollout settings: sampling parameters, staleness, and selection of samples.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// How completions are sampled.
+/// Sampling of completions.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RolloutSpec {
-    /// Prompts a step; each is sampled `groupSize` times. Default 32.
+    /// Prompts per step, each with `groupSize` samples. Default 32.
     #[serde(default = "batch_size")]
     #[schemars(range(min = 1, max = 65536))]
     pub batch_size: u32,
-    /// Longest completion in tokens. Default 1024.
+    /// Maximum length of a completion in tokens. Default 1024.
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub max_new_tokens: u32,
-    /// Sampling temperature; log-probabilities are of logits ÷ temperature on both sides. Default
-    /// 1.
+    /// Sampling temperature. Engines and learners compute log-probabilities of logits ÷
+    /// temperature. Default 1.
     #[serde(default = "temperature")]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub temperature: f64,
-    /// What becomes of a completion that ends because it is as long as allowed. Default Score.
+    /// Treatment of completions that reach the maximum length. Default Score.
     #[serde(default)]
     pub truncated: Truncated,
-    /// Steps by which sampling may run ahead of training: while step s is trained, prompts up to
-    /// those of step s + maxStaleness are sampled (AReaL, arXiv 2505.24298, eq. 3). 0 samples a
-    /// step's prompts with the weights of the step before and no others. Default 0.
+    /// Maximum number of steps by which sampling is ahead of training: while step s is trained,
+    /// prompts up to those of step s + maxStaleness are sampled (AReaL, arXiv 2505.24298, eq. 3).
+    /// With 0, the prompts of a step are sampled only with the weights of the previous step.
+    /// Default 0.
     #[serde(default)]
     #[schemars(range(min = 0, max = 64))]
     pub max_staleness: u32,
-    /// What becomes of a completion whose oldest token is staler than maxStaleness, as it may be by
-    /// up to weightSync.everySteps − 1 steps. Default Keep.
+    /// Treatment of completions whose oldest token exceeds maxStaleness, which is possible by up to
+    /// weightSync.everySteps − 1 steps. Default Keep.
     #[serde(default)]
     pub stale_samples: StaleSamples,
-    /// Leave prompts out whose rewards teach nothing, and sample others instead (DAPO, arXiv
-    /// 2503.14476). Absent: every prompt is trained on.
+    /// Replace prompts whose rewards have zero variance (DAPO, arXiv 2503.14476). Default: every
+    /// prompt is trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_sampling: Option<DynamicSampling>,
 }
 
-/// What becomes of a completion that ends because it is as long as allowed. Its reward counts in
-/// its group's normalisation in any case.
+/// Treatment of completions that reach the maximum length. Their rewards are part of the group's
+/// normalization in every case.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum Truncated {
-    /// It is scored and trained on like any other.
+    /// Trained on as any other completion.
     #[default]
     Score,
-    /// Its tokens carry no loss (DAPO's overlong filtering, arXiv 2503.14476).
+    /// Loss 0 for all tokens (overlong filtering of DAPO, arXiv 2503.14476).
     Mask,
-    /// Its normalised reward is 0; its tokens still count in the loss's denominator.
+    /// Normalized reward 0; the tokens count in the denominator of the loss.
     Zero,
 }
 
-/// What becomes of a completion whose oldest token is staler than maxStaleness.
+/// Treatment of completions whose oldest token exceeds maxStaleness.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum StaleSamples {
-    /// It is trained on.
+    /// Trained on.
     #[default]
     Keep,
-    /// It is not begun before newer weights are published; where one is found all the same (the
-    /// spec was changed since), it is sampled again.
+    /// Not started before newer weights are published. An existing one (after a change of the spec)
+    /// is sampled again.
     Drop,
 }
 
-/// Prompts all of whose completions have the same reward, or that have fewer than two completions
-/// left after rejections, are replaced by the next ones.
+/// Replaces prompts whose completions all have the same reward, or of which fewer than two remain
+/// after rejections, by the next prompts.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DynamicSampling {
-    /// Prompts sampled for a step are at most so many times batchSize; from there on they are
-    /// trained on whatever their rewards, with a warning. Default 4.
+    /// Maximum number of prompts sampled for a step, in multiples of batchSize. Beyond it, prompts
+    /// are trained on with any rewards, with a warning. Default 4.
     #[serde(default = "max_attempts")]
     #[schemars(range(min = 2, max = 100))]
     pub max_attempts: u32,

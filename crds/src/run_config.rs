@@ -23,14 +23,14 @@ pub struct RunConfig {
     pub name: String,
     /// UID of the RLJob.
     pub uid: String,
-    /// The run directory as the processes see it; where the run is kept in a bucket, scratch of the
-    /// process's machine.
+    /// Run directory in the file system of the processes. Scratch space if the run is stored in a
+    /// bucket.
     pub run_directory: PathBuf,
-    /// The bucket in which the run is kept; none where the run directory is its run store.
+    /// Bucket that stores the run; none if the run directory does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<BucketConfig>,
-    /// Model folder as the processes see it: `spec.model.path`, the downloaded repository, or the
-    /// export of another job. The latter two may not be complete yet.
+    /// Model folder in the file system of the processes: `spec.model.path`, the downloaded
+    /// repository, or the export of another job. The latter two may not be complete yet.
     pub model_directory: PathBuf,
     /// The spec with its defaults.
     pub spec: RLJobSpec,
@@ -92,26 +92,26 @@ pub fn hub_path(kind: &str, repo: &str, revision: &str) -> PathBuf {
     [HUB_DIR, kind, &name].iter().collect()
 }
 
-/// A prefix of a bucket of an S3-compatible store, and how it is reached.
+/// Prefix in a bucket of an S3-compatible store, with its endpoint and keys.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BucketConfig {
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// What the name of every object of the run starts with, without a slash at its end.
+    /// Prefix of all object names of the run, without a trailing slash.
     pub prefix: String,
-    /// URL of the store; none is AWS's own.
+    /// URL of the store. Default the AWS endpoint of the region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Region that requests are signed for.
     pub region: String,
-    /// Folder with a file for each key; none takes what the process's environment gives.
+    /// Folder with one file per key. Default keys from the environment of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<PathBuf>,
 }
 
 impl BucketConfig {
-    /// The part of a bucket that a job has.
+    /// Configuration of a job in a bucket.
     pub fn of(
         source: &S3Source,
         namespace: &str,

@@ -1,5 +1,5 @@
-//! What the operator answers: conditions by the truth table of ARCHITECTURE.md, and numbers for
-//! people and tools.
+//! Status of an RLJob: conditions by the truth table of ARCHITECTURE.md, progress, and the state of
+//! each role.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RLJobStatus {
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Succeeded is the summary of the run; Ready, Reconciling and Stalled are for GitOps tools;
-    /// the rest name parts.
+    /// `Succeeded` summarizes the run; `Ready`, `Reconciling` and `Stalled` are for GitOps tools;
+    /// the others describe parts of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -22,107 +22,106 @@ pub struct RLJobStatus {
             "x-kubernetes-list-map-keys" = ["type"])
     )]
     pub conditions: Vec<Condition>,
-    /// Number of the learner group's current incarnation; grows with every restart, counted or not.
+    /// Number of the current learner group. Increases with every restart, counted or not.
     #[serde(default)]
     pub attempt: u32,
     /// Restarts that count against `failurePolicy.maxRestarts`.
     #[serde(default)]
     pub restarts: u32,
-    /// Fencing number of the coordinator pod that may act; grows with every new pod.
+    /// Fencing number of the active coordinator pod. Increases with every new pod.
     #[serde(default)]
     pub epoch: u64,
     /// UID of the coordinator pod that holds `epoch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coordinator_uid: Option<String>,
-    /// When the children were first created.
+    /// Time at which the children were first created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// Since when pods are wanted without a break: the start or the last resume.
-    /// `spec.activeDeadlineSeconds` counts from it.
+    /// Time of the start or the last resume, from which `spec.activeDeadlineSeconds` counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_since: Option<Time>,
-    /// When the drain that `spec.suspend` asked for is cut short.
+    /// Time at which the pods of a suspended job are deleted even if its drain is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline: Option<Time>,
-    /// When the run succeeded or failed.
+    /// Time at which the run succeeded or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// The first cause of the newest failure.
+    /// First cause of the newest failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
-    /// What happened to pods, the newest 16, oldest first: evictions, preemptions, lost nodes, hung
-    /// engines. None of it counts against `failurePolicy.maxRestarts`.
+    /// The newest 16 disruptions of pods, oldest first: evictions, preemptions, lost nodes, hung
+    /// engines. They do not count against `failurePolicy.maxRestarts`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub incidents: Vec<Incident>,
-    /// How far the run is; written at most once a minute while nothing else changes.
+    /// Progress of the run. Written at most once a minute while nothing else changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// The inference engines.
+    /// Inference engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<InferenceStatus>,
-    /// The trainer pods.
+    /// Trainer pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<RoleStatus>,
-    /// The newest complete checkpoint.
+    /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
 }
 
-/// Why a process of the run failed.
+/// Failure of a process of the run.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// CamelCase reason.
     pub reason: String,
-    /// One line for a person: what failed, with its last log lines.
+    /// Message with the failed process and its last log lines.
     pub message: String,
-    /// The pod it happened in.
+    /// Pod of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The process's exit code; 128 + n for signal n.
+    /// Exit code of the process; 128 + n for signal n.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// When it was seen.
+    /// Time at which it was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
 
-/// Something that happened to a pod.
+/// Disruption of a pod.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
     /// CamelCase reason, for example `Evicted`, `Preempted`, `NodeNotReady`, `PodLost`.
     pub reason: String,
-    /// One line for a person: what happened, why, and what comes next.
+    /// Message with the event, its cause and the next action.
     pub message: String,
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
-    /// Its UID: a successor has the same name.
+    /// UID of the pod, whose successor has the same name.
     pub uid: String,
-    /// The node it was on.
+    /// Node of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// When it was seen.
+    /// Time at which it was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
 
-/// How far the run is.
+/// Progress of a run.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// Steps done.
+    /// Completed steps.
     pub step: u32,
-    /// Steps in all.
+    /// Steps of the whole run.
     pub total_steps: u32,
     /// Mean reward of the newest step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
-    /// Trained tokens a second over the newest step.
+    /// Trained tokens per second in the newest step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
-    /// When these numbers were taken.
+    /// Time of the last change of these numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
@@ -131,71 +130,71 @@ pub struct Progress {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleStatus {
-    /// Pods wanted.
+    /// Desired number of pods.
     pub desired: i32,
-    /// Pods that are ready.
+    /// Number of ready pods.
     pub ready: i32,
 }
 
-/// The inference engines.
+/// State of the inference engines.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceStatus {
-    /// Engines wanted.
+    /// Desired number of engines.
     pub desired: i32,
-    /// Pods whose server is up. Which engines hold the current weights is in `engines`.
+    /// Number of pods whose server is up. `engines` shows which engines hold the current weights.
     pub ready: i32,
-    /// Pods that exist: what the scale subresource shows.
+    /// Number of existing pods, for the scale subresource.
     #[serde(default)]
     pub replicas: i32,
-    /// Selects the engines' pods, as text: what the scale subresource hands to autoscalers.
+    /// Label selector of engine pods, for autoscalers that use the scale subresource.
     #[serde(default)]
     pub selector: String,
-    /// The engines, at most 32, those in trouble first; written with the progress.
+    /// At most 32 engines, unhealthy ones first. Written with the progress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub engines: Vec<EngineStatus>,
 }
 
-/// An engine, as its coordinator sees it.
+/// State of an engine as reported by the coordinator.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineStatus {
-    /// Its pod.
+    /// Name of its pod.
     pub name: String,
-    /// What it is good for.
+    /// Reachability and weights.
     pub state: EngineStanding,
-    /// The weights that it holds, `step-N.attempt-K`; none before it is first given some.
+    /// Version of its weights, `step-N.attempt-K`. Absent before the first weight sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
 
-/// What an engine is good for; those in trouble first.
+/// Reachability and weights of an engine, ordered from unhealthy to healthy.
 #[derive(
     JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
 pub enum EngineStanding {
-    /// Does not answer.
+    /// Does not respond.
     Unreachable,
-    /// The coordinator has not said anything of it yet.
+    /// Not reported by the coordinator yet.
     Unknown,
-    /// Answers, but holds other weights than the current ones.
+    /// Responds, and holds weights of another version.
     Stale,
-    /// Its weights are being updated.
+    /// Weights are being updated.
     Syncing,
-    /// Holds the current weights and is used.
+    /// Holds the current weights and receives requests.
     Ready,
 }
 
-/// A complete checkpoint.
+/// Complete checkpoint.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointStatus {
-    /// Steps it holds.
+    /// Number of completed steps.
     pub step: u32,
-    /// Its folder, relative to the run directory.
+    /// Folder, relative to the run directory.
     pub path: String,
-    /// When it was reported.
+    /// Time at which it was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }

@@ -94,8 +94,8 @@ pub struct StorageSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<HostPathSource>,
     /// Bucket of an S3-compatible store. Pods share no folder: weights reach the engines by
-    /// `weightSync.method: Distributed`, and `model.rljob` and `model.huggingFace` are not
-    /// available.
+    /// `weightSync.method: Distributed`, and `model.rljob` is not available;
+    /// `model.huggingFace` needs a commit as revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Source>,
 }

@@ -1,4 +1,4 @@
-//! How SGLang 0.5.12 is started, in a pod as on a laptop (docs/decisions/0007). Pure: where it runs
+//! Startup of SGLang 0.5.12, in pods and in local runs (docs/decisions/0007). Pure: where it runs
 //! is a parameter.
 
 use std::path::Path;

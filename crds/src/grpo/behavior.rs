@@ -1,10 +1,9 @@
-//! The weight that corrects for sampling with other log-probabilities than the learner's, and its
-//! bounds.
+//! Behavior weight: importance weight between the sampler and the proximal policy, with bounds.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bounds of the behaviour weight exp(proximal − sampler's log-probability).
+/// Bounds of the behavior weight exp(proximal − sampler log-probability).
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
@@ -16,24 +15,24 @@ use serde::{Deserialize, Serialize};
         .message("action Clamp bounds the weight itself: metric must be Ratio")
 )]
 pub struct BehaviorWeight {
-    /// Whether the bounds are held against each token or against whole completions. Default Token.
+    /// Level at which the bounds apply. Default Token.
     #[serde(default)]
     pub level: BehaviorLevel,
-    /// What happens beyond the bounds. Default Mask.
+    /// Action outside the bounds. Default Mask.
     #[serde(default)]
     pub action: BehaviorAction,
-    /// What is held against the bounds. Default Ratio.
+    /// Metric that is compared with the bounds. Default Ratio.
     #[serde(default)]
     pub metric: BehaviorMetric,
-    /// How a completion's tokens make one metric, for level Sequence; of Ratio the logarithms are
-    /// aggregated. Default Mean.
+    /// Aggregation of the metric over the tokens of a completion, for level Sequence. For Ratio,
+    /// the logarithms are aggregated. Default Mean.
     #[serde(default)]
     pub aggregation: BehaviorAggregation,
     /// Upper bound. Default 5.
     #[serde(default = "upper")]
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub upper: f64,
-    /// Lower bound. Absent: none.
+    /// Lower bound. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub lower: Option<f64>,
@@ -56,7 +55,7 @@ impl Default for BehaviorWeight {
     }
 }
 
-/// What the bounds are held against.
+/// Level at which the bounds apply.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
@@ -64,23 +63,23 @@ pub enum BehaviorLevel {
     /// Each token.
     #[default]
     Token,
-    /// Whole completions; of Ratio, all their tokens get the geometric mean as weight.
+    /// Whole completions. For Ratio, all tokens get the geometric mean as weight.
     Sequence,
 }
 
-/// What happens beyond the bounds.
+/// Action outside the bounds.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum BehaviorAction {
-    /// No loss; the denominator stays.
+    /// Loss 0; the denominator of the mean does not change.
     #[default]
     Mask,
-    /// The weight is moved to the bound.
+    /// Weight clamped to the bound.
     Clamp,
 }
 
-/// What is held against the bounds, with d = proximal − sampler's log-probability.
+/// Metric that is compared with the bounds, with d = proximal − sampler log-probability.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
@@ -96,16 +95,16 @@ pub enum BehaviorMetric {
     K3,
 }
 
-/// How a completion's tokens make one metric.
+/// Aggregation of a metric over the tokens of a completion.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum BehaviorAggregation {
-    /// Their mean.
+    /// Mean.
     #[default]
     Mean,
-    /// Their sum.
+    /// Sum.
     Sum,
-    /// The largest.
+    /// Maximum.
     Max,
 }

@@ -1,4 +1,4 @@
-//! How rewards and advantages are normalised.
+//! Normalization of rewards and advantages.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NormalizationSpec {
-    /// Whose mean is taken off. Default Group.
+    /// Values whose mean is subtracted. Default Group.
     #[serde(default)]
     pub mean: NormalizationMean,
-    /// What the difference is divided by; `None` leaves it (Dr. GRPO, RLOO). Default Std.
+    /// Divisor of the difference; `None` does not divide (Dr. GRPO, RLOO). Default Std.
     #[serde(default)]
     pub scale: NormalizationScale,
-    /// Whose standard deviation. Default Group.
+    /// Values of the standard deviation. Default Group.
     #[serde(default)]
     pub scale_level: NormalizationLevel,
-    /// The mean is of the other values only (RLOO, arXiv 2402.14740). Default false.
+    /// Exclude the value itself from the mean (RLOO, arXiv 2402.14740). Default false.
     #[serde(default)]
     pub leave_one_out: bool,
-    /// The variance is divided by the number of values − 1. Default true.
+    /// Divide the variance by the number of values − 1. Default true.
     #[serde(default = "yes")]
     pub unbiased: bool,
     /// Added to the standard deviation. Default 1e-5.
@@ -49,7 +49,7 @@ impl Default for NormalizationSpec {
     }
 }
 
-/// Whose mean is taken off.
+/// Values whose mean is subtracted.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
@@ -59,23 +59,23 @@ pub enum NormalizationMean {
     Group,
     /// All samples of the step.
     Batch,
-    /// No mean is subtracted.
+    /// None.
     None,
 }
 
-/// What the difference from the mean is divided by.
+/// Divisor of the difference from the mean.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum NormalizationScale {
-    /// The standard deviation + epsilon.
+    /// Standard deviation + epsilon.
     #[default]
     Std,
     /// 1.
     None,
 }
 
-/// Whose standard deviation.
+/// Values of the standard deviation.
 #[derive(
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]

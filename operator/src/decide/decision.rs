@@ -1,4 +1,4 @@
-//! Types of decisions: what happens to a run, and which roles have pods.
+//! Types of decisions: the action of a pass, and the roles that have pods.
 
 use jiff::Timestamp;
 

@@ -22,7 +22,7 @@ pub enum Role {
     Trainer,
 }
 
-/// How to start a process.
+/// Command and environment of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSpec {
     /// Name of the process and of its log.

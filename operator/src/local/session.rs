@@ -38,7 +38,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Time for processes to exit, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a session ended.
+/// End of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The last step is done and the model is exported.

@@ -8,7 +8,7 @@ use crate::validate::Job;
 /// Longest message that is copied into the status, in characters.
 const MESSAGE_LIMIT: usize = 4096;
 
-/// What a starting job waits for, in the order of its start.
+/// Cause of the wait of a starting job, in the order of its start.
 pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
     let download = facts.report().and_then(|report| report.download.as_ref());
     if let Some(download) = download {

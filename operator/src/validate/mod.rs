@@ -3,7 +3,8 @@
 //! [`document`] reads YAML or JSON text with several objects per file, and adds the line of each
 //! problem. [`schema`] checks a value against the schema of the CRD. [`rules`] checks rules across
 //! fields: those that the API server checks by CEL, and those that CEL cannot express. `rljob
-//! validate` therefore reports without a cluster what a cluster would report.
+//! validate` therefore reports, without a cluster, the problems that an operator with
+//! `--allow-host-path` would report.
 
 use std::ops::{Deref, DerefMut};
 

@@ -375,8 +375,8 @@ fn kubectl_explain_describes_the_fields() {
                 every pod",
         ),
         ("rljob.spec.training.steps", "Steps to run; each consumes one batch."),
-        ("rljob.spec.algorithm.grpo.groupSize", "Samples of one prompt"),
-        ("rljob.status.conditions", "Succeeded is the summary of the run"),
+        ("rljob.spec.algorithm.grpo.groupSize", "Samples per prompt"),
+        ("rljob.status.conditions", "`Succeeded` summarizes the run"),
     ];
     for (path, text) in cases {
         let seen = kubectl.run(&["explain", path]).unwrap();

@@ -229,8 +229,9 @@ fn a_server_outage_pauses_the_run_without_losing_progress() {
     for steps in [2, 5, 9] {
         local.wait_for_steps("practise", steps);
         let log = run.scratch("one").join("logs/coordinator.log");
-        let noticed =
-            || fs::read_to_string(&log).unwrap().matches("the bucket's server is away").count();
+        let noticed = || {
+            fs::read_to_string(&log).unwrap().matches("the bucket's server is unavailable").count()
+        };
         let before = noticed();
         run.s3.kill().unwrap();
         wait_until("the coordinator to report the outage", LIMIT, || Ok(noticed() > before))

@@ -14,45 +14,45 @@ use crate::pack::{PackError, TrainSample, pack};
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::work_error::WorkError;
 
-/// A batch that cannot be served.
+/// Error of a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(transparent)]
     Journal(#[from] SharedJournalError),
-    /// A sample.
+    /// Sample of the journal.
     #[error(transparent)]
     Sample(#[from] SampleError),
-    /// Supervised data.
+    /// Supervised row.
     #[error(transparent)]
     Work(#[from] WorkError),
-    /// The packing.
+    /// Packing.
     #[error(transparent)]
     Pack(#[from] PackError),
-    /// The bytes.
+    /// Serialization.
     #[error(transparent)]
     Bytes(#[from] BatchError),
-    /// Supervised data is still being read.
+    /// The dataset is still being opened.
     #[error("the data is not open yet: ask again")]
     NotOpen,
-    /// No such rank.
+    /// The rank does not exist.
     #[error("rank {rank} of {world}")]
     Rank {
         rank: u32,
-        /// Ranks in all.
+        /// Number of ranks.
         world: u32,
     },
 }
 
-/// What learners can ask for.
+/// Data that learners request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchRequest {
     /// The batch of this step.
     Training(u32),
-    /// The evaluation data, after so many steps.
+    /// The evaluation data, after this number of steps.
     Validation(u32),
 }
 
-/// The cache.
+/// Cache of the packed batch of one step.
 #[derive(Default)]
 pub struct Batches {
     input: OnceLock<Arc<Input>>,
@@ -65,13 +65,13 @@ struct Packed {
 }
 
 impl Batches {
-    /// Supervised batches and validation data come from the data.
+    /// Dataset of supervised batches and validation data.
     pub fn set_input(&self, input: Arc<Input>) {
         let _ = self.input.set(input);
     }
 
-    /// The bytes for one rank. A training batch must be fixed; ranks that ask together wait for one
-    /// packing.
+    /// Returns the bytes for one rank. A training batch must be fixed. Concurrent requests share
+    /// one packing.
     pub async fn get(
         &self,
         config: &Arc<RunConfig>,
@@ -126,7 +126,7 @@ impl Batches {
     }
 }
 
-/// Every row of the evaluation data, in its order.
+/// All rows of the evaluation data, in order.
 async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     let job = move || {
         let data = input.evaluation.as_ref().ok_or(WorkError::NoEvaluationData)?;
@@ -137,8 +137,8 @@ async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
     tokio::task::spawn_blocking(job).await.map_err(|_| WorkError::Interrupted)?
 }
 
-/// Step `step`'s samples for `sft`: positions (s−1)·B .. s·B of the data. A pure function of the
-/// data and the spec.
+/// Samples of a step for `sft`: positions (s−1)·B .. s·B of the dataset. A pure function of dataset
+/// and spec.
 pub async fn supervised(
     config: Arc<RunConfig>,
     input: Arc<Input>,

@@ -32,7 +32,7 @@ use estimate::{majority_at, pass_at, sizes};
 
 /// Most prompts in progress.
 const PROMPTS: usize = 1024;
-/// Prompts whose completions are kept to read.
+/// Number of prompts whose completions are stored for reading.
 const SHOWN: u64 = 16;
 
 /// A completion to read.

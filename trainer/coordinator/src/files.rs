@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::Dataset;
 use crate::persistence::journal::{Journal, JournalError, Sample};
 
-/// Rollouts shown of each step: of so many prompts, the first sample.
+/// Number of prompts per step whose first sample is written.
 const SAMPLES_SHOWN: usize = 4;
 
 /// A JSONL file that cannot be opened.

@@ -154,7 +154,7 @@ impl Input {
         })
     }
 
-    /// Longest completion that fits behind a prompt of so many tokens, at most `wanted`.
+    /// Maximum length of a completion after a prompt of this number of tokens, at most `wanted`.
     pub fn room(
         &self,
         dataset: &'static str,

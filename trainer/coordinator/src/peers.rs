@@ -8,7 +8,7 @@ use rljob_protocol::peer::ProtocolUnsupported;
 
 use crate::core::Now;
 
-/// How long a rejection is reported. Peers repeat their requests within seconds.
+/// Time for which a rejection is reported. Peers repeat their requests within seconds.
 const REPORTED: Duration = Duration::from_secs(15);
 
 /// The newest rejection. Clones share it.

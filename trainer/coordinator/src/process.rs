@@ -242,7 +242,7 @@ async fn read_state(
     Ok((record, facts))
 }
 
-/// The journal of a run whose run store is this coordinator's from now on.
+/// Opens the journal after this coordinator has claimed the run store.
 async fn claim(
     config: &RunConfig,
     run_store: &RunStore,
@@ -284,7 +284,7 @@ fn given_another_chance(mut record: Record) -> Record {
     record
 }
 
-/// A finished run whose steps were raised since trains on from its last checkpoint.
+/// Reopens a finished run whose steps were raised: it continues from its last checkpoint.
 fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
     if record.stage == Stage::Finished && last_step < total_steps {
         record.stage = Stage::default();
@@ -294,7 +294,7 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
     record
 }
 
-/// The one line on standard output, for who started the process with port 0.
+/// Prints the address on standard output, for callers that start the process with port 0.
 fn announce(address: SocketAddr) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "listening on http://{address}")?;

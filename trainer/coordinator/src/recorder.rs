@@ -17,7 +17,7 @@ use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
 use crate::persistence::journal::{Event, Sample};
 use crate::telemetry::Metrics;
 
-/// Steps whose rollout times are kept; above the largest `rollout.maxStaleness`.
+/// Number of steps whose rollout times are stored; exceeds the maximum of `rollout.maxStaleness`.
 const STEPS_KEPT: u32 = 100;
 
 /// The recorder of a run. Clones share their state.

@@ -23,7 +23,7 @@ pub struct Metrics {
     pub interrupted: IntCounter,
     /// Groups dropped by dynamic sampling.
     pub dropped_groups: IntCounter,
-    /// Samples made again because they were too old.
+    /// Number of samples that were sampled again because they were too old.
     pub stale_samples: IntCounter,
     staleness: Histogram,
     step_seconds: Histogram,

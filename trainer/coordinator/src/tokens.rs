@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-/// How long a token is used before its file is read again.
+/// Time after which the file of a token is read again.
 const REREAD: Duration = Duration::from_secs(10);
 
 /// A token file that cannot be used.
@@ -21,7 +21,7 @@ pub enum TokenError {
     Empty(PathBuf),
 }
 
-/// A token in a file. Clones share what was read.
+/// A token in a file. Clones share the value.
 #[derive(Clone)]
 pub struct Token {
     path: Arc<PathBuf>,

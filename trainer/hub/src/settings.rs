@@ -10,13 +10,13 @@ use crate::HubError;
 /// Endpoint unless `HF_ENDPOINT` is set.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// How to reach a hub. `Debug` shows where the token comes from, not the token.
+/// Endpoint and token of a hub. `Debug` shows the source of the token, not the token.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Base URL of the hub.
     pub endpoint: String,
     pub token: TokenSource,
-    /// How long requests are retried while no byte arrives.
+    /// Time for which requests are retried while no byte arrives.
     pub patience: Duration,
     /// First and longest wait between two attempts.
     pub backoff: (Duration, Duration),

@@ -1,8 +1,7 @@
-//! SGLang's answer to `/generate` as a client reads it: only what a sample is made of, numbers
-//! straight into columns, names borrowed from the bytes.
+//! Parser of SGLang's `/generate` response for clients: reads the fields of a sample, numbers into
+//! columns, without copies of names.
 //!
-//! [`GenerateResponse`](crate::sglang::GenerateResponse) is the whole of it, as an engine writes
-//! it.
+//! [`GenerateResponse`](crate::sglang::GenerateResponse) is the complete response, for engines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,25 +9,25 @@ use std::fmt;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Room for so many tokens is made at once.
+/// Initial capacity of columns, in tokens.
 const TOKENS: usize = 128;
 
-/// A completion, or what there is of it. `C` is its number of tokens.
+/// A completion, possibly incomplete, of `C` tokens.
 #[derive(Debug, Deserialize)]
 pub struct Answer<'a> {
-    /// `[C]` sampled token ids, the stop token included.
+    /// `[C]` sampled token ids, including the stop token.
     pub output_ids: Vec<i64>,
-    /// The rest.
+    /// Finish reason, weights and log-probabilities.
     #[serde(borrow)]
     pub meta_info: AnswerMeta<'a>,
 }
 
-/// Part of an answer.
+/// Metadata of a completion.
 #[derive(Debug, Deserialize)]
 pub struct AnswerMeta<'a> {
-    /// Why it ended; null while streaming.
+    /// Finish reason; absent while streaming.
     pub finish_reason: Option<Finish>,
-    /// The engine's weights at the END of the request.
+    /// Version of the engine's weights at the end of the request.
     #[serde(borrow)]
     pub weight_version: Cow<'a, str>,
     /// Log-probabilities of the tokens.
@@ -36,18 +35,18 @@ pub struct AnswerMeta<'a> {
     pub output_token_logprobs: Logprobs,
 }
 
-/// Why a completion ended.
+/// Finish reason with its message.
 #[derive(Debug, Deserialize)]
 pub struct Finish {
-    /// What ended it.
+    /// Type of the finish reason.
     #[serde(rename = "type")]
     pub kind: FinishKind,
-    /// Of an abort: what happened.
+    /// Message of an abort.
     #[serde(default)]
     pub message: String,
 }
 
-/// What ended a completion.
+/// Type of a finish reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishKind {
@@ -55,16 +54,16 @@ pub enum FinishKind {
     Stop,
     /// `max_new_tokens` reached.
     Length,
-    /// Given up; what there was is in the answer.
+    /// Aborted; the response has the tokens sampled so far.
     Abort,
 }
 
-/// `[log-probability, token id, text]` of each token, as columns.
+/// Columns of the list of `[log-probability, token id, text]`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Logprobs {
     /// `[C]` log-probabilities.
     pub logprobs: Vec<f32>,
-    /// `[C]` whose they are.
+    /// `[C]` token ids.
     pub ids: Vec<i64>,
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// One rank's part of a step's batch. `T` is the number of tokens of this rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankBatch {
-    /// Layout and the whole step's table.
+    /// Layout of the tensors, and table of all samples of the step.
     pub header: BatchHeader,
     /// `[T]` token ids.
     pub tokens_T: Vec<i64>,
@@ -29,15 +29,15 @@ pub struct RankBatch {
     pub sampler_logprobs_T: Vec<f32>,
 }
 
-/// Layout of a rank's tensors and the whole step's table.
+/// Layout of the tensors of a rank, and table of all samples of the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchHeader {
-    /// The step.
+    /// Number of the step.
     pub step: u32,
     /// This rank.
     pub rank: u32,
-    /// Ranks in all.
+    /// Number of ranks.
     pub world_size: u32,
     /// Micro-batches of every rank (some may be empty on some ranks), in order of minibatch: entry
     /// `m` is micro-batch `m`'s minibatch.
@@ -86,13 +86,13 @@ pub struct SampleRow {
     pub group: u32,
     /// Reward; 0 for `sft`.
     pub reward: f64,
-    /// Tokens that carry loss.
+    /// Number of tokens with loss.
     pub trainable_tokens: u32,
-    /// Rank that has it.
+    /// Rank of the sample.
     pub rank: u32,
     /// Minibatch (optimizer update) it belongs to.
     pub minibatch: u32,
-    /// Whether the completion ended because it was as long as allowed; false for `sft`.
+    /// Whether the completion reached the maximum length; false for `sft`.
     pub truncated: bool,
     /// Reward by turn; the sum is `reward`. Empty for `sft`, and from a coordinator of protocol
     /// version 1.
@@ -100,7 +100,7 @@ pub struct SampleRow {
     pub turn_rewards: Vec<f64>,
 }
 
-/// A batch that cannot be read.
+/// Malformed batch.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     /// Not a safetensors file.
@@ -117,7 +117,7 @@ pub enum BatchError {
 const KEY: &str = "batch";
 
 impl BatchHeader {
-    /// The part that a peer of this protocol version can read.
+    /// Removes fields that a peer of this protocol version rejects.
     #[must_use]
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {

@@ -1,6 +1,6 @@
-//! What a checkpoint's folder holds: `manifest.json`, written last. Its presence is the commit; a
-//! folder without it is no checkpoint. Learners write and read it, and the coordinator checks it
-//! before it lets a group start from the checkpoint.
+//! Manifest of a checkpoint, `manifest.json`. It is written last and commits the checkpoint: a
+//! folder without it is ignored. Learners write and read it; the coordinator verifies it before a
+//! learner group starts from the checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -8,72 +8,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
 
-/// Name of the manifest in a checkpoint's folder.
+/// File name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
-/// The layout of checkpoints that this program writes and reads.
+/// Format of checkpoints of this release.
 pub const FORMAT: u32 = 1;
-/// The format of checkpoints with models beside the policy.
+/// Format of checkpoints that contain models in addition to the policy.
 pub const FORMAT_WITH_ROLES: u32 = 2;
 
-/// What a checkpoint holds.
+/// Contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
     /// [`FORMAT`], or [`FORMAT_WITH_ROLES`] if `roles` is not empty.
     pub format: u32,
-    /// Steps done and the incarnation that did them.
+    /// Completed steps, and the attempt of the learner group.
     pub version: Version,
-    /// Ranks that wrote it, one file each.
+    /// Number of ranks that wrote the checkpoint, one file each.
     pub world_size: u32,
     /// Shape of the policy.
     pub model: ModelShape,
-    /// State of the policy's optimizer beside its moments.
+    /// Optimizer state of the policy, except moments.
     pub optimizer: OptimizerProgress,
-    /// Trained models beside the policy, by role.
+    /// Other trained models, by role.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, ModelPart>,
-    /// The files, in order of rank.
+    /// Files in the order of ranks.
     pub files: Vec<FileEntry>,
 }
 
-/// A trained model beside the policy.
+/// Trained model in addition to the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelPart {
-    /// Its shape.
+    /// Shape of the model.
     pub model: ModelShape,
-    /// State of its optimizer beside its moments.
+    /// Optimizer state, except moments.
     pub optimizer: OptimizerProgress,
 }
 
-/// Identifies a model's parameters: another shape, another model.
+/// Shape of a model. A checkpoint fits only models of the same shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelShape {
-    /// SHA-256 of the names and shapes of every parameter, in hexadecimal.
+    /// SHA-256 of names and shapes of all parameters, in hexadecimal.
     pub sha256: String,
-    /// Elements of each block, without padding.
+    /// Number of elements of each block, without padding.
     pub block_numels: Vec<i64>,
 }
 
-/// What the optimizer counts.
+/// Counters of the optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OptimizerProgress {
-    /// Updates made, for AdamW's bias correction.
+    /// Number of updates, for the bias correction of AdamW.
     pub updates: u64,
-    /// Updates skipped in a row, up to now, because loss or gradient was not finite.
+    /// Number of consecutive skipped updates because of non-finite losses or gradients.
     pub skipped_in_a_row: u32,
 }
 
-/// A file of a checkpoint.
+/// File of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileEntry {
-    /// Its name in the folder.
+    /// Name in the folder.
     pub name: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }

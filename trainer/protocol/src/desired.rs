@@ -1,20 +1,20 @@
-//! `PUT /v1/desired`: what the operator wants of a coordinator. A level, not an edge: the newest
-//! one holds, whatever was missed.
+//! `PUT /v1/desired`: the desired state of a coordinator. Level-triggered: the newest state
+//! applies, whether or not earlier ones arrived.
 
 use rljob_crds::failure_policy::FailureRule;
 use serde::{Deserialize, Serialize};
 
-/// What the operator wants.
+/// Desired state of a coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Desired {
-    /// Fencing number. A coordinator acts only once it has one and refuses a lower one (409).
+    /// Fencing number. A coordinator acts only under an epoch and rejects lower ones (409).
     pub epoch: u64,
-    /// Generation of the spec this comes from.
+    /// Generation of the spec that this state was computed from.
     pub generation: i64,
-    /// Run on, or finish the step, write a checkpoint and rest.
+    /// Train, or drain.
     pub mode: Mode,
-    /// Every engine that exists.
+    /// Existing engines.
     pub engines: Vec<EngineEndpoint>,
     /// Checkpoint policy.
     pub checkpoint: CheckpointPolicy,
@@ -22,52 +22,51 @@ pub struct Desired {
     pub restart: RestartPolicy,
 }
 
-/// Run on or drain.
+/// Mode of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// Continue until the last step.
     Run,
-    /// Finish the step in progress, write a checkpoint, let the learners exit, report `drained`.
+    /// Complete the current step, write a checkpoint, end the learners and report `Drained`.
     Drain,
 }
 
-/// An engine that the coordinator may use.
+/// Address of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineEndpoint {
-    /// Its name: the pod's or the process's.
+    /// Name of its pod or process.
     pub name: String,
     /// Base URL without a trailing slash, for example `http://job-inference-0.job-inference:30000`.
     pub url: String,
 }
 
-/// When checkpoints are due and how many are kept.
+/// Interval and number of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointPolicy {
     /// Steps between checkpoints.
     pub every_steps: u32,
-    /// Complete checkpoints kept, and exports made on the way.
+    /// Number of complete checkpoints and of intermediate exports to keep.
     pub keep_last: u32,
-    /// Steps between exports during training; none without them.
+    /// Steps between intermediate exports; absent without exports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export_every_steps: Option<u32>,
 }
 
-/// How often and how soon learners are restarted.
+/// Restart budget, delay and hang timeout of learners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartPolicy {
-    /// Counted restarts allowed.
+    /// Maximum number of counted restarts.
     pub max_restarts: u32,
-    /// Longest wait in seconds before the first restart, and before the first after one that led to
-    /// something.
+    /// Delay in seconds of the first restart, and of the first one after progress.
     pub backoff_initial_seconds: u32,
-    /// Longest wait in seconds.
+    /// Maximum delay in seconds.
     pub backoff_max_seconds: u32,
     /// Seconds without progress of any learner after which the group counts as hung.
     pub hang_timeout_seconds: u32,
-    /// What follows from failures that match; the first rule that matches holds.
+    /// Actions on failures; the first matching rule applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<FailureRule>,
 }

@@ -1,5 +1,5 @@
-//! The learners' side of the coordinator: rank 0 asks what to do next and tells the other ranks;
-//! every rank fetches its part of a batch.
+//! Requests of learners to the coordinator: rank 0 gets instructions and broadcasts them to the
+//! other ranks; every rank gets its part of a batch.
 //!
 //! ```text
 //! GET  /v1/instructions?attempt=A&step=S   rank 0, S = steps done; held up to 20 s → Instruction
@@ -10,7 +10,7 @@
 //! POST /v1/checkpoints/{step}    CheckpointReport  rank 0, once the manifest is written
 //! POST /v1/weights               WeightsReady      a sender, when its staging copy is ready
 //! ```
-//! Each names its attempt; an older one gets 409 and ends the learner.
+//! Each request has the attempt of the learner. An older attempt gets 409, and the learner exits.
 
 use std::path::PathBuf;
 
@@ -19,21 +19,20 @@ use serde::{Deserialize, Serialize};
 use crate::status::StepMetrics;
 use crate::version::Version;
 
-/// What the learner group is to do next.
+/// Next action of the learner group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Instruction {
-    /// Nothing yet: ask again.
+    /// No action yet; the learner repeats the request.
     Wait,
-    /// Fetch batch `step` (= steps done + 1) and train on it.
+    /// Get batch `step` (completed steps + 1) and train on it.
     Train {
-        /// The step to make.
+        /// Number of the step.
         step: u32,
     },
-    /// Fetch the validation data, measure its loss without training on it, then post
-    /// [`ValidationReport`]. `sft` only.
+    /// Get the validation data, compute its loss and post [`ValidationReport`]. Only for `sft`.
     Validate {
-        /// Steps done.
+        /// Completed steps.
         step: u32,
     },
     /// Write the weights as a Hugging Face folder (without tokenizer) to `path`, then post
@@ -41,7 +40,7 @@ pub enum Instruction {
     PublishToDisk {
         /// Version of the weights, for the engines.
         version: Version,
-        /// Absolute folder, not yet existing.
+        /// Absolute path of a folder that does not exist.
         path: PathBuf,
     },
     /// Stage the weights; each sender posts [`WeightsReady::Distributed`] and broadcasts to its
@@ -52,22 +51,23 @@ pub enum Instruction {
         /// One group per engine.
         transfers: Vec<Transfer>,
     },
-    /// Write a checkpoint of the steps done, in the background, then post [`CheckpointReport`].
+    /// Write a checkpoint of the completed steps in the background and post [`CheckpointReport`].
     Checkpoint {
-        /// Its name.
+        /// Version of the checkpoint.
         version: Version,
-        /// Absolute folder, not yet existing.
+        /// Absolute path of a folder that does not exist.
         path: PathBuf,
     },
-    /// Write the model with its tokenizer to `path`, in the background, then post
-    /// [`WeightsReady::Disk`] with this version; if it is repeated, wait for it and post once more.
+    /// Export the model with its tokenizer to `path` in the background, then post
+    /// [`WeightsReady::Disk`] with this version. A repeated instruction waits for the export and
+    /// posts again.
     Export {
         /// Version of the weights.
         version: Version,
-        /// Absolute folder; replaced if it exists.
+        /// Absolute path of the folder, which is replaced if it exists.
         path: PathBuf,
     },
-    /// Wait for the checkpoint being written and exit with code 0.
+    /// Wait for the checkpoint in progress and exit with code 0.
     Exit,
 }
 
@@ -77,46 +77,45 @@ pub enum Instruction {
 pub struct Transfer {
     /// The engine's name.
     pub engine: String,
-    /// Learner rank that sends to it: it is rank 0 of the group and hosts the store.
+    /// Learner rank that sends. It is rank 0 of the group and hosts the store.
     pub sender: u32,
-    /// Name of the group, never used before with this engine process.
+    /// Name of the process group, unique for this engine process.
     pub group: String,
-    /// 1 + the engine's ranks.
+    /// 1 + number of ranks of the engine.
     pub world_size: u32,
 }
 
-/// A sender's staging copy is ready.
+/// Weights that are ready for engines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum WeightsReady {
-    /// A complete folder.
+    /// Complete folder.
     Disk {
-        /// Incarnation.
-        attempt: u32,
-        /// Version of the weights in it.
-        version: Version,
-        /// The folder.
-        path: PathBuf,
-    },
-    /// The sender hosts a TCPStore and is about to broadcast `tensors` in this order, in each group
-    /// in turn.
-    Distributed {
-        /// Incarnation.
+        /// Attempt of the learner.
         attempt: u32,
         /// Version of the weights.
         version: Version,
-        /// The sender's rank.
+        /// Path of the folder.
+        path: PathBuf,
+    },
+    /// The sender hosts a TCPStore and will broadcast `tensors` in this order, group by group.
+    Distributed {
+        /// Attempt of the learner.
+        attempt: u32,
+        /// Version of the weights.
+        version: Version,
+        /// Rank of the sender.
         rank: u32,
-        /// Address of the sender's TCPStore.
+        /// Address of its TCPStore.
         store_address: String,
-        /// Port of the sender's TCPStore.
+        /// Port of its TCPStore.
         store_port: u16,
-        /// What is sent, in order.
+        /// Tensors in the order of the broadcast.
         tensors: Vec<TensorInfo>,
     },
 }
 
-/// Name, type and shape of a tensor, in SGLang's words.
+/// Name, data type and shape of a tensor, in SGLang's terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TensorInfo {
@@ -128,41 +127,41 @@ pub struct TensorInfo {
     pub shape: Vec<i64>,
 }
 
-/// A step is done.
+/// Report of a completed step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepReport {
-    /// Incarnation.
+    /// Attempt of the learner.
     pub attempt: u32,
-    /// The learners' part of the metrics: `reward`, `completion_tokens`, `rollout_seconds`,
-    /// `sync_seconds` and `tokens_per_second` are filled in by the coordinator.
+    /// Metrics of the learners; `reward`, `completion_tokens`, `rollout_seconds`,
+    /// `sync_seconds` and `tokens_per_second` are added by the coordinator.
     pub metrics: StepMetrics,
 }
 
-/// The loss of the validation data is measured.
+/// Report of a validation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ValidationReport {
-    /// Incarnation.
+    /// Attempt of the learner.
     pub attempt: u32,
-    /// Mean negative log-likelihood per token, in nats; the largest number where it is not finite.
+    /// Mean negative log-likelihood per token in nats; `f64::MAX` if it is not finite.
     pub loss: f64,
-    /// Tokens that it is the mean over.
+    /// Number of tokens of the mean.
     pub tokens: u64,
-    /// Sequences that they are in.
+    /// Number of sequences.
     pub sequences: u32,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// A checkpoint is complete.
+/// Report of a complete checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointReport {
-    /// Incarnation.
+    /// Attempt of the learner.
     pub attempt: u32,
-    /// Its name.
+    /// Version of the checkpoint.
     pub version: Version,
-    /// Its folder, absolute.
+    /// Absolute path of its folder.
     pub path: PathBuf,
 }

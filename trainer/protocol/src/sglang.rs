@@ -1,9 +1,9 @@
-//! The part of SGLang 0.5.12's HTTP interface that a run uses: what the coordinator sends, and what
-//! the embedded engine serves and answers.
+//! Requests and responses of SGLang 0.5.12's HTTP API that a run uses, for the coordinator and the
+//! embedded engine.
 //!
-//! Fields are SGLang's own, in snake case. What the embedded engine does not act on must not be
-//! sent to it: requests deny unknown fields (SGLang itself ignores an unknown top-level field).
-//! Answers do not, since SGLang sends many more.
+//! Fields have SGLang's names, in snake case. Requests deny unknown fields, so that the embedded
+//! engine rejects what it does not implement; SGLang ignores unknown top-level fields. Responses
+//! accept unknown fields, because SGLang sends many more.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,94 +13,93 @@ use serde::{Deserialize, Serialize};
 pub struct GenerateRequest {
     /// Request id, for `/abort_request` (which matches by prefix).
     pub rid: String,
-    /// The prompt's token ids.
+    /// Token ids of the prompt.
     pub input_ids: Vec<i64>,
-    /// How to sample.
+    /// Sampling parameters.
     pub sampling_params: SamplingParams,
     /// Return log-probabilities of the sampled tokens.
     pub return_logprob: bool,
-    /// Answer as server-sent events, cumulative.
+    /// Respond with cumulative server-sent events.
     #[serde(default)]
     pub stream: bool,
 }
 
-/// How to sample. Every field is sent explicitly.
+/// Sampling parameters. Every field is sent explicitly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplingParams {
-    /// Longest completion in tokens.
+    /// Maximum length of the completion in tokens.
     pub max_new_tokens: u32,
-    /// Below 1e-6: greedy.
+    /// Temperature; below 1e-6, sampling is greedy.
     pub temperature: f64,
-    /// Only 1: the whole distribution.
+    /// Only 1, the whole distribution.
     pub top_p: f64,
-    /// Only −1: the whole vocabulary.
+    /// Only −1, the whole vocabulary.
     pub top_k: i64,
-    /// Tokens that end the completion; the one that did is in the output.
+    /// Tokens that end the completion. The output includes the token.
     pub stop_token_ids: Vec<i64>,
-    /// Continue past the model's own end-of-sequence token. (In SGLang, true also disables
-    /// `stop_token_ids`.)
+    /// Ignore the model's end-of-sequence token. In SGLang, true also disables `stop_token_ids`.
     pub ignore_eos: bool,
-    /// Keep special tokens in the text.
+    /// Remove special tokens from the text.
     pub skip_special_tokens: bool,
     /// Seed of this sample; SGLang reads it only in its deterministic mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling_seed: Option<u64>,
 }
 
-/// Answer of `/generate`.
+/// Response of `/generate`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerateResponse {
     /// Decoded text; empty from an engine without a tokenizer.
     #[serde(default)]
     pub text: String,
-    /// Sampled token ids, the stop token included.
+    /// Sampled token ids, including the stop token.
     pub output_ids: Vec<i64>,
-    /// The rest.
+    /// Metadata.
     pub meta_info: MetaInfo,
 }
 
-/// Part of a generate answer.
+/// Metadata of a completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetaInfo {
     /// Request id.
     pub id: String,
-    /// Why it ended; null while streaming.
+    /// Finish reason; absent while streaming.
     pub finish_reason: Option<FinishReason>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens sampled.
+    /// Number of sampled tokens.
     pub completion_tokens: u32,
-    /// Prompt tokens found in the cache.
+    /// Number of prompt tokens in the prefix cache.
     #[serde(default)]
     pub cached_tokens: u32,
-    /// The engine's weights at the END of the request.
+    /// Version of the engine's weights at the end of the request.
     pub weight_version: String,
     /// `[log-probability, token id, null]` of each sampled token.
     #[serde(default)]
     pub output_token_logprobs: Vec<(f64, i64, Option<String>)>,
-    /// Seconds from arrival to end.
+    /// Seconds from the arrival of the request to its end.
     #[serde(default)]
     pub e2e_latency: f64,
 }
 
-/// Why a completion ended.
+/// Finish reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum FinishReason {
     /// A stop token (its id) or string.
     Stop {
-        /// What matched.
+        /// Matched token id or string.
         matched: serde_json::Value,
     },
     /// `max_new_tokens` reached.
     Length {
-        /// That many.
+        /// Value of `max_new_tokens`.
         length: u32,
     },
-    /// Aborted; partial tokens are in the answer.
+    /// Aborted; the response has the tokens sampled so far.
     Abort {
-        /// What happened.
+        /// Error message.
         message: String,
     },
 }
@@ -108,11 +107,11 @@ pub enum FinishReason {
 /// `GET /model_info`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// Folder of the weights; follows `/update_weights_from_disk`.
+    /// Folder of the weights. Changes with `/update_weights_from_disk`.
     pub model_path: String,
     /// Always true here.
     pub is_generation: bool,
-    /// `default` until an update says otherwise.
+    /// Version of the weights; `default` before the first update.
     pub weight_version: String,
 }
 
@@ -120,8 +119,8 @@ pub struct ModelInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PauseGeneration {
-    /// `abort`: requests in flight are answered at once with what they have. `retract`: they go
-    /// back to the queue. `in_place`: they stay in place.
+    /// `abort` ends requests in flight with the tokens sampled so far; `retract` returns them to
+    /// the queue; `in_place` keeps them.
     pub mode: String,
 }
 
@@ -137,7 +136,7 @@ pub struct AbortRequest {
     /// Request id, matched by prefix.
     #[serde(default)]
     pub rid: String,
-    /// End all.
+    /// Abort all requests.
     #[serde(default)]
     pub abort_all: bool,
 }
@@ -146,10 +145,10 @@ pub struct AbortRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateWeightsFromDisk {
-    /// A Hugging Face folder.
+    /// Hugging Face folder.
     pub model_path: String,
-    /// The version to stamp; always send it. Without one SGLang keeps the old version and the
-    /// embedded engine says `default`.
+    /// New version of the weights. Always send it: without it, SGLang keeps the old version, and
+    /// the embedded engine reports `default`.
     #[serde(default = "default_version")]
     pub weight_version: String,
     /// Drop the KV cache; the server must be idle.
@@ -161,15 +160,15 @@ pub struct UpdateWeightsFromDisk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitWeightsUpdateGroup {
-    /// Where the sender's TCPStore is.
+    /// Address of the sender's TCPStore.
     pub master_address: String,
-    /// Its port.
+    /// Port of the TCPStore.
     pub master_port: u16,
     /// Rank of the engine's first process.
     pub rank_offset: u32,
-    /// Ranks in the group.
+    /// Number of ranks of the group.
     pub world_size: u32,
-    /// The group's name, unused in this server process.
+    /// Name of the group, unique for this server process.
     pub group_name: String,
     /// `gloo` or `nccl`.
     pub backend: String,
@@ -185,12 +184,12 @@ pub struct UpdateWeightsFromDistributed {
     pub dtypes: Vec<String>,
     /// Dimensions.
     pub shapes: Vec<Vec<i64>>,
-    /// The group.
+    /// Name of the group.
     pub group_name: String,
     /// Drop the KV cache; the server must be idle.
     #[serde(default = "yes")]
     pub flush_cache: bool,
-    /// The version to stamp, with the last bucket.
+    /// New version of the weights, sent with the last bucket.
     #[serde(default = "default_version")]
     pub weight_version: String,
 }
@@ -199,26 +198,26 @@ pub struct UpdateWeightsFromDistributed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DestroyWeightsUpdateGroup {
-    /// The group.
+    /// Name of the group.
     pub group_name: String,
 }
 
-/// Answer of the weight routes; a failure has HTTP status 400.
+/// Response of the weight routes. A failure has HTTP status 400.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightsAnswer {
-    /// Whether it worked.
+    /// Whether the request succeeded.
     pub success: bool,
-    /// What happened.
+    /// Result or error message.
     pub message: String,
 }
 
-/// `GET /get_weights_by_name?name=…&truncate_size=…` answers a list of floats.
+/// `GET /get_weights_by_name?name=…&truncate_size=…` responds with a list of floats.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetWeightsByName {
     /// Hugging Face name.
     pub name: String,
-    /// Entries returned.
+    /// Number of returned entries.
     #[serde(default = "truncate_size")]
     pub truncate_size: usize,
 }
@@ -235,16 +234,16 @@ fn truncate_size() -> usize {
     100
 }
 
-/// SGLang's error body.
+/// Error body of SGLang.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// The error.
+    /// Error.
     pub error: ErrorMessage,
 }
 
-/// Part of SGLang's error body.
+/// Error in the error body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorMessage {
-    /// What went wrong.
+    /// Error message.
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/status`: what a coordinator reports to the operator and to `rljob run`.
+//! `GET /v1/status`: report of a coordinator to the operator and `rljob run`.
 
 use rljob_crds::names::REASON_PROTOCOL_UNSUPPORTED;
 use serde::{Deserialize, Serialize};
@@ -7,47 +7,47 @@ pub use crate::metrics::{EvaluationMetrics, StepMetrics};
 use crate::peer::ProtocolUnsupported;
 use crate::version::Version;
 
-/// A coordinator's state, whole each time.
+/// Complete state of a coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CoordinatorStatus {
-    /// The epoch it acts under; none before the first `PUT /v1/desired`.
+    /// Epoch that the coordinator acts under; absent before the first `PUT /v1/desired`.
     pub epoch: Option<u64>,
-    /// Generation of the desired state that is applied.
+    /// Generation of the applied desired state.
     pub generation: Option<i64>,
-    /// What the run is doing.
+    /// Phase of the run.
     pub phase: Phase,
-    /// Incarnation of the learner group.
+    /// Number of the current learner group.
     pub attempt: u32,
     /// Counted restarts.
     pub restarts: u32,
-    /// The first cause of the newest failure of a learner.
+    /// First cause of the newest failure of a learner.
     pub last_failure: Option<LearnerFailure>,
-    /// Steps done: reported by the learners; decreases only through an explicit restore.
+    /// Completed steps as reported by the learners. Decreases only after an explicit restore.
     pub step: u32,
-    /// Steps in all.
+    /// Steps of the whole run.
     pub total_steps: u32,
-    /// The newest step's numbers.
+    /// Metrics of the newest step.
     pub metrics: Option<StepMetrics>,
-    /// The newest evaluation's numbers.
+    /// Metrics of the newest evaluation.
     pub evaluation: Option<EvaluationMetrics>,
-    /// Trainer pods (supervisors) that report.
+    /// Supervisors, one per trainer pod.
     pub supervisors: Vec<SupervisorState>,
-    /// Engines, as listed in the desired state.
+    /// Engines of the desired state.
     pub engines: Vec<EngineState>,
-    /// The newest complete checkpoint.
+    /// Newest complete checkpoint.
     pub checkpoint: Option<Version>,
-    /// A supervisor or learner that is too old for this run. Since protocol version 2; a peer of
-    /// version 1 receives it as `last_failure`.
+    /// Supervisor or learner whose release is too old for this run. Since protocol version 2; peers
+    /// of version 1 receive it as `last_failure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<ProtocolUnsupported>,
-    /// The Hugging Face repository that is being downloaded. Since protocol version 2.
+    /// Current download of a Hugging Face repository. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadProgress>,
 }
 
 impl CoordinatorStatus {
-    /// The part that a peer of this protocol version can read.
+    /// Removes fields that a peer of this protocol version rejects.
     #[must_use]
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {
@@ -87,76 +87,76 @@ impl std::fmt::Display for DownloadProgress {
     }
 }
 
-/// What the run is doing.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Waiting for the desired state, supervisors or engines.
     Starting,
-    /// Steps are being made.
+    /// Training.
     Running,
-    /// A learner failed or a supervisor is lost; the group is being started again.
+    /// A learner failed or a supervisor is lost; the learner group restarts.
     Restarting,
-    /// Asked to drain; the step in progress is being finished.
+    /// The current step is completed before the run drains.
     Draining,
-    /// Drained: a checkpoint holds everything, the learners are gone.
+    /// The checkpoint is complete and the learners have exited.
     Drained,
-    /// The last step is done and the model is exported.
+    /// The last step is complete and the model is exported.
     Finished,
-    /// The restart budget is spent, or the input cannot be run; `last_failure` says why.
+    /// The restart budget is exhausted or the input is invalid; `last_failure` has the cause.
     Failed,
 }
 
-/// Why a learner failed.
+/// Failure of a learner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LearnerFailure {
     /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`,
     /// `CoordinatorInput`.
     pub reason: String,
-    /// One line: what failed, with the last log lines.
+    /// Message with the failed process and its last log lines.
     pub message: String,
-    /// The supervisor it happened under.
+    /// Supervisor of the learner.
     pub supervisor: Option<String>,
     /// Exit code; 128 + n for signal n.
     pub exit_code: Option<i32>,
 }
 
-/// A supervisor that reports.
+/// State of a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SupervisorState {
-    /// Its name: the pod's or the process's.
+    /// Name of its pod or process.
     pub name: String,
     /// Whether it reported within the last seconds.
     pub alive: bool,
-    /// Learners running under it in the current attempt.
+    /// Number of its running learners of the current attempt.
     pub learners: u32,
 }
 
-/// An engine as the coordinator sees it.
+/// State of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineState {
-    /// Its name.
+    /// Name of its pod or process.
     pub name: String,
-    /// What it is good for.
+    /// Reachability and weights.
     pub state: EngineCondition,
-    /// The weights it was seen to hold; none for weights that no learner published.
+    /// Version of its weights; absent for weights that no learner published.
     pub version: Option<Version>,
-    /// Seconds since it last answered, or since it was listed if it never has; none while it
-    /// answers.
+    /// Seconds since its last response, or since it was listed if it never responded; absent while
+    /// it responds.
     pub silent_seconds: Option<u32>,
 }
 
-/// What an engine is good for.
+/// Reachability and weights of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EngineCondition {
-    /// Does not answer.
+    /// Does not respond.
     Unreachable,
-    /// Answers, but holds other weights than the current ones.
+    /// Responds, and holds weights of another version.
     Stale,
     /// Weights are being updated.
     Syncing,
-    /// Holds the current weights and is routed to.
+    /// Holds the current weights and receives requests.
     Ready,
 }

@@ -1,7 +1,7 @@
-//! `POST /v1/supervisors/{name}`: a supervisor's report, at least twice a second and whenever
-//! something changed; the answer is its order.
+//! `POST /v1/supervisors/{name}`: report of a supervisor, twice per second and after each change.
+//! The response is its order.
 //!
-//! Both sides are levels: a lost report or a lost order is made good by the next one.
+//! Both are level-triggered: the next report or order replaces a lost one.
 
 use std::path::PathBuf;
 
@@ -9,32 +9,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::version::Version;
 
-/// Environment variable by which a learner knows the process id of its supervisor, which it must
-/// not outlive.
+/// Environment variable with the process id of the supervisor. A learner exits with it.
 pub const SUPERVISOR_PID_VARIABLE: &str = "RLJOB_SUPERVISOR_PID";
 
-/// Header of every answer to supervisors and learners: the epoch of the coordinator that gives it.
-/// One that is lower than one seen before comes from the past.
+/// Header of every response to supervisors and learners: epoch of the coordinator. Responses with a
+/// lower epoch than an earlier one are outdated.
 pub const EPOCH_HEADER: &str = "rljob-epoch";
 
-/// What a supervisor has and sees.
+/// Report of a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SupervisorReport {
-    /// Drawn when the supervisor process started; another one means that its learners are gone.
+    /// Random id of the supervisor process. After a change, its earlier learners no longer exist.
     pub instance: String,
-    /// When it started, in milliseconds since 1970: of two processes of one name, the later one has
-    /// it.
+    /// Start time in milliseconds since 1970. Of two processes with the same name, the later one
+    /// owns the name.
     pub started_at: u64,
-    /// Address at which other ranks reach its learners.
+    /// Address of its learners for other ranks.
     pub address: String,
-    /// A free port for the rendezvous of the next attempt, in case rank 0 is here.
+    /// Free port for the rendezvous of the next attempt, used if rank 0 runs here.
     pub rendezvous_port: u16,
-    /// Learner processes it can run.
+    /// Number of learner processes that it runs.
     pub processes: u32,
-    /// Attempt of the learners it has; none before the first order.
+    /// Attempt of its learners; absent before the first order.
     pub attempt: Option<u32>,
-    /// State of each of them, by local index.
+    /// State of each learner, by local index.
     pub learners: Vec<LearnerState>,
     /// Whether its pod is terminating: its learners continue until its deadline, so that they can
     /// write a checkpoint.
@@ -46,13 +45,13 @@ pub struct SupervisorReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LearnerState {
-    /// It runs.
+    /// Running.
     Running(HeartbeatAge),
-    /// It ended.
+    /// Exited.
     Exited {
         /// Exit code; 128 + n for signal n.
         code: i32,
-        /// The last lines it wrote to standard error.
+        /// Last lines of standard error.
         log_tail: String,
     },
 }
@@ -74,44 +73,44 @@ pub const BEAT: u8 = b'.';
 /// Byte of a second with progress.
 pub const PROGRESS: u8 = b'+';
 
-/// What a supervisor is to do.
+/// Order for a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Order {
-    /// Keep what runs; nothing to start.
+    /// No change.
     Wait,
-    /// Have exactly these learners: those of an older attempt are killed first.
+    /// Run exactly these learners. Learners of older attempts are killed first.
     Run(Group),
     /// Kill the learners, if any, and wait.
     Stop,
-    /// The run is over: exit with code 0.
+    /// Exit with code 0: the run has ended.
     Exit,
 }
 
-/// One incarnation of the learner group, as one supervisor sees it.
+/// A supervisor's part of a learner group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Group {
-    /// The incarnation.
+    /// Number of the learner group.
     pub attempt: u32,
-    /// Rank of the supervisor's first learner; the others follow.
+    /// Rank of the supervisor's first learner; the others have the next ranks.
     pub first_rank: u32,
-    /// Ranks in all.
+    /// Number of ranks of the group.
     pub world_size: u32,
     /// Address of rank 0.
     pub rendezvous_address: String,
     /// Port of rank 0's TCPStore.
     pub rendezvous_port: u16,
-    /// Checkpoint to start from; none starts from the model folder at step 0.
+    /// Checkpoint to start from. Default the model folder at step 0.
     pub restore: Option<Restore>,
 }
 
-/// A complete checkpoint to start from.
+/// Checkpoint to start from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restore {
-    /// What it holds.
+    /// Version of the checkpoint.
     pub version: Version,
-    /// Its folder, absolute.
+    /// Absolute path of its folder.
     pub path: PathBuf,
 }

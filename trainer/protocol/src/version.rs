@@ -1,18 +1,18 @@
-//! The name of a set of weights: (step, attempt). Also the name of the checkpoint that holds it.
+//! Version of weights, and name of the checkpoint with these weights: (step, attempt).
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Weights after `step` optimizer steps, computed by incarnation `attempt` of the learner group.
-/// Written `step-12.attempt-0`.
+/// Weights after `step` steps, computed by learner group `attempt`. Formatted as
+/// `step-12.attempt-0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Version {
-    /// Steps done.
+    /// Completed steps.
     pub step: u32,
-    /// Incarnation of the learner group.
+    /// Number of the learner group.
     pub attempt: u32,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A text that is not `step-N.attempt-K`.
+/// The text is not `step-N.attempt-K`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a version of the form step-N.attempt-K")]
 pub struct ParseVersionError(String);

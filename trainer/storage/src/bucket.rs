@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 use crate::StorageError;
 use crate::credentials::KeyFiles;
 
-/// How long requests are retried while the server is unavailable.
+/// Time for which requests are retried while the server is unavailable.
 const RETRY_LIMIT: Duration = Duration::from_secs(600);
 /// First and longest wait between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -259,7 +259,7 @@ impl Bucket {
                     if is_transient(&error) && started.elapsed() + backoff < self.retry_limit =>
                 {
                     tracing::warn!(error = %line(&error),
-                        "the bucket's server is away; trying again");
+                        "the bucket's server is unavailable; retrying");
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }

@@ -108,7 +108,7 @@ fn alter_while_suspended(bucket_run: &BucketRun) {
     );
     flip_bit(&entry);
     bucket_run.patch(&json!({"suspend": false}));
-    bucket_run.wait_for_log("coordinator", "the journal in the bucket is torn");
+    bucket_run.wait_for_log("coordinator", "the journal in the bucket is corrupted");
     flip_bit(&entry);
     bucket_run.wait_for_log(
         "coordinator",
@@ -161,7 +161,7 @@ fn a_run_in_a_bucket_survives_the_loss_of_disks_and_a_server_outage() {
     );
     bucket_run.wait_for_progress();
     bucket_run.s3.kill().unwrap();
-    bucket_run.wait_for_log("coordinator", "the bucket's server is away");
+    bucket_run.wait_for_log("coordinator", "the bucket's server is unavailable");
     bucket_run.s3.restart().unwrap();
     bucket_run.wait_for_progress();
     let status = bucket_run.run.status();

@@ -194,7 +194,7 @@ fn learners_wait_for_each_other(run: &Run<'_>) {
     let reported = || {
         run.status()["lastFailure"]["message"]
             .as_str()
-            .is_some_and(|message| message.contains("no learner got any further for 10 s"))
+            .is_some_and(|message| message.contains("no learner made progress for 10 s"))
     };
     wait_until("learners that wait for each other", LIMIT, || Ok(reported())).unwrap();
     run.log("learners that wait for each other");

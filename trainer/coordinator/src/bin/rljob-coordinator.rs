@@ -1,4 +1,4 @@
-//! `rljob-coordinator`: one per job. Everything it does is in the library.
+//! `rljob-coordinator`: arguments, logging and exit codes. The library has everything else.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ struct Arguments {
     /// Download the Hugging Face model of the run into the run directory and exit.
     #[arg(long)]
     download_model: bool,
-    /// End when the process with this id, which started this one, ends.
+    /// Exit when the parent process with this id exits.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
 }

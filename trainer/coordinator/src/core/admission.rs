@@ -1,5 +1,5 @@
-//! How far sampling may run ahead of training, and how old weights may be: AReaL's rule (arXiv
-//! 2505.24298, eq. 3; its `StalenessManager`), counted in groups. Pure.
+//! Admission of rollouts: bounds sampling ahead of training and the age of weights by AReaL's rule
+//! (arXiv 2505.24298, eq. 3; `StalenessManager`), in prompt groups. Pure.
 //!
 //! ```text
 //!  d steps done, B groups per step, maxStaleness η:
@@ -8,32 +8,32 @@
 //!  η = 1:   d = 2     │ step 3, in training │ step 4, sampled ahead │ step 5, not admitted
 //! ```
 //!
-//! A group for step t is trained on by learners that have done t − 1 steps, so that one begun with
-//! weights of v steps has a staleness of t − 1 − v. It is admitted at the earliest after t − 1 − η
-//! steps, and begun when an engine holds weights of so many steps: then nothing is staler than η.
-//! Weights are published every `everySteps` steps, so that the newest there are may lack up to
-//! `everySteps` − 1 of them; `staleSamples` says whether that counts.
+//! Learners that have completed t − 1 steps train on the groups of step t, so a group sampled with
+//! weights of v steps has staleness t − 1 − v. It is admitted after t − 1 − η steps and starts when
+//! an engine holds weights of at least t − 1 − η steps, so its staleness is at most η. Weights are
+//! published every `everySteps` steps: the newest published ones may lack up to `everySteps` − 1
+//! steps, and `staleSamples` decides whether that is allowed.
 
 use rljob_crds::RLJobSpec;
 use rljob_crds::rollout::StaleSamples;
 
-/// The rule of a run.
+/// Admission rule of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Groups a step.
+    /// Groups per step.
     pub batch_size: u32,
-    /// Steps in all.
+    /// Steps of the run.
     pub total_steps: u32,
-    /// η.
+    /// `maxStaleness`, η.
     pub max_staleness: u32,
-    /// Steps between publications.
+    /// Steps between weight syncs.
     pub every_steps: u32,
-    /// What becomes of samples that are staler than η.
+    /// Treatment of samples whose staleness exceeds η.
     pub stale: StaleSamples,
 }
 
 impl Admission {
-    /// The rule of a spec.
+    /// Returns the rule of a spec.
     pub fn of(spec: &RLJobSpec) -> Self {
         Self {
             batch_size: spec.rollout.batch_size,
@@ -44,20 +44,20 @@ impl Admission {
         }
     }
 
-    /// The last step whose batch may be sampled after `steps_done` steps.
+    /// Last step whose batch may be sampled after `steps_done` steps.
     pub fn through(&self, steps_done: u32) -> u32 {
         steps_done.saturating_add(self.max_staleness).saturating_add(1).min(self.total_steps)
     }
 
-    /// Steps of the oldest weights that a group for `step` may be begun with.
+    /// Steps of the oldest weights with which a group of `step` may start.
     pub fn oldest(&self, step: u32) -> u32 {
         let lag =
             if self.stale == StaleSamples::Drop { 0 } else { self.every_steps.saturating_sub(1) };
         step.saturating_sub(1 + self.max_staleness + lag)
     }
 
-    /// Whether a sample whose oldest token is of weights after `oldest` steps is not to be trained
-    /// on in `step`.
+    /// Whether a sample whose oldest token was sampled with weights of `oldest` steps is too stale
+    /// for `step`.
     pub fn refuses(&self, step: u32, oldest: u32) -> bool {
         self.stale == StaleSamples::Drop && oldest < self.oldest(step)
     }

@@ -16,12 +16,12 @@ use super::instruct::EngineView;
 use super::work::Work;
 use super::{Now, Run};
 
-/// How long a publication waits for an evaluation of the weights before; then the evaluation starts
-/// over with the new ones.
+/// Maximum wait of a publication for the evaluation of the previous weights. After it, the
+/// evaluation restarts with the new weights.
 const EVALUATION_PATIENCE: Now = Now::from_secs(600);
 
 impl Run {
-    /// The rollouts due now. Ahead of training, they continue while the learners restart.
+    /// Rollouts that are due. With sampling ahead, they continue while the learners restart.
     pub fn sampling_work(&self) -> Work {
         match self.work() {
             work @ Work::Rollout(_) => work,
@@ -30,7 +30,7 @@ impl Run {
         }
     }
 
-    /// The last step whose batch may be sampled ahead of training; 0 if none may.
+    /// Last step whose batch may be sampled ahead of training; 0 for none.
     pub fn sampling_limit(&self) -> u32 {
         let through = self.settings.admission.through(self.facts.last_step);
         let due = self.desired.is_some()
@@ -40,7 +40,7 @@ impl Run {
         if due { through } else { 0 }
     }
 
-    /// The weights that every engine should hold, if they can be had without the learners.
+    /// Weights that every engine should hold, if they are available without the learners.
     pub fn weights_wanted(&self) -> Option<(Version, &std::path::Path)> {
         let version = match &self.record.published {
             Some(published) if self.settings.ahead() => {
@@ -52,8 +52,8 @@ impl Run {
         version.and_then(|version| Some((version, self.folder_of(version)?)))
     }
 
-    /// The evaluation that is due of the weights published last; they stay until it is done, or for
-    /// as long as a publication waits for it.
+    /// Evaluation that is due for the last published weights. They stay until it is complete, or as
+    /// long as a publication waits for it.
     pub(super) fn evaluation_ahead(&self) -> Option<Version> {
         let version = self.record.published.as_ref()?.version;
         (version.attempt == self.record.attempt && self.evaluation_due(version.step))
@@ -84,8 +84,8 @@ impl Run {
         }
     }
 
-    /// A publication, or the wait for one, if engines lack weights that they should hold after
-    /// `steps` steps. Nothing is published during a replay.
+    /// Instruction to publish, or to wait, if engines lack weights that they should hold after
+    /// `steps` steps. A replay publishes nothing.
     fn publish_ahead(
         &mut self,
         steps: u32,
@@ -96,7 +96,7 @@ impl Run {
         let evaluated = self.evaluation_ahead();
         let evaluate = self.evaluation_due(steps) && evaluated.is_none();
         let needed = evaluate
-            || self.evaluation_due(steps) && steps == self.settings.total_steps
+            || (self.evaluation_due(steps) && steps == self.settings.total_steps)
             || self.facts.fixed_step < self.settings.total_steps;
         if steps < self.facts.last_step || !needed || !self.lacking(steps, evaluate, engines) {
             return None;
@@ -113,8 +113,8 @@ impl Run {
         ))
     }
 
-    /// Whether engines lack the weights of this incarnation that were due last: those of `steps`
-    /// themselves at the end, and if an evaluation of them is due.
+    /// Whether engines lack the newest weights that are due: those of the last multiple of
+    /// `everySteps`, or of `steps` at the end of the run and before an evaluation.
     fn lacking(&self, steps: u32, evaluate: bool, engines: &[EngineView]) -> bool {
         let exactly = evaluate || steps == self.settings.total_steps;
         let due = if exactly {

@@ -7,7 +7,7 @@ use rljob_protocol::desired::RestartPolicy;
 
 use super::Now;
 
-/// A number from 0 to 1 for one restart of one process.
+/// Random number from 0 to 1 for a restart of a process.
 pub fn draw(incarnation: u64, attempt: u32) -> f64 {
     let mut random = ChaCha8Rng::seed_from_u64(incarnation);
     random.set_stream(attempt.into());

@@ -1,4 +1,4 @@
-//! What is due at the current step of a run: evaluation, validation or the next batch.
+//! Work that is due at the current step of a run: evaluation, validation or the next batch.
 
 use rljob_protocol::learner::ValidationReport;
 use rljob_protocol::version::Version;
@@ -7,7 +7,7 @@ use super::work::Work;
 use super::{Run, Stage};
 
 impl Run {
-    /// The work due now.
+    /// Work that is due.
     pub fn work(&self) -> Work {
         match self.position {
             Some(steps)
@@ -21,8 +21,8 @@ impl Run {
         }
     }
 
-    /// The work due for learners that have done `steps`. It starts with their request, so that a
-    /// replayed step needs none.
+    /// Work that is due for learners that have completed `steps` steps. It starts with their
+    /// request, so a replayed step needs none.
     pub(super) fn work_at(&self, steps: u32) -> Work {
         if self.settings.ahead() {
             return self.evaluation_ahead().map_or(Work::None, Work::Evaluate);
@@ -44,8 +44,8 @@ impl Run {
         }
     }
 
-    /// Evaluations are due before the first step, every n steps and after the last, once each. A
-    /// late one stays due until the next.
+    /// Evaluations are due before the first step, every n steps and after the last step, once each.
+    /// A late evaluation stays due until the next one.
     pub(super) fn evaluation_due(&self, steps: u32) -> bool {
         let Some(every) = self.settings.evaluation_every else { return false };
         let scheduled =
@@ -58,7 +58,7 @@ impl Run {
         self.facts.fixed_step = self.facts.fixed_step.max(step);
     }
 
-    /// Newest step whose batch is fixed, or that the run started from.
+    /// Newest step whose batch is fixed, or initial step of the run.
     pub fn fixed_step(&self) -> u32 {
         self.facts.fixed_step
     }
@@ -68,7 +68,7 @@ impl Run {
         self.data_open = true;
     }
 
-    /// The loss that the learners reported after `step` steps to this process.
+    /// Validation loss that the learners reported to this process after `step` steps.
     pub fn validation(&self, step: u32) -> Option<&ValidationReport> {
         self.validation.as_ref().filter(|(measured, _)| *measured == step).map(|(_, report)| report)
     }

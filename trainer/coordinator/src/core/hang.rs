@@ -10,11 +10,11 @@ use super::Run;
 use super::record::Layout;
 use super::supervisors::SILENCE;
 
-/// Reason of a failure of learners that do not get any further.
+/// Reason of failures of hung learners.
 pub const LEARNER_HUNG: &str = "LearnerHung";
 
 impl Run {
-    /// Which learner of the group hangs, if one does.
+    /// Failure of the learner that hangs.
     pub(super) fn hung(&self, layout: &Layout) -> Option<LearnerFailure> {
         let heartbeats = self.heartbeats(layout);
         let silent = heartbeats.iter().find(|(_, age)| {
@@ -25,8 +25,8 @@ impl Run {
             return Some(failure(
                 name,
                 format!(
-                    "a learner of {name} gave no sign of life for {seconds} s: it is stopped, \
-                        or its machine is"
+                    "a learner of {name} sent no heartbeat for {seconds} s: the process or its \
+                        node is stopped"
                 ),
             ));
         }
@@ -41,13 +41,13 @@ impl Run {
         Some(failure(
             name,
             format!(
-                "no learner got any further for {timeout} s, one of {name} longest ({seconds} \
-                    s): a collective or a file system does not end"
+                "no learner made progress for {timeout} s; a learner of {name} has made none for \
+                    {seconds} s: a collective or a file system blocks"
             ),
         ))
     }
 
-    /// The learners that run, with their supervisors' names.
+    /// Running learners with the names of their supervisors.
     fn heartbeats<'a>(&'a self, layout: &'a Layout) -> Vec<(&'a str, HeartbeatAge)> {
         let members = layout
             .members
@@ -97,12 +97,12 @@ mod tests {
     fn a_hang_is_detected_by_missing_heartbeats_or_missing_progress() {
         let alone = |name: &str, seconds: u32| {
             Some(format!(
-                "a learner of {name} gave no sign of life for {seconds} s: it is stopped, or \
-                    its machine is"
+                "a learner of {name} sent no heartbeat for {seconds} s: the process or its node is \
+                    stopped"
             ))
         };
-        let longest = "no learner got any further for 600 s, one of t-1 longest (700 s): a \
-            collective or a file system does not end"
+        let longest = "no learner made progress for 600 s; a learner of t-1 has made none for 700 \
+            s: a collective or a file system blocks"
             .to_owned();
         for (case, first, second, expected) in [
             ("both work", (Some(0), 3), (Some(1), 5), None),

@@ -1,7 +1,7 @@
-//! Instructions to learners: a pure function of their position, so that a lost response is
-//! corrected by the next request.
+//! Instructions to learners: a pure function of their position, so the next request repeats a lost
+//! response.
 //!
-//! After `s` steps, the first line that applies: drain, or a terminating trainer pod (checkpoint,
+//! After `s` steps, the first that applies: drain, or a terminating trainer pod (checkpoint,
 //! exit) · checkpoint due · export due · validation due (measure the loss) · evaluation or rollouts
 //! need weights that engines lack (publish) · they are in progress (wait) · batch `s + 1` is fixed
 //! (train) · last step done (export, exit). With sampling ahead, publication and training wait only
@@ -18,26 +18,26 @@ use rljob_protocol::version::Version;
 use super::work::Work;
 use super::{Now, Publication, Rejection, Route, Run, Stage};
 
-/// Silence of the senders after which a publication is instructed again: the response that
-/// instructed it was lost.
+/// Silence of the senders after which a publication is instructed again, because the response with
+/// the instruction was lost.
 const PUBLICATION_PATIENCE: Now = Now::from_secs(30);
 /// The same for a checkpoint that the end of the run or a drain waits for.
 const CHECKPOINT_PATIENCE: Now = Now::from_secs(600);
 
-/// An engine as far as instructions depend on it.
+/// State of an engine that instructions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineView {
     pub name: String,
-    /// Its place among all engines of the desired state.
+    /// Index among the engines of the desired state.
     pub index: u32,
-    /// Whether an update can be tried now.
+    /// Whether a weight update can be tried.
     pub usable: bool,
-    /// The weights it holds, if they are trusted.
+    /// Version of its weights, if it is trusted.
     pub version: Option<Version>,
 }
 
 impl Run {
-    /// The answer to rank 0 of `attempt`, which has done `steps`.
+    /// Instruction for rank 0 of `attempt` after `steps` steps.
     pub fn instruct(
         &mut self,
         attempt: u32,
@@ -90,8 +90,8 @@ impl Run {
         self.facts.checkpoints.iter().any(|version| version.step == steps)
     }
 
-    /// Every n steps and at the last; not again where a complete one is, nor while one is being
-    /// written.
+    /// A checkpoint is due every n steps and at the last step, unless it is complete or in
+    /// progress.
     fn checkpoint_due(&self, steps: u32) -> bool {
         let every =
             self.desired.as_ref().map_or(1, |desired| desired.checkpoint.every_steps.max(1));
@@ -101,7 +101,7 @@ impl Run {
             && !self.has_checkpoint(steps)
     }
 
-    /// Orders the checkpoint once and then waits for it.
+    /// Instructs the checkpoint once and then waits for it.
     fn checkpoint(&mut self, steps: u32, now: Now) -> Instruction {
         let version = Version { step: steps, attempt: self.record.attempt };
         if self.checkpoint_ordered.is_some_and(|(ordered, at)| {
@@ -113,9 +113,8 @@ impl Run {
         Instruction::Checkpoint { version, path: self.checkpoint_path(version) }
     }
 
-    /// Every n steps before the last; not again where a complete one is, nor while one is being
-    /// written. No checkpoint is newer than an export that is missing, so that after a restart all
-    /// exports up to the newest are there.
+    /// An intermediate export is due every n steps before the last, unless it is complete or in
+    /// progress. No checkpoint is newer than a missing export, so a restart misses none.
     fn export_due(&self, steps: u32) -> bool {
         let every = self.desired.as_ref().and_then(|desired| desired.checkpoint.export_every_steps);
         let ordered = self.export_ordered.is_some_and(|version| version.step == steps);
@@ -125,7 +124,7 @@ impl Run {
             && !ordered
     }
 
-    /// Folder of an export that is made on the way.
+    /// Folder of an intermediate export.
     pub(super) fn export_path(&self, step: u32) -> PathBuf {
         self.settings.run_directory.join(EXPORTS_DIR).join(format!("step-{step}"))
     }
@@ -198,7 +197,7 @@ impl Run {
         }
     }
 
-    /// The complete folder that holds `version`, if it was published to disk.
+    /// Complete folder with the weights of `version`, if they were published to disk.
     pub fn folder_of(&self, version: Version) -> Option<&std::path::Path> {
         self.record
             .published
@@ -208,7 +207,7 @@ impl Run {
             .as_deref()
     }
 
-    /// When the publication in progress (or the newest one) was asked for.
+    /// Time of the instruction for the publication in progress, or for the newest one.
     pub fn publication_issued(&self, version: Version) -> Option<Now> {
         self.publication
             .as_ref()
@@ -218,15 +217,15 @@ impl Run {
 }
 
 impl EngineView {
-    /// Whether it can be given that version, and does not hold it.
+    /// Whether the engine can be updated and holds another version.
     pub fn lacks(&self, version: Version) -> bool {
         self.usable && self.version != Some(version)
     }
 }
 
 impl Publication {
-    /// Whether `version` is still on its way, to every engine that it can be given to: one that
-    /// hangs in its update keeps it from no other.
+    /// Whether `version` is being sent to engines that can be updated. An engine that hangs in its
+    /// update does not block the others.
     fn in_progress(&self, version: Version, engines: &[EngineView], now: Now) -> bool {
         let patient = now.saturating_sub(self.issued) < PUBLICATION_PATIENCE;
         let is_under_way = |outstanding: &BTreeSet<String>| {

@@ -24,11 +24,11 @@ use super::record::{Layout, Member};
 use super::supervisors::{self, Standing};
 use super::{Now, Rejection, Run, Stage, backoff};
 
-/// Reason of a failure of the learners that no restart mends: their model or checkpoint.
+/// Reason of failures by an invalid model or checkpoint, which a restart cannot repair.
 pub const LEARNER_INPUT: &str = "LearnerInput";
 
 impl Run {
-    /// Takes a supervisor's report and answers its order.
+    /// Processes the report of a supervisor and returns its order.
     pub fn supervisor(
         &mut self,
         name: &str,
@@ -53,7 +53,7 @@ impl Run {
         Ok(self.order(name))
     }
 
-    /// Moves the group on as time passes.
+    /// Advances the group as time passes.
     pub fn tick(&mut self, now: Now) {
         self.supervisors.forget(now);
         match self.record.stage.clone() {
@@ -67,7 +67,7 @@ impl Run {
         }
     }
 
-    /// Ends the run for a reason that no restart can mend.
+    /// Fails the run for a reason that a restart cannot repair.
     pub fn fail(&mut self, failure: LearnerFailure) {
         let stage = match self.record.stage.clone() {
             Stage::Running(layout) | Stage::Stopping { layout, .. } => {
@@ -80,7 +80,7 @@ impl Run {
         self.record.stage = stage;
     }
 
-    /// The order for a supervisor in the present state.
+    /// Order for a supervisor in the current state.
     pub fn order(&self, name: &str) -> Order {
         if self.desired.is_none() {
             return Order::Wait;
@@ -153,8 +153,8 @@ impl Run {
         self.record.stage = Stage::Running(layout);
     }
 
-    /// Ranks by order of name over the first supervisors that are alive, if there are enough of
-    /// them and each can run its share.
+    /// Assigns ranks by name to the first live supervisors, if there are enough of them with enough
+    /// processes.
     fn layout(&self, now: Now) -> Option<Layout> {
         let alive = self.supervisors.all(now).into_iter().filter(|(_, alive, report)| {
             *alive && !report.terminating && report.processes >= self.settings.processes
@@ -249,8 +249,8 @@ impl Run {
         self.start_new_attempt(true);
     }
 
-    /// What the first rule that matches says, named in the failure's message; without one, input
-    /// that does not fit fails the run and the rest is a counted restart.
+    /// Action of the first matching rule, whose path is added to the message. Without a match,
+    /// invalid input fails the run, and other failures are counted restarts.
     fn consequence(&self, failure: &LearnerFailure) -> (FailureAction, LearnerFailure) {
         let rules = self.restart_policy().map(|policy| policy.rules.as_slice()).unwrap_or_default();
         match first_match(rules, FailureRole::Trainer, &failure.reason, failure.exit_code) {
@@ -286,8 +286,8 @@ impl Run {
             .collect()
     }
 
-    /// What a group starts from: the newest checkpoint, or before the first one that of another
-    /// run, if the spec names one.
+    /// Checkpoint that a group starts from: the newest one, or that of `restoreFrom` if the run has
+    /// none.
     fn restore(&self) -> Option<Restore> {
         let own = self
             .newest_checkpoint()
@@ -295,7 +295,7 @@ impl Run {
         own.or_else(|| self.settings.restore_from.clone())
     }
 
-    /// The newest complete checkpoint.
+    /// Newest complete checkpoint.
     pub fn newest_checkpoint(&self) -> Option<Version> {
         self.facts.checkpoints.last().copied()
     }
@@ -309,7 +309,7 @@ impl Run {
     }
 }
 
-/// Who ends so is not the first cause, if another failure is known.
+/// Exit codes of learners that are not the first cause if another failure is known.
 fn lost_its_peer(failure: &LearnerFailure) -> bool {
     failure.exit_code == Some(EXIT_LEARNER_PEER)
 }

@@ -40,7 +40,7 @@ use supervisors::Supervisors;
 /// A rejected request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// The sender was replaced: HTTP 409.
+    /// The sender was replaced (HTTP 409).
     #[error(
         "{what} {sent} is not the current one ({current}): the sender was replaced and must stop"
     )]
@@ -49,20 +49,20 @@ pub enum Rejection {
         what: &'static str,
         /// The sender's number.
         sent: u64,
-        /// The number in force.
+        /// The current number.
         current: u64,
     },
-    /// A supervisor whose pod was replaced: HTTP 409.
+    /// The pod of the supervisor was replaced (HTTP 409).
     #[error(
         "the supervisor {0} was replaced by another process of its name: its learners must stop"
     )]
     Replaced(String),
-    /// The request makes no sense in this state: HTTP 400.
+    /// The request is invalid in this state (HTTP 400).
     #[error("{0}")]
     Invalid(String),
 }
 
-/// What is known at start besides the record; read from the journal and the run directory.
+/// Facts at start in addition to the record, from the journal and the run store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Newest step that learners reported.
@@ -73,11 +73,11 @@ pub struct Facts {
     pub evaluated: BTreeSet<u32>,
     /// Complete checkpoints.
     pub checkpoints: BTreeSet<Version>,
-    /// Newest step with a complete export made on the way; 0 without one.
+    /// Newest step with a complete intermediate export; 0 without one.
     pub exported_step: u32,
 }
 
-/// Weights on their way from the learners.
+/// Publication of weights in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
     version: Version,

@@ -20,18 +20,18 @@ pub const KEY: &str = "run";
 pub struct Record {
     /// Highest epoch seen.
     pub epoch: Option<u64>,
-    /// Incarnation of the learner group.
+    /// Number of the learner group.
     pub attempt: u32,
     /// Counted restarts.
     pub restarts: u32,
-    /// Restarts in a row after which no learner got further than before.
+    /// Consecutive restarts without progress.
     #[serde(default, alias = "restartsInVain")]
     pub restarts_without_progress: u32,
     /// First cause of the newest failure.
     pub last_failure: Option<LearnerFailure>,
     /// Stage of the learner group.
     pub stage: Stage,
-    /// The newest weights that left the learners.
+    /// Newest published weights.
     pub published: Option<Published>,
     /// Whether the model is exported.
     pub exported: bool,
@@ -65,25 +65,25 @@ pub enum Stage {
     Running(Layout),
     /// Learners are ordered to stop.
     Stopping {
-        /// What ran.
+        /// The group that ran.
         layout: Layout,
-        /// The first failure reported, if any.
+        /// First reported failure.
         failure: Option<LearnerFailure>,
-        /// Whether a supervisor was lost: then nothing is counted.
+        /// Whether a supervisor was lost; then no restart is counted.
         lost: bool,
         /// Whether the run ends here.
         fatal: bool,
     },
-    /// Everything is in a checkpoint and the learners are gone.
+    /// The checkpoint is complete and the learners have exited.
     Drained,
-    /// The model is exported and the learners are gone.
+    /// The model is exported and the learners have exited.
     Finished,
     /// Failed permanently.
     Failed,
 }
 
 impl Stage {
-    /// Its name, for logs.
+    /// Name for logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Forming { .. } => "Forming",
@@ -102,19 +102,19 @@ impl Default for Stage {
     }
 }
 
-/// One incarnation of the learner group.
+/// Layout of a learner group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Layout {
     /// Supervisors in order of rank.
     pub members: Vec<Member>,
-    /// Ranks in all.
+    /// Number of ranks.
     pub world_size: u32,
     /// Address of rank 0.
     pub rendezvous_address: String,
     /// Port of rank 0's store.
     pub rendezvous_port: u16,
-    /// Checkpoint the group started from.
+    /// Checkpoint that the group started from.
     pub restore: Option<Restore>,
 }
 
@@ -123,20 +123,20 @@ pub struct Layout {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Member {
     pub name: String,
-    /// The supervisor process; another one has no learners.
+    /// Id of the supervisor process. Another process has no learners.
     pub instance: String,
-    /// When it started, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     #[serde(default)]
     pub started_at: u64,
     /// Rank of its first learner.
     pub first_rank: u32,
 }
 
-/// Weights that left the learners.
+/// Published weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Published {
     pub version: Version,
-    /// The complete folder; none if they were broadcast.
+    /// Complete folder; none for broadcast weights.
     pub folder: Option<PathBuf>,
 }

@@ -21,8 +21,8 @@ pub enum Folder {
 }
 
 impl Run {
-    /// A step is done. Repeating a report changes nothing; reported progress never falls, whatever
-    /// a replay repeats.
+    /// Records a completed step. A repeated report has no effect, and reported progress never
+    /// decreases during a replay.
     pub fn step_done(&mut self, attempt: u32, step: u32) -> Result<(), Rejection> {
         self.fence(attempt)?;
         if !self.is_fixed(step) {
@@ -35,8 +35,7 @@ impl Run {
         Ok(())
     }
 
-    /// The loss of the evaluation data is measured. Answers whether the evaluation at `step`
-    /// consists of nothing else.
+    /// Records a validation loss. Returns whether the evaluation at `step` is complete with it.
     pub fn validation_done(
         &mut self,
         step: u32,
@@ -52,7 +51,7 @@ impl Run {
         Ok(!self.settings.accuracy)
     }
 
-    /// A checkpoint is complete.
+    /// Records a complete checkpoint.
     pub fn checkpoint_done(
         &mut self,
         attempt: u32,
@@ -71,7 +70,7 @@ impl Run {
         Ok(())
     }
 
-    /// A folder of weights is complete.
+    /// Records a complete folder of weights.
     pub fn folder_ready(
         &mut self,
         attempt: u32,
@@ -107,7 +106,7 @@ impl Run {
         }
     }
 
-    /// A sender is about to broadcast: answers its transfers, in the order in which it makes them.
+    /// Records a sender that is ready to broadcast. Returns its transfers in order.
     pub fn sender_ready(
         &mut self,
         attempt: u32,
@@ -136,7 +135,7 @@ impl Run {
         }
     }
 
-    /// A transfer ended, well or not; the engine's version tells which.
+    /// Records the end of a transfer. The engine's version shows whether it succeeded.
     pub fn transfer_over(&mut self, transfer: &Transfer) {
         let Some(Publication { route: Route::Broadcast { transfers, outstanding, .. }, .. }) =
             &mut self.publication

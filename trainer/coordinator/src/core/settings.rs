@@ -8,16 +8,16 @@ use rljob_protocol::supervisor::Restore;
 
 use super::admission::Admission;
 
-/// The fixed part of a run.
+/// Fixed settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Steps in all.
+    /// Steps of the run.
     pub total_steps: u32,
-    /// Supervisors of a whole group.
+    /// Supervisors of a complete group.
     pub supervisors: u32,
-    /// Learners under each.
+    /// Learners per supervisor.
     pub processes: u32,
-    /// Whether batches come from engines (`grpo`) or from the data set (`sft`).
+    /// Whether batches come from engines or from the dataset.
     pub rollouts: bool,
     /// Steps between evaluations; none without evaluation data.
     pub evaluation_every: Option<u32>,
@@ -25,21 +25,21 @@ pub struct Settings {
     pub accuracy: bool,
     /// Whether learners measure the loss of the evaluation data (`sft`).
     pub validation: bool,
-    /// How far sampling may run ahead.
+    /// Admission of rollouts.
     pub admission: Admission,
-    /// How weights reach the engines.
+    /// Method of weight sync.
     pub method: WeightSyncMethod,
     /// Ranks of one engine.
     pub engine_ranks: u32,
     /// Initial checkpoint of a run without checkpoints.
     pub restore_from: Option<Restore>,
-    /// Where checkpoints, exports and published weights go: the run directory, or
+    /// Location of checkpoints, exports and published weights: the run directory or
     /// `s3://bucket/prefix`.
     pub run_directory: PathBuf,
 }
 
 impl Settings {
-    /// The settings of a configured run; the caller sets `restore_from`.
+    /// Settings of a run configuration. The caller sets `restore_from`.
     pub fn from_config(config: &RunConfig) -> Self {
         let spec = &config.spec;
         let evaluation = spec.dataset.evaluation.as_ref();

@@ -8,7 +8,7 @@ use super::supervisors::running;
 use super::{Now, Run, Stage};
 
 impl Run {
-    /// What the run is doing.
+    /// Phase of the run.
     pub fn phase(&self) -> Phase {
         match &self.record.stage {
             Stage::Drained => Phase::Drained,
@@ -24,7 +24,7 @@ impl Run {
         }
     }
 
-    /// The whole status.
+    /// Complete status.
     pub fn status(
         &self,
         metrics: Option<StepMetrics>,

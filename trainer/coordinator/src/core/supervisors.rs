@@ -9,7 +9,7 @@ use super::record::{Member, Now};
 
 /// Silence after which a supervisor counts as lost.
 pub const SILENCE: Now = Now::from_secs(10);
-/// How long members of a running group may take to find a coordinator that has just started.
+/// Time for members of a running group to find a coordinator that has just started.
 pub const GRACE: Now = Now::from_secs(60);
 /// A silent supervisor that belongs to no group is forgotten after this time.
 const FORGET: Now = Now::from_secs(600);
@@ -26,25 +26,25 @@ struct Seen {
     at: Now,
 }
 
-/// How a member of a group stands.
+/// State of a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It reports; so many of its learners run.
+    /// Reports, with this number of running learners.
     Alive {
-        /// Learners running.
+        /// Running learners.
         running: u32,
     },
-    /// Silent, but not for long.
+    /// Silent for less than the limit.
     Quiet,
-    /// Silent for too long, or replaced: its learners are gone.
+    /// Silent for longer, or replaced: its learners do not exist any more.
     Lost,
 }
 
 impl Supervisors {
-    /// Takes a report. `known` is the group member of this name, `since` the coordinator's start.
-    /// Returns false if the name belongs to another process: of two processes, the one started
-    /// later owns the name while it reports. A returning old process therefore never replaces its
-    /// successor, in whichever order a new coordinator receives their reports.
+    /// Stores a report. `known` is the group member of this name, `since` the coordinator's start.
+    /// Returns false if the name belongs to another process: of two processes, the later one owns
+    /// the name while it reports. An old process that returns never replaces its successor, in
+    /// whichever order their reports arrive.
     pub fn report(
         &mut self,
         name: &str,
@@ -76,7 +76,7 @@ impl Supervisors {
         self.seen.values_mut().for_each(|seen| seen.at += time);
     }
 
-    /// How a member stands; `since` is when the coordinator started.
+    /// State of a member. `since` is the coordinator's start.
     pub fn standing(&self, member: &Member, since: Now, now: Now) -> Standing {
         match self.seen.get(&member.name) {
             None if now.saturating_sub(since) > GRACE => Standing::Lost,
@@ -91,13 +91,12 @@ impl Supervisors {
         }
     }
 
-    /// The newest report.
+    /// Newest report.
     pub fn get(&self, name: &str) -> Option<&SupervisorReport> {
         self.seen.get(name).map(|seen| &seen.report)
     }
 
-    /// Names, whether each reported lately, and its report; in order of name, numbers in names by
-    /// value.
+    /// Name, liveness and report of each supervisor, ordered by name with numbers by value.
     pub fn all(&self, now: Now) -> Vec<(&str, bool, &SupervisorReport)> {
         let mut all: Vec<_> = self
             .seen
@@ -111,14 +110,14 @@ impl Supervisors {
     }
 }
 
-/// Learners that run according to a report.
+/// Running learners of a report.
 pub fn running(report: &SupervisorReport) -> u32 {
     report.learners.iter().filter(|learner| matches!(learner, LearnerState::Running(_))).count()
         as u32
 }
 
-/// The failed learner of a report that is most likely the cause: one that cannot use its input,
-/// then one ended by a signal, before one that merely lost its peer.
+/// Failed learner of a report that is most likely the cause: first one with invalid input, then one
+/// that was killed by a signal, then one that lost its peer.
 pub fn failed(report: &SupervisorReport) -> Option<(i32, &str)> {
     let exits = report.learners.iter().filter_map(|learner| match learner {
         LearnerState::Exited { code, log_tail } if *code != 0 => Some((*code, log_tail.as_str())),
@@ -129,7 +128,7 @@ pub fn failed(report: &SupervisorReport) -> Option<(i32, &str)> {
     })
 }
 
-/// `trainer-10` comes after `trainer-9`.
+/// Compares names with numbers by value: `trainer-10` follows `trainer-9`.
 fn ordinal(name: &str) -> (&str, u64, &str) {
     match name.rsplit_once('-').and_then(|(prefix, number)| Some((prefix, number.parse().ok()?))) {
         Some((prefix, number)) => (prefix, number, name),

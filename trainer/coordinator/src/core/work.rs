@@ -2,7 +2,7 @@
 
 use rljob_protocol::version::Version;
 
-/// A unit of work. The learners wait for it, except where batches are sampled ahead.
+/// Unit of work. The learners wait for it unless batches are sampled ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     None,
@@ -14,14 +14,14 @@ pub enum Work {
     Rollout(Version),
     /// Sample batches up to `Run::sampling_limit` from engines that hold any admitted version.
     RolloutAhead,
-    /// Make the batch of this step from the data set.
+    /// Build the batch of this step from the dataset.
     Prepare {
         step: u32,
     },
 }
 
 impl Work {
-    /// The weights that engines must hold.
+    /// Weights that engines must hold.
     pub fn version(self) -> Option<Version> {
         match self {
             Self::Evaluate(version) | Self::Rollout(version) => Some(version),
@@ -29,7 +29,7 @@ impl Work {
         }
     }
 
-    /// The work except rollouts, which run beside it.
+    /// The work without rollouts, which run concurrently.
     #[must_use]
     pub fn without_sampling(self) -> Self {
         match self {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Scored {
     /// Whether it is correct.
     pub correct: bool,
-    /// Which answer it gives: equal answers have equal numbers; none without an answer.
+    /// Class of its answer: equal answers have equal numbers; none without an answer.
     pub answer: Option<usize>,
 }
 

@@ -53,7 +53,7 @@ struct PinnedCommit {
     commit: String,
 }
 
-/// What a run uses of a repository.
+/// Files of a repository that a run uses.
 #[derive(Clone, Debug)]
 enum Content {
     Model { weights: bool },
@@ -245,7 +245,7 @@ fn dataset_source(field: &'static str, hub: &HubDatasetSource) -> Source {
 }
 
 impl Source {
-    /// Identifies what a complete folder contains.
+    /// Identifies the contents of a complete folder.
     fn selection(&self) -> String {
         let mut all: Vec<String> = self.contents.iter().map(Content::describe).collect();
         all.sort();

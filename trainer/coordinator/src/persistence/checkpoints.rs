@@ -35,21 +35,21 @@ pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, Stora
     Ok(run_store.size(&format!("{}/{MANIFEST}", folder(version)))?.is_some())
 }
 
-/// A complete checkpoint that is not what its manifest says.
+/// Complete checkpoint whose files differ from its manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedCheckpoint {
     /// Which.
     pub version: Version,
-    /// What is wrong with it.
+    /// First difference.
     pub detail: String,
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Complete, and the newest of them is what its manifest says.
+    /// Complete checkpoints, the newest of which is verified.
     pub usable: BTreeSet<Version>,
-    /// Newer ones that are not, and were not refused before.
+    /// Newer checkpoints that were rejected now.
     pub rejected: Vec<RejectedCheckpoint>,
 }
 
@@ -59,12 +59,11 @@ pub struct Found {
 pub struct Verifier(BTreeMap<Version, (Option<Manifest>, bool)>);
 
 impl Verifier {
-    /// The complete checkpoints without those newest ones whose files have another size or SHA-256
-    /// than their manifest says. Blocks.
+    /// The complete checkpoints, except the newest ones whose files differ from their manifest in
+    /// size or SHA-256. Blocks.
     ///
     /// # Errors
-    /// They cannot be listed, or the server of a bucket is away: then nothing is known of them, and
-    /// nothing is rejected.
+    /// They cannot be listed, or the server of a bucket is unavailable. Nothing is rejected then.
     pub fn usable(&mut self, run_store: &RunStore) -> Result<Found, StorageError> {
         let mut found = Found { usable: complete(run_store)?, rejected: Vec::new() };
         while let Some(&version) = found.usable.last() {
@@ -92,7 +91,7 @@ impl Verifier {
     }
 }
 
-/// None if it is not understood.
+/// `None` if it cannot be parsed.
 fn read_manifest(run_store: &RunStore, version: Version) -> Result<Option<Manifest>, StorageError> {
     match run_store.read(&format!("{}/{MANIFEST}", folder(version))) {
         Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
@@ -101,7 +100,7 @@ fn read_manifest(run_store: &RunStore, version: Version) -> Result<Option<Manife
     }
 }
 
-/// What is wrong with a checkpoint, if anything is.
+/// First difference between a checkpoint and its manifest.
 fn verify(
     run_store: &RunStore,
     version: Version,

@@ -37,7 +37,7 @@ pub fn fetch(run_store: &RunStore, run_directory: &Path) -> Result<(), StorageEr
     Ok(())
 }
 
-/// Copies what has grown until `stop`, and everything then.
+/// Copies files that have grown until `stop`, then all files.
 pub async fn run(run_store: RunStore, run_directory: PathBuf, stop: CancellationToken) {
     let RunStore::Bucket(bucket) = run_store else { return };
     let mut copied = BTreeMap::new();
@@ -56,7 +56,8 @@ pub async fn run(run_store: RunStore, run_directory: PathBuf, stop: Cancellation
     }
 }
 
-/// Answers the bytes of each file that are in the bucket. What fails is tried at the next look.
+/// Returns the number of bytes of each file in the bucket. A failed copy is retried at the next
+/// check.
 fn copy(
     bucket: &Bucket,
     directory: &Path,

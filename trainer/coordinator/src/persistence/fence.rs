@@ -32,7 +32,7 @@ const FILE: &str = "fence.json";
 /// An answer that commits nothing may rest on a check that is so old.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Who may act in a run directory.
+/// Owner of a run directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Holder {
@@ -65,7 +65,7 @@ pub enum FenceError {
     /// The file cannot be read or written.
     #[error("failed to {action} {}", path.display())]
     File {
-        /// What was done.
+        /// Verb of the operation.
         action: &'static str,
         /// To which file.
         path: PathBuf,

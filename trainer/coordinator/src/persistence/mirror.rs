@@ -28,7 +28,7 @@ const LOG: &str = "journal/log";
 const SAMPLES: &str = "journal/samples";
 /// Object by which it is found out whether the store heeds conditions.
 const PROBE: &str = "journal/condition";
-/// Every so many entries all rows are written.
+/// Number of entries after which an entry contains all rows.
 const WHOLE_EVERY: u64 = 64;
 /// Bytes at the end of an entry: the SHA-256 of those before.
 const SEAL: usize = 32;
@@ -41,12 +41,12 @@ pub enum MirrorError {
         "another coordinator of this run has written `{0}`: this one was replaced and must stop"
     )]
     Replaced(String),
-    /// An object is missing or not what was written.
-    #[error("the journal in the bucket is torn: `{place}` {detail}")]
+    /// An object is missing or corrupted.
+    #[error("the journal in the bucket is corrupted: `{place}` {detail}")]
     Torn {
         /// The object.
         place: String,
-        /// What is wrong with it.
+        /// Problem of the object.
         detail: &'static str,
     },
     /// The bucket.
@@ -58,7 +58,7 @@ pub enum MirrorError {
     /// A local file.
     #[error("failed to {action} `{}`", path.display())]
     Io {
-        /// What was done.
+        /// Verb of the operation.
         action: &'static str,
         /// To which file.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum MirrorError {
     },
 }
 
-/// What the journal says of a batch's samples.
+/// Sample object of a batch, as recorded in the journal.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SampleObject {
@@ -89,7 +89,7 @@ pub struct Mirror {
 #[derive(Debug, Default)]
 struct Log {
     next: u64,
-    /// What is not in the bucket yet.
+    /// Changes that are not in the bucket yet.
     waiting: Option<Entry>,
 }
 
@@ -178,7 +178,7 @@ impl Mirror {
         Ok(self.bucket.remove(&unused)?)
     }
 
-    /// What changed, as the entry of this number.
+    /// Changes as the log entry of this number.
     fn take(&self, journal: &mut Journal, number: u64) -> Result<Entry, MirrorError> {
         let mut samples = Vec::new();
         for step in journal.new_batches()? {

@@ -19,7 +19,7 @@ const KEY: &str = "restoreFrom";
 /// Nothing to start from.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The job that is named has made none.
+    /// The named job has no complete checkpoint.
     #[error(
         "restoreFrom.rljob: the job `{job}` has no complete checkpoint{} in {place}: let it make \
             one first",
@@ -42,7 +42,7 @@ pub enum RestoreError {
     Journal(#[from] serde_json::Error),
 }
 
-/// What was chosen for which job.
+/// Chosen checkpoint of a job.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Choice {

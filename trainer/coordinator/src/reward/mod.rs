@@ -7,8 +7,8 @@
 //!                           └─ retries exhausted ─▶ Rejected: the sample is dropped, not scored 0
 //! ```
 //!
-//! A verifier that fails for many completions in a row ends the run ([`RewardError::Unavailable`]).
-//! Must not depend on tokens, prompt groups or steps.
+//! A verifier that fails for many consecutive completions ends the run
+//! ([`RewardError::Unavailable`]). Must not depend on tokens, prompt groups or steps.
 
 mod command;
 mod exact_match;

@@ -1,4 +1,4 @@
-//! A completion in the making: what each engine that worked on it left, and with which weights.
+//! Partial completion: the tokens that each engine sampled, with the versions of its weights.
 //! Pure.
 //!
 //! ```text

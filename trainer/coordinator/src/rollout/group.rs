@@ -61,7 +61,7 @@ pub struct FinishedGroup {
 }
 
 impl Groups<'_> {
-    /// Samples what a group lacks.
+    /// Samples the missing samples of a group.
     pub async fn make(&self, request: GroupRequest) -> Result<FinishedGroup, WorkError> {
         let GroupRequest { position, weights, have } = request;
         let size = self.config.spec.algorithm.resolve().map_or(0, Algorithm::group_size);

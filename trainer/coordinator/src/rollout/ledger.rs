@@ -62,7 +62,7 @@ enum Group {
     },
 }
 
-/// The groups between the newest fixed batch and the end of what is admitted.
+/// Groups between the newest fixed batch and the last admitted position.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     rule: Admission,
@@ -96,7 +96,7 @@ impl Ledger {
         }
     }
 
-    /// The step whose batch is made next.
+    /// Next step whose batch is fixed.
     pub fn step(&self) -> u32 {
         self.step
     }
@@ -131,7 +131,7 @@ impl Ledger {
         }
     }
 
-    /// What follows next; to be asked until there is nothing.
+    /// Next action. Call it until it returns `None`.
     pub fn take(&mut self) -> Option<Next> {
         while self.accepted.len() < self.rule.batch_size as usize {
             let position = self.first + self.scanned as u64;

@@ -8,7 +8,7 @@
 //!                 └─ batch complete ─▶ fix_batch
 //! ```
 //!
-//! A sample whose verifier fails is left out of its group, never scored 0. Samples in the journal
+//! A sample whose verifier fails is removed from its group, never scored 0. Samples in the journal
 //! are not sampled again. The order of completion does not affect batches: [`ledger`] judges groups
 //! in loader order.
 
@@ -43,11 +43,11 @@ use group::{FinishedGroup, GroupRequest, Groups, Queued};
 use ledger::{Batch, Ledger, Next};
 use sampler::Sampler;
 
-/// Groups that wait for an engine or are at one.
+/// Maximum number of concurrent groups.
 const GROUPS: usize = 1024;
-/// Scored samples that wait for the journal.
+/// Capacity of the queue of scored samples.
 const QUEUE: usize = 4096;
-/// Most samples in one journal call.
+/// Maximum number of samples in a journal call.
 const WRITE: usize = 512;
 
 /// Handles that rollouts use.
@@ -101,9 +101,9 @@ struct Schedule<'a> {
     /// Samples that the journal had when this began, by position; taken out as their groups are
     /// admitted.
     pending: BTreeMap<u64, Vec<Pending>>,
-    /// Of finished groups that are in no batch yet: samples, and when the first was asked for.
+    /// Finished groups without a batch: number of samples, and time of the first request.
     finished: BTreeMap<u64, (usize, Option<Duration>)>,
-    /// Samples made again since the newest batch.
+    /// Number of samples that were sampled again since the newest batch.
     stale: u32,
 }
 
@@ -172,7 +172,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// The last step whose batch may be under way.
+    /// Last step whose batch may be in progress.
     async fn through(&self) -> u32 {
         match self.only {
             Some(version) => version.step + 1,
@@ -191,7 +191,7 @@ impl<'a> Schedule<'a> {
         self.ledger.finish(done.position, done.outcome);
     }
 
-    /// Forgets the samples of a group that are too old for its step; answers the others.
+    /// Removes the samples of a group that are too old for its step and returns the others.
     async fn discard_stale(&mut self, position: u64, step: u32) -> Result<Vec<Pending>, WorkError> {
         let rule = self.rule;
         let (stale, have) = self
@@ -258,7 +258,7 @@ impl<'a> Schedule<'a> {
     }
 }
 
-/// Writes what the queue holds, many samples a transaction, until the senders are gone.
+/// Writes queued samples, several per transaction, until all senders are dropped.
 async fn write(
     journal: &SharedJournal,
     mut receiver: mpsc::Receiver<Queued>,

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 /// Seeds stay below 2^53: exact in every JSON reader, and positive in torch's.
 const SEED_BITS: u32 = 53;
 
-/// What a sample is for; part of its seed and of its request id.
+/// Purpose of a sample; part of its seed and its request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A step's batch.
@@ -19,7 +19,7 @@ pub enum Purpose {
 /// Which sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// What it is for.
+    /// Purpose of the sample.
     pub purpose: Purpose,
     pub step: u32,
     /// Loader position (or row of the evaluation data).
@@ -56,7 +56,7 @@ impl Key {
     }
 }
 
-/// What all samples of a kind share.
+/// Settings that all samples of a purpose share.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling<'a> {
     /// `training.seed`.
@@ -67,7 +67,8 @@ pub struct Sampling<'a> {
     pub temperature: f64,
 }
 
-/// How the rest of a sample of at most `longest` tokens is sampled, of which `kept` are there.
+/// Sampling parameters of the remaining tokens of a sample of at most `longest` tokens, `kept` of
+/// which exist.
 pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) -> SamplingParams {
     SamplingParams {
         max_new_tokens: longest.saturating_sub(kept),
@@ -81,7 +82,7 @@ pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) ->
     }
 }
 
-/// The request for the rest of a sample of at most `longest` tokens, of which `kept` are there.
+/// Request for the remaining tokens of a sample of at most `longest` tokens, `kept` of which exist.
 /// `nonce` tells apart tries of the same sample.
 pub fn generate(
     key: Key,

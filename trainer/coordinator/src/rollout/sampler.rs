@@ -64,12 +64,12 @@ pub struct Sampler<'a> {
     pub interrupted: IntCounter,
 }
 
-/// Engines refuse this request whatever they are asked.
+/// All engines reject this request.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RefusedEverywhere(pub String);
 
-/// A whole completion and the parameters it was asked for with.
+/// A complete completion with its sampling parameters.
 pub type Sampled = (SamplingParams, Completion);
 
 /// Where a request goes.
@@ -193,7 +193,7 @@ impl<'s> Sampler<'s> {
         }
     }
 
-    /// The request for what is missing of a completion.
+    /// Request for the missing tokens of a completion.
     fn request(
         &self,
         prompt: &[i64],
@@ -267,7 +267,7 @@ impl<'s> Sampler<'s> {
     }
 }
 
-/// Keeps a part that is sound; answers why it is not the whole, if it is not.
+/// Adds a valid part. Returns why the completion is not complete, if it is not.
 fn judge(
     part: Result<Option<Part>, EngineError>,
     ended: Result<(), EngineError>,

@@ -16,12 +16,12 @@ pub struct Scored {
     pub reward: Reward,
 }
 
-/// What became of a completion.
+/// Result of scoring a completion.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It has a reward.
+    /// The reward.
     Scored(Scored),
-    /// It has none and is left out: the verifier failed on it, however often it was asked.
+    /// No reward after all retries; the sample is removed.
     Rejected(RewardError),
 }
 

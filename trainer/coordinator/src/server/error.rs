@@ -35,7 +35,7 @@ pub enum ApiError {
     /// The run's run store cannot be looked at: asking again may help.
     #[error(transparent)]
     RunStore(#[from] StorageError),
-    /// The batch cannot be made.
+    /// The batch cannot be built.
     #[error(transparent)]
     Batch(#[from] ServeError),
     /// The client is too old for this run.

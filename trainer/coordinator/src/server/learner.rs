@@ -27,7 +27,7 @@ use crate::persistence::journal::shared::SharedJournalError;
 use crate::persistence::{checkpoints, exports};
 use crate::sync::{distributed, folders};
 
-/// How long an instruction is held while there is nothing to do.
+/// Time for which a request for an instruction is held while no action is due.
 const HOLD: Duration = Duration::from_secs(20);
 /// Interval at which a held instruction is recomputed, since it may depend on time alone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub async fn supervisor(
     Ok(Json(coordinator.run.change(|run, now| run.supervisor(&name, report, now)).await??))
 }
 
-/// Who asks for an instruction, and where it stands.
+/// Query of a request for an instruction: attempt and completed steps.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
@@ -92,7 +92,7 @@ pub async fn attempt(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Who asks for a batch.
+/// Query of a request for a batch.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {

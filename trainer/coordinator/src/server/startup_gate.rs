@@ -17,7 +17,7 @@ use super::{MAX_BODY, auth, operator, protocol};
 use crate::coordinator::Coordinator;
 use crate::tokens::Token;
 
-/// How long the first request is held while the run opens.
+/// Time for which the first request is held while the run opens.
 const HOLD: Duration = Duration::from_secs(4);
 
 /// Hands the assigned epoch to the process, and the open run to held requests.

@@ -26,7 +26,7 @@ pub struct Sender {
     pub address: String,
     /// Port of its store.
     pub port: u16,
-    /// What it sends, in order.
+    /// Tensors in the order of the broadcast.
     pub tensors: Vec<TensorInfo>,
 }
 

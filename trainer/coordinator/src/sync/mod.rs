@@ -59,7 +59,7 @@ impl Target {
     }
 }
 
-/// Takes an engine out of routing for an update. Returns `None` if it is gone.
+/// Takes an engine out of routing for an update. Returns `None` if it does not exist.
 fn begin(sync: &WeightSync, engine: &str, version: Version) -> Option<Target> {
     tracing::debug!(engine, %version, "updating an engine's weights");
     sync.fleet.update(engine, |slot| {

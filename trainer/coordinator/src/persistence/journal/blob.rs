@@ -1,7 +1,7 @@
 //! Token ids and log-probabilities as blobs: little-endian, 8 and 4 bytes an entry, as in the
 //! batches that learners get.
 
-/// A blob whose length does not fit its entries.
+/// The length of a blob is not a multiple of its entry size.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{bytes} bytes are no whole number of entries of {entry} bytes")]
 pub struct Ragged {

@@ -1,4 +1,4 @@
-//! What can go wrong with a journal.
+//! Errors of the journal.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub enum JournalError {
     )]
     NotAJournal {
         path: PathBuf,
-        /// What it says it is.
+        /// Value of `application_id`.
         application_id: i32,
     },
     /// The file is of another release.
@@ -70,7 +70,7 @@ pub enum JournalError {
         step: u32,
         /// Samples there.
         found: u64,
-        /// Samples that made up the batch.
+        /// Number of samples of the batch.
         expected: u64,
     },
     /// A stored value cannot be read back.
@@ -83,7 +83,7 @@ pub enum JournalError {
     /// SQLite failed.
     #[error("failed to {action} in the journal")]
     Sqlite {
-        /// What was being done.
+        /// Verb of the operation.
         action: &'static str,
         source: rusqlite::Error,
     },

@@ -7,7 +7,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use super::migrate::{self, PREVIOUS_VERSION};
 use super::{Journal, JournalError};
 
-/// `rljb` in ASCII: what `PRAGMA application_id` answers for a journal.
+/// `PRAGMA application_id` of a journal: `rljb` in ASCII.
 pub(super) const APPLICATION_ID: i32 = 0x726c_6a62;
 /// Version of the tables in `schema.sql`.
 pub(super) const SCHEMA_VERSION: i32 = 3;

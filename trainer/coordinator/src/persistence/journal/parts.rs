@@ -12,7 +12,7 @@ use super::migrate::{self, PREVIOUS_VERSION};
 use super::open::{APPLICATION_ID, SCHEMA_VERSION};
 use super::{Journal, JournalError};
 
-/// Tables whose changes are noted, with their keys.
+/// Tables whose changes are recorded, with their keys.
 const FOLLOWED: [(&str, &str); 6] = [
     ("batches", "step"),
     ("steps", "step"),
@@ -23,11 +23,11 @@ const FOLLOWED: [(&str, &str); 6] = [
 ];
 /// The newest events that a whole copy has.
 const EVENTS: u32 = 1000;
-/// What the names of batches' sample objects are kept under.
+/// Prefix of the keys of sample objects of batches.
 const SAMPLES_KEY: &str = "samples/";
 
 impl Journal {
-    /// Notes from now on which rows change.
+    /// Starts to record changed rows.
     pub fn follow(&mut self) -> Result<(), JournalError> {
         let follow = |(table, keys): (&str, &str)| {
             let values = |row: &str| {
@@ -64,7 +64,7 @@ impl Journal {
         statement.query_row([], |row| row.get(0)).map_err(JournalError::sqlite("look for changes"))
     }
 
-    /// Steps whose batch was fixed since the last part and has samples.
+    /// Steps with samples whose batch was fixed since the last part.
     pub fn new_batches(&self) -> Result<Vec<u32>, JournalError> {
         let failed = || JournalError::sqlite("look for new batches");
         let sql = "SELECT step FROM batches WHERE step IN (SELECT step FROM \
@@ -173,7 +173,7 @@ impl Journal {
         })
     }
 
-    /// Where the samples of fixed steps are kept elsewhere: what was put for each step.
+    /// Sample objects of fixed steps.
     pub fn sample_objects(&self) -> Result<Vec<(u32, serde_json::Value)>, JournalError> {
         let failed = || JournalError::sqlite("read where samples are");
         let sql = "SELECT CAST(substr(key, 1 + length(?1)) AS INTEGER), value FROM state WHERE \

@@ -48,12 +48,12 @@ impl Journal {
         Ok(rows == 1)
     }
 
-    /// The evaluation made after `step` steps.
+    /// Evaluation after `step` steps.
     pub fn evaluation(&self, step: u32) -> Result<Option<EvaluationMetrics>, JournalError> {
         self.json("SELECT metrics FROM evaluations WHERE step = ?1", step, "evaluations.metrics")
     }
 
-    /// Steps at which an evaluation was made.
+    /// Steps with an evaluation.
     pub fn evaluated_steps(&self) -> Result<std::collections::BTreeSet<u32>, JournalError> {
         let failed = || JournalError::sqlite("read the evaluations");
         let mut statement =

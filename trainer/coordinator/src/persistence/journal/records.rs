@@ -114,7 +114,7 @@ pub struct FixedBatch {
     pub next_position: u64,
     /// Groups dropped on the way.
     pub dropped_groups: u32,
-    /// Samples made again on the way, since they were too old.
+    /// Number of samples that were sampled again because they were too old.
     pub stale_samples: u32,
 }
 
@@ -124,7 +124,7 @@ pub struct FixedBatch {
 pub struct VersionRun {
     /// The weights.
     pub version: Version,
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: u32,
 }
 

@@ -29,8 +29,8 @@ struct SegmentRow {
 }
 
 impl Journal {
-    /// Adds samples, all or none; one whose (position, index) exists is unchanged.
-    /// Returns how many are new.
+    /// Adds samples in one transaction. Samples whose (position, index) exists are unchanged.
+    /// Returns the number of new samples.
     ///
     /// Fails with [`JournalError::Fixed`] if a new one's position is used up.
     pub fn put_samples(&mut self, samples: &[Sample]) -> Result<usize, JournalError> {

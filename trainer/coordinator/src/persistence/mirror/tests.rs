@@ -173,7 +173,7 @@ fn the_log_is_compacted_and_missing_or_altered_entries_are_rejected() {
     fs::write(&entry, bytes).unwrap();
     let torn = |detail: &str| {
         format!(
-            "the journal in the bucket is torn: `s3://{BUCKET}/{LOG}{:020}` {detail}",
+            "the journal in the bucket is corrupted: `s3://{BUCKET}/{LOG}{:020}` {detail}",
             WHOLE_EVERY + 1
         )
     };
