@@ -50,6 +50,10 @@ pub const REASON_STARTING: &str = "Starting";
 pub const REASON_RESTARTING: &str = "Restarting";
 /// The coordinator does not answer the operator.
 pub const REASON_COORDINATOR_UNRESPONSIVE: &str = "CoordinatorUnresponsive";
+/// Pods cannot start until the user changes something: an image, a quota, a Secret.
+pub const REASON_PODS_CANNOT_START: &str = "PodsCannotStart";
+/// No step is completed for longer than steps take.
+pub const REASON_NO_PROGRESS: &str = "NoProgress";
 /// The coordinator restarted too often without an answer.
 pub const REASON_COORDINATOR_FAILED: &str = "CoordinatorFailed";
 /// Reason: the run is training.
@@ -66,6 +70,8 @@ pub const REASON_NOT_SUSPENDED: &str = "NotSuspended";
 pub const REASON_COMPLETED: &str = "Completed";
 /// Reason: the run failed.
 pub const REASON_FAILED: &str = "Failed";
+/// Reason: the run did not train within `spec.startupDeadlineSeconds`.
+pub const REASON_STARTUP_DEADLINE_EXCEEDED: &str = "StartupDeadlineExceeded";
 /// Reason: the run took longer than `spec.activeDeadlineSeconds`.
 pub const REASON_DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 /// Reason: the run directory belongs to another run.
@@ -220,5 +226,8 @@ pub const EVALUATIONS_FILE: &str = "evaluations.jsonl";
 pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
 /// In the run directory: some samples of each step, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
+/// The JSONL files of a run directory.
+pub const JSONL_FILES: [&str; 4] =
+    [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE];
 /// In a local run's directory: the folder of TensorBoard event files.
 pub const TENSORBOARD_DIR: &str = "tensorboard";

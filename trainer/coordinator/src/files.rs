@@ -4,18 +4,24 @@
 //! A write failure is only logged, since the journal has the same data. The files are written
 //! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
 //! journal and file are written at the next start.
+//!
+//! Each process appends to files of its own ([`Fence::file`]), so that a superseded coordinator
+//! writes to none that its successor has. Readers use symbolic links to the current ones.
+
+mod tail;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::data::Dataset;
+use crate::persistence::fence::{self, Fence};
 use crate::persistence::journal::{Journal, JournalError, Sample};
 
 /// Number of prompts per step whose first sample is written.
@@ -41,12 +47,9 @@ pub struct Files {
 /// One file, and the newest step in it.
 struct Lines {
     path: PathBuf,
+    /// Symbolic link to the file, for readers.
+    link: PathBuf,
     open: Mutex<(File, Option<u32>)>,
-}
-
-#[derive(Deserialize)]
-struct Step {
-    step: u32,
 }
 
 /// A rollout to read.
@@ -64,9 +67,9 @@ struct Shown<'a> {
 }
 
 impl Files {
-    /// Opens the files of a run directory and cuts off lines that a crash left torn.
-    pub fn open(run_directory: &Path) -> Result<Self, FileError> {
-        let lines = |name: &str| Lines::open(run_directory.join(name)).map(Arc::new);
+    /// Opens the files of a claimed run directory and removes lines that a crash left incomplete.
+    pub fn open(fence: &Fence) -> Result<Self, FileError> {
+        let lines = |name: &str| Lines::open(fence, name).map(Arc::new);
         Ok(Self {
             metrics: lines(METRICS_FILE)?,
             evaluations: lines(EVALUATIONS_FILE)?,
@@ -104,7 +107,7 @@ impl Files {
         Ok(())
     }
 
-    /// Appends the numbers that a crash between journal and file left out.
+    /// Appends the numbers that a crash between journal and file left out, then links the files.
     pub fn catch_up(&self, journal: &Journal) -> Result<(), JournalError> {
         let newest = self.metrics.newest().unwrap_or_default();
         for step in newest + 1..=journal.last_step()? {
@@ -117,6 +120,9 @@ impl Files {
             if let Some(evaluation) = journal.evaluation(step)? {
                 self.append_evaluation(&evaluation);
             }
+        }
+        for lines in [&self.metrics, &self.evaluations, &self.samples, &self.evaluation_samples] {
+            lines.link();
         }
         Ok(())
     }
@@ -140,23 +146,24 @@ fn shown<'a>(step: u32, samples: &'a [Sample], data: &Dataset) -> Vec<Shown<'a>>
 }
 
 impl Lines {
-    fn open(path: PathBuf) -> Result<Self, FileError> {
+    fn open(fence: &Fence, name: &str) -> Result<Self, FileError> {
+        let (path, link) = (fence.file(name), fence.directory().join(name));
         let opened = || {
             let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path)?;
-            let mut text = Vec::new();
-            file.read_to_end(&mut text)?;
-            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-            file.set_len(whole as u64)?;
-            file.seek(SeekFrom::End(0))?;
-            let steps = text[..whole]
-                .split(|byte| *byte == b'\n')
-                .filter_map(|line| serde_json::from_slice::<Step>(line).ok());
-            let newest = steps.map(|line| line.step).max();
+            let newest = tail::newest_step(&mut file)?;
             Ok((file, newest))
         };
         match opened() {
-            Ok(open) => Ok(Self { path, open: Mutex::new(open) }),
+            Ok(open) => Ok(Self { path, link, open: Mutex::new(open) }),
             Err(source) => Err(FileError { path, source }),
+        }
+    }
+
+    /// Links the file for readers. A superseded coordinator may have restored its own link.
+    fn link(&self) {
+        let Some(name) = self.path.file_name().filter(|_| self.path != self.link) else { return };
+        if let Err(error) = fence::relink(&self.link, name.as_ref()) {
+            tracing::warn!(%error, link = %self.link.display(), "failed to link a file");
         }
     }
 
@@ -170,6 +177,7 @@ impl Lines {
         if lines.is_empty() || open.1.is_some_and(|newest| newest >= step) {
             return;
         }
+        self.link();
         let written = lines
             .iter()
             .map(serde_json::to_string)

@@ -144,7 +144,7 @@ fn start_tasks(coordinator: &Arc<Coordinator>) -> JoinSet<()> {
     }
     tasks.spawn(copies::run(
         coordinator.run_store.clone(),
-        coordinator.config.run_directory.clone(),
+        coordinator.journal.fence().clone(),
         coordinator.stop.clone(),
     ));
     let monitored = Arc::clone(coordinator);
@@ -172,7 +172,7 @@ pub(crate) async fn open(
     let clock = Clock::start();
     let run_store = RunStore::of(&config)?;
     let journal = claim(&config, &run_store, incarnation, epoch).await?;
-    let files = Files::open(&config.run_directory)?;
+    let files = Files::open(journal.fence())?;
     let (record, mut facts) = read_state(&journal, &run_store).await?;
     let newest = journal
         .call(|journal| Ok((journal.metrics(journal.last_step()?)?, journal.last_evaluation()?)))
@@ -259,7 +259,7 @@ async fn claim(
         let store = match &run_store {
             RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),
             RunStore::Bucket(bucket) => {
-                copies::fetch(&run_store, directory)?;
+                copies::fetch(&run_store, &fence)?;
                 let (mirror, journal) =
                     Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
                 SharedJournal::mirrored(journal, mirror, fence)

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{EVALUATIONS_FILE, Files, SAMPLES_FILE};
 use crate::data::Dataset;
+use crate::persistence::fence::Fence;
 use crate::persistence::journal::{FixedBatch, Journal, Sample, Segment};
 use crate::text::TextTokenizer;
 
@@ -20,18 +21,62 @@ fn lines(run: &Path, name: &str) -> Vec<Value> {
         .collect()
 }
 
+/// The files of the coordinator of an epoch.
+fn open(run: &Path, epoch: u64) -> Files {
+    let files = Files::open(&Fence::claim(run, "u", epoch, 7).unwrap()).unwrap();
+    files.catch_up(&Journal::open(&run.join("journal.test")).unwrap()).unwrap();
+    files
+}
+
+#[test]
+fn a_superseded_coordinator_writes_to_no_file_of_its_successor() {
+    let run = tempfile::tempdir().unwrap();
+    let evaluation = |step| EvaluationMetrics { step, ..EvaluationMetrics::default() };
+    let steps = || -> Vec<Value> {
+        lines(run.path(), EVALUATIONS_FILE).iter().map(|line| line["step"].clone()).collect()
+    };
+    let old = open(run.path(), 1);
+    old.append_evaluation(&evaluation(0));
+    // The old process opens its files before its successor claims the run, and again afterwards.
+    let stopped = Fence::claim(run.path(), "u", 1, 7).unwrap();
+    let new = open(run.path(), 2);
+    assert_eq!(steps(), [0]);
+    let late = Files::open(&stopped).unwrap();
+    for files in [&old, &late] {
+        files.append_evaluation(&evaluation(1));
+        files.append_evaluation(&evaluation(2));
+    }
+    new.append_evaluation(&evaluation(1));
+    assert_eq!(steps(), [0, 1], "the link names the file of the successor");
+    drop(open(run.path(), 3));
+    assert_eq!(steps(), [0, 1]);
+    let files = std::fs::read_dir(run.path()).unwrap().map(|file| file.unwrap().file_name());
+    let files: Vec<_> = files.filter_map(|name| name.into_string().ok()).collect();
+    assert!(!files.iter().any(|name| name == "evaluations-2-7.jsonl"), "{files:?}");
+}
+
+#[test]
+fn files_of_an_earlier_release_are_taken_over() {
+    let run = tempfile::tempdir().unwrap();
+    Journal::open(&run.path().join(JOURNAL_FILE)).unwrap();
+    std::fs::write(run.path().join(EVALUATIONS_FILE), "{\"step\":0}\n").unwrap();
+    drop(open(run.path(), 1));
+    assert_eq!(lines(run.path(), EVALUATIONS_FILE), [json!({"step": 0})]);
+    assert!(run.path().join(EVALUATIONS_FILE).is_symlink());
+}
+
 #[test]
 fn a_step_is_written_once_and_a_torn_line_is_cut_off() {
     let run = tempfile::tempdir().unwrap();
     let evaluation = |step| EvaluationMetrics { step, ..EvaluationMetrics::default() };
-    let files = Files::open(run.path()).unwrap();
+    let files = open(run.path(), 1);
     files.append_evaluation(&evaluation(0));
     files.append_evaluation(&evaluation(0));
     drop(files);
     let path = run.path().join(EVALUATIONS_FILE);
     let whole = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{whole}{{\"step\":5,")).unwrap();
-    let files = Files::open(run.path()).unwrap();
+    let files = open(run.path(), 1);
     files.append_evaluation(&evaluation(0));
     files.append_evaluation(&evaluation(5));
     let steps: Vec<Value> =
@@ -98,7 +143,7 @@ fn rollouts_of_a_batch_that_was_fixed_just_before_a_crash_are_written_at_the_nex
     };
     fix(1);
     fix(2);
-    let files = Files::open(run.path()).unwrap();
+    let files = open(run.path(), 1);
     files.append_samples(&journal, &data).unwrap();
     let line = |step: u32| {
         let position = step - 1;

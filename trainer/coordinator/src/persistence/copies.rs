@@ -5,25 +5,25 @@
 //! metrics and evaluations from the journal.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
+use rljob_crds::names::JSONL_FILES;
 use rljob_storage::{Bucket, RunStore, StorageError};
 use tokio_util::sync::CancellationToken;
 
-const FILES: [&str; 4] = [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE];
+use crate::persistence::fence::Fence;
+
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// A file is copied again when it has grown by this part of itself, so that a long run does not
 /// send the same lines for ever.
 const GROWN: u64 = 16;
 
-/// Brings the files to a machine that has none. Blocks.
-pub fn fetch(run_store: &RunStore, run_directory: &Path) -> Result<(), StorageError> {
+/// Downloads the files to a machine that has none. Blocks.
+pub fn fetch(run_store: &RunStore, fence: &Fence) -> Result<(), StorageError> {
     let RunStore::Bucket(bucket) = run_store else { return Ok(()) };
-    for name in FILES {
-        let path = run_directory.join(name);
+    for name in JSONL_FILES {
+        let path = fence.file(name);
         if !path.exists()
             && let Some(bytes) = bucket.read(name)?
         {
@@ -38,7 +38,7 @@ pub fn fetch(run_store: &RunStore, run_directory: &Path) -> Result<(), StorageEr
 }
 
 /// Copies files that have grown until `stop`, then all files.
-pub async fn run(run_store: RunStore, run_directory: PathBuf, stop: CancellationToken) {
+pub async fn run(run_store: RunStore, fence: Fence, stop: CancellationToken) {
     let RunStore::Bucket(bucket) = run_store else { return };
     let mut copied = BTreeMap::new();
     let mut last = false;
@@ -47,9 +47,9 @@ pub async fn run(run_store: RunStore, run_directory: PathBuf, stop: Cancellation
             () = stop.cancelled() => last = true,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let (bucket, directory, before) = (bucket.clone(), run_directory.clone(), copied.clone());
+        let (bucket, fence, before) = (bucket.clone(), fence.clone(), copied.clone());
         if let Ok(now) =
-            tokio::task::spawn_blocking(move || copy(&bucket, &directory, before, last)).await
+            tokio::task::spawn_blocking(move || copy(&bucket, &fence, before, last)).await
         {
             copied = now;
         }
@@ -57,18 +57,19 @@ pub async fn run(run_store: RunStore, run_directory: PathBuf, stop: Cancellation
 }
 
 /// Returns the number of bytes of each file in the bucket. A failed copy is retried at the next
-/// check.
+/// check. With `last`, a copy that a superseded coordinator has overwritten is replaced.
 fn copy(
     bucket: &Bucket,
-    directory: &Path,
+    fence: &Fence,
     mut copied: BTreeMap<&'static str, u64>,
-    all: bool,
+    last: bool,
 ) -> BTreeMap<&'static str, u64> {
-    for name in FILES {
-        let path = directory.join(name);
+    for name in JSONL_FILES {
+        let path = fence.file(name);
         let size = std::fs::metadata(&path).map_or(0, |file| file.len());
-        let before = copied.get(name).copied().unwrap_or_default();
-        if size == before || !all && size < before + before / GROWN {
+        let found = if last { bucket.size(name).ok().flatten() } else { None };
+        let before = found.or_else(|| copied.get(name).copied()).unwrap_or_default();
+        if size == before || !last && size < before + before / GROWN {
             continue;
         }
         match bucket.upload(&path, name) {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  claim(epoch)   fence.json {uid, epoch, from: old journal}
-//!                   ─▶ copy of the old journal
+//!                   ─▶ copies of the old journal and JSONL files
 //!                   ─▶ fence.json {uid, epoch, journal: the copy}
 //!  journal call   commit ─▶ check ─▶ result
 //! ```
@@ -13,8 +13,9 @@
 //! A superseded coordinator may still have its journal open, and locks of a process that lost its
 //! volume prove nothing. A successor therefore writes its own name first and then works on a copy
 //! of the journal. Later commits of the old coordinator have no effect, because it checks the fence
-//! before it answers; everything that it answered before is in the copy. Files are named by
-//! process, so that the old coordinator only writes or removes its own.
+//! before it answers; everything that it answered before is in the copy. The journal and the JSONL
+//! files are named by process, so that the old coordinator only writes or removes its own;
+//! `journal.sqlite`, `metrics.jsonl` and so on are symbolic links for readers.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use rljob_crds::names::JOURNAL_FILE;
+use rljob_crds::names::{JOURNAL_FILE, JSONL_FILES};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +72,9 @@ pub enum FenceError {
         path: PathBuf,
         source: std::io::Error,
     },
+    /// A JSONL file of the coordinator before cannot be taken over.
+    #[error("failed to copy {}", path.display())]
+    Copy { path: PathBuf, source: std::io::Error },
     /// The journal of the coordinator before cannot be taken over.
     #[error("failed to take over the run's journal")]
     Journal(#[from] JournalError),
@@ -125,6 +129,7 @@ impl Fence {
         let name = format!("journal-{epoch}-{incarnation:x}.sqlite");
         if let Some(from) = &own.from {
             copy::copy(&directory.join(from), &directory.join(&name))?;
+            JSONL_FILES.iter().try_for_each(|file| copy_lines(directory, file, from, &name))?;
         }
         match read(directory)? {
             Some(found) if found == own => {}
@@ -134,7 +139,9 @@ impl Fence {
         let from = own.from.take();
         own.journal = Some(name);
         write(directory, &own)?;
-        forget(directory, from.as_deref());
+        if let Some(from) = from {
+            forget(directory, &from);
+        }
         let fence = Self::held(directory, own);
         fence.link();
         Ok(fence)
@@ -154,6 +161,17 @@ impl Fence {
     pub fn journal(&self) -> PathBuf {
         let name = self.holder().journal.clone();
         self.0.directory.join(name.as_deref().unwrap_or(JOURNAL_FILE))
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.0.directory
+    }
+
+    /// The JSONL file that this coordinator appends to and that readers find as `name`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        let journal = self.holder().journal.clone();
+        let journal = journal.as_deref().unwrap_or(JOURNAL_FILE);
+        self.0.directory.join(name_of_process(name, journal))
     }
 
     /// The epoch in force.
@@ -221,17 +239,11 @@ impl Fence {
         Ok(())
     }
 
-    /// `journal.sqlite` for people; nothing depends on it.
+    /// Links `journal.sqlite` to the journal, for readers.
     fn link(&self) {
-        let (link, new) = (
-            self.0.directory.join(JOURNAL_FILE),
-            self.0.directory.join(format!("{JOURNAL_FILE}.link")),
-        );
         let Some(name) = self.holder().journal.clone() else { return };
-        let _ = std::fs::remove_file(&new);
-        if let Err(error) =
-            std::os::unix::fs::symlink(name, &new).and_then(|()| std::fs::rename(&new, &link))
-        {
+        let link = self.0.directory.join(JOURNAL_FILE);
+        if let Err(error) = relink(&link, Path::new(&name)) {
             tracing::warn!(%error, "failed to link {} to the journal", link.display());
         }
     }
@@ -268,99 +280,54 @@ fn write(directory: &Path, holder: &Holder) -> Result<(), FenceError> {
     done.map_err(file("write", directory))
 }
 
-/// Removes a journal that was taken over; what cannot be removed only takes room.
-fn forget(directory: &Path, journal: Option<&str>) {
-    for name in journal.iter().flat_map(|name| [(*name).to_owned(), format!("{name}-wal")]) {
+/// Makes `link` a symbolic link to `target`, a file in the same directory. Atomic.
+///
+/// # Errors
+/// The link cannot be written.
+pub fn relink(link: &Path, target: &Path) -> std::io::Result<()> {
+    if std::fs::read_link(link).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    let new = PathBuf::from(format!("{}.link", link.display()));
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(target, &new)?;
+    std::fs::rename(&new, link)
+}
+
+/// `metrics.jsonl` becomes `metrics-3-1f.jsonl` for the process with journal `journal-3-1f.sqlite`.
+fn name_of_process(file: &str, journal: &str) -> String {
+    let process = journal.strip_prefix("journal").and_then(|rest| rest.strip_suffix(".sqlite"));
+    let (stem, extension) = file.rsplit_once('.').unwrap_or((file, ""));
+    format!("{stem}{}.{extension}", process.unwrap_or_default())
+}
+
+/// Copies a JSONL file of the process with journal `from`. Earlier releases have one file for all
+/// processes.
+fn copy_lines(directory: &Path, file: &str, from: &str, to: &str) -> Result<(), FenceError> {
+    let target = directory.join(name_of_process(file, to));
+    for source in [name_of_process(file, from), file.to_owned()] {
+        let path = directory.join(source);
+        match std::fs::copy(&path, &target) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(source) => return Err(FenceError::Copy { path, source }),
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files of a process whose journal was taken over. A file that cannot be removed only
+/// occupies space.
+fn forget(directory: &Path, journal: &str) {
+    let lines = JSONL_FILES.iter().map(|file| name_of_process(file, journal));
+    let lines = lines.filter(|name| !JSONL_FILES.contains(&name.as_str()));
+    for name in [journal.to_owned(), format!("{journal}-wal")].into_iter().chain(lines) {
         let _ = std::fs::remove_file(directory.join(name));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Fence, FenceError};
-    use crate::persistence::journal::Journal;
-    use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};
-    use serde_json::json;
-
-    fn replaced(result: Result<(), FenceError>) -> String {
-        let Err(error @ FenceError::Replaced { .. }) = result else { panic!("{result:?}") };
-        error.to_string()
-    }
-
-    #[tokio::test]
-    async fn what_a_replaced_coordinator_writes_changes_nothing_and_what_it_answered_is_kept() {
-        let directory = tempfile::tempdir().unwrap();
-        let claim = |epoch| Fence::claim(directory.path(), "u", epoch, epoch + 100).unwrap();
-        let open = |fence: &Fence| {
-            SharedJournal::new(Journal::open(&fence.journal()).unwrap(), fence.clone())
-        };
-        let old = claim(1);
-        let old_journal = open(&old);
-        old_journal.call(|journal| journal.put_state("told", &json!(1))).await.unwrap();
-        // The old one is neither stopped nor gone, and its lock stands.
-        let new = claim(2);
-        let new_journal = open(&new);
-        let refused =
-            old_journal.call(|journal| journal.put_state("told", &json!(2))).await.unwrap_err();
-        assert!(
-            matches!(
-                refused,
-                SharedJournalError::Fenced(FenceError::Replaced { own: 1, epoch: 2, .. })
-            ),
-            "{refused:?}"
-        );
-        old.lost().await;
-        drop(old_journal);
-        let (told, link) = (
-            new_journal.call(|journal| journal.get_state("told")).await.unwrap(),
-            directory.path().join("journal.sqlite"),
-        );
-        assert_eq!(
-            (told, std::fs::canonicalize(link).unwrap()),
-            (Some(json!(1)), std::fs::canonicalize(new.journal()).unwrap())
-        );
-        new_journal.call(|journal| journal.put_state("told", &json!(3))).await.unwrap();
-    }
-
-    #[test]
-    fn the_highest_epoch_wins_and_a_recreated_job_starts_at_any_epoch() {
-        let directory = tempfile::tempdir().unwrap();
-        let claim =
-            |uid: &str, epoch, incarnation| Fence::claim(directory.path(), uid, epoch, incarnation);
-        let first = claim("u1", 4, 1).unwrap();
-        let lower = replaced(claim("u1", 3, 2).map(drop));
-        assert_eq!(
-            lower,
-            "this coordinator (epoch 3) was replaced by that of epoch 4 of the job with uid u1"
-        );
-        assert_eq!(
-            claim("u1", 4, 3).unwrap().journal(),
-            first.journal(),
-            "a restarted process continues"
-        );
-        first.raise(6).unwrap();
-        assert_eq!(
-            (first.epoch(), replaced(claim("u1", 5, 4).map(drop)).contains("epoch 6")),
-            (6, true)
-        );
-        let recreated = claim("u2", 1, 5).unwrap();
-        assert_eq!(
-            replaced(first.check()),
-            "this coordinator (epoch 6) was replaced by that of epoch 1 of the job with uid u2"
-        );
-        recreated.check().unwrap();
-    }
-
-    #[test]
-    fn a_journal_of_an_earlier_release_is_taken_over() {
-        let directory = tempfile::tempdir().unwrap();
-        let plain = directory.path().join("journal.sqlite");
-        Journal::open(&plain).unwrap().put_state("told", &json!(1)).unwrap();
-        let fence = Fence::claim(directory.path(), "u", 1, 1).unwrap();
-        assert_eq!(
-            Journal::open(&fence.journal()).unwrap().get_state("told").unwrap(),
-            Some(json!(1))
-        );
-        assert!(plain.is_symlink());
-    }
-}
+mod tests;
