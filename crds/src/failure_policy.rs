@@ -18,6 +18,12 @@ pub struct FailurePolicy {
     #[serde(default = "hang_timeout_seconds")]
     #[schemars(range(min = 10, max = 86400))]
     pub hang_timeout_seconds: u32,
+    /// Whether the operator deletes a pod by force that stays in Terminating past its grace period
+    /// because its node does not answer. Processes of the pod may still run on that node; fencing
+    /// keeps them from writing to the run. With `false`, a person or the node's controller must
+    /// remove the pod. Default true.
+    #[serde(default = "force_delete_lost_pods")]
+    pub force_delete_lost_pods: bool,
     /// Delay of restarts.
     #[serde(default)]
     pub backoff: Backoff,
@@ -33,6 +39,10 @@ fn max_restarts() -> u32 {
     3
 }
 
+fn force_delete_lost_pods() -> bool {
+    true
+}
+
 fn hang_timeout_seconds() -> u32 {
     1800
 }
@@ -42,6 +52,7 @@ impl Default for FailurePolicy {
         Self {
             max_restarts: max_restarts(),
             hang_timeout_seconds: hang_timeout_seconds(),
+            force_delete_lost_pods: force_delete_lost_pods(),
             backoff: Backoff::default(),
             rules: Vec::new(),
         }

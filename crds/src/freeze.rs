@@ -9,17 +9,21 @@
 //! In free-form objects, such as the sources of volumes, CEL compares the number of fields and the
 //! values of equal names: it does not see the replacement of one unnamed field by another.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, ValidationRule,
 };
+use serde_json::{Map, Value};
 
 /// Fields that may change at any time.
-pub const MUTABLE: [&str; 9] = [
+pub const MUTABLE: [&str; 10] = [
     "suspend",
     "inference.replicas",
     "checkpoint",
     "failurePolicy",
     "drainTimeoutSeconds",
+    "startupDeadlineSeconds",
     "activeDeadlineSeconds",
     "ttlSecondsAfterFinished",
     "storage.s3.credentialsSecretRef",
@@ -52,6 +56,34 @@ const SUCCEEDED: &str = "has(oldSelf.status.conditions) && \
 /// A succeeded run resumes when it is raised.
 const STEPS: &str = "training.steps";
 
+/// Fields that may change between two starts of a local run, in addition to [`MUTABLE`]: where and
+/// with what the run executes.
+const LOCAL: [&str; 6] = ["inference", "trainer", "coordinator", "scheduling", "volumes", STEPS];
+
+/// Paths of fields that differ between two specs of a local run and may not change without the
+/// user's consent.
+pub fn frozen_changes(old: &Value, new: &Value) -> Vec<String> {
+    let mut paths = Vec::new();
+    differences(old, new, "", &mut paths);
+    paths
+}
+
+fn differences(old: &Value, new: &Value, path: &str, paths: &mut Vec<String>) {
+    let is_listed = |field: &str| field == path || path.starts_with(&format!("{field}."));
+    if old == new || MUTABLE.iter().chain(&LOCAL).any(|field| is_listed(field)) {
+        return;
+    }
+    let (Value::Object(before), Value::Object(after)) = (old, new) else {
+        return paths.push(format!("spec.{path}"));
+    };
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    for name in names {
+        let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let of = |fields: &Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+        differences(&of(before), &of(after), &below, paths);
+    }
+}
+
 /// The rules of the root object.
 pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
     let identity = format!("!({STARTED}) || ({})", all(&identity(spec)));
@@ -72,8 +104,9 @@ pub fn rules(spec: &JSONSchemaProps) -> Vec<ValidationRule> {
             "the run has started: to change this field, set spec.suspend to true, wait for \
                 condition Suspended, edit the spec and set spec.suspend to false; without \
                 suspension only suspend, inference.replicas, checkpoint, failurePolicy, \
-                drainTimeoutSeconds, activeDeadlineSeconds, ttlSecondsAfterFinished, \
-                storage.s3.credentialsSecretRef and storage.s3.endpoint can change",
+                drainTimeoutSeconds, startupDeadlineSeconds, activeDeadlineSeconds, \
+                ttlSecondsAfterFinished, storage.s3.credentialsSecretRef and storage.s3.endpoint \
+                can change",
         ),
         rule(
             &finished,

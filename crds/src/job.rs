@@ -210,6 +210,12 @@ pub struct RLJobSpec {
     #[schemars(range(min = 1, max = 86400))]
     pub drain_timeout_seconds: u32,
 
+    /// Maximum seconds from the start or the last resume until training begins. A run that exceeds
+    /// them fails with reason StartupDeadlineExceeded and its pods are deleted. Default no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub startup_deadline_seconds: Option<u32>,
+
     /// Seconds from the start or the last resume until the run fails with reason DeadlineExceeded.
     /// Checkpoints are kept. Default no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]

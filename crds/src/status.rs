@@ -40,6 +40,10 @@ pub struct RLJobStatus {
     /// Time of the start or the last resume, from which `spec.activeDeadlineSeconds` counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_since: Option<Time>,
+    /// Time at which training began after `activeSince`. `spec.startupDeadlineSeconds` applies
+    /// until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training_since: Option<Time>,
     /// Time at which the pods of a suspended job are deleted even if its drain is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline: Option<Time>,

@@ -83,7 +83,8 @@ fn cluster_role() -> Value {
         rule("", &["pods"], &["list", "watch", "delete"]),
         // Sets readiness gates of engines.
         rule("", &["pods/status"], &["patch"]),
-        rule("events.k8s.io", &["events"], &["create"]),
+        // Reads why pods do not start.
+        rule("events.k8s.io", &["events"], &["create", "list"]),
     ];
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -275,7 +275,7 @@ async fn poll(
 ) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sent: Option<CoordinatorOrder> = None;
+    let mut sent = Sent::default();
     let mut triggered: Option<(String, ReconcileTrigger, Instant)> = None;
     let mut known_health: Option<Health> = None;
     loop {
@@ -289,7 +289,7 @@ async fn poll(
             Err(error) => {
                 tracing::debug!(%job, %error, "the coordinator did not answer");
                 // A coordinator that restarts in its pod has lost the desired state.
-                sent = None;
+                sent = Sent::default();
                 let known = latest.lock().clone();
                 let report =
                     Report::without_answer(&order, known.as_ref(), &error, Timestamp::now());
@@ -321,23 +321,34 @@ async fn poll(
     }
 }
 
+/// The last order that a coordinator accepted.
+#[derive(Default)]
+struct Sent {
+    order: Option<CoordinatorOrder>,
+    /// Protocol version that the coordinator announced; 0 before its first response.
+    peer: u32,
+}
+
 /// Sends the desired state if the coordinator lacks it, then gets its status.
 async fn exchange(
     http: &reqwest::Client,
     order: &CoordinatorOrder,
-    sent: &mut Option<CoordinatorOrder>,
+    sent: &mut Sent,
 ) -> Result<CoordinatorStatus, ExchangeError> {
-    if sent.as_ref() != Some(order) {
+    if sent.order.as_ref() != Some(order) {
         let request = http
             .put(format!("{}/v1/desired", order.url))
             .bearer_auth(&order.token)
-            .json(&order.desired);
+            .json(&order.desired.clone().for_peer(sent.peer));
         let response = request.send().await?;
+        let peer = announced(&response);
         // A coordinator under a higher epoch rejects the order. Its status has that epoch, so the
         // next assigned epoch is higher.
         if response.status() != StatusCode::CONFLICT {
             served("PUT /v1/desired", response).await?;
-            *sent = Some(order.clone());
+            // Sent again if the coordinator understands more than was assumed.
+            let is_whole = peer == sent.peer;
+            *sent = Sent { order: is_whole.then(|| order.clone()), peer };
         }
     }
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
@@ -349,7 +360,7 @@ async fn exchange(
     if status.epoch != Some(order.desired.epoch)
         || status.generation != Some(order.desired.generation)
     {
-        *sent = None;
+        sent.order = None;
     }
     Ok(status)
 }
@@ -453,7 +464,7 @@ mod tests {
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
         let (pollers, _) = Pollers::new().unwrap();
-        let result = exchange(&pollers.http, &order, &mut None).await;
+        let result = exchange(&pollers.http, &order, &mut Sent::default()).await;
         server.abort();
         match result {
             Ok(status) => format!("{:?}", status.phase),

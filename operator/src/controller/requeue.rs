@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::controller::Action;
 
-use crate::decide::{Decision, deadline, removal};
+use crate::decide::{Decision, deadline, progress_due, removal, startup_deadline};
 use crate::execute::Rejection;
 use crate::observe::Observed;
 use crate::status::{self, StatusUpdate};
@@ -45,7 +45,12 @@ impl Due {
         let recorded = status::recorded(&update.status);
         let at = match decision {
             Decision::Drain { deadline } => Some(*deadline),
-            Decision::Start(_) | Decision::Run => deadline(job, &recorded),
+            Decision::Start(_) | Decision::Run => {
+                [deadline(job, &recorded), startup_deadline(job, &recorded)]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
             Decision::Finish(_) | Decision::Finished(_) => removal(job, &recorded),
             Decision::Stall { .. }
             | Decision::AskCoordinator
@@ -58,6 +63,8 @@ impl Due {
             observed.pod_plan.next.map(|next| until(next, now)),
             observed.unmounted_since.map(|_| MOUNT_PATIENCE.unsigned_abs()),
             observed.facts.obstacle.as_ref().map(|_| STALLED_RESYNC),
+            observed.recheck.map(|recheck| until(recheck, now)),
+            progress_due(job, &observed.facts).filter(|due| *due > now).map(|due| until(due, now)),
         ];
         Self { decision: at.map(|at| until(at, now)), other: others.into_iter().flatten().min() }
     }

@@ -5,7 +5,7 @@ use rljob_crds::failure_policy::{FailureAction, FailureRole, first_match, rule_n
 use rljob_crds::names::{
     EXIT_PROTOCOL_UNSUPPORTED, REASON_COMPLETED, REASON_COORDINATOR_FAILED,
     REASON_DEADLINE_EXCEEDED, REASON_FAILED, REASON_PROTOCOL_UNSUPPORTED,
-    REASON_RUN_DIRECTORY_IN_USE, RUN_CONFIG_FILE,
+    REASON_RUN_DIRECTORY_IN_USE, REASON_STARTUP_DEADLINE_EXCEEDED, RUN_CONFIG_FILE,
 };
 use rljob_crds::run_config;
 use rljob_protocol::status::Phase;
@@ -145,6 +145,30 @@ pub(super) fn deadline_exceeded(job: &Job, facts: &Facts, now: Timestamp) -> Opt
     Some(Decision::fail(REASON_DEADLINE_EXCEEDED, message))
 }
 
+/// Fails a run that has not trained within `spec.startupDeadlineSeconds`.
+pub(super) fn startup_deadline_exceeded(
+    job: &Job,
+    facts: &Facts,
+    now: Timestamp,
+) -> Option<Decision> {
+    let trains = facts.report().is_some_and(|report| report.phase == Phase::Running);
+    startup_deadline(job, &facts.recorded).filter(|deadline| !trains && now >= *deadline)?;
+    let seconds = job.spec.startup_deadline_seconds.unwrap_or_default();
+    let cause = facts.waiting.as_ref().map(|waiting| format!(": {}", waiting.message));
+    let message = format!(
+        "the run did not train within spec.startupDeadlineSeconds = {seconds}{}",
+        cause.unwrap_or_default()
+    );
+    Some(Decision::fail(REASON_STARTUP_DEADLINE_EXCEEDED, message))
+}
+
+/// The time at which the run fails unless it has trained.
+pub fn startup_deadline(job: &Job, recorded: &Recorded) -> Option<Timestamp> {
+    let seconds = SignedDuration::from_secs(i64::from(job.spec.startup_deadline_seconds?));
+    let since = recorded.active_since.filter(|_| recorded.training_since.is_none())?;
+    Some(since.saturating_add(seconds).unwrap_or(Timestamp::MAX))
+}
+
 /// The time at which the run fails unless it ends or is suspended before.
 pub fn deadline(job: &Job, recorded: &Recorded) -> Option<Timestamp> {
     let seconds = SignedDuration::from_secs(i64::from(job.spec.active_deadline_seconds?));
@@ -169,7 +193,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::test_support::{at, facts, outcome};
-    use super::super::{Silence, decide};
+    use super::super::{Silence, Waiting, decide};
     use super::*;
     use crate::validate::test_support::validated;
 
@@ -365,6 +389,27 @@ mod tests {
         ] {
             assert_eq!(failure_rules(&job, &Facts { exits, ..facts() }), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn a_run_that_has_not_trained_by_its_startup_deadline_fails_with_the_cause() {
+        let (mut job, mut facts) = (validated(), facts());
+        job.spec.startup_deadline_seconds = Some(60);
+        facts.recorded.active_since = Some(at(0));
+        assert_eq!(decide(&job, &facts, at(60)), Decision::Run, "it trains");
+        facts.coordinator = None;
+        assert_eq!(startup_deadline_exceeded(&job, &facts, at(59)), None);
+        facts.waiting = Some(Waiting {
+            name: "sums-trainer-0".to_owned(),
+            reason: "Unschedulable".to_owned(),
+            message: "sums-trainer-0 cannot be scheduled: no node fits".to_owned(),
+            needs_user: false,
+        });
+        let message = "the run did not train within spec.startupDeadlineSeconds = 60: \
+            sums-trainer-0 cannot be scheduled: no node fits";
+        assert_eq!(decide(&job, &facts, at(60)), fails("StartupDeadlineExceeded", message));
+        facts.recorded.training_since = Some(at(30));
+        assert_eq!(startup_deadline_exceeded(&job, &facts, at(60)), None, "it has trained");
     }
 
     #[test]

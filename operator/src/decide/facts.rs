@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use rljob_crds::failure_policy::FailureRole;
-use rljob_crds::names::{REASON_CHILD_REJECTED, REASON_FOREIGN_OBJECT};
+use rljob_crds::names::{REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::{Failure, Incident};
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
@@ -32,8 +32,8 @@ pub struct Facts {
     pub silence: Option<Silence>,
     /// Termination message of a coordinator that found another run in the run directory.
     pub directory_in_use: Option<String>,
-    /// The first pod that cannot be scheduled, and the reason, in one line.
-    pub blocked: Option<String>,
+    /// The first cause that keeps pods from running.
+    pub waiting: Option<Waiting>,
     /// Disruptions of pods.
     pub incidents: Vec<Incident>,
     /// The newest unexpected exit of a container.
@@ -44,6 +44,8 @@ pub struct Facts {
     pub unsupported: Option<String>,
     /// What keeps the operator from creating and changing the job's objects.
     pub obstacle: Option<Obstacle>,
+    /// Time since which an engine is up, and could hold weights.
+    pub engine_up_since: Option<Timestamp>,
     /// Every engine that exists and is not about to be deleted.
     pub engines: Vec<EngineEndpoint>,
     pub roles: Roles,
@@ -60,7 +62,7 @@ impl Facts {
 /// rest of a pass continues: pods are watched, drained and released, and the run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// CamelCase: `InvalidSpec`, `ForeignObject` or `ChildRejected`.
+    /// CamelCase: `InvalidSpec`, `ForeignObject`, `ChildRejected` or `PodsCannotStart`.
     pub reason: &'static str,
     /// One line for the user.
     pub message: String,
@@ -79,10 +81,23 @@ impl Obstacle {
         })
     }
 
-    /// Whether objects may not even be tried to be created. A rejected child is tried again.
+    /// Whether no object may be created or changed. A rejected child and a pod are tried again.
     pub fn is_blocking(&self) -> bool {
-        self.reason != REASON_CHILD_REJECTED
+        [REASON_INVALID_SPEC, REASON_FOREIGN_OBJECT].contains(&self.reason)
     }
+}
+
+/// Why a pod does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The pod or StatefulSet.
+    pub name: String,
+    /// CamelCase: the kubelet's, the scheduler's or the controller's reason.
+    pub reason: String,
+    /// One line with name, reason and detail.
+    pub message: String,
+    /// Whether only a change by the user resolves it.
+    pub needs_user: bool,
 }
 
 /// A coordinator that does not answer.
@@ -117,8 +132,12 @@ pub struct Recorded {
     pub outcome: Option<Outcome>,
     /// Steps of the run as of the last report.
     pub total_steps: Option<u32>,
+    /// Completed steps as of the last report, and the time of their last change.
+    pub progress: Option<(u32, Timestamp)>,
     /// Start or last resume of the run.
     pub active_since: Option<Timestamp>,
+    /// First time since then at which the run trained.
+    pub training_since: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,
     /// Deadline of the drain in progress.
     pub drain_deadline: Option<Timestamp>,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  recorded outcome ─▶ cannot start ─▶ directory in use ─▶ suspension
-//!    ─▶ failed ─▶ succeeded ─▶ coordinator failed ─▶ failure rules ─▶ deadline
-//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ starting ─▶ running
+//!    ─▶ failed ─▶ succeeded ─▶ coordinator failed ─▶ failure rules ─▶ deadlines
+//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ starting ─▶ no progress ─▶ running
 //!                                            the first policy that returns a decision wins
 //! ```
 //!
@@ -24,9 +24,9 @@ mod suspension;
 
 pub use coordinator::{assign_epoch, desired_for_coordinator};
 pub use decision::{Decision, Outcome, Wait, WantedRoles};
-pub use ending::{deadline, is_expired, removal};
-pub use facts::{Epoch, Exit, Facts, Obstacle, Recorded, RoleCounts, Roles, Silence};
-pub use running::{UNRESPONSIVE_AFTER, wanted_roles};
+pub use ending::{deadline, is_expired, removal, startup_deadline};
+pub use facts::{Epoch, Exit, Facts, Obstacle, Recorded, RoleCounts, Roles, Silence, Waiting};
+pub use running::{UNRESPONSIVE_AFTER, progress_due, wanted_roles};
 
 #[cfg(test)]
 pub(crate) mod test_support;
@@ -42,9 +42,11 @@ pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| ending::coordinator_failed(job, facts))
         .or_else(|| ending::failure_rules(job, facts))
         .or_else(|| ending::deadline_exceeded(job, facts, now))
+        .or_else(|| ending::startup_deadline_exceeded(job, facts, now))
         .or_else(|| ending::protocol_unsupported(facts))
         .or_else(|| running::unresponsive(facts, now))
         .or_else(|| running::starting(facts))
+        .or_else(|| running::no_progress(job, facts, now))
         .unwrap_or(Decision::Run);
     if decision.keeps_running() && coordinator::awaits_first_answer(facts) {
         return Decision::AskCoordinator;

@@ -1,6 +1,7 @@
 //! Policies of a run that must have pods: whether it is training, and how many pods it has.
 
 use jiff::{SignedDuration, Timestamp};
+use rljob_protocol::metrics;
 use rljob_protocol::status::Phase;
 
 use super::decision::{Decision, Wait, WantedRoles};
@@ -9,6 +10,9 @@ use crate::validate::Job;
 
 /// Time without an answer after which a coordinator counts as unresponsive.
 pub const UNRESPONSIVE_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// Duration of steps without progress after which a run is reported, in durations of the last step.
+const STEP_TIMES: f64 = 10.0;
 
 /// Waits while processes are missing, or while the coordinator reports that it waits.
 pub(super) fn starting(facts: &Facts) -> Option<Decision> {
@@ -36,6 +40,28 @@ pub(super) fn unresponsive(facts: &Facts, now: Timestamp) -> Option<Decision> {
     let silence = facts.silence.as_ref()?;
     let age = now.duration_since(silence.since);
     (age >= UNRESPONSIVE_AFTER).then_some(Decision::Start(Wait::Unresponsive))
+}
+
+/// Waits while no step is completed for longer than steps take.
+pub(super) fn no_progress(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decision> {
+    let due = progress_due(job, facts)?;
+    (now >= due).then_some(Decision::Start(Wait::NoProgress))
+}
+
+/// The time until which a training run must complete a step: `failurePolicy.hangTimeoutSeconds`, or
+/// [`STEP_TIMES`] times the duration of the last step if that is longer, after the last change.
+pub fn progress_due(job: &Job, facts: &Facts) -> Option<Timestamp> {
+    let report = facts.report().filter(|report| report.phase == Phase::Running)?;
+    let (_, since) = facts.recorded.progress.filter(|(step, _)| *step == report.step)?;
+    let seconds =
+        |name| report.metrics.as_ref().and_then(|step| step.get(name)).unwrap_or_default();
+    let step: f64 = [metrics::ROLLOUT_SECONDS, metrics::TRAIN_SECONDS, metrics::SYNC_SECONDS]
+        .map(seconds)
+        .iter()
+        .sum();
+    let steps = SignedDuration::try_from_secs_f64(step * STEP_TIMES).ok()?;
+    let hang = i64::from(job.spec.failure_policy.hang_timeout_seconds);
+    since.checked_add(steps.max(SignedDuration::from_secs(hang))).ok()
 }
 
 /// The roles that have pods after this decision.

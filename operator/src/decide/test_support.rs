@@ -43,6 +43,7 @@ pub fn facts() -> Facts {
     let engine = |index| EngineEndpoint {
         name: format!("sums-inference-{index}"),
         url: format!("http://sums-inference-{index}.sums-inference.lab:30000"),
+        uid: None,
     };
     let epoch = Epoch { number: 3, holder: Some("pod-c".to_owned()) };
     Facts {
@@ -60,12 +61,13 @@ pub fn facts() -> Facts {
         coordinator_unasked: false,
         silence: None,
         directory_in_use: None,
-        blocked: None,
+        waiting: None,
         incidents: vec![],
         exit: None,
         exits: vec![],
         unsupported: None,
         obstacle: None,
+        engine_up_since: Some(at(0)),
         engines: vec![engine(0), engine(1)],
         roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
     }

@@ -22,6 +22,10 @@ pub struct RunArgs {
     /// come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
     #[arg(long)]
     pub use_bucket: bool,
+    /// Resume a run although its spec has changed in fields that a cluster would not accept. They
+    /// are listed without this flag.
+    #[arg(long)]
+    pub accept_changes: bool,
     /// Command of an SGLang server, for jobs with `spec.inference.sglang`. The flags of the run
     /// (model, host, port, keys …) are appended.
     #[arg(long, value_name = "COMMAND")]
@@ -38,6 +42,9 @@ impl RunArgs {
         let _ = write!(line, " --dir {}", quoted(&self.dir.to_string_lossy()));
         if self.use_bucket {
             line.push_str(" --use-bucket");
+        }
+        if self.accept_changes {
+            line.push_str(" --accept-changes");
         }
         if let Some(command) = &self.engine_command {
             let _ = write!(line, " --engine-command {}", quoted(command));
@@ -70,6 +77,7 @@ mod tests {
             set,
             dir: "runs".into(),
             use_bucket: true,
+            accept_changes: false,
             engine_command: Some("python3 -m sglang.launch_server".to_owned()),
         };
         let expected = concat!(

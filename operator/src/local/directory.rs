@@ -56,6 +56,13 @@ pub enum DirectoryError {
     /// Another process holds the lock.
     #[error("another `rljob run` is using {0}; wait for it, stop it, or choose another --dir")]
     Locked(PathBuf),
+    /// The spec differs from that of the run.
+    #[error(
+        "{directory} has a run of another spec: {} differ; restore them, pass --accept-changes to \
+         continue with the new ones, or choose another --dir",
+        fields.join(", ")
+    )]
+    Changed { directory: PathBuf, fields: Vec<String> },
     /// The directory contains a different run.
     #[error(
         "{directory} contains a run with another {what}; rename the job, choose another \

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use rljob_crds::algorithm::Algorithm;
+use rljob_crds::freeze::frozen_changes;
 use rljob_crds::roles::EngineKind;
 use rljob_crds::{BucketConfig, RunConfig};
 
@@ -73,7 +74,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
-        match run_job(job, &runs, args.use_bucket, &machine, &mut interrupts)
+        match run_job(job, &runs, &args, &machine, &mut interrupts)
             .await
             .with_context(|| format!("failed to run {}", job.name))?
         {
@@ -126,12 +127,15 @@ fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
 async fn run_job(
     job: &ValidatedJob,
     runs: &Path,
-    use_bucket: bool,
+    args: &RunArgs,
     machine: &Machine,
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
-    let config = run_config(job, runs, use_bucket, &directory)?;
+    let config = run_config(job, runs, args.use_bucket, &directory)?;
+    if !args.accept_changes {
+        refuse_changes(job, &directory)?;
+    }
     let state = directory.state()?;
     let finished_steps = directory.previous()?.map_or(0, |config| config.spec.training.steps);
     if state.succeeded && job.spec.training.steps <= finished_steps {
@@ -161,6 +165,17 @@ async fn run_job(
     })?;
     finish(&config, &directory, &ending, started.elapsed().as_secs_f64())?;
     Ok(ending)
+}
+
+/// Refuses a spec that differs from that of the existing run in fields that change its samples.
+fn refuse_changes(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
+    let Some(previous) = directory.previous()? else { return Ok(()) };
+    let fields =
+        frozen_changes(&serde_json::to_value(&previous.spec)?, &serde_json::to_value(&job.spec)?);
+    if fields.is_empty() {
+        return Ok(());
+    }
+    Err(DirectoryError::Changed { directory: directory.path().to_owned(), fields }.into())
 }
 
 fn start<'a>(

@@ -128,6 +128,7 @@ impl Processes {
                 Some(EngineEndpoint {
                     name: process.spec.name.clone(),
                     url: format!("http://127.0.0.1:{}", process.port?),
+                    uid: None,
                 })
             })
             .collect()

@@ -261,12 +261,13 @@ impl<'a> Session<'a> {
             // Local coordinators that hang are killed by the watchdog.
             silence: None,
             directory_in_use: self.processes.directory_in_use(),
-            blocked: None,
+            waiting: None,
             incidents: Vec::new(),
             exit: None,
             exits: self.processes.exits(),
             unsupported: None,
             obstacle: None,
+            engine_up_since: None,
             engines: self.processes.engines(),
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),

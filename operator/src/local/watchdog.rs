@@ -100,6 +100,7 @@ mod tests {
             state: EngineCondition::Stale,
             version: None,
             silent_seconds,
+            uid: None,
         }];
         CoordinatorStatus { supervisors, engines, ..report() }
     }

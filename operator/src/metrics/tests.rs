@@ -106,6 +106,7 @@ fn weight_lag_and_checkpoint_age_have_the_worst_value() {
         state: EngineCondition::Ready,
         version,
         silent_seconds: None,
+        uid: None,
     };
     let running = CoordinatorStatus {
         engines: vec![

@@ -6,14 +6,16 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use rljob_crds::names::{
     CONDITION_SUSPENDED, ENGINE_PORT, REASON_CHILD_REJECTED, REASON_INVALID_SPEC,
+    REASON_PODS_CANNOT_START,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
+use super::warnings;
 use crate::cache::Pod;
-use crate::decide::{Facts, Obstacle, Roles, Silence, assign_epoch};
+use crate::decide::{Facts, Obstacle, Roles, Silence, Waiting, assign_epoch};
 use crate::desired::Role;
 use crate::pods::{self, PodFacts, PodPlan, SeenPod};
 use crate::status;
@@ -33,6 +35,8 @@ pub struct Observed {
     pub coordinator: Option<CoordinatorPod>,
     /// Start of the longest wait of a scheduled pod for its volumes.
     pub unmounted_since: Option<Timestamp>,
+    /// Time at which the warning events of an object that waits are read, again.
+    pub recheck: Option<Timestamp>,
     /// Time of this operator's last write of the job's status.
     pub last_write: Option<Timestamp>,
 }
@@ -45,6 +49,8 @@ pub(super) struct Remembered {
     pub(super) silence: Option<Silence>,
     pub(super) unsupported: Option<String>,
     pub(super) rejection: Option<String>,
+    /// The cause in the newest warning event.
+    pub(super) warning: Option<Waiting>,
     pub(super) pods: Vec<SeenPod>,
     pub(super) last_write: Option<Timestamp>,
 }
@@ -64,6 +70,7 @@ impl Objects {
             silence,
             unsupported,
             rejection,
+            warning,
             pods: seen_pods,
             last_write,
         } = remembered;
@@ -74,8 +81,16 @@ impl Objects {
         let epoch = assign_epoch(&recorded.epoch, identity.as_deref(), reported_epoch);
         let pods = self.pod_facts();
         let acting = report.as_ref().filter(|report| report.epoch == Some(epoch.number));
-        let pod_plan = pods::plan(&pods, acting.map_or(&[], |report| &report.engines), now);
+        let pod_plan = pods::plan(
+            &pods,
+            acting.map_or(&[], |report| &report.engines),
+            &job.spec.failure_policy,
+            now,
+        );
         let vanished = pods::vanished(&seen_pods, &pods, |role, index| self.wants(role, index));
+        let waiting = self.waiting().or(warning);
+        let obstacle = obstacle(invalid, &self.foreign, rejection, waiting.as_ref());
+        let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));
         let facts = Facts {
             suspend: job.spec.suspend,
             generation: job.generation,
@@ -86,18 +101,20 @@ impl Objects {
             coordinator_unasked: !was_asked && has_address,
             silence,
             directory_in_use: self.directory_in_use(),
-            blocked: self.blocked(),
+            waiting,
             incidents: pods::incidents(&pods, &pod_plan.removals, &vanished),
             exit: pods::newest_exit(&pods),
             exits: pods::failures(&pods),
             unsupported,
-            obstacle: obstacle(invalid, &self.foreign, rejection),
+            obstacle,
+            engine_up_since: engine_up_since(&pods),
             engines: self.engines(job),
             roles: self.roles(is_suspended(old)),
         };
         Observed {
             facts,
             unmounted_since: self.unmounted_since(),
+            recheck,
             children: self.children,
             sets: self.sets,
             pods,
@@ -123,7 +140,8 @@ impl Objects {
             |pod: &Pod| i64::from(pods::ordinal(pod)) < i64::from(job.spec.inference.replicas);
         // By address: DNS caches may return the address of the previous pod of that name.
         let endpoint = |pod: &Arc<Pod>| {
-            Some(EngineEndpoint { name: pod.name_any(), url: url(pod, ENGINE_PORT)? })
+            let (name, url) = (pod.name_any(), url(pod, ENGINE_PORT)?);
+            Some(EngineEndpoint { name, url, uid: pod.uid() })
         };
         let pods = self.pods.get(&Role::Inference).into_iter().flatten();
         pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_wanted(pod))
@@ -132,16 +150,26 @@ impl Objects {
     }
 }
 
+fn engine_up_since(pods: &[PodFacts]) -> Option<Timestamp> {
+    let engines = pods.iter().filter(|pod| pod.role == Role::Inference && pod.deletion.is_none());
+    engines.filter_map(|pod| pod.up_since).min()
+}
+
 /// The first obstacle, in the order in which the user must remove them.
 fn obstacle(
     invalid: Option<&InvalidSpec>,
     foreign: &[String],
     rejection: Option<String>,
+    waiting: Option<&Waiting>,
 ) -> Option<Obstacle> {
     let invalid = invalid
         .map(|invalid| Obstacle { reason: REASON_INVALID_SPEC, message: invalid.to_string() });
     let rejected = || rejection.map(|message| Obstacle { reason: REASON_CHILD_REJECTED, message });
-    invalid.or_else(|| Obstacle::foreign_objects(foreign)).or_else(rejected)
+    let waiting = || {
+        let message = waiting.filter(|waiting| waiting.needs_user)?.message.clone();
+        Some(Obstacle { reason: REASON_PODS_CANNOT_START, message })
+    };
+    invalid.or_else(|| Obstacle::foreign_objects(foreign)).or_else(rejected).or_else(waiting)
 }
 
 fn is_suspended(status: &RLJobStatus) -> bool {

@@ -19,6 +19,7 @@ use crate::validate::{InvalidSpec, Job};
 
 mod facts;
 mod objects;
+mod warnings;
 
 pub use facts::Observed;
 use facts::Remembered;
@@ -60,6 +61,10 @@ pub async fn observe(
     let objects = Objects::sort(job, found, context.cache.pods(&job.namespace, &job.name));
     let coordinator = objects.coordinator();
     let (uid, identity) = (&job.uid, coordinator.as_ref().map(|pod| pod.uid.as_str()));
+    let warning = match objects.unexplained() {
+        Some(object) => warnings::warning(&context.client, &job.namespace, &object, old, now).await,
+        None => None,
+    };
     let remembered = Remembered {
         report: identity.and_then(|identity| context.pollers.report(uid, identity)),
         silence: coordinator
@@ -68,6 +73,7 @@ pub async fn observe(
         was_asked: identity.is_some_and(|identity| context.pollers.was_asked(uid, identity)),
         unsupported: identity.and_then(|identity| context.pollers.unsupported(uid, identity)),
         rejection: context.memory.rejections.get(uid),
+        warning,
         pods: context.memory.seen_pods.get(uid),
         last_write: context.memory.status_writes.last(uid),
     };

@@ -10,7 +10,7 @@ use rljob_crds::names::{COORDINATOR_PORT, EXIT_RUN_DIRECTORY_IN_USE, LABEL_ROLE}
 
 use crate::cache::{ObservedChild, Pod};
 use crate::children::{ChildName, Kind};
-use crate::decide::RoleCounts;
+use crate::decide::{RoleCounts, Waiting};
 use crate::desired::pin::LiveSet;
 use crate::desired::{Role, meta};
 use crate::pods::{self, PodFacts};
@@ -40,6 +40,15 @@ pub struct CoordinatorPod {
     pub url: Option<String>,
     /// Restarts of its container.
     pub restarts: u32,
+}
+
+/// An object that waits for a cause that its status does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unexplained {
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// Start of the wait, if the status has it.
+    pub(super) since: Option<Timestamp>,
 }
 
 impl Objects {
@@ -135,36 +144,52 @@ impl Objects {
         Some(message.trim_start_matches("error: ").to_owned())
     }
 
-    /// The first pod that cannot be scheduled, and the reason.
-    pub(super) fn blocked(&self) -> Option<String> {
-        self.pods.values().flatten().find_map(|pod| {
-            let conditions = pod.status.as_ref()?.conditions.iter().flatten();
-            let unschedulable = conditions.into_iter().find(|condition| {
-                condition.type_ == "PodScheduled"
-                    && condition.reason.as_deref() == Some("Unschedulable")
+    /// The first cause in the pods' status that keeps them from running.
+    pub(super) fn waiting(&self) -> Option<Waiting> {
+        self.pods.values().flatten().find_map(|pod| pods::waiting(pod))
+    }
+
+    /// The object whose warning events may explain why a pod does not start: a scheduled pod
+    /// without volumes, or a StatefulSet with fewer pods than it wants.
+    pub(super) fn unexplained(&self) -> Option<Unexplained> {
+        let unmounted = self.pods.values().flatten().find_map(|pod| {
+            let since = Some(waits_for_volumes_since(pod)?);
+            Some(Unexplained { name: pod.name_any(), uid: pod.uid()?, since })
+        });
+        unmounted.or_else(|| {
+            let lacks_pods =
+                |set: &LiveSet, pods: usize| set.settled && i64::from(set.replicas) > pods as i64;
+            let lacking = self
+                .sets
+                .iter()
+                .find(|(role, set)| lacks_pods(set, self.pods.get(role).map_or(0, Vec::len)));
+            let role = lacking?.0;
+            let mut sets = self.children.iter();
+            let (name, child) = sets.find(|((kind, name), _)| {
+                *kind == Kind::StatefulSet && name.ends_with(role.as_str())
             })?;
-            let message = unschedulable.message.as_deref().unwrap_or("no node fits");
-            Some(format!("{} cannot be scheduled: {message}", pod.name_any()))
+            Some(Unexplained { name: name.1.clone(), uid: child.uid.to_string(), since: None })
         })
     }
 
     /// Start of the longest wait of a scheduled pod for its volumes: an object that it mounts is
     /// missing.
     pub(super) fn unmounted_since(&self) -> Option<Timestamp> {
-        let waits_since = |pod: &Arc<Pod>| {
-            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-            let find = |type_: &str, status: &str| {
-                conditions
-                    .iter()
-                    .find(|condition| condition.type_ == type_ && condition.status == status)
-            };
-            let scheduled = find("PodScheduled", "True")
-                .filter(|_| pod.metadata.deletion_timestamp.is_none())?;
-            find("PodReadyToStartContainers", "False")?;
-            Some(scheduled.last_transition_time.as_ref()?.0)
-        };
-        self.pods.values().flatten().filter_map(waits_since).min()
+        let pods = self.pods.values().flatten();
+        pods.filter_map(|pod| waits_for_volumes_since(pod)).min()
     }
+}
+
+/// Time since which a scheduled pod waits for its volumes.
+fn waits_for_volumes_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let find = |type_: &str, status: &str| {
+        conditions.iter().find(|condition| condition.type_ == type_ && condition.status == status)
+    };
+    let scheduled =
+        find("PodScheduled", "True").filter(|_| pod.metadata.deletion_timestamp.is_none())?;
+    find("PodReadyToStartContainers", "False")?;
+    Some(scheduled.last_transition_time.as_ref()?.0)
 }
 
 /// Base URL of a pod that has an address.

@@ -131,7 +131,7 @@ fn pods_that_are_not_observed_yet_count_as_existing() {
 #[test]
 fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messages() {
     let mut objects = objects();
-    assert_eq!((objects.directory_in_use(), objects.blocked()), (None, None));
+    assert_eq!((objects.directory_in_use(), objects.waiting()), (None, None));
     let terminated =
         json!({ "exitCode": 78, "message": "a log line\nerror: it belongs to lab/other\n" });
     let status = json!({
@@ -150,7 +150,7 @@ fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messa
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
     assert_eq!(objects.directory_in_use().as_deref(), Some("it belongs to lab/other"));
     assert_eq!(
-        objects.blocked().as_deref(),
+        objects.waiting().map(|waiting| waiting.message).as_deref(),
         Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu")
     );
 }
@@ -217,6 +217,7 @@ fn the_facts_have_epoch_report_and_incidents() {
         state: EngineCondition::Unreachable,
         version: None,
         silent_seconds: Some(300),
+        uid: None,
     };
     let report = CoordinatorStatus { engines: vec![engine], ..report() };
     let with_report = |epoch| {

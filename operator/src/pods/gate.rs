@@ -41,8 +41,9 @@ pub(super) fn changes(
             open: false,
             message: format!("container {} holds no weights of the run yet", container.id),
         };
-        let synced =
-            engines.iter().any(|engine| engine.name == pod.name && engine.version.is_some());
+        let synced = engines
+            .iter()
+            .any(|engine| engine.is_about(&pod.name, &pod.uid) && engine.version.is_some());
         let reliable_at = container.since.saturating_add(REPORT_LAG).unwrap_or(Timestamp::MAX);
         if *gate == open {
             continue;
@@ -163,6 +164,7 @@ mod tests {
                 state: EngineCondition::Stale,
                 version,
                 silent_seconds: None,
+                uid: None,
             }];
             let expected: Vec<GateChange> =
                 expected.map(|(gate, reason)| change(&pod, gate, reason)).into_iter().collect();

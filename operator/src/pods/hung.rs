@@ -25,7 +25,7 @@ pub(super) fn hung<'a>(
         pod.role == Role::Inference
             && pod.wanted
             && pod.deletion.is_none()
-            && is_unresponsive(&pod.name, engines)
+            && is_unresponsive(pod, engines)
     }) {
         // Missed answers from before the engine was up belong to its start.
         let Some(since) = pod.up_since else { continue };
@@ -41,9 +41,10 @@ pub(super) fn hung<'a>(
     (hung, next)
 }
 
-fn is_unresponsive(name: &str, engines: &[EngineState]) -> bool {
+fn is_unresponsive(pod: &PodFacts, engines: &[EngineState]) -> bool {
     engines.iter().any(|engine| {
-        engine.name == name && engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
+        engine.is_about(&pod.name, &pod.uid)
+            && engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS)
     })
 }
 
@@ -85,11 +86,29 @@ mod tests {
                 state: EngineCondition::Unreachable,
                 version: None,
                 silent_seconds,
+                uid: None,
             };
             let states = [state("sums-inference-0", Some(999)), state("sums-inference-1", silent)];
             let pods = [pod];
             let (found, next) = hung(&pods, &states, at(second));
             assert_eq!((!found.is_empty(), next), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn a_replacement_is_not_judged_on_the_silence_of_its_predecessor() {
+        let pods = [PodFacts { up_since: Some(at(0)), ..pod("sums-inference-1") }];
+        let hangs = |uid: &str| {
+            let state = EngineState {
+                name: "sums-inference-1".to_owned(),
+                state: EngineCondition::Unreachable,
+                version: None,
+                silent_seconds: Some(300),
+                uid: Some(uid.to_owned()),
+            };
+            !hung(&pods, &[state], at(100)).0.is_empty()
+        };
+        assert!(hangs(&pods[0].uid));
+        assert!(!hangs("the predecessor"));
     }
 }

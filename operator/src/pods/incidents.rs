@@ -100,6 +100,8 @@ fn text(cause: &Cause) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::failure_policy::FailurePolicy;
+
     use super::super::plan;
     use super::super::test_support::{pod, terminating};
     use super::*;
@@ -108,7 +110,7 @@ mod tests {
 
     fn reported(pod: PodFacts) -> Option<(String, String)> {
         let pods = [pod];
-        incidents(&pods, &plan(&pods, &[], at(10)).removals, &[])
+        incidents(&pods, &plan(&pods, &[], &FailurePolicy::default(), at(10)).removals, &[])
             .pop()
             .map(|incident| (incident.reason, incident.message))
     }

@@ -19,6 +19,7 @@ mod incidents;
 mod lost;
 mod plan;
 mod vanished;
+mod waiting;
 
 pub use exits::{failures, newest_exit};
 pub use facts::{
@@ -29,6 +30,7 @@ pub use hung::HUNG_SECONDS;
 pub use incidents::incidents;
 pub use plan::{PodPlan, Removal, RemovalReason, plan};
 pub use vanished::{SeenPod, stable, vanished};
+pub use waiting::{waiting, warned};
 
 /// A healthy pod, for table tests.
 #[cfg(test)]

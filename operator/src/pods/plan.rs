@@ -1,6 +1,7 @@
 //! Actions on pods: deletions of lost and hung ones, and changes of readiness gates.
 
 use jiff::Timestamp;
+use rljob_crds::failure_policy::FailurePolicy;
 use rljob_protocol::status::EngineState;
 
 use super::facts::PodFacts;
@@ -46,11 +47,17 @@ impl RemovalReason {
 }
 
 /// Plans actions from the pods' states and from the coordinator's report about its engines.
-pub fn plan(pods: &[PodFacts], engines: &[EngineState], now: Timestamp) -> PodPlan {
+pub fn plan(
+    pods: &[PodFacts],
+    engines: &[EngineState],
+    policy: &FailurePolicy,
+    now: Timestamp,
+) -> PodPlan {
     let (hung, next_hung) = hung::hung(pods, engines, now);
     let (gates, next_gate) = gate::changes(pods, engines, now);
     let (lost, waiting): (Vec<_>, Vec<_>) = pods
         .iter()
+        .filter(|_| policy.force_delete_lost_pods)
         .filter_map(|pod| Some((pod, lost::due(pod)?)))
         .partition(|(_, due)| now >= *due);
     let lost = lost.into_iter().map(|(pod, _)| removal(pod, RemovalReason::Lost));
@@ -74,6 +81,17 @@ mod tests {
     use super::*;
     use crate::decide::test_support::at;
 
+    fn planned(pods: &[PodFacts], now: Timestamp) -> PodPlan {
+        plan(pods, &[], &FailurePolicy::default(), now)
+    }
+
+    #[test]
+    fn lost_pods_stay_if_the_policy_says_so() {
+        let policy = FailurePolicy { force_delete_lost_pods: false, ..FailurePolicy::default() };
+        let pods = [terminating(pod("sums-inference-0"), 0, 10)];
+        assert_eq!(plan(&pods, &[], &policy, at(999)), PodPlan::default());
+    }
+
     #[test]
     fn overdue_pods_are_deleted_by_uid_and_version_and_the_plan_names_the_next_deadline() {
         let pods = [
@@ -89,10 +107,10 @@ mod tests {
             reason: RemovalReason::Lost,
         };
         assert_eq!(
-            plan(&pods, &[], at(30)),
+            planned(&pods, at(30)),
             PodPlan { removals: vec![removal], gates: vec![], next: Some(at(33)) }
         );
-        assert_eq!(plan(&pods, &[], at(29)), PodPlan { next: Some(at(30)), ..PodPlan::default() });
-        assert_eq!(plan(&pods[..1], &[], at(30)), PodPlan::default());
+        assert_eq!(planned(&pods, at(29)), PodPlan { next: Some(at(30)), ..PodPlan::default() });
+        assert_eq!(planned(&pods[..1], at(30)), PodPlan::default());
     }
 }

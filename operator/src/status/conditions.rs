@@ -8,14 +8,15 @@ use rljob_crds::names::{
     CONDITION_RECONCILING, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
     CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
     REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
-    REASON_NO_CHECKPOINT, REASON_NOT_SUSPENDED, REASON_NOT_WANTED, REASON_OVERDUE,
-    REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING, REASON_RUNNING,
-    REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING, REASON_UNKNOWN,
+    REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
+    REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING,
+    REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING,
+    REASON_UNKNOWN,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
-use super::text::{clip, missing_pods, silence, waits_for};
+use super::text::{clip, missing_pods, no_progress, silence, waits_for};
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
 use crate::validate::Job;
 
@@ -186,6 +187,9 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
             let message = format!("restarting the learners from the newest checkpoint{waits}");
             (RunState::Progressing, REASON_RESTARTING, message)
         }
+        Decision::Start(Wait::NoProgress) => {
+            (RunState::Progressing, REASON_NO_PROGRESS, no_progress(job, facts))
+        }
         Decision::Start(Wait::Unresponsive) => {
             (RunState::Progressing, REASON_COORDINATOR_UNRESPONSIVE, silence(facts))
         }
@@ -252,8 +256,10 @@ fn set_weights_synced(conditions: &mut Conditions<'_>, facts: &Facts, engines: i
         report.engines.iter().any(|engine| engine.state == EngineCondition::Ready)
     });
     let is_overdue = conditions.old(type_).is_some_and(|old| {
-        let age = conditions.now.duration_since(old.last_transition_time.0);
-        old.status == "False" || (old.reason == REASON_SYNCING && age > SYNC_OVERDUE)
+        // Before an engine is up, none could hold weights.
+        let since = facts.engine_up_since.map(|up| up.max(old.last_transition_time.0));
+        let is_old = |since| conditions.now.duration_since(since) > SYNC_OVERDUE;
+        old.status == "False" || (old.reason == REASON_SYNCING && since.is_some_and(is_old))
     });
     if engines == 0 {
         conditions.set(type_, Truth::Unknown, REASON_NOT_WANTED, "no engines are wanted");

@@ -1,6 +1,7 @@
 //! Engines in the status: at most 32, the ones with problems first.
 
 use rljob_crds::status::{EngineStanding, EngineStatus, InferenceStatus, RLJobStatus};
+use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::status::{CoordinatorStatus, EngineCondition};
 
 use crate::decide::Facts;
@@ -38,7 +39,7 @@ fn engines(facts: &Facts, known: &[EngineStatus]) -> Vec<EngineStatus> {
             .collect();
     }
     let mut engines: Vec<EngineStatus> =
-        facts.engines.iter().map(|engine| status(&engine.name, facts.report())).collect();
+        facts.engines.iter().map(|engine| status(engine, facts.report())).collect();
     // The sort is stable: by ordinal within a state.
     engines.sort_by_key(|engine| engine.state);
     engines.truncate(LIMIT);
@@ -53,9 +54,11 @@ pub(super) fn any_is_new(old: &[EngineStatus], new: &[EngineStatus]) -> bool {
     new.len() > old.len() || unknown(new) < unknown(old)
 }
 
-fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
-    let reported =
-        report.and_then(|report| report.engines.iter().find(|engine| engine.name == name));
+fn status(engine: &EngineEndpoint, report: Option<&CoordinatorStatus>) -> EngineStatus {
+    let uid = engine.uid.as_deref().unwrap_or_default();
+    let reported = report.and_then(|report| {
+        report.engines.iter().find(|reported| reported.is_about(&engine.name, uid))
+    });
     let state = match reported.map(|engine| engine.state) {
         None => EngineStanding::Unknown,
         Some(EngineCondition::Unreachable) => EngineStanding::Unreachable,
@@ -64,7 +67,7 @@ fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
         Some(EngineCondition::Ready) => EngineStanding::Ready,
     };
     EngineStatus {
-        name: name.to_owned(),
+        name: engine.name.clone(),
         state,
         version: reported.and_then(|engine| engine.version).map(|version| version.to_string()),
     }
@@ -74,7 +77,6 @@ fn status(name: &str, report: Option<&CoordinatorStatus>) -> EngineStatus {
 mod tests {
     use super::*;
     use crate::decide::test_support::facts;
-    use rljob_protocol::desired::EngineEndpoint;
     use rljob_protocol::status::EngineState;
     use rljob_protocol::version::Version;
 
@@ -82,13 +84,18 @@ mod tests {
     fn engines_with_problems_come_first_and_the_list_is_limited() {
         let mut facts = facts();
         facts.engines = (0..40)
-            .map(|index| EngineEndpoint { name: format!("e-{index}"), url: String::new() })
+            .map(|index| EngineEndpoint {
+                name: format!("e-{index}"),
+                url: String::new(),
+                uid: None,
+            })
             .collect();
         let state = |(index, state): (usize, EngineCondition)| EngineState {
             name: format!("e-{index}"),
             state,
             version: (state == EngineCondition::Ready).then_some(Version { step: 7, attempt: 1 }),
             silent_seconds: None,
+            uid: None,
         };
         let ready = (0..40).map(|index| (index, EngineCondition::Ready));
         let reported = ready.map(|(index, state)| {

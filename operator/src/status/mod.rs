@@ -15,7 +15,10 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rljob_crds::names::{CONDITION_SUCCEEDED, REASON_FAILED, REASON_INVALID_SPEC};
+use rljob_crds::names::{
+    CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED, REASON_INVALID_SPEC,
+    REASON_PODS_CANNOT_START,
+};
 use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
 use rljob_protocol::metrics;
 use rljob_protocol::status::CoordinatorStatus;
@@ -51,7 +54,12 @@ pub fn recorded(status: &RLJobStatus) -> Recorded {
         reported: status.progress.is_some(),
         outcome,
         total_steps: status.progress.as_ref().map(|progress| progress.total_steps),
+        progress: status
+            .progress
+            .as_ref()
+            .and_then(|progress| Some((progress.step, progress.time.as_ref()?.0))),
         active_since: status.active_since.as_ref().map(|time| time.0),
+        training_since: status.training_since.as_ref().map(|time| time.0),
         completed_at: status.completion_time.as_ref().map(|time| time.0),
         drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
         epoch: Epoch { number: status.epoch, holder: status.coordinator_uid.clone() },
@@ -118,6 +126,7 @@ fn compute(
         coordinator_uid: facts.epoch.holder.clone(),
         start_time: old.start_time.clone().or_else(|| keeps_running.then_some(Time(now))),
         active_since: active_since(old, decision, now),
+        training_since: training_since(old, decision, now),
         drain_deadline: drain_deadline(old, facts, decision),
         completion_time: completion_time(old, decision, now),
         last_failure: failure::newest(old, report, facts.exit.as_ref(), now),
@@ -137,8 +146,9 @@ fn compute(
 /// objects.
 fn is_shown(obstacle: &Obstacle, decision: &Decision) -> bool {
     match decision {
-        Decision::Start(_) | Decision::Run => true,
-        Decision::Drain { .. } => !obstacle.is_blocking(),
+        Decision::Start(_) => true,
+        Decision::Run => obstacle.reason != REASON_PODS_CANNOT_START,
+        Decision::Drain { .. } => obstacle.reason == REASON_CHILD_REJECTED,
         Decision::Suspended => obstacle.is_blocking(),
         Decision::Finished(_) | Decision::Expired(_) => obstacle.reason == REASON_INVALID_SPEC,
         Decision::Stall { .. }
@@ -191,6 +201,22 @@ fn active_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Optio
         | Decision::Finish(_)
         | Decision::Finished(_)
         | Decision::Expired(_) => old.active_since.clone(),
+    }
+}
+
+/// First time in the active period at which the run trained.
+fn training_since(old: &RLJobStatus, decision: &Decision, now: Timestamp) -> Option<Time> {
+    let known = old.training_since.clone();
+    match decision {
+        Decision::Release | Decision::Suspended => None,
+        Decision::Run => known.filter(|_| old.completion_time.is_none()).or(Some(Time(now))),
+        Decision::AskCoordinator | Decision::Start(_) | Decision::Drain { .. } => {
+            known.filter(|_| old.completion_time.is_none())
+        }
+        Decision::Stall { .. }
+        | Decision::Finish(_)
+        | Decision::Finished(_)
+        | Decision::Expired(_) => known,
     }
 }
 

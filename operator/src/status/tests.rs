@@ -32,6 +32,7 @@ fn running() -> Facts {
         state: EngineCondition::Ready,
         version: Some(Version { step: 7, attempt: 1 }),
         silent_seconds: None,
+        uid: None,
     }];
     report.last_failure = Some(LearnerFailure {
         reason: "LearnerExited".to_owned(),

@@ -25,6 +25,14 @@ pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
     }
 }
 
+/// Since when no step was completed, and the pods that are missing.
+pub(super) fn no_progress(job: &Job, facts: &Facts) -> String {
+    let Some((step, since)) = facts.recorded.progress else { return String::new() };
+    let missing = missing_pods(job, facts).map(|missing| format!("; without {missing}"));
+    let missing = missing.unwrap_or_default();
+    format!("no step has been completed since {since:.0}, after step {step}{missing}")
+}
+
 /// Since when and why the coordinator does not answer.
 pub(super) fn silence(facts: &Facts) -> String {
     let Some(Silence { since, error, restarts }) = &facts.silence else { return String::new() };
@@ -51,14 +59,20 @@ pub(super) fn missing_pods(job: &Job, facts: &Facts) -> Option<String> {
     (!missing.is_empty()).then(|| format!("{}{}", missing.join(", "), cause(facts)))
 }
 
-/// A pod that cannot be scheduled, or an incident of an existing pod.
+/// What keeps pods from running, or an incident of an existing pod.
 fn cause(facts: &Facts) -> String {
     let incident = facts
         .incidents
         .iter()
         .find(|incident| incident.reason != INCIDENT_VANISHED)
         .map(|incident| &incident.message);
-    facts.blocked.as_ref().or(incident).map(|cause| format!("; {cause}")).unwrap_or_default()
+    facts
+        .waiting
+        .as_ref()
+        .map(|waiting| &waiting.message)
+        .or(incident)
+        .map(|cause| format!("; {cause}"))
+        .unwrap_or_default()
 }
 
 /// The last part of a message that exceeds the limit: the end of a log has the cause.

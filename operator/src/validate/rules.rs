@@ -17,11 +17,15 @@ use common::{COORDINATOR, INFERENCE, TRAINER, is_dns_label};
 /// Longest name of a job; the longest suffix of a child still fits the host name of a pod.
 const NAME_LIMIT: usize = 40;
 
+/// Longest name of a namespace (RFC 1123).
+const NAMESPACE_LIMIT: usize = 63;
+
 /// Every problem of a job that its types do not exclude.
 pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     let (spec, name) = (&job.spec, job.metadata.name.as_deref());
     let mut problems = Vec::new();
     check_name(name, &mut problems);
+    check_namespace(job.metadata.namespace.as_deref(), &mut problems);
     sources::check_model(&spec.model, name, &mut problems);
     sources::check_volumes(&spec.volumes, policy, &mut problems);
     sources::check_storage(spec, policy, &mut problems);
@@ -58,6 +62,15 @@ fn check_name(name: Option<&str>, problems: &mut Vec<Problem>) {
                 found \"{name}\""
         );
         problems.push(Problem::new("metadata.name", message));
+    }
+}
+
+/// The namespace is a folder of the run directory.
+fn check_namespace(namespace: Option<&str>, problems: &mut Vec<Problem>) {
+    let Some(namespace) = namespace else { return };
+    if !is_dns_label(namespace) || namespace.len() > NAMESPACE_LIMIT {
+        let message = format!("must be a DNS label, found \"{namespace}\"");
+        problems.push(Problem::new("metadata.namespace", message));
     }
 }
 

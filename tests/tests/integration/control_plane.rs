@@ -73,7 +73,7 @@ fn job() -> Value {
 }
 
 /// JSON merge patch (RFC 7386): merges objects, null removes, any other value replaces.
-fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let (Value::Object(target), Value::Object(patch)) = (&mut *target, patch) else {
         *target = patch.clone();
         return;
@@ -142,7 +142,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
         "weightSync": {"everySteps": 1},
         "checkpoint": {"everySteps": 20, "keepLast": 3},
         "failurePolicy": {
-            "maxRestarts": 3, "hangTimeoutSeconds": 1800,
+            "maxRestarts": 3, "hangTimeoutSeconds": 1800, "forceDeleteLostPods": true,
             "backoff": {"initialSeconds": 1, "maxSeconds": 300},
         },
         "scheduling": {},

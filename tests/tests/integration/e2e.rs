@@ -19,6 +19,7 @@ mod bucket;
 mod pods;
 mod sglang;
 mod template;
+mod waiting;
 
 /// Steps of the second job in e2e/jobs.yaml: more than complete before the last failure.
 const STEPS: u64 = 50;

@@ -140,7 +140,7 @@ fn killed_engine_coordinator_and_supervisor_do_not_change_the_final_weights() {
 }
 
 #[test]
-fn an_interrupted_run_prints_the_resume_command_and_ends_with_the_same_weights() {
+fn an_interrupted_run_resumes_with_the_same_spec_only_and_ends_with_the_same_weights() {
     let folder = baseline().folder.path();
     let local = LocalRun::start(folder, "interrupted");
     local.wait_for_steps("practise", 7);
@@ -153,6 +153,10 @@ fn an_interrupted_run_prints_the_resume_command_and_ends_with_the_same_weights()
         ),
         "{output}"
     );
+    let changes = ["--set", "spec.training.seed=9", "--set", "spec.optimizer.learningRate=0.5"];
+    let (code, output) = LocalRun::start_with(folder, "interrupted", &changes).end();
+    let refused = "spec.optimizer.learningRate, spec.training.seed differ; restore them";
+    assert!(code == Some(1) && output.contains(refused), "{code:?}\n{output}");
     assert_same_weights(LocalRun::start(folder, "interrupted"));
 }
 

@@ -39,6 +39,21 @@ pub struct EngineEndpoint {
     pub name: String,
     /// Base URL without a trailing slash, for example `http://job-inference-0.job-inference:30000`.
     pub url: String,
+    /// UID of its pod. An engine with another UID is another engine, whatever its name and URL.
+    /// None for processes of a local run, and from operators of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+impl Desired {
+    /// The desired state without what a coordinator of this protocol version rejects.
+    #[must_use]
+    pub fn for_peer(mut self, version: u32) -> Self {
+        if version < 2 {
+            self.engines.iter_mut().for_each(|engine| engine.uid = None);
+        }
+        self
+    }
 }
 
 /// Interval and number of checkpoints.

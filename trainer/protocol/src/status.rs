@@ -52,6 +52,7 @@ impl CoordinatorStatus {
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {
             self.download = None;
+            self.engines.iter_mut().for_each(|engine| engine.uid = None);
             self.metrics = self.metrics.map(|metrics| metrics.for_peer(protocol));
             self.evaluation = self.evaluation.map(|evaluation| evaluation.for_peer(protocol));
             if let Some(unsupported) = self.unsupported.take() {
@@ -146,6 +147,17 @@ pub struct EngineState {
     /// Seconds since its last response, or since it was listed if it never responded; absent while
     /// it responds.
     pub silent_seconds: Option<u32>,
+    /// UID of the pod that the state is about, as in the desired state; none from coordinators of
+    /// earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+impl EngineState {
+    /// Whether the state is about the pod of this name and UID, and not about its predecessor.
+    pub fn is_about(&self, name: &str, uid: &str) -> bool {
+        self.name == name && self.uid.as_deref().is_none_or(|own| own == uid)
+    }
 }
 
 /// Reachability and weights of an engine.

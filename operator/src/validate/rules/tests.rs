@@ -36,6 +36,21 @@ fn the_minimal_job_has_no_problem() {
 }
 
 #[test]
+fn names_that_become_folders_are_dns_labels() {
+    for (field, value) in [("namespace", "../../up"), ("name", "../up"), ("namespace", "")] {
+        let mut job = minimal();
+        let name = match field {
+            "name" => &mut job.metadata.name,
+            _ => &mut job.metadata.namespace,
+        };
+        *name = Some(value.to_owned());
+        let problems = problems(&job, Policy::LOCAL);
+        let [problem] = &problems[..] else { panic!("{field}: {value}: {problems:?}") };
+        assert_eq!(problem.path, format!("metadata.{field}"));
+    }
+}
+
+#[test]
 fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
     let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
     let spec = json!({

@@ -74,6 +74,7 @@ fn changes() -> Vec<(Mutability, Value)> {
         (Always, json!({"failurePolicy": {"maxRestarts": 9}})),
         (Always, json!({"drainTimeoutSeconds": 60})),
         (Always, json!({"activeDeadlineSeconds": 3600})),
+        (Always, json!({"startupDeadlineSeconds": 3600})),
         (Always, json!({"ttlSecondsAfterFinished": 60})),
     ]
 }

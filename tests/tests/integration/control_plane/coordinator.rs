@@ -87,3 +87,31 @@ fn suspending_a_job_whose_coordinator_never_answered_deletes_its_pods_at_once() 
     fixture.wait_for("Suspended");
     wait_for_pods(&fixture.namespace, 0);
 }
+
+#[test]
+fn a_run_that_completes_no_step_for_longer_than_its_limit_is_not_ready() {
+    let policy = json!({"spec": {"failurePolicy": {"hangTimeoutSeconds": 10}}});
+    let fixture = Fixture::running("no-progress", &policy);
+    let message = wait_for_ready(&fixture, "False", "NoProgress");
+    assert!(message.starts_with("no step has been completed since 20"), "{message}");
+    assert_eq!(condition(&fixture, "Stalled")["status"], "False");
+    wait_for_pods(&fixture.namespace, 3);
+    fixture.pods.run.lock().step += 1;
+    assert_eq!(wait_for_ready(&fixture, "True", "Running"), "training");
+}
+
+#[test]
+fn a_run_that_does_not_train_before_its_startup_deadline_fails_and_frees_its_pods() {
+    let limit = json!({"spec": {"startupDeadlineSeconds": 3}});
+    let mut fixture = Fixture::new("startup", &limit);
+    fixture.pods.run.lock().is_silent = true;
+    fixture.start_operator();
+    wait_for_pods(&fixture.namespace, 3);
+    fixture.wait_for("Stalled");
+    let succeeded = condition(&fixture, "Succeeded");
+    assert_eq!(
+        (&succeeded["status"], &succeeded["reason"]),
+        (&json!("False"), &json!("StartupDeadlineExceeded"))
+    );
+    wait_for_pods(&fixture.namespace, 0);
+}

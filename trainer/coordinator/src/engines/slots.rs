@@ -32,6 +32,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 #[derive(Debug)]
 pub struct Slot {
     pub url: String,
+    /// UID of its pod.
+    uid: Option<String>,
     index: u32,
     missed: u32,
     answers: bool,
@@ -75,10 +77,13 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Replaces the list of engines. A new URL means another engine.
+    /// Replaces the list of engines. A new URL or UID means another engine.
     pub fn set(&mut self, engines: &[EngineEndpoint], now: Duration) {
         let keep = |name: &str, slot: &Slot| {
-            engines.iter().any(|engine| engine.name == name && engine.url == slot.url)
+            let is_same = |engine: &EngineEndpoint| {
+                engine.name == name && engine.url == slot.url && engine.uid == slot.uid
+            };
+            engines.iter().any(is_same)
         };
         self.table.retain(|name, slot| {
             let kept = keep(name, slot);
@@ -88,10 +93,8 @@ impl Slots {
             kept
         });
         for (index, engine) in engines.iter().enumerate() {
-            let slot = self
-                .table
-                .entry(engine.name.clone())
-                .or_insert_with(|| Slot::new(&engine.url, now));
+            let slot =
+                self.table.entry(engine.name.clone()).or_insert_with(|| Slot::new(engine, now));
             slot.index = index as u32;
         }
     }
@@ -126,6 +129,7 @@ impl Slots {
             state: slot.condition(current, now),
             version: slot.version(),
             silent_seconds: silent(slot),
+            uid: slot.uid.clone(),
         };
         self.table.iter().map(state).collect()
     }
@@ -184,9 +188,10 @@ impl Slots {
 }
 
 impl Slot {
-    fn new(url: &str, now: Duration) -> Self {
+    fn new(engine: &EngineEndpoint, now: Duration) -> Self {
         Self {
-            url: url.to_owned(),
+            url: engine.url.clone(),
+            uid: engine.uid.clone(),
             index: 0,
             missed: 0,
             answers: false,

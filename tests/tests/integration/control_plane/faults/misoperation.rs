@@ -192,6 +192,7 @@ fn running_finishing_and_deleted_jobs_survive_every_misoperation() {
         "failurePolicy",
         "drainTimeoutSeconds",
         "activeDeadlineSeconds",
+        "startupDeadlineSeconds",
         "ttlSecondsAfterFinished",
     ];
     let frozen: Vec<&Value> =

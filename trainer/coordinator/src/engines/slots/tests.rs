@@ -13,12 +13,29 @@ use crate::engines::weights::Weights;
 const NOW: Duration = Duration::from_secs(100);
 const CURRENT: Version = Version { step: 3, attempt: 0 };
 
+fn endpoint(name: &str, uid: Option<&str>) -> EngineEndpoint {
+    let (url, uid) = (format!("http://{name}"), uid.map(str::to_owned));
+    EngineEndpoint { name: name.to_owned(), url, uid }
+}
+
 fn two() -> Slots {
-    let endpoint =
-        |name: &str| EngineEndpoint { name: name.to_owned(), url: format!("http://{name}") };
     let mut slots = Slots::default();
-    slots.set(&[endpoint("engine-0"), endpoint("engine-1")], NOW);
+    slots.set(&[endpoint("engine-0", None), endpoint("engine-1", None)], NOW);
     slots
+}
+
+#[test]
+fn a_replacement_with_name_and_address_of_its_predecessor_is_another_engine() {
+    let mut slots = Slots::default();
+    slots.set(&[endpoint("engine-0", Some("a"))], NOW);
+    synced(&mut slots, "engine-0");
+    let later = NOW + Duration::from_secs(60);
+    slots.set(&[endpoint("engine-0", Some("b"))], later);
+    let [state] = &slots.states(Some(CURRENT), later)[..] else { panic!("one engine") };
+    assert_eq!(
+        (state.uid.as_deref(), state.version, state.silent_seconds),
+        (Some("b"), None, Some(0))
+    );
 }
 
 fn synced(slots: &mut Slots, name: &str) {

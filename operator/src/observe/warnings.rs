@@ -1,0 +1,91 @@
+//! Warning events of objects that wait: some causes are reported nowhere else, for example that a
+//! StatefulSet may not create its pod, or that a Secret to mount does not exist.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use rljob_crds::status::RLJobStatus;
+
+use super::objects::Unexplained;
+use crate::decide::Waiting;
+use crate::pods::{self, Cause};
+
+/// Time for which pods may be missing or without volumes before events are read.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+/// Time between two reads of an object's events.
+const INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+/// Most events that are read of an object.
+const LIMIT: u32 = 50;
+/// Reasons that explain why a pod does not start.
+const REASONS: [&str; 4] =
+    ["FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox"];
+
+/// The time at which the events of an object are read: after [`PATIENCE`], then once per
+/// [`INTERVAL`].
+pub(super) fn recheck(object: &Unexplained, old: &RLJobStatus, now: Timestamp) -> Timestamp {
+    let due = due(object, old).unwrap_or(now);
+    let next = now.saturating_add(INTERVAL).unwrap_or(Timestamp::MAX);
+    if due > now { due } else { next }
+}
+
+/// The end of the object's [`PATIENCE`]. Events before the start of the active period are outdated.
+fn due(object: &Unexplained, old: &RLJobStatus) -> Option<Timestamp> {
+    let since = object.since.or_else(|| old.active_since.as_ref().map(|time| time.0))?;
+    since.saturating_add(PATIENCE).ok()
+}
+
+/// The cause in the newest warning event about the object. A failed request is logged: the pass
+/// continues without the cause.
+pub(super) async fn warning(
+    client: &Client,
+    namespace: &str,
+    object: &Unexplained,
+    old: &RLJobStatus,
+    now: Timestamp,
+) -> Option<Waiting> {
+    let since = old.active_since.as_ref()?.0;
+    due(object, old).filter(|due| *due <= now)?;
+    match newest(client, namespace, &object.uid, since).await {
+        Ok(cause) => cause.map(|cause| pods::warned(object.name.clone(), &cause)),
+        Err(error) => {
+            tracing::warn!(object = object.name, %error, "failed to read warning events");
+            None
+        }
+    }
+}
+
+/// The newest warning about an object since `since`.
+///
+/// # Errors
+/// The request fails.
+async fn newest(
+    client: &Client,
+    namespace: &str,
+    uid: &str,
+    since: Timestamp,
+) -> kube::Result<Option<Cause>> {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let selector = format!("regarding.uid={uid},type=Warning");
+    let list = events.list(&ListParams::default().fields(&selector).limit(LIMIT)).await?;
+    Ok(newest_cause(&list.items, since))
+}
+
+fn newest_cause(events: &[Event], since: Timestamp) -> Option<Cause> {
+    let relevant = events.iter().filter(|event| {
+        event.reason.as_deref().is_some_and(|reason| REASONS.contains(&reason))
+            && last_time(event).is_some_and(|time| time >= since)
+    });
+    let event = relevant.max_by_key(|event| last_time(event))?;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let message = text(&event.note).lines().collect::<Vec<_>>().join(" ");
+    Some(Cause { reason: text(&event.reason), message })
+}
+
+/// Time of the last occurrence. Controllers that use the older API set the deprecated field only.
+fn last_time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().map(|series| series.last_observed_time.0);
+    let last = event.deprecated_last_timestamp.as_ref().map(|time| time.0);
+    let first = event.event_time.as_ref().map(|time| time.0);
+    series.or(last).or(first)
+}

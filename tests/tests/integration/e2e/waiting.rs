@@ -1,0 +1,177 @@
+//! Causes that keep pods from running, each on real nodes: the status names the pod and the cause,
+//! and `Stalled` tells whether the user must act.
+
+use std::time::Duration;
+
+use rljob_tests::Namespace;
+use rljob_tests::process::wait_until;
+use serde_json::{Value, json};
+
+use super::{NODES, Run, cluster, full_reference, operator_image};
+use crate::control_plane::merge;
+
+/// Time limit of a cause: image pulls fail after a few seconds, events are read every 10 s.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A change that keeps a pod of the job from running.
+struct Case {
+    name: &'static str,
+    /// Objects of the namespace.
+    objects: Vec<Value>,
+    /// Merge patch of the spec.
+    spec: Value,
+    /// Parts of the message.
+    message: &'static [&'static str],
+    needs_user: bool,
+}
+
+fn trainer_template(spec: Value) -> Value {
+    let mut patch = json!({"trainer": {"template": {}}});
+    patch["trainer"]["template"]["spec"] = spec;
+    patch
+}
+
+fn image_cases() -> Vec<Case> {
+    let image = |image: &str| json!({"trainer": {"image": image}});
+    vec![
+        Case {
+            name: "pull-fails",
+            objects: vec![],
+            spec: image("registry.invalid/none:1"),
+            message: &["trainer-0", "registry.invalid/none:1"],
+            needs_user: false,
+        },
+        Case {
+            name: "invalid-image",
+            objects: vec![],
+            spec: image("Not A Name"),
+            message: &["trainer-0", "InvalidImageName"],
+            needs_user: true,
+        },
+    ]
+}
+
+fn admission_cases() -> Vec<Case> {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+        "spec": {"hard": {"pods": "0"}},
+    });
+    vec![
+        Case {
+            name: "quota",
+            objects: vec![quota],
+            spec: json!({}),
+            message: &["FailedCreate", "exceeded quota: none"],
+            needs_user: true,
+        },
+        Case {
+            name: "restricted",
+            objects: vec![],
+            spec: json!({"inference": {"template": {"spec": {"hostNetwork": true}}}}),
+            message: &["FailedCreate", "violates PodSecurity"],
+            needs_user: true,
+        },
+    ]
+}
+
+fn reference_cases() -> Vec<Case> {
+    let secret =
+        json!({"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "no", "key": "k"}}});
+    let volume = |source: Value| {
+        let data = json!({"name": "data", "mountPath": "/data", "hostPath": {"path": "SHARED"}});
+        let mut volume = json!({"name": "more", "mountPath": "/more"});
+        merge(&mut volume, &source);
+        json!({ "volumes": [data, volume] })
+    };
+    vec![
+        Case {
+            name: "no-secret",
+            objects: vec![],
+            spec: trainer_template(json!({"containers": [{"name": "trainer", "env": [secret]}]})),
+            message: &["CreateContainerConfigError", "secret \"no\" not found"],
+            needs_user: true,
+        },
+        Case {
+            name: "no-config-map",
+            objects: vec![],
+            spec: volume(json!({"configMap": {"name": "no"}})),
+            message: &["FailedMount", "configmap \"no\" not found"],
+            needs_user: true,
+        },
+        Case {
+            name: "no-claim",
+            objects: vec![],
+            spec: volume(json!({"persistentVolumeClaim": {"claimName": "no"}})),
+            message: &["cannot be scheduled", "persistentvolumeclaim \"no\" not found"],
+            needs_user: false,
+        },
+    ]
+}
+
+fn other_cases() -> Vec<Case> {
+    let failing = json!({
+        "name": "prepare", "image": full_reference(&operator_image()), "imagePullPolicy": "Never",
+        "command": ["/usr/local/bin/rljob-engine", "--no-such-flag"],
+    });
+    vec![
+        Case {
+            name: "no-node",
+            objects: vec![],
+            spec: trainer_template(json!({"nodeSelector": {"example.com/gpu": "none"}})),
+            message: &["trainer-0 cannot be scheduled", "node affinity/selector"],
+            needs_user: false,
+        },
+        Case {
+            name: "init-fails",
+            objects: vec![],
+            spec: trainer_template(json!({ "initContainers": [failing] })),
+            message: &["container prepare of", "CrashLoopBackOff", "exited with code 2"],
+            needs_user: false,
+        },
+    ]
+}
+
+/// The message of `Ready`, and whether `Stalled` is True.
+fn state(run: &Run<'_>) -> (String, bool) {
+    let conditions = run.status()["conditions"].take();
+    let find = |type_: &str| {
+        let mut conditions = conditions.as_array().into_iter().flatten();
+        conditions.find(|condition| condition["type"] == type_).cloned().unwrap_or_default()
+    };
+    let message = find("Ready")["message"].as_str().unwrap_or_default().to_owned();
+    (message, find("Stalled")["status"] == "True")
+}
+
+fn is_reported(case: &Case) {
+    let namespace = Namespace::create(cluster(), case.name).unwrap();
+    if case.name == "restricted" {
+        let label = "pod-security.kubernetes.io/enforce=restricted";
+        namespace.kubectl.run(&["label", &format!("namespace/{}", namespace.name), label]).unwrap();
+    }
+    for object in &case.objects {
+        namespace.kubectl.apply(&object.to_string()).unwrap();
+    }
+    let mut job: Value = serde_yaml::from_str(include_str!("waiting.yaml")).unwrap();
+    merge(&mut job["spec"], &case.spec);
+    let run = Run::start(cluster(), &namespace, &job.to_string(), "waits");
+    let is_shown = || {
+        let (message, is_stalled) = state(&run);
+        let shown = case.message.iter().all(|part| message.contains(part));
+        Ok(shown && is_stalled == case.needs_user)
+    };
+    wait_until(&format!("the cause of {}", case.name), LIMIT, is_shown)
+        .unwrap_or_else(|error| panic!("{}: {error:#}\n{:#}", case.name, run.status()));
+    namespace.kubectl.run(&["delete", "rljob/waits", "--wait"]).unwrap();
+}
+
+#[test]
+fn what_keeps_pods_from_running_is_in_the_status() {
+    let _nodes = NODES.read();
+    let cases = [image_cases(), admission_cases(), reference_cases(), other_cases()];
+    let cases: Vec<Case> = cases.into_iter().flatten().collect();
+    std::thread::scope(|scope| {
+        for case in &cases {
+            scope.spawn(|| is_reported(case));
+        }
+    });
+}
