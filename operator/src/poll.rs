@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use rljob_crds::RLJob;
+use rljob_http::ReadError;
 use rljob_protocol::desired::Desired;
 use rljob_protocol::error_line;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
@@ -36,6 +37,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between passes that only progress triggers. The status has progress at most once a minute.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
+/// Largest status in bytes.
+const MAX_STATUS: usize = 4 << 20;
+/// Largest error response in bytes.
+const MAX_ERROR: usize = 16 << 10;
 /// Capacity of the trigger queue. A trigger that does not fit is sent again after a second.
 const TRIGGERS: usize = 1024;
 
@@ -147,6 +152,12 @@ enum ExchangeError {
     Unanswered(String),
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl From<ReadError> for ExchangeError {
+    fn from(error: ReadError) -> Self {
+        Self::Unanswered(error_line(&error))
+    }
 }
 
 impl From<reqwest::Error> for ExchangeError {
@@ -354,8 +365,11 @@ async fn exchange(
     let request = http.get(format!("{}/v1/status", order.url)).bearer_auth(&order.token);
     let response = served("GET /v1/status", request.send().await?).await?;
     let version = announced(&response);
-    let status: CoordinatorStatus = serde_json::from_slice(&response.bytes().await?)
-        .map_err(|error| incompatible(version, &format!("its status is unreadable: {error}")))?;
+    let status: CoordinatorStatus = serde_json::from_slice(
+        &rljob_http::read(response, MAX_STATUS).await?,
+    )
+    .map_err(|error| incompatible(version, &format!("its status is unreadable: {error}")))?;
+    status.check().map_err(|problem| incompatible(version, &problem))?;
     // A restarted container of the same pod has lost the desired state.
     if status.epoch != Some(order.desired.epoch)
         || status.generation != Some(order.desired.generation)
@@ -388,7 +402,7 @@ async fn served(request: &str, response: Response) -> Result<Response, ExchangeE
         return Ok(response.error_for_status()?);
     }
     let version = announced(&response);
-    let body = response.text().await?;
+    let body = String::from_utf8_lossy(&rljob_http::read(response, MAX_ERROR).await?).into_owned();
     let message = serde_json::from_str::<serde_json::Value>(&body)
         .ok()
         .and_then(|body| Some(body.get("error")?.as_str()?.to_owned()))
@@ -424,7 +438,7 @@ impl ReconcileTrigger {
             .filter(|engine| engine.silent_seconds.is_some_and(|seconds| seconds >= HUNG_SECONDS))
             .count();
         let state = format!(
-            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?}",
+            "{:?} {:?} {:?} {} {} {:?} {synced} {hung} {} {:?} {}",
             status.epoch,
             status.generation,
             status.phase,
@@ -432,7 +446,8 @@ impl ReconcileTrigger {
             status.restarts,
             status.last_failure,
             status.checkpoint.is_some(),
-            status.unsupported
+            status.unsupported,
+            status.reward_outage.is_some()
         );
         Self { state, weighted, progress: (status.step, status.checkpoint) }
     }
@@ -441,17 +456,29 @@ impl ReconcileTrigger {
 #[cfg(test)]
 mod tests {
     use axum::Router;
+    use axum::body::Body;
+    use axum::response::IntoResponse;
     use axum::routing::{get, put};
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::decide::test_support::{facts, report};
 
-    /// A coordinator that answers with these statuses and this status body.
+    /// A coordinator that answers with this code and this status body.
     async fn asked(desired: StatusCode, body: &'static str) -> String {
+        asked_for(desired, async move || body.into_response()).await
+    }
+
+    async fn asked_for<F>(
+        desired: StatusCode,
+        status: impl Fn() -> F + Clone + Send + Sync + 'static,
+    ) -> String
+    where
+        F: Future<Output = axum::response::Response> + Send + 'static,
+    {
         let routes = Router::new()
             .route("/v1/desired", put(async move || (desired, "unknown field `later`")))
-            .route("/v1/status", get(async move || body));
+            .route("/v1/status", get(status));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(axum::serve(listener, routes).into_future());
@@ -496,6 +523,27 @@ mod tests {
             let expected = format!("HTTP status {class} error ({passing}) for url (/v1/desired)");
             assert_eq!(asked(passing, status).await, expected);
         }
+    }
+
+    #[tokio::test]
+    async fn a_status_is_read_within_limits() {
+        let endless = async || {
+            let chunks =
+                futures::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 65536]));
+            Body::from_stream(chunks).into_response()
+        };
+        let expected = format!("the response has more than {MAX_STATUS} bytes");
+        assert_eq!(asked_for(StatusCode::OK, endless).await, expected);
+        let silent = async || {
+            Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>())
+                .into_response()
+        };
+        let answer = asked_for(StatusCode::OK, silent).await;
+        assert!(answer.ends_with("operation timed out"), "{answer}");
+        let huge = CoordinatorStatus { epoch: Some(u64::MAX), ..report() };
+        let huge: &'static str = serde_json::to_string(&huge).unwrap().leak();
+        let answer = asked(StatusCode::OK, huge).await;
+        assert!(answer.contains("epoch in its status exceeds 1099511627776"), "{answer}");
     }
 
     #[test]

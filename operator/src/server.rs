@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use rljob_crds::RLJob;
+use rljob_http::Limits;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -66,7 +67,7 @@ impl Drop for LeaderGuard {
 /// Serves until `stop`.
 ///
 /// # Errors
-/// If the listener fails.
+/// If the address cannot be listened on.
 pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> std::io::Result<()> {
     let router = Router::new()
         .route("/healthz", get(|| async { "ok" }))
@@ -74,7 +75,8 @@ pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> st
         .route("/metrics", get(metrics_text))
         .with_state(app);
     let listener = tokio::net::TcpListener::bind(address).await?;
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+    rljob_http::serve(listener, router, Limits::default(), stop).await;
+    Ok(())
 }
 
 /// A leader is ready once all RLJobs are listed. A standby is always ready.

@@ -19,6 +19,13 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// Time to write the last responses.
 const FLUSH: Duration = Duration::from_secs(2);
 
+/// Limits of the HTTP server. Each request in progress has a connection.
+const LIMITS: rljob_http::Limits = rljob_http::Limits {
+    connections: 16384,
+    headers: Duration::from_secs(120),
+    body: Duration::from_secs(60),
+};
+
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -62,20 +69,14 @@ impl Server {
         let Self { engine, listener, keys } = self;
         let closing = engine.draining.clone();
         let app = router(engine.clone(), keys);
-        let server = axum::serve(listener, app)
-            .with_graceful_shutdown(async move { closing.cancelled().await });
-        let mut serving = tokio::spawn(server.into_future());
+        let mut serving = tokio::spawn(rljob_http::serve(listener, app, LIMITS, closing));
         tokio::select! {
-            ended = &mut serving => {
-                return ended
-                    .context("the HTTP server task failed")?
-                    .context("the HTTP server failed");
-            }
+            ended = &mut serving => return ended.context("the HTTP server task failed"),
             () = stop => {}
         }
         drain(&engine).await;
         if let Ok(ended) = tokio::time::timeout(FLUSH, &mut serving).await {
-            return ended.context("the HTTP server task failed")?.context("the HTTP server failed");
+            return ended.context("the HTTP server task failed");
         }
         tracing::warn!("closing connections that are still open after draining");
         serving.abort();

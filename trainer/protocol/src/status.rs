@@ -44,14 +44,58 @@ pub struct CoordinatorStatus {
     /// Current download of a Hugging Face repository. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadProgress>,
+    /// Reward whose verifier is down. Since protocol version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_outage: Option<RewardOutage>,
 }
 
+/// Most supervisors and engines of a status.
+const MAX_ENTRIES: usize = 16384;
+/// Longest name in bytes, that of an object in Kubernetes.
+const MAX_NAME: usize = 253;
+/// Longest message in bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+/// Highest epoch: sums of a few do not overflow.
+const MAX_EPOCH: u64 = 1 << 40;
+/// Highest other counter.
+const MAX_COUNTER: u32 = u32::MAX / 2;
+
 impl CoordinatorStatus {
+    /// Checks the limits of a status that another process sent.
+    ///
+    /// # Errors
+    /// The first field that exceeds its limit.
+    pub fn check(&self) -> Result<(), String> {
+        if self.epoch.is_some_and(|epoch| epoch > MAX_EPOCH) {
+            return Err(format!("epoch in its status exceeds {MAX_EPOCH}"));
+        }
+        let counters =
+            [("step", self.step), ("attempt", self.attempt), ("restarts", self.restarts)];
+        if let Some((field, _)) = counters.iter().find(|(_, value)| *value > MAX_COUNTER) {
+            return Err(format!("{field} in its status exceeds {MAX_COUNTER}"));
+        }
+        if self.supervisors.len().max(self.engines.len()) > MAX_ENTRIES {
+            return Err(format!("its status has more than {MAX_ENTRIES} supervisors or engines"));
+        }
+        let names = self.supervisors.iter().map(|entry| &entry.name);
+        let mut names = names.chain(self.engines.iter().map(|entry| &entry.name));
+        if names.any(|name| name.len() > MAX_NAME) {
+            return Err(format!("a name in its status has more than {MAX_NAME} bytes"));
+        }
+        let failure = self.last_failure.iter().map(|failure| &failure.message);
+        let outage = self.reward_outage.iter().flat_map(|outage| [&outage.reward, &outage.cause]);
+        if failure.chain(outage).any(|message| message.len() > MAX_MESSAGE) {
+            return Err(format!("a message in its status has more than {MAX_MESSAGE} bytes"));
+        }
+        Ok(())
+    }
+
     /// Removes fields that a peer of this protocol version rejects.
     #[must_use]
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {
             self.download = None;
+            self.reward_outage = None;
             self.engines.iter_mut().for_each(|engine| engine.uid = None);
             self.metrics = self.metrics.map(|metrics| metrics.for_peer(protocol));
             self.evaluation = self.evaluation.map(|evaluation| evaluation.for_peer(protocol));
@@ -66,6 +110,18 @@ impl CoordinatorStatus {
         }
         self
     }
+}
+
+/// A verifier that is down; sampling waits for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RewardOutage {
+    /// Name and verifier of the reward.
+    pub reward: String,
+    /// Seconds since the first failure.
+    pub seconds: u64,
+    /// The first failure.
+    pub cause: String,
 }
 
 /// Progress of the download of a Hugging Face repository.
@@ -112,7 +168,7 @@ pub enum Phase {
 #[serde(rename_all = "camelCase")]
 pub struct LearnerFailure {
     /// CamelCase reason: `LearnerExited`, `LearnerKilled`, `LearnerHung`, `LearnerInput`,
-    /// `CoordinatorInput`.
+    /// `CoordinatorInput`, `RewardUnavailable`.
     pub reason: String,
     /// Message with the failed process and its last log lines.
     pub message: String,

@@ -6,12 +6,18 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use rljob_http::Limits;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Time without an iteration after which the loop counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
+
+/// Limits of the server, which only kubelets call.
+const LIMITS: Limits =
+    Limits { connections: 64, headers: Duration::from_secs(30), body: Duration::from_secs(30) };
 
 /// Serves `/healthz` on `port` of every interface until the process ends. `beat` holds the
 /// start of the loop's last iteration.
@@ -27,5 +33,7 @@ pub async fn serve(port: u16, beat: watch::Receiver<Instant>) -> std::io::Result
         }
     };
     let listener = TcpListener::bind(("0.0.0.0", port)).await?;
-    axum::serve(listener, Router::new().route("/healthz", get(health))).await
+    let router = Router::new().route("/healthz", get(health));
+    rljob_http::serve(listener, router, LIMITS, CancellationToken::new()).await;
+    Ok(())
 }

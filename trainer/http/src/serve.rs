@@ -1,0 +1,229 @@
+//! HTTP/1 server with limits of connections and time.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request as HttpRequest;
+use http_body::{Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+
+use crate::connections::{Connection, Connections, Request};
+
+/// Wait after a failed accept, for example without file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Time without an acknowledgement after which a dead peer is probed, and between probes.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Limits of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Open connections. Beyond it, idle ones are closed for new ones.
+    pub connections: usize,
+    /// Time for the headers of a request, and for which a connection may be idle. Clients close
+    /// idle connections earlier.
+    pub headers: Duration,
+    /// Time without a byte of a request's body.
+    pub body: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 1024, headers: Duration::from_secs(120), body: Duration::from_secs(30) }
+    }
+}
+
+/// Serves until `stop`, then completes the requests in progress.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+    let router = router.layer(RequestBodyTimeoutLayer::new(limits.body));
+    let (connections, tasks) = (Connections::new(limits.connections), TaskTracker::new());
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "failed to accept a connection");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            },
+        };
+        let Some(connection) = connections.admit() else { continue };
+        if let Err(error) = configure(&stream) {
+            tracing::debug!(%error, "failed to configure a connection");
+            continue;
+        }
+        tasks.spawn(handle(stream, connection, router.clone(), limits, stop.clone()));
+    }
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+fn configure(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+async fn handle(
+    stream: TcpStream,
+    connection: Connection,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) {
+    let requests = connection.counter();
+    let service = TowerToHyperService::new(router);
+    let counted = service_fn(move |request: HttpRequest<hyper::body::Incoming>| {
+        let in_progress = Request::start(&requests);
+        let response = hyper::service::Service::call(&service, request);
+        async move {
+            let response = response.await?;
+            Ok::<_, std::convert::Infallible>(
+                response.map(|body| Body::new(Counted { body, _request: in_progress })),
+            )
+        }
+    });
+    let mut serving = std::pin::pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.headers)
+            .serve_connection(TokioIo::new(stream), counted)
+    );
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            result = &mut serving => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "a connection ended with an error");
+                }
+                return;
+            }
+            () = connection.close.cancelled() => return,
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// A response body that keeps its request in progress until it is sent.
+struct Counted {
+    body: Body,
+    _request: Request,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        connections: 8,
+        headers: Duration::from_millis(300),
+        body: Duration::from_millis(300),
+    };
+
+    async fn start() -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let slow = || async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            "done"
+        };
+        let echo = |body: String| async move { body };
+        let router = Router::new()
+            .route("/healthz", get(|| async { "ok" }))
+            .route("/slow", get(slow))
+            .route("/echo", post(echo));
+        let server = tokio::spawn(serve(listener, router, LIMITS, stop.clone()));
+        (address, stop, server)
+    }
+
+    async fn get_text(address: SocketAddr, path: &str) -> String {
+        let url = format!("http://{address}{path}");
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        client.get(url).send().await.unwrap().text().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn many_slow_clients_stop_neither_probes_nor_requests_in_progress() {
+        let (address, _stop, _server) = start().await;
+        let slow = tokio::spawn(get_text(address, "/slow"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut clients = Vec::new();
+        for _ in 0..1000 {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(b"GET /healthz HTTP/1.1\r\nHost:").await.unwrap();
+            clients.push(client);
+        }
+        assert_eq!(get_text(address, "/healthz").await, "ok");
+        assert_eq!(slow.await.unwrap(), "done");
+    }
+
+    #[tokio::test]
+    async fn headers_and_bodies_that_do_not_arrive_end_their_connection() {
+        let (address, _stop, _server) = start().await;
+        for part in [
+            "GET /healthz HTTP/1.1\r\n",
+            "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\na",
+        ] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(part.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let ended = client.read_to_end(&mut answer);
+            tokio::time::timeout(Duration::from_secs(5), ended).await.unwrap().unwrap();
+            assert!(!String::from_utf8_lossy(&answer).contains("200 OK"), "{part}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stopped_server_completes_requests_in_progress() {
+        let (address, stop, server) = start().await;
+        let slow = tokio::spawn(get_text(address, "/slow"));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stop.cancel();
+        assert_eq!(slow.await.unwrap(), "done");
+        server.await.unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+}
