@@ -7,9 +7,10 @@
 //!                           └─ retries exhausted ─▶ Rejected: the sample is dropped, not scored 0
 //! ```
 //!
-//! A verifier that fails for many consecutive completions ends the run
-//! ([`RewardError::Unavailable`]). Must not depend on tokens, prompt groups or steps.
+//! While a verifier is down, completions wait for it ([`availability`]); past a limit, the run
+//! fails ([`RewardError::Unavailable`]). Must not depend on tokens, prompt groups or steps.
 
+mod availability;
 mod command;
 mod exact_match;
 mod external;
@@ -19,13 +20,15 @@ mod regex_match;
 mod verifier;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rljob_crds::reward::RewardSpec;
+use rljob_protocol::status::RewardOutage;
+use tokio::time::Instant;
 
 pub use verifier::{Question, VerifierError};
 
+use availability::{Availability, Next};
 use command::CommandVerifier;
 use exact_match::ExactMatchVerifier;
 use http::HttpVerifier;
@@ -33,8 +36,6 @@ use math::MathVerifier;
 use regex_match::RegexVerifier;
 use verifier::{Score, Verifier};
 
-/// Consecutive rejected completions after which a verifier counts as unavailable.
-const MAX_REJECTED: u32 = 16;
 /// Maximum wait between two calls for the same completion.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Maximum length of an answer in errors, in characters.
@@ -62,7 +63,7 @@ struct WeightedVerifier {
     name: String,
     weight: f64,
     verifier: Box<dyn Verifier>,
-    rejected_in_a_row: AtomicU32,
+    availability: Availability,
 }
 
 /// A reference answer that no completion can match.
@@ -81,14 +82,24 @@ pub enum RewardError {
     /// All tries failed; the sample must be dropped.
     #[error("reward {reward} failed {tries} times for a completion; last error")]
     Rejected { reward: String, tries: u32, source: VerifierError },
-    /// All tries failed for this and many preceding completions; the run must end.
+    /// The verifier cannot start, or was down for longer than `maxOutageSeconds`; the run must end.
     #[error(
-        "reward {reward} failed for {rejected} completions in a row: \
-         fix the verifier and resume the job; last error"
+        "reward {reward} is unavailable (for {seconds} s): fix the verifier and resume the job; \
+         last error"
     )]
-    Unavailable { reward: String, rejected: u32, source: VerifierError },
+    Unavailable { reward: String, seconds: u64, source: VerifierError },
     #[error("failed to create the verifier of reward {reward}")]
     Create { reward: String, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+impl RewardError {
+    /// Kind of the verifier's failure.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Rejected { source, .. } | Self::Unavailable { source, .. } => source.kind(),
+            Self::Create { .. } => "create",
+        }
+    }
 }
 
 /// Creates the verifier of a spec, which has exactly one kind set.
@@ -114,7 +125,7 @@ impl Rewards {
                 name: spec.name.clone(),
                 weight: spec.weight,
                 verifier: verifier(spec).map_err(create_error)?,
-                rejected_in_a_row: AtomicU32::new(0),
+                availability: Availability::new(max_outage(spec)),
             })
         };
         Ok(Self { verifiers: specs.iter().map(create).collect::<Result<_, _>>()? })
@@ -145,6 +156,15 @@ impl Rewards {
             reward.answer = reward.answer.or(score.answer);
         }
         reward
+    }
+
+    /// The outage of the first verifier that is down.
+    pub fn outage(&self) -> Option<RewardOutage> {
+        self.verifiers.iter().find_map(|entry| {
+            let outage = entry.availability.outage()?;
+            let seconds = outage.since.elapsed().as_secs();
+            Some(RewardOutage { reward: entry.label(), seconds, cause: outage.cause })
+        })
     }
 
     /// Whether at least one verifier needs reference answers.
@@ -185,32 +205,47 @@ impl Rewards {
 }
 
 impl WeightedVerifier {
-    /// Calls the verifier until it succeeds or its retries are exhausted.
+    /// Calls the verifier until it succeeds, its retries are exhausted, or it was down too long.
     async fn score(&self, question: Question<'_>) -> Result<Score, RewardError> {
         let mut tries = 0;
-        let source = loop {
+        loop {
             tries += 1;
-            let error = match self.verifier.score(question).await {
+            let source = match self.verifier.score(question).await {
                 Ok(score) => {
-                    self.rejected_in_a_row.store(0, Ordering::Relaxed);
+                    self.availability.answered();
                     return Ok(score);
                 }
                 Err(error) => error,
             };
-            let cause = crate::error_line(&error);
-            tracing::warn!(reward = self.name, tries, cause, "verifier failed for a completion");
-            if tries > self.verifier.retries() {
-                break error;
+            let cause = crate::error_line(&source);
+            tracing::debug!(reward = self.name, tries, cause, "verifier failed for a completion");
+            let is_last = tries > self.verifier.retries();
+            match self.availability.failed(&source, is_last, Instant::now()) {
+                Next::Retry => tokio::time::sleep(backoff(tries)).await,
+                Next::Reject => {
+                    return Err(RewardError::Rejected { reward: self.label(), tries, source });
+                }
+                Next::GiveUp => {
+                    let outage = self.availability.outage();
+                    let seconds = outage.map_or(0, |outage| outage.since.elapsed().as_secs());
+                    return Err(RewardError::Unavailable { reward: self.label(), seconds, source });
+                }
             }
-            tokio::time::sleep(backoff(tries)).await;
-        };
-        let reward = format!("{} ({})", self.name, self.verifier.description());
-        let rejected = self.rejected_in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
-        if rejected >= MAX_REJECTED {
-            return Err(RewardError::Unavailable { reward, rejected, source });
         }
-        Err(RewardError::Rejected { reward, tries, source })
     }
+
+    /// Name and verifier, for messages.
+    fn label(&self) -> String {
+        format!("{} ({})", self.name, self.verifier.description())
+    }
+}
+
+/// Time for which completions wait for a verifier that is down. Verifiers inside the coordinator do
+/// not fail.
+fn max_outage(spec: &RewardSpec) -> Duration {
+    let http = spec.http.as_ref().map(|http| http.max_outage_seconds);
+    let command = spec.command.as_ref().map(|command| command.max_outage_seconds);
+    Duration::from_secs(http.or(command).unwrap_or_default().into())
 }
 
 /// Wait after the given number of tries: 1, 2, 4, … 30 seconds.

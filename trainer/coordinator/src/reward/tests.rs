@@ -40,6 +40,7 @@ fn exact_match() -> Rewards {
 fn http_spec(url: &str, timeout_seconds: u32, retries: u32) -> Value {
     json!({"http": {
         "url": url, "timeoutSeconds": timeout_seconds, "retries": retries, "concurrency": 2,
+        "maxOutageSeconds": 0,
     }})
 }
 
@@ -50,6 +51,7 @@ fn http(url: &str, timeout_seconds: u32, retries: u32) -> Rewards {
 fn command(command: &[&str], timeout_seconds: u32, retries: u32) -> Rewards {
     let spec = json!({"command": {
         "command": command, "timeoutSeconds": timeout_seconds, "retries": retries,
+        "maxOutageSeconds": 0,
     }});
     rewards(&[("check", 1.0, spec)])
 }
@@ -88,7 +90,7 @@ async fn the_reward_is_the_weighted_sum_and_records_every_component() {
 
 #[tokio::test]
 async fn a_failed_verifier_rejects_the_sample_whatever_the_others_score() {
-    let url = serve(|_, _| (StatusCode::BAD_GATEWAY, String::new())).await;
+    let url = serve(|_, _| (StatusCode::FORBIDDEN, String::new())).await;
     let rewards = rewards(&[
         ("format", 1.0, json!({"regex": {"pattern": "2"}})),
         ("judge", 0.0, http_spec(&url, 5, 0)),
@@ -186,12 +188,12 @@ async fn exact_match_ignores_surrounding_white_space_only() {
 fn an_unusable_reference_answer_is_an_error_with_its_end() {
     let long = format!("{} the end", "é".repeat(100));
     let excerpt = format!("{} the end", "é".repeat(72));
-    let reason = "expected a number, tuple, interval or set";
+    let reason = "expected a number, tuple, interval, set, formula or words";
     let expected = UnusableAnswer { reward: "correct".to_owned(), excerpt, reason };
     assert_eq!(math().check_answer(&long), Err(expected));
-    let message = "reward correct does not support the answer `no`: \
-                   expected a number, tuple, interval or set";
-    assert_eq!(math().check_answer("no").unwrap_err().to_string(), message);
+    let message = "reward correct does not support the answer `x \\to 1`: \
+                   expected a number, tuple, interval, set, formula or words";
+    assert_eq!(math().check_answer("x \\to 1").unwrap_err().to_string(), message);
     assert_eq!(math().check_answer("#### 5"), Ok(()));
     assert_eq!(exact_match().check_answer("no"), Ok(()));
 }
@@ -209,7 +211,7 @@ async fn a_server_receives_the_question_and_returns_the_reward() {
 #[tokio::test]
 async fn a_failed_request_is_retried() {
     let url = serve(|request, _| match request {
-        0 => (StatusCode::SERVICE_UNAVAILABLE, "loading".to_owned()),
+        0 => (StatusCode::INTERNAL_SERVER_ERROR, "loading".to_owned()),
         _ => (StatusCode::OK, r#"{"reward": 1}"#.to_owned()),
     });
     assert_eq!(
@@ -224,8 +226,8 @@ async fn errors_of_servers_name_the_url_and_the_cause() {
     let url = format!("http://127.0.0.1:{port}/score");
     let down = error(&http(&url, 5, 1)).await;
     let expected = format!(
-        "reward judge (http {url}) failed 2 times for a completion; last error: \
-         failed to reach the server: "
+        "reward judge (http {url}) is unavailable (for 0 s): fix the verifier and resume the job; \
+         last error: failed to reach the server: "
     );
     assert!(down.starts_with(&expected) && down.contains("onnection refused"), "{down}");
 
@@ -275,27 +277,24 @@ async fn errors_omit_credentials_and_query_of_the_url() {
 }
 
 #[tokio::test]
-async fn a_verifier_is_unavailable_after_16_rejected_completions_in_a_row() {
+async fn completions_wait_for_a_server_that_is_down_and_the_run_fails_past_the_limit() {
     let url = serve(|request, _| match request {
-        3 => (StatusCode::OK, r#"{"reward": 1}"#.to_owned()),
+        1 => (StatusCode::OK, r#"{"reward": 1}"#.to_owned()),
         _ => (StatusCode::BAD_GATEWAY, String::new()),
     })
     .await;
-    let rewards = http(&url, 5, 0);
-    let mut kinds = Vec::new();
-    for _ in 0..20 {
-        kinds.push(match rewards.score(QUESTION).await {
-            Ok(_) => 's',
-            Err(RewardError::Rejected { .. }) => 'r',
-            Err(_) => 'U',
-        });
-    }
-    assert_eq!(kinds.iter().collect::<String>(), "rrrsrrrrrrrrrrrrrrrU");
+    let spec = |seconds| json!({"http": {"url": url, "retries": 0, "maxOutageSeconds": seconds}});
+    let patient = rewards(&[("judge", 1.0, spec(60))]);
+    let scored = score(&patient, "any", "any");
+    assert_eq!(scored.await, reward(1.0, &[("judge", 1.0)]), "the first try failed");
+    let impatient = rewards(&[("judge", 1.0, spec(1))]);
     let expected = format!(
-        "reward judge (http {url}) failed for 17 completions in a row: \
-         fix the verifier and resume the job; last error: the server returned 502 Bad Gateway: "
+        "reward judge (http {url}) is unavailable (for 1 s): fix the verifier and resume the job; \
+         last error: the server returned 502 Bad Gateway: "
     );
-    assert_eq!(error(&rewards).await, expected);
+    assert_eq!(error(&impatient).await, expected);
+    let outage = impatient.outage().unwrap();
+    assert_eq!(outage.cause, "the server returned 502 Bad Gateway: ");
 }
 
 /// Answers each request with the number of preceding requests as reward.
@@ -372,8 +371,8 @@ async fn errors_of_commands_name_the_command_and_the_cause() {
         );
     }
     let missing = error(&command(&["/nowhere/verify", "--fast"], 1, 0)).await;
-    let expected = "reward check (command /nowhere/verify --fast) failed 1 times for a completion; \
-                    last error: failed to start the command: \
+    let expected = "reward check (command /nowhere/verify --fast) is unavailable (for 0 s): fix \
+                    the verifier and resume the job; last error: failed to start the command: \
                     No such file or directory (os error 2)";
     assert_eq!(missing, expected);
 }

@@ -86,6 +86,35 @@ pub enum VerifierError {
     Pipe(#[source] std::io::Error),
 }
 
+impl VerifierError {
+    /// Whether no completion can be scored now, whatever its content.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502 | 503 | 504),
+            _ => false,
+        }
+    }
+
+    /// Whether no later try can succeed.
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::Start(_))
+    }
+
+    /// Value of the label `cause` of the metric of rejected samples.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Timeout(_) => "timeout",
+            Self::Status { .. } => "status",
+            Self::InvalidResponse { .. } => "invalid_response",
+            Self::Start(_) => "start",
+            Self::Exited { .. } => "exited",
+            Self::Pipe(_) => "pipe",
+        }
+    }
+}
+
 fn stderr_suffix(stderr: &str) -> String {
     if stderr.is_empty() { String::new() } else { format!("; last line of stderr: `{stderr}`") }
 }

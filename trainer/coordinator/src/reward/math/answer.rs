@@ -1,14 +1,18 @@
 //! Answer parser and equality: numbers, tuples and intervals, sets, lists and unions.
 //!
-//! `x = 5` and `f(2) = 5` are 5. `1, 2`, `2 or 1` and `\{1, 2\}` are the same set. `(1, 2)` is a
-//! pair or an open interval: both have the same notation. A percentage equals both its number and a
-//! hundredth of it: `50\%` matches the reference answers `50` and `0.5`.
+//! `x = 5` equals `5` and not `y = 5`; `x \ge 5` equals `[5, \infty)`. `1, 2`, `2 or 1` and
+//! `\{1, 2\}` are the same set; `a = 2, b = 3` equals `2, 3` and not `3, 2`. `(1, 2)` is a pair or
+//! an open interval: both have the same notation. A percentage equals both its number and a
+//! hundredth of it: `50\%` matches the reference answers `50` and `0.5`. Formulas with variables
+//! are compared by [`algebra`], words as text. Any other text is not an answer.
 
 use num_rational::BigRational;
 
+use crate::reward::math::algebra::{self, Form};
 use crate::reward::math::expression;
 use crate::reward::math::lex::{SET_CLOSE, SET_OPEN, UNKNOWN, WORD, lex};
 use crate::reward::math::number::Number;
+use crate::reward::math::words::words;
 
 /// Maximum length of an answer in bytes.
 const MAX_BYTES: usize = 2048;
@@ -38,6 +42,15 @@ pub enum Answer {
     List(Vec<Answer>),
     /// Intervals in any order.
     Union(Vec<Answer>),
+    /// A value or set of values of a variable; equals the same one without a name.
+    Named {
+        name: String,
+        value: Box<Answer>,
+    },
+    /// A formula with variables.
+    Formula(Form),
+    /// A choice, or words.
+    Words(String),
 }
 
 impl Answer {
@@ -46,6 +59,21 @@ impl Answer {
         match (self, other) {
             (Self::Number { value: a, percent: p }, Self::Number { value: b, percent: q }) => {
                 same_number(a, *p, b, *q)
+            }
+            (Self::Named { name: a, value: x }, Self::Named { name: b, value: y }) => {
+                a == b && x.equals(y)
+            }
+            (Self::Named { value, .. }, other) | (other, Self::Named { value, .. })
+                if !other.is_list_of_names() =>
+            {
+                value.equals(other)
+            }
+            (Self::Formula(a), Self::Formula(b)) => a.equals(b),
+            (Self::Words(a), Self::Words(b)) => a == b,
+            (Self::Set(a) | Self::List(a), Self::Set(b) | Self::List(b))
+                if is_named(a) != is_named(b) =>
+            {
+                same_order(a, b)
             }
             (Self::Set(a) | Self::List(a), Self::Set(b) | Self::List(b))
             | (Self::Union(a), Self::Union(b)) => same_set(a, b),
@@ -64,6 +92,16 @@ impl Answer {
             _ => false,
         }
     }
+}
+
+impl Answer {
+    fn is_list_of_names(&self) -> bool {
+        matches!(self, Self::List(items) if is_named(items))
+    }
+}
+
+fn is_named(items: &[Answer]) -> bool {
+    items.iter().any(|item| matches!(item, Answer::Named { .. }))
 }
 
 fn same_number(a: &Number, percent_a: bool, b: &Number, percent_b: bool) -> bool {
@@ -94,16 +132,19 @@ pub fn parse(text: &str) -> Vec<Answer> {
     if text.len() > MAX_BYTES {
         return Vec::new();
     }
-    let characters = lex(text.trim().trim_matches('*'));
+    let text = text.trim().trim_end_matches('.').trim_matches('*');
+    let characters = lex(text);
     let characters = trimmed(&characters);
-    if characters.is_empty() || characters.contains(&UNKNOWN) {
-        return Vec::new();
+    let mut interpretations = Vec::new();
+    if !characters.is_empty() && !characters.contains(&UNKNOWN) {
+        let parsed = [true, false].map(|thousands| Parser { thousands, depth: 0 }.list(characters));
+        interpretations.extend(parsed.into_iter().flatten());
+        interpretations.dedup();
     }
-    let mut interpretations: Vec<Answer> = [true, false]
-        .into_iter()
-        .filter_map(|thousands| Parser { thousands, depth: 0 }.list(characters))
-        .collect();
-    interpretations.dedup();
+    if interpretations.is_empty() {
+        let formula = || algebra::parse(text.trim_end_matches(['.', ','])).map(Answer::Formula);
+        interpretations.extend(words(text).map(Answer::Words).or_else(formula));
+    }
     interpretations
 }
 
@@ -138,13 +179,80 @@ impl Parser {
         parts.iter().map(|part| self.item(part)).collect()
     }
 
-    /// An element; a leading `name = ` is ignored.
+    /// An element: a value, or a relation of a name and values.
     fn item(self, characters: &[char]) -> Option<Answer> {
         if self.depth == MAX_DEPTH {
             return None;
         }
-        let sides = split(characters, |at| characters[at] == '=');
-        let value = trimmed(sides.last().copied().unwrap_or(characters));
+        let relation = |at: usize| is_relation(characters[at]).then_some(characters[at]);
+        let sides: Vec<&[char]> =
+            split(characters, |at| relation(at).is_some()).into_iter().map(trimmed).collect();
+        // The relations between the sides, outside brackets.
+        let mut ends = Vec::new();
+        let mut end = 0;
+        for side in split(characters, |at| relation(at).is_some()) {
+            end += side.len();
+            ends.extend(characters.get(end).copied());
+            end += 1;
+        }
+        match ends.as_slice() {
+            [] => self.value(sides.first()?),
+            relations if relations.iter().all(|relation| *relation == '=') => self.named(&sides),
+            relations => self.bounded(&sides, relations),
+        }
+    }
+
+    /// `x = 5`, `AB = 5`, `x = 2 + 3 = 5`: all values must be equal.
+    fn named(self, sides: &[&[char]]) -> Option<Answer> {
+        let (first, rest) = sides.split_first()?;
+        let name = name(first);
+        let values = if name.is_some() { rest } else { sides };
+        let values: Vec<Answer> =
+            values.iter().map(|side| self.value(side)).collect::<Option<_>>()?;
+        let value = values.last()?.clone();
+        if !values.iter().all(|other| other.equals(&value)) {
+            return None;
+        }
+        Some(match name {
+            Some(name) if !name.is_empty() => Answer::Named { name, value: Box::new(value) },
+            _ => value,
+        })
+    }
+
+    /// `x ≥ 5`, `1 < x ≤ 2`, `x ≠ 5`, as the values of the variable.
+    fn bounded(self, sides: &[&[char]], relations: &[char]) -> Option<Answer> {
+        let bound = |side: &[char]| match self.value(side)? {
+            bound @ Answer::Number { percent: false, .. } => Some(bound),
+            _ => None,
+        };
+        let variable = |side| name(side).filter(|name| !name.is_empty());
+        let (name, value) = match (sides, relations) {
+            ([left, right], [relation]) => match (variable(left), variable(right)) {
+                (Some(name), None) => (name, half_line(*relation, bound(right)?)?),
+                (None, Some(name)) => (name, half_line(flipped(*relation), bound(left)?)?),
+                _ => return None,
+            },
+            ([first, middle, last], [left, right]) => {
+                let (first, last) = (bound(first)?, bound(last)?);
+                let value = match (left, right) {
+                    ('<' | '≤', '<' | '≤') => {
+                        interval(*left == '≤', first, last, *right == '≤')
+                    }
+                    ('>' | '≥', '>' | '≥') => {
+                        interval(*right == '≥', last, first, *left == '≥')
+                    }
+                    _ => return None,
+                };
+                (variable(middle)?, value)
+            }
+            _ => return None,
+        };
+        Some(Answer::Named { name, value: Box::new(value) })
+    }
+
+    /// A value without relations.
+    fn value(self, characters: &[char]) -> Option<Answer> {
+        let value = trimmed(characters);
         let unions = split(value, |at| value[at] == '∪' || is_union_letter(value, at));
         let unions: Vec<&[char]> = unions.into_iter().map(trimmed).collect();
         if let [only] = unions.as_slice() {
@@ -165,7 +273,7 @@ impl Parser {
 
     /// A bracketed shape or a number.
     fn simple(self, characters: &[char]) -> Option<Answer> {
-        let characters = without_leading_words(characters);
+        let characters = without_leading_words(characters)?;
         if characters == ['∅'] {
             return Some(Answer::Set(Vec::new()));
         }
@@ -230,11 +338,79 @@ fn number(characters: &[char]) -> Option<Answer> {
     number(false)
 }
 
-fn without_leading_words(mut characters: &[char]) -> &[char] {
+/// The text after leading words. `None` if an operator follows them: then they are variables.
+fn without_leading_words(all: &[char]) -> Option<&[char]> {
+    let mut characters = all;
     while let [' ' | WORD, rest @ ..] = characters {
         characters = rest;
     }
-    characters
+    let has_words = all[..all.len() - characters.len()].contains(&WORD);
+    let is_operator = match characters {
+        ['-', next, ..] => *next == ' ',
+        [first, ..] => matches!(first, '+' | '*' | '/' | '^' | '!' | '|'),
+        [] => false,
+    };
+    (!has_words || !is_operator).then_some(characters)
+}
+
+/// The name on the left of a relation: a letter with an optional index or argument, a tuple of
+/// letters, or words, which are the empty name. `None` for anything else.
+fn name(side: &[char]) -> Option<String> {
+    let mut rest = trimmed(side);
+    while let [' ' | WORD, tail @ ..] = rest {
+        rest = tail;
+    }
+    if let ['(', names @ .., ')'] = rest {
+        let is_name =
+            |character: &char| character.is_alphabetic() || matches!(character, ',' | ' ');
+        let name = || rest.iter().filter(|character| **character != ' ').collect();
+        return (names.iter().all(is_name) && !names.contains(&WORD)).then(name);
+    }
+    let [first, index @ ..] = rest else { return (!side.is_empty()).then(String::new) };
+    let is_index = |character: &char| {
+        character.is_ascii_alphanumeric() || matches!(character, '_' | '{' | '}' | '(' | ')' | ',')
+    };
+    let is_marked = index.is_empty() || matches!(index[0], '_' | '(');
+    (first.is_alphabetic() && is_marked && index.iter().all(is_index))
+        .then(|| rest.iter().filter(|character| !matches!(character, '{' | '}')).collect())
+}
+
+fn is_relation(character: char) -> bool {
+    matches!(character, '=' | '≠' | '<' | '>' | '≤' | '≥')
+}
+
+/// The relation read from right to left.
+fn flipped(relation: char) -> char {
+    match relation {
+        '<' => '>',
+        '>' => '<',
+        '≤' => '≥',
+        '≥' => '≤',
+        other => other,
+    }
+}
+
+fn infinite(negative: bool) -> Answer {
+    Answer::Number { value: Number::Infinite { negative }, percent: false }
+}
+
+fn interval(closed_below: bool, lower: Answer, upper: Answer, closed_above: bool) -> Answer {
+    let open = if closed_below { '[' } else { '(' };
+    let close = if closed_above { ']' } else { ')' };
+    Answer::Sequence { open, close, items: vec![lower, upper] }
+}
+
+/// The values that are in a relation to a bound.
+fn half_line(relation: char, bound: Answer) -> Option<Answer> {
+    Some(match relation {
+        '<' | '≤' => interval(false, infinite(true), bound, relation == '≤'),
+        '>' | '≥' => interval(relation == '≥', bound, infinite(false), false),
+        '≠' => Answer::Union(vec![
+            interval(false, infinite(true), bound.clone(), false),
+            interval(false, bound, infinite(false), false),
+        ]),
+        _ => return None,
+    })
 }
 
 /// Opening bracket, content and closing bracket if brackets enclose the whole text.

@@ -1,12 +1,13 @@
 //! Answer extraction: finds the final answer in a text and parses it.
 //!
 //! The first place that exists in the text decides: a box without an answer does not fall back to a
-//! number elsewhere. The content of a place is parsed as a whole (`answer`). If that fails, a
-//! single number between words is used unless it is part of a formula.
+//! number elsewhere. The content of a place is parsed as a whole (`answer`). If that fails and the
+//! content is a sentence without formulas, its number is the answer.
 
 use rljob_crds::reward::AnswerPlace;
 
 use crate::reward::math::answer::{Answer, parse};
+use crate::reward::math::lex::NEGATIONS;
 use crate::reward::math::number::Number;
 use crate::reward::math::scan::{Numeral, numbers};
 
@@ -25,17 +26,19 @@ pub fn reference_answer(text: &str) -> Vec<Answer> {
     if !whole.is_empty() {
         return whole;
     }
-    at(AnswerPlace::Phrase, text).unwrap_or_else(|| only_number(text))
+    at(AnswerPlace::Phrase, text).unwrap_or_else(|| parse_or(text, only_number))
 }
 
 /// Interpretations of the content of a place; `None` if the text lacks the place.
 fn at(place: AnswerPlace, text: &str) -> Option<Vec<Answer>> {
     match place {
-        AnswerPlace::Hashes => {
-            hashes(text).map(|content| parse_or(boxed(content).unwrap_or(content), first_number))
-        }
+        AnswerPlace::Hashes => hashes(text).map(|content| {
+            let content = content.trim_end_matches('!');
+            parse_or(boxed(content).unwrap_or(content), first_number)
+        }),
         AnswerPlace::Boxed => boxed(text).map(|content| parse_or(content, only_number)),
         AnswerPlace::Phrase => phrase(text).map(|content| {
+            let content = content.trim_end_matches('!');
             parse_or(boxed(content).or_else(|| formula(content)).unwrap_or(content), first_number)
         }),
         AnswerPlace::Formula => formula(text).map(|content| parse_or(content, only_number)),
@@ -44,8 +47,21 @@ fn at(place: AnswerPlace, text: &str) -> Option<Vec<Answer>> {
 }
 
 fn parse_or(content: &str, fallback: fn(&str) -> Vec<Answer>) -> Vec<Answer> {
-    let whole = parse(content.trim_end_matches('!'));
-    if whole.is_empty() { fallback(content) } else { whole }
+    let whole = parse(content);
+    if whole.is_empty() && is_sentence(content) { fallback(content) } else { whole }
+}
+
+/// Whether a text consists of words and numbers without formulas, negations and bounds.
+fn is_sentence(text: &str) -> bool {
+    let is_formula = |character: char| "\\^_=<>≤≥≠≈∈+*/|{}[]√π∞".contains(character);
+    let mut words = text.split(|character: char| !character.is_alphabetic());
+    let is_word = |word: &str| {
+        let lower = word.to_lowercase();
+        (word.chars().count() != 1 || matches!(lower.as_str(), "a" | "i"))
+            && !NEGATIONS.contains(&lower.as_str())
+    };
+    let has_formula = text.contains(is_formula) || text.contains("--") || text.contains(" - ");
+    text.contains(char::is_alphabetic) && !has_formula && words.all(is_word)
 }
 
 fn answers(numeral: &Numeral<'_>) -> Vec<Answer> {
@@ -114,7 +130,9 @@ fn phrase(text: &str) -> Option<&str> {
         .match_indices(['.', '?'])
         .map(|(at, _)| at)
         .find(|at| line[at + 1..].starts_with(char::is_whitespace));
-    nonempty(&line[..sentence.unwrap_or(line.len())])
+    let sentence = &line[..sentence.unwrap_or(line.len())];
+    let reason = [" because ", " since "].iter().filter_map(|word| sentence.find(word)).min();
+    nonempty(&sentence[..reason.unwrap_or(sentence.len())])
 }
 
 /// The last formula between its delimiters.

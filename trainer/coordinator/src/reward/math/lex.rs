@@ -25,8 +25,11 @@ const GLUED_UNITS: [&str; 26] = [
 ];
 /// Single letters that are units after a space.
 const SHORT_UNITS: &str = "mgshlLJNWVAKCF";
-/// Words that negate an answer; an answer with one of them is not parsed.
-pub const NEGATIONS: [&str; 5] = ["not", "no", "non", "negative", "minus"];
+/// Words that negate or bound an answer, and functions; an answer with one of them is not parsed.
+pub const NEGATIONS: [&str; 24] = [
+    "not", "no", "non", "negative", "minus", "least", "most", "than", "except", "between", "log",
+    "ln", "lg", "sin", "cos", "tan", "cot", "sec", "csc", "exp", "mod", "gcd", "lcm", "det",
+];
 
 /// Returns the characters for the parser.
 pub fn lex(text: &str) -> Vec<char> {
@@ -69,7 +72,8 @@ impl Lexer<'_> {
             '⅔' => self.fraction('2', '3'),
             '¼' => self.fraction('1', '4'),
             '¾' => self.fraction('3', '4'),
-            '≈' | '∈' | '≡' => self.out.push('='),
+            '≈' | '∈' => self.out.push('='),
+            '≡' => self.out.push(UNKNOWN),
             '{' if self.peek(0) == Some(',') && self.peek(1) == Some('}') => self.at += 2,
             '~' | '\u{A0}' | '\u{2009}' | '\u{202F}' => self.out.push(' '),
             '′' | '″' => self.out.push(WORD),
@@ -124,8 +128,12 @@ impl Lexer<'_> {
             "lbrace" => self.out.push(SET_OPEN),
             "rbrace" => self.out.push(SET_CLOSE),
             "lvert" | "rvert" | "vert" => self.out.push('|'),
-            "approx" | "in" | "colon" | "equiv" | "to" | "rightarrow" | "implies"
-            | "Rightarrow" => self.out.push('='),
+            "approx" | "in" => self.out.push('='),
+            "le" | "leq" | "leqslant" => self.out.push('≤'),
+            "ge" | "geq" | "geqslant" => self.out.push('≥'),
+            "lt" => self.out.push('<'),
+            "gt" => self.out.push('>'),
+            "ne" | "neq" => self.out.push('≠'),
             "circ" | "degree" => self.degree(),
             "text" | "textrm" | "textbf" | "textit" | "mathrm" | "mathbf" | "mathit" | "mbox"
             | "operatorname" | "boldsymbol" | "mathsf" | "texttt" => {

@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Rationals, square roots and π are compared exactly ([`surd`]), other values as doubles to nine
-//! digits ([`number`]). Units, currencies and names (`x =`) are ignored: `5 cm` is 5. Expressions
-//! with variables (`2x + 1`) are not supported: they are rejected as reference answers when the
-//! data is opened.
+//! digits ([`number`]), formulas with variables by canonical form ([`algebra`]). Units and
+//! currencies are ignored: `5 cm` is 5. A text that is not understood as a whole has no answer: it
+//! equals nothing, and is rejected as a reference answer when the data is opened.
 
+mod algebra;
 mod answer;
 mod expression;
 mod extract;
@@ -18,6 +19,7 @@ mod lex;
 mod number;
 mod scan;
 mod surd;
+mod words;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use rljob_crds::reward::{AnswerPlace, MathReward};
@@ -51,7 +53,7 @@ impl Verifier for MathVerifier {
 
     fn check_answer(&self, answer: &str) -> Result<(), &'static str> {
         let usable = is_usable(answer);
-        usable.then_some(()).ok_or("expected a number, tuple, interval or set")
+        usable.then_some(()).ok_or("expected a number, tuple, interval, set, formula or words")
     }
 
     fn answer_classes(&self, completions: &[&str]) -> Option<Vec<Option<usize>>> {

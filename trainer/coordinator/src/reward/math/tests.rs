@@ -1,11 +1,13 @@
 //! Tests of the math reward; most cases are rows of `tests/fixtures/math.tsv`.
 
-use proptest::prelude::{ProptestConfig, prop_assert, proptest};
+use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 use rljob_crds::reward::{AnswerPlace, MathReward};
 
 use crate::reward::math::{correct, extract, is_usable};
 
 const TABLE: &str = include_str!("../../../tests/fixtures/math.tsv");
+
+const PAIRS: &str = include_str!("../../../tests/fixtures/math-pairs.tsv");
 
 fn default_places() -> Vec<AnswerPlace> {
     MathReward::default().extract
@@ -43,6 +45,35 @@ fn every_row_of_the_table_scores_as_expected() {
 }
 
 #[test]
+fn judged_pairs_have_no_false_positive_and_almost_no_false_negative() {
+    let (mut pairs, mut false_positives, mut false_negatives) = (0, Vec::new(), Vec::new());
+    for line in PAIRS.lines().filter(|line| !line.starts_with("# ")) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [reference, equal, other] = columns[..] else { panic!("not three columns: {line}") };
+        for (forms, expected, wrong) in
+            [(equal, true, &mut false_negatives), (other, false, &mut false_positives)]
+        {
+            for form in forms.split('¦') {
+                pairs += 1;
+                let completion = format!("So it is $\\boxed{{{form}}}$.");
+                if correct(&completion, reference, &default_places()) != expected {
+                    wrong.push(format!("{reference}   {form}"));
+                }
+            }
+        }
+    }
+    let right = pairs - false_positives.len() - false_negatives.len();
+    let share = right as f64 / pairs as f64;
+    println!("{pairs} pairs, {right} right");
+    assert!(
+        false_positives.is_empty() && share >= 0.98 && pairs >= 600,
+        "{right} of {pairs} pairs are right\nwrongly equal:\n{}\nwrongly different:\n{}",
+        false_positives.join("\n"),
+        false_negatives.join("\n")
+    );
+}
+
+#[test]
 fn places_are_searched_in_the_order_of_the_spec() {
     use AnswerPlace::{Boxed, Formula, Hashes, LastNumber, Phrase};
     let text = "#### 1\n\\boxed{2}\nThe answer is 3.\nHence $4$ of 5";
@@ -69,19 +100,19 @@ fn places_are_searched_in_the_order_of_the_spec() {
 fn unparsable_reference_answers_are_not_usable() {
     for unusable in [
         "",
-        "none",
         "####",
         "\\boxed{}",
         "1/0",
         "\\frac{1}{0}",
-        "2x + 3",
-        "(A)",
         "\\sqrt{-4}",
-        "\\text{even}",
-        "y > 3",
-        "\\alpha",
         "(5, x)",
         "(1, 2",
+        "x \\to 5",
+        "5 \\mid x",
+        "\\log 5",
+        "\\neq 18",
+        "x = 5 = 6",
+        "abc + 5 is odd",
     ] {
         assert!(!is_usable(unusable), "{unusable}");
     }
@@ -92,6 +123,11 @@ fn unparsable_reference_answers_are_not_usable() {
         "A long text, then\n#### 1/3",
         "The answer is 7.",
         "x=\\frac12",
+        "2x + 3",
+        "(A)",
+        "\\text{even}",
+        "y > 3",
+        "5\\alpha",
     ] {
         assert!(is_usable(usable), "{usable}");
     }
@@ -135,6 +171,29 @@ proptest! {
     #[test]
     fn arbitrary_texts_do_not_panic(text in ARBITRARY) {
         correct(&text, &text, &default_places());
+    }
+
+    #[test]
+    fn different_rationals_are_never_equal_in_any_notation(
+        (above, below) in (-999_i64..999, 1_i64..99),
+        (other_above, other_below) in (-999_i64..999, 1_i64..99),
+        notation in 0_usize..5,
+        other_notation in 0_usize..5,
+    ) {
+        let written = |above: i64, below: i64, notation| match notation {
+            0 => format!("{above}/{below}"),
+            1 => format!("\\frac{{{above}}}{{{below}}}"),
+            2 => format!("x = \\dfrac{{{above}}}{{{below}}}"),
+            3 => format!("\\left(\\frac{{{above}}}{{{below}}}\\right)"),
+            _ => format!("{above} \\div {below}"),
+        };
+        let (left, right) =
+            (written(above, below, notation), written(other_above, other_below, other_notation));
+        let equal = above * other_below == other_above * below;
+        for (reference, form) in [(&left, &right), (&right, &left)] {
+            let found = correct(&format!("\\boxed{{{form}}}"), reference, &default_places());
+            prop_assert_eq!(found, equal, "{} {}", reference, form);
+        }
     }
 
     #[test]

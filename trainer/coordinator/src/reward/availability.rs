@@ -1,0 +1,124 @@
+//! Availability of a verifier: tells a completion that cannot be scored from a verifier that is
+//! down. Time is an argument.
+//!
+//! ```text
+//!  failed try ─┬─ the verifier is unreachable, or rejected 16 completions in a row
+//!              │    ─▶ outage: all completions wait with backoff; past the limit, the run fails
+//!              └─ else: retries left ─▶ retry; no retries left ─▶ the sample is rejected
+//! ```
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::verifier::VerifierError;
+
+/// Consecutive rejected completions after which a verifier counts as down.
+const MAX_REJECTED: u32 = 16;
+
+/// Failures of a verifier since its last answer.
+#[derive(Debug)]
+pub struct Availability {
+    max_outage: Duration,
+    failures: Mutex<Failures>,
+}
+
+#[derive(Debug, Default)]
+struct Failures {
+    rejected_in_a_row: u32,
+    outage: Option<Outage>,
+}
+
+/// Time without answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    pub since: Instant,
+    /// The first failure.
+    pub cause: String,
+}
+
+/// What follows from a failed try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Retry,
+    /// The sample is rejected.
+    Reject,
+    /// The verifier cannot start, or has been down for too long.
+    GiveUp,
+}
+
+impl Availability {
+    pub fn new(max_outage: Duration) -> Self {
+        Self { max_outage, failures: Mutex::default() }
+    }
+
+    /// The verifier scored a completion.
+    pub fn answered(&self) {
+        *self.failures.lock() = Failures::default();
+    }
+
+    /// A try failed; `is_last` if the completion has no retries left.
+    pub fn failed(&self, error: &VerifierError, is_last: bool, now: Instant) -> Next {
+        if error.is_permanent() {
+            return Next::GiveUp;
+        }
+        let mut failures = self.failures.lock();
+        if error.is_outage() || failures.rejected_in_a_row >= MAX_REJECTED {
+            let outage = failures.outage.get_or_insert_with(|| {
+                let cause = crate::error_line(error);
+                tracing::warn!(cause, "a verifier is down; completions wait for it");
+                Outage { since: now, cause }
+            });
+            let is_over = now.duration_since(outage.since) >= self.max_outage;
+            return if is_over { Next::GiveUp } else { Next::Retry };
+        }
+        if !is_last {
+            return Next::Retry;
+        }
+        failures.rejected_in_a_row += 1;
+        Next::Reject
+    }
+
+    pub fn outage(&self) -> Option<Outage> {
+        self.failures.lock().outage.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: VerifierError = VerifierError::Timeout(Duration::from_secs(1));
+
+    fn unavailable() -> VerifierError {
+        let status = reqwest::StatusCode::SERVICE_UNAVAILABLE;
+        VerifierError::Status { status, excerpt: String::new() }
+    }
+
+    #[tokio::test]
+    async fn completions_wait_for_a_verifier_that_is_down_until_the_limit() {
+        let availability = Availability::new(Duration::from_secs(60));
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let next = [0, 30, 59, 60].map(|now| availability.failed(&unavailable(), true, at(now)));
+        assert_eq!(next, [Next::Retry, Next::Retry, Next::Retry, Next::GiveUp]);
+        let cause = "the server returned 503 Service Unavailable: ".to_owned();
+        assert_eq!(availability.outage(), Some(Outage { since: start, cause }));
+        availability.answered();
+        assert_eq!(availability.outage(), None);
+        assert_eq!(availability.failed(&unavailable(), true, at(90)), Next::Retry);
+    }
+
+    #[tokio::test]
+    async fn a_completion_that_cannot_be_scored_is_rejected_unless_many_in_a_row_are() {
+        let availability = Availability::new(Duration::from_secs(60));
+        let now = Instant::now();
+        assert_eq!(availability.failed(&TIMEOUT, false, now), Next::Retry);
+        for _ in 0..MAX_REJECTED {
+            assert_eq!(availability.failed(&TIMEOUT, true, now), Next::Reject);
+        }
+        assert_eq!(availability.failed(&TIMEOUT, true, now), Next::Retry);
+        assert!(availability.outage().is_some());
+    }
+}
