@@ -43,6 +43,52 @@ pub async fn model_info(State(engine): State<Engine>) -> Json<Value> {
     }))
 }
 
+/// Returns the limits of this engine. SGLang adds all its arguments.
+pub async fn server_info(State(engine): State<Engine>) -> Json<Value> {
+    let ModelInfo { model_path, weight_version, .. } = engine.info();
+    Json(json!({
+        "model_path": model_path, "tokenizer_path": engine.served.name,
+        "served_model_name": engine.served.name, "weight_version": weight_version,
+        "context_length": engine.limits.context_length,
+        "max_req_input_len": engine.limits.context_length.saturating_sub(1),
+        "internal_states": [{}], "status": "ready", "version": env!("CARGO_PKG_VERSION")
+    }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpdateWeightVersion {
+    new_version: String,
+    #[serde(default = "abort_by_default")]
+    abort_all_requests: bool,
+}
+
+fn abort_by_default() -> bool {
+    true
+}
+
+/// Renames the version of the weights, which do not change.
+pub async fn update_weight_version(State(engine): State<Engine>, body: Bytes) -> Response {
+    let request: UpdateWeightVersion = match parse(&body) {
+        Ok(request) => request,
+        Err(response) => return *response,
+    };
+    let version = request.new_version;
+    if request.abort_all_requests && engine.call(|done| Command::Abort(None, done)).await.is_none()
+    {
+        return scheduler_exited();
+    }
+    let renamed = version.clone();
+    match engine.call(|done| Command::RenameVersion(renamed, done)).await {
+        Some(()) => Json(json!({
+            "success": true, "message": format!("Weight version updated to {version}"),
+            "new_version": version
+        }))
+        .into_response(),
+        None => scheduler_exited(),
+    }
+}
+
 pub async fn metrics(State(engine): State<Engine>) -> Response {
     match engine.metrics.text() {
         Ok(text) => {

@@ -12,7 +12,8 @@ use futures::StreamExt as _;
 use futures::future::try_join_all;
 
 use super::input::GenerateInput;
-use super::responses::{generate_error, parse};
+use super::neutral::strip_generate;
+use super::responses::{generate_error, parse_stripped};
 use super::stream::{Update, error_value, events, final_response, json, merged};
 use crate::engine::Engine;
 use crate::request::{GenerateError, Request, Sampling};
@@ -20,7 +21,7 @@ use crate::request::{GenerateError, Request, Sampling};
 const HEALTH_LIMIT: Duration = Duration::from_secs(20);
 
 pub async fn generate(State(engine): State<Engine>, body: Bytes) -> Response {
-    let input: GenerateInput = match parse(&body) {
+    let input: GenerateInput = match parse_stripped(&body, strip_generate) {
         Ok(input) => input,
         Err(response) => return *response,
     };

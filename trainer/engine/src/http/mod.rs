@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  open      /health  /health_generate  /metrics
-//!  api key   /generate  /model_info  /get_model_info
+//!  api key   /generate  /model_info  /get_model_info  /server_info  /get_server_info
 //!            /v1/models  /v1/completions  /v1/chat/completions
 //!  admin key /pause_generation  /continue_generation  /abort_request  /flush_cache
 //!            /get_weights_by_name  /update_weights_from_disk  /init_weights_update_group
 //!            /update_weights_from_distributed  /destroy_weights_update_group
+//!            /update_weight_version
 //! ```
 //! /health differs from SGLang: it responds immediately and while paused, because a paused engine
 //! is healthy.
@@ -15,6 +16,7 @@ mod auth;
 mod control;
 mod generate;
 mod input;
+mod neutral;
 mod openai;
 mod responses;
 mod stream;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
@@ -44,6 +47,8 @@ pub fn router(engine: Engine, keys: Keys) -> Router {
         .route("/generate", post(generate::generate).put(generate::generate))
         .route("/model_info", get(control::model_info))
         .route("/get_model_info", get(control::model_info))
+        .route("/server_info", get(control::server_info))
+        .route("/get_server_info", get(control::server_info))
         .route("/v1/models", get(openai::models))
         .route("/v1/models/{*model}", get(openai::model))
         .route("/v1/completions", post(openai::completions))
@@ -59,6 +64,12 @@ pub fn router(engine: Engine, keys: Keys) -> Router {
         .route("/init_weights_update_group", post(weights::init_group))
         .route("/update_weights_from_distributed", post(weights::from_distributed))
         .route("/destroy_weights_update_group", post(weights::destroy_group))
+        .route("/update_weight_version", post(control::update_weight_version))
         .layer(from_fn_with_state(keys, auth::admin));
-    open.merge(normal).merge(admin).layer(DefaultBodyLimit::max(BODY_LIMIT)).with_state(engine)
+    open.merge(normal)
+        .merge(admin)
+        .fallback(async || responses::detail(StatusCode::NOT_FOUND))
+        .method_not_allowed_fallback(async || responses::detail(StatusCode::METHOD_NOT_ALLOWED))
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(engine)
 }

@@ -16,6 +16,24 @@ pub fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Box<Response>> {
     })
 }
 
+/// Parses a body without the fields that `strip` removes.
+pub fn parse_stripped<T: DeserializeOwned>(
+    body: &Bytes,
+    strip: fn(&mut serde_json::Value),
+) -> Result<T, Box<Response>> {
+    let mut value: serde_json::Value = parse(body)?;
+    strip(&mut value);
+    serde_json::from_value(value).map_err(|error| {
+        Box::new(server_error(StatusCode::BAD_REQUEST, "Bad Request", &error.to_string()))
+    })
+}
+
+/// FastAPI's response to an unknown route or method.
+pub fn detail(status: StatusCode) -> Response {
+    let reason = status.canonical_reason().unwrap_or_default();
+    (status, Json(serde_json::json!({ "detail": reason }))).into_response()
+}
+
 /// Response 400 with `{"error": {"message": …}}`.
 pub fn invalid(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(error_body(message))).into_response()

@@ -32,6 +32,8 @@ pub enum Command {
     UpdateFromDistributed(UpdateWeightsFromDistributed, oneshot::Sender<WeightsAnswer>),
     /// Leaves a weight-update group.
     DestroyGroup(String, oneshot::Sender<WeightsAnswer>),
+    /// Renames the version of the weights.
+    RenameVersion(String, oneshot::Sender<()>),
     /// Returns the first values of a weight; `None` for an unknown name.
     ReadWeight(GetWeightsByName, oneshot::Sender<Option<serde_json::Value>>),
 }
@@ -53,6 +55,10 @@ impl Scheduler {
                     Some(rid) => self.abort_prefix(&rid),
                     None => self.abort(|_| true),
                 }
+                let _ = done.send(());
+            }
+            Command::RenameVersion(version, done) => {
+                self.commit(&version, None);
                 let _ = done.send(());
             }
             Command::Flush(done) => {

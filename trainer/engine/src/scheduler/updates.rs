@@ -184,7 +184,7 @@ impl Scheduler {
         self.info.send_modify(|info| DEFAULT_VERSION.clone_into(&mut info.weight_version));
     }
 
-    fn commit(&self, version: &str, model_path: Option<&str>) {
+    pub(super) fn commit(&self, version: &str, model_path: Option<&str>) {
         tracing::info!(version, model_path, "weights updated");
         self.info.send_modify(|info| {
             version.clone_into(&mut info.weight_version);

@@ -135,3 +135,30 @@ async fn api_and_admin_keys_guard_separate_routes() {
     assert_eq!([engine.get("/health").await.0, engine.get("/metrics").await.0], [200, 200]);
     engine.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_sglang_can_send_its_defaults_read_the_server_and_rename_the_weights() {
+    let engine = start(&[]).await;
+    let body = json!({
+        "input_ids": [5, 6], "lora_path": null, "log_metrics": true,
+        "sampling_params": {"max_new_tokens": 2, "repetition_penalty": 1.0, "regex": null},
+    });
+    assert_eq!(engine.post("/generate", &body).await.0, 200);
+    let adapter = json!({"input_ids": [5, 6], "lora_path": "adapter"});
+    let (status, error) = engine.post("/generate", &adapter).await;
+    let message = error["message"].as_str().unwrap();
+    assert!(status == 400 && message.starts_with("unknown field `lora_path`"), "{error}");
+
+    let renamed = engine.post("/update_weight_version", &json!({"new_version": "v7"})).await;
+    let expected = json!({
+        "success": true, "message": "Weight version updated to v7", "new_version": "v7",
+    });
+    assert_eq!(renamed, (200, expected));
+    for route in ["/server_info", "/get_server_info"] {
+        let (status, info) = engine.get(route).await;
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        assert_eq!((status, &info["weight_version"]), (200, &json!("v7")), "{info}");
+    }
+    assert_eq!(engine.get("/nowhere").await, (404, r#"{"detail":"Not Found"}"#.to_owned()));
+    engine.stop().await;
+}

@@ -17,12 +17,13 @@ use super::request::Body;
 use super::usage::Usage;
 use crate::engine::Engine;
 use crate::generation::{FinishReason, Generation};
-use crate::http::responses::parse;
+use crate::http::neutral::strip_openai;
+use crate::http::responses::parse_stripped;
 use crate::http::stream::{Update, error_value, events, final_response, merged};
 use crate::request::GenerateError;
 
 pub async fn completions(State(engine): State<Engine>, body: Bytes) -> Response {
-    match parse::<Body>(&body) {
+    match parse_stripped::<Body>(&body, strip_openai) {
         Ok(body) => completed(&engine, body).await.unwrap_or_else(|error| error_response(&error)),
         Err(response) => *response,
     }
