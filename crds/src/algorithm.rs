@@ -162,10 +162,13 @@ pub struct OptimizerSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub warmup_steps: u32,
-    /// Learning-rate schedule after warm-up. Linear and Cosine reach 0 at the last step. Default
-    /// Constant.
+    /// Learning-rate schedule after warm-up. Default Constant.
     #[serde(default)]
     pub schedule: Schedule,
+    /// Fraction of learningRate at which Linear and Cosine end. Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub minimum_learning_rate: f64,
     /// Decoupled weight decay. Default 0.01.
     #[serde(default = "weight_decay")]
     #[schemars(range(min = 0.0, max = 1.0))]
@@ -218,6 +221,7 @@ impl Default for OptimizerSpec {
             learning_rate: learning_rate(),
             warmup_steps: 0,
             schedule: Schedule::default(),
+            minimum_learning_rate: 0.0,
             weight_decay: weight_decay(),
             beta1: beta1(),
             beta2: beta2(),
@@ -235,9 +239,9 @@ pub enum Schedule {
     /// Constant learning rate.
     #[default]
     Constant,
-    /// Linear decay to 0 at the last step.
+    /// Linear decay. The rate would reach its minimum one step after the last.
     Linear,
-    /// Half-cosine decay to 0 at the last step.
+    /// Half-cosine decay. The rate would reach its minimum one step after the last.
     Cosine,
 }
 

@@ -20,6 +20,8 @@ pub use normalization::{
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rollout::RolloutSpec;
+
 /// Settings of `grpo`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -78,7 +80,8 @@ pub struct GrpoSpec {
     #[serde(default)]
     pub proximal_logprobs: ProximalLogprobs,
     /// Decoupled PPO (arXiv 2505.24298): factor exp(proximal − sampler log-probability) of each
-    /// token's loss, with bounds. Default no factor.
+    /// token's loss, with bounds. Default no factor with `rollout.maxStaleness` 0 or the
+    /// log-probabilities of the sampler, else `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior_weight: Option<BehaviorWeight>,
 }
@@ -89,6 +92,30 @@ fn group_size() -> u32 {
 
 fn clip() -> f64 {
     0.2
+}
+
+impl GrpoSpec {
+    /// Reward that is normalized: with overlong penalty, shaped and clipped. `tokens` is the number
+    /// of trained tokens.
+    pub fn shaped_reward(&self, reward: f64, tokens: u32, max_new_tokens: u32) -> f64 {
+        let penalty = self.overlong_penalty.as_ref().map_or(0.0, |overlong| {
+            let start = f64::from(max_new_tokens) - f64::from(overlong.tokens);
+            let over = f64::from(tokens) - start;
+            (-over / f64::from(overlong.tokens) * overlong.factor).min(0.0)
+        });
+        let shaping = &self.reward_shaping;
+        ((reward + penalty + shaping.bias) * shaping.scale).clamp(-shaping.clip, shaping.clip)
+    }
+
+    /// The behavior weight of the loss. Samples of weights older than the step's would else be
+    /// trained on as if they were on-policy: with recomputed log-probabilities, the default is
+    /// bounds of 5 as in AReaL (arXiv 2505.24298).
+    pub fn effective_behavior_weight(&self, rollout: &RolloutSpec) -> Option<BehaviorWeight> {
+        let is_off_policy = rollout.max_staleness > 0;
+        let is_recomputed = self.proximal_logprobs == ProximalLogprobs::Recompute;
+        let default = (is_off_policy && is_recomputed).then(BehaviorWeight::default);
+        self.behavior_weight.clone().or(default)
+    }
 }
 
 impl Default for GrpoSpec {
@@ -191,8 +218,9 @@ pub enum KlEstimator {
     schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default,
 )]
 pub enum KlTerm {
-    /// Subtracted from each token's reward, from the sampler's log-probabilities. The advantage of
-    /// a token contains the divergence of the token and its successors.
+    /// Subtracted from each token's reward. Computed from the sampler's log-probabilities, or from
+    /// recomputed ones if there are any and behaviorWeight is not set. The advantage of a token
+    /// contains the divergence of the token and its successors.
     #[default]
     Reward,
     /// Added to the loss, from the learner's log-probabilities, with gradient.

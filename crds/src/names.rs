@@ -54,6 +54,8 @@ pub const REASON_COORDINATOR_UNRESPONSIVE: &str = "CoordinatorUnresponsive";
 pub const REASON_PODS_CANNOT_START: &str = "PodsCannotStart";
 /// No step is completed for longer than steps take.
 pub const REASON_NO_PROGRESS: &str = "NoProgress";
+/// A verifier is down, and sampling waits for it.
+pub const REASON_REWARD_UNAVAILABLE: &str = "RewardUnavailable";
 /// The coordinator restarted too often without an answer.
 pub const REASON_COORDINATOR_FAILED: &str = "CoordinatorFailed";
 /// Reason: the run is training.

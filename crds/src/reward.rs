@@ -134,6 +134,12 @@ pub struct HttpReward {
     #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 4096))]
     pub concurrency: u32,
+    /// Seconds for which sampling waits for a verifier that is down: it cannot be reached, or fails
+    /// for 16 completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run
+    /// fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
 }
 
 /// Settings of the `command` reward. A request is a line `{"id": number, "prompt": text,
@@ -160,6 +166,12 @@ pub struct CommandReward {
     #[serde(default = "processes")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,
+    /// Seconds for which sampling waits for a verifier that is down: it cannot be reached, or fails
+    /// for 16 completions in a row. Meanwhile, Ready has reason RewardUnavailable. Then the run
+    /// fails. Default 1800.
+    #[serde(default = "max_outage_seconds")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub max_outage_seconds: u32,
 }
 
 fn timeout_seconds() -> u32 {
@@ -168,6 +180,10 @@ fn timeout_seconds() -> u32 {
 
 fn retries() -> u32 {
     5
+}
+
+fn max_outage_seconds() -> u32 {
+    1800
 }
 
 fn concurrency() -> u32 {

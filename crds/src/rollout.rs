@@ -68,8 +68,8 @@ pub enum StaleSamples {
     Drop,
 }
 
-/// Replaces prompts whose completions all have the same reward, or of which fewer than two remain
-/// after rejections, by the next prompts.
+/// Replaces prompts whose completions all have the same reward after overlong penalty and shaping,
+/// or of which fewer than two remain after rejections, by the next prompts.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DynamicSampling {

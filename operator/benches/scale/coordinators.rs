@@ -85,5 +85,6 @@ async fn status(
         checkpoint: None,
         unsupported: None,
         download: None,
+        reward_outage: None,
     }))
 }

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use kube::ResourceExt;
 use rljob_crds::RLJob;
 
-use crate::validate::{Problem, parse_jobs};
+use crate::validate::{Problem, parse_jobs, warnings};
 
 mod logs;
 mod render;
@@ -27,7 +28,7 @@ pub struct ValidateArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// Checks all files; returns one line for each valid job.
+/// Checks all files; returns one line for each valid job, after its warnings.
 ///
 /// # Errors
 /// All problems, one per line.
@@ -35,13 +36,17 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
     for file in &arguments.files {
         match read_jobs(file) {
-            Ok(jobs) => valid.extend(jobs.iter().map(|job| {
-                format!(
-                    "{}: rljob {} is valid",
-                    file.display(),
-                    job.metadata.name.as_deref().unwrap_or_default()
-                )
-            })),
+            Ok(jobs) => {
+                for job in &jobs {
+                    let (file, name) = (file.display(), job.name_any());
+                    valid.extend(
+                        warnings(&job.spec)
+                            .iter()
+                            .map(|warning| format!("{file}: warning: rljob {name}: {warning}")),
+                    );
+                    valid.push(format!("{file}: rljob {name} is valid"));
+                }
+            }
             Err(error) => problems.push(format!("{error:#}")),
         }
     }

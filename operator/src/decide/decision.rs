@@ -19,6 +19,8 @@ pub enum Wait {
     Starting,
     /// The learners restart after a failure or a loss.
     Restarting,
+    /// A verifier is down, and sampling waits for it.
+    Reward,
     /// The coordinator answers, and no step is completed.
     NoProgress,
     /// The coordinator does not answer, so nothing is known about the run.

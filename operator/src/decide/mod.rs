@@ -3,7 +3,7 @@
 //! ```text
 //!  recorded outcome ─▶ cannot start ─▶ directory in use ─▶ suspension
 //!    ─▶ failed ─▶ succeeded ─▶ coordinator failed ─▶ failure rules ─▶ deadlines
-//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ starting ─▶ no progress ─▶ running
+//!    ─▶ unsupported protocol ─▶ unresponsive ─▶ starting ─▶ reward ─▶ no progress ─▶ run
 //!                                            the first policy that returns a decision wins
 //! ```
 //!
@@ -46,6 +46,7 @@ pub fn decide(job: &Job, facts: &Facts, now: Timestamp) -> Decision {
         .or_else(|| ending::protocol_unsupported(facts))
         .or_else(|| running::unresponsive(facts, now))
         .or_else(|| running::starting(facts))
+        .or_else(|| running::reward_unavailable(facts))
         .or_else(|| running::no_progress(job, facts, now))
         .unwrap_or(Decision::Run);
     if decision.keeps_running() && coordinator::awaits_first_answer(facts) {

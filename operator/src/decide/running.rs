@@ -42,6 +42,12 @@ pub(super) fn unresponsive(facts: &Facts, now: Timestamp) -> Option<Decision> {
     (age >= UNRESPONSIVE_AFTER).then_some(Decision::Start(Wait::Unresponsive))
 }
 
+/// Waits for a verifier that is down.
+pub(super) fn reward_unavailable(facts: &Facts) -> Option<Decision> {
+    let report = facts.report().filter(|report| report.phase == Phase::Running)?;
+    report.reward_outage.is_some().then_some(Decision::Start(Wait::Reward))
+}
+
 /// Waits while no step is completed for longer than steps take.
 pub(super) fn no_progress(job: &Job, facts: &Facts, now: Timestamp) -> Option<Decision> {
     let due = progress_due(job, facts)?;
@@ -92,7 +98,7 @@ fn num_engines(job: &Job, facts: &Facts) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use rljob_protocol::status::CoordinatorStatus;
+    use rljob_protocol::status::{CoordinatorStatus, RewardOutage};
 
     use super::super::test_support::{at, facts, outcome};
     use super::super::{Obstacle, RoleCounts, Silence, decide};
@@ -126,6 +132,20 @@ mod tests {
             Service sums-trainer, ConfigMap sums-run; rename the job or delete the objects";
         let expected = Decision::Stall { reason: "ForeignObject", message: message.to_owned() };
         assert_eq!(decide(&validated(), &facts, at(0)), expected);
+    }
+
+    #[test]
+    fn a_run_waits_for_a_verifier_that_is_down() {
+        let mut facts = facts();
+        let outage = RewardOutage {
+            reward: "judge (http http://judge/)".to_owned(),
+            seconds: 3,
+            cause: "connection refused".to_owned(),
+        };
+        facts.coordinator = facts
+            .coordinator
+            .map(|report| CoordinatorStatus { reward_outage: Some(outage), ..report });
+        assert_eq!(decide(&validated(), &facts, at(0)), Decision::Start(Wait::Reward));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub fn report() -> CoordinatorStatus {
         checkpoint: None,
         unsupported: None,
         download: None,
+        reward_outage: None,
     }
 }
 

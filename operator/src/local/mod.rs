@@ -20,7 +20,7 @@ use rljob_crds::freeze::frozen_changes;
 use rljob_crds::roles::EngineKind;
 use rljob_crds::{BucketConfig, RunConfig};
 
-use crate::validate::ValidatedJob;
+use crate::validate::{ValidatedJob, warnings};
 
 mod args;
 pub mod backoff;
@@ -132,6 +132,9 @@ async fn run_job(
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
+    for warning in warnings(&job.spec) {
+        print_line(&format!("{}: warning: {warning}", job.name))?;
+    }
     let config = run_config(job, runs, args.use_bucket, &directory)?;
     if !args.accept_changes {
         refuse_changes(job, &directory)?;

@@ -10,13 +10,13 @@ use rljob_crds::names::{
     REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
     REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
     REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING,
-    REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED, REASON_SYNCING,
-    REASON_UNKNOWN,
+    REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED,
+    REASON_SYNCING, REASON_UNKNOWN,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
-use super::text::{clip, missing_pods, no_progress, silence, waits_for};
+use super::text::{clip, missing_pods, no_progress, reward_outage, silence, waits_for};
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
 use crate::validate::Job;
 
@@ -186,6 +186,9 @@ fn summary<'a>(job: &Job, facts: &Facts, decision: &'a Decision) -> (RunState, &
             };
             let message = format!("restarting the learners from the newest checkpoint{waits}");
             (RunState::Progressing, REASON_RESTARTING, message)
+        }
+        Decision::Start(Wait::Reward) => {
+            (RunState::Progressing, REASON_REWARD_UNAVAILABLE, reward_outage(facts))
         }
         Decision::Start(Wait::NoProgress) => {
             (RunState::Progressing, REASON_NO_PROGRESS, no_progress(job, facts))

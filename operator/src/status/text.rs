@@ -25,6 +25,15 @@ pub(super) fn waits_for(job: &Job, facts: &Facts) -> String {
     }
 }
 
+/// The verifier that is down, and why.
+pub(super) fn reward_outage(facts: &Facts) -> String {
+    let Some(outage) = facts.report().and_then(|report| report.reward_outage.as_ref()) else {
+        return String::new();
+    };
+    // Without the duration, which would change the status at every observation.
+    format!("sampling waits for reward {}: {}", outage.reward, outage.cause)
+}
+
 /// Since when no step was completed, and the pods that are missing.
 pub(super) fn no_progress(job: &Job, facts: &Facts) -> String {
     let Some((step, since)) = facts.recorded.progress else { return String::new() };

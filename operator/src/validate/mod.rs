@@ -18,10 +18,12 @@ mod problem;
 mod rules;
 mod schema;
 mod unvalidated;
+mod warnings;
 
 pub use document::parse_jobs;
 pub use problem::{InvalidSpec, Policy, Problem};
 pub use unvalidated::UnvalidatedJob;
+pub use warnings::warnings;
 
 /// Identity and spec of an RLJob. A [`ValidatedJob`] is one whose spec was checked.
 #[derive(Clone, Debug, PartialEq)]

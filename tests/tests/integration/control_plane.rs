@@ -129,7 +129,8 @@ fn a_minimal_job_gets_the_documented_defaults() {
             "maxStaleness": 0, "staleSamples": "Keep",
         },
         "optimizer": {
-            "learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant", "weightDecay": 0.01,
+            "learningRate": 1e-6, "warmupSteps": 0, "schedule": "Constant",
+            "minimumLearningRate": 0.0, "weightDecay": 0.01,
             "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "gradientClipping": 1.0,
         },
         "training": {

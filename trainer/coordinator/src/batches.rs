@@ -70,6 +70,11 @@ impl Batches {
         let _ = self.input.set(input);
     }
 
+    /// The input, once it is open.
+    pub fn input(&self) -> Option<&Input> {
+        self.input.get().map(Arc::as_ref)
+    }
+
     /// Returns the bytes for one rank. A training batch must be fixed. Concurrent requests share
     /// one packing.
     pub async fn get(

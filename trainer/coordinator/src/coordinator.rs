@@ -17,6 +17,7 @@ use crate::input::hub::Downloads;
 use crate::peers::RejectedPeers;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
+use crate::reward::Rewards;
 use crate::rollout::Rollouts;
 use crate::run_handle::RunHandle;
 use crate::sync::WeightSync;
@@ -27,6 +28,8 @@ pub struct Coordinator {
     pub run_store: RunStore,
     /// Random number of this process; part of request ids, folder names and group names.
     pub incarnation: u64,
+    /// First loader position that the checkpoint of `restoreFrom` has not used up.
+    pub restored_position: Option<u64>,
     pub clock: Clock,
     pub journal: SharedJournal,
     pub run: RunHandle,
@@ -53,6 +56,8 @@ impl Coordinator {
             .await;
         status.unsupported = self.rejected_peers.recent(now);
         status.download = self.downloads.progress();
+        let rewards = self.batches.input().and_then(|input| input.rewards.as_ref());
+        status.reward_outage = rewards.and_then(Rewards::outage);
         status
     }
 
@@ -67,6 +72,7 @@ impl Coordinator {
             recorder: self.recorder.clone(),
             clock: self.clock,
             incarnation: self.incarnation,
+            restored_position: self.restored_position,
         }
     }
 

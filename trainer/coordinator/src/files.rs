@@ -5,8 +5,8 @@
 //! inside journal calls, which cancellation does not interrupt; lines lost by a crash between
 //! journal and file are written at the next start.
 //!
-//! Each process appends to files of its own ([`Fence::file`]), so that a superseded coordinator
-//! writes to none that its successor has. Readers use symbolic links to the current ones.
+//! The names of the files contain the process ([`Fence::file`]), so that a superseded coordinator
+//! does not write to those of its successor. Readers use symbolic links to the current ones.
 
 mod tail;
 

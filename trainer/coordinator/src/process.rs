@@ -10,6 +10,7 @@ use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
+use rljob_http::Limits;
 use rljob_protocol::run_config;
 use rljob_storage::{RunStore, StorageError, coordinator_resolver};
 use tokio::net::TcpListener;
@@ -42,6 +43,9 @@ use crate::{scheduler, server, sync};
 
 /// Grace period of requests in flight at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
+/// Limits of the HTTP server. Each learner and supervisor has a connection.
+const LIMITS: Limits =
+    Limits { connections: 8192, headers: Duration::from_secs(120), body: Duration::from_secs(60) };
 
 /// Command-line options.
 #[derive(Clone, Debug)]
@@ -78,10 +82,12 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     announce(listener.local_addr()?)?;
     let (gate, shut) = (StartupGate::default(), CancellationToken::new());
-    let waiting =
-        axum::serve(TcpListener::from_std(listener.try_clone()?)?, gate.router(operator.clone()))
-            .with_graceful_shutdown(shut.clone().cancelled_owned());
-    let waiting = tokio::spawn(waiting.into_future());
+    let waiting = tokio::spawn(rljob_http::serve(
+        TcpListener::from_std(listener.try_clone()?)?,
+        gate.router(operator.clone()),
+        LIMITS,
+        shut.clone(),
+    ));
     let epoch = tokio::select! {
         epoch = gate.asked() => epoch,
         _ = terminate.recv() => return Ok(()),
@@ -99,15 +105,14 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
 
     let stop = coordinator.stop.clone();
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
-    let served = axum::serve(TcpListener::from_std(listener)?, routes)
-        .with_graceful_shutdown(stop.clone().cancelled_owned());
-    let mut server = tokio::spawn(served.into_future());
+    let listener = TcpListener::from_std(listener)?;
+    let mut server = tokio::spawn(rljob_http::serve(listener, routes, LIMITS, stop.clone()));
     gate.open(Arc::clone(&coordinator));
     shut.cancel();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        ended = &mut server => return ended?.context("the server ended"),
+        ended = &mut server => return ended.context("the server ended"),
         result = superseded(&coordinator) => return result,
     }
     tracing::info!("shutting down");
@@ -190,6 +195,8 @@ pub(crate) async fn open(
         facts.last_step = facts.last_step.max(restore.version.step);
         facts.fixed_step = facts.fixed_step.max(restore.version.step);
     }
+    let restored = settings.restore_from.as_ref().map(|restore| restore.path.clone());
+    let restored_position = restored_position(&config, restored).await?;
     let record = reopened(given_another_chance(record), facts.last_step, settings.total_steps);
     let mut run = Run::new(settings, record, facts, incarnation, clock.now());
     if let Some(failure) = failure {
@@ -200,6 +207,7 @@ pub(crate) async fn open(
         config: Arc::new(config),
         run_store,
         incarnation,
+        restored_position,
         clock,
         run: RunHandle::new(run, journal.clone(), clock),
         journal,
@@ -210,6 +218,18 @@ pub(crate) async fn open(
         downloads: Downloads::default(),
         stop: CancellationToken::new(),
     })
+}
+
+/// The first unused loader position after the checkpoint that the run starts from.
+async fn restored_position(
+    config: &RunConfig,
+    checkpoint: Option<PathBuf>,
+) -> anyhow::Result<Option<u64>> {
+    let Some(path) = checkpoint else { return Ok(None) };
+    let bucket = config.bucket.clone();
+    let read = move || checkpoints::position(&RunStore::at(&path, bucket.as_ref())?);
+    let position = tokio::task::spawn_blocking(read).await?;
+    position.context("failed to read the data position of the checkpoint in restoreFrom")
 }
 
 /// Reads the recorded state of the run, and the facts of its journal and its run store.
@@ -274,7 +294,8 @@ async fn claim(
 /// Input that could not be used may have been mended since: a new process looks again.
 fn given_another_chance(mut record: Record) -> Record {
     let input = record.last_failure.as_ref().is_some_and(|failure| {
-        [scheduler::INPUT_REASON, LEARNER_INPUT].contains(&failure.reason.as_str())
+        [scheduler::INPUT_REASON, scheduler::REWARD_REASON, LEARNER_INPUT]
+            .contains(&failure.reason.as_str())
     });
     if record.stage == Stage::Failed && input {
         record.stage = Stage::default();

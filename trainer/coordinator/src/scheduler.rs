@@ -23,6 +23,7 @@ use crate::data::Dataset;
 use crate::input::{self, Input, InputError};
 use crate::persistence::checkpoints::Verifier;
 use crate::persistence::journal::FixedBatch;
+use crate::reward::RewardError;
 use crate::work_error::WorkError;
 
 /// Interval between two ticks of the run.
@@ -31,6 +32,8 @@ const TICK: Duration = Duration::from_millis(250);
 const RETRY: Duration = Duration::from_secs(1);
 /// Failure reason of unusable input.
 pub const INPUT_REASON: &str = "CoordinatorInput";
+/// Failure reason of a verifier that was down for too long.
+pub const REWARD_REASON: &str = "RewardUnavailable";
 
 /// Advances the run with time until the process stops.
 pub async fn tick(coordinator: Arc<Coordinator>) {
@@ -249,7 +252,10 @@ pub fn input_failure(error: &(dyn std::error::Error + 'static)) -> LearnerFailur
 }
 
 async fn fail(coordinator: &Coordinator, error: &WorkError) {
-    let failure = input_failure(error);
+    let mut failure = input_failure(error);
+    if matches!(error, WorkError::Verifier(RewardError::Unavailable { .. })) {
+        REWARD_REASON.clone_into(&mut failure.reason);
+    }
     while let Err(error) = coordinator.run.change(|run, _| run.fail(failure.clone())).await {
         tracing::error!(
             error = %crate::error_line(&error),

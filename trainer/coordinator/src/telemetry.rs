@@ -1,7 +1,8 @@
-//! Prometheus metrics, without labels.
+//! Prometheus metrics. The only label is the cause of rejected samples.
 
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
 };
 use rljob_protocol::metrics::{REWARD, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
@@ -25,6 +26,8 @@ pub struct Metrics {
     pub dropped_groups: IntCounter,
     /// Number of samples that were sampled again because they were too old.
     pub stale_samples: IntCounter,
+    /// Samples that were rejected because their verifier failed, by cause.
+    pub rejected_samples: IntCounterVec,
     staleness: Histogram,
     step_seconds: Histogram,
 }
@@ -85,6 +88,7 @@ impl Metrics {
                 "rljob_stale_samples_total",
                 "Samples made again because they were too old to be trained on.",
             )?,
+            rejected_samples: rejected_samples(&registry)?,
             staleness: register(&registry, Histogram::with_opts(staleness)?)?,
             step_seconds: register(&registry, Histogram::with_opts(seconds)?)?,
             registry,
@@ -125,6 +129,12 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+fn rejected_samples(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Samples left out of batches because their verifier failed.";
+    let options = Opts::new("rljob_rejected_samples_total", help);
+    register(registry, IntCounterVec::new(options, &["cause"])?)
 }
 
 fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {

@@ -25,11 +25,15 @@ pub struct ChatTemplate {
     special_tokens: SpecialTokens,
 }
 
+/// Instructions that a template may execute for a conversation.
+const FUEL: u64 = 10_000_000;
+
 impl ChatTemplate {
     /// Compiles a template; the special tokens become variables.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
+        environment.set_fuel(Some(FUEL));
         environment.set_lstrip_blocks(true);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);

@@ -51,6 +51,24 @@ fn names_that_become_folders_are_dns_labels() {
 }
 
 #[test]
+fn prompt_templates_must_parse_and_name_known_filters() {
+    let with = |prompt: &str| {
+        let dataset =
+            json!({"train": {"path": "/data/a.jsonl", "prompt": prompt, "answer": "answer"}});
+        problems_with(&json!({ "dataset": dataset }))
+    };
+    assert_eq!(with("{{ question.strip() | upper }} {% if hint %}{{ hint }}{% endif %}").len(), 0);
+    for (prompt, cause) in
+        [("{{ question", "syntax error"), ("{{ question | shout }}", "filter shout is unknown")]
+    {
+        let problems = with(prompt);
+        let [problem] = &problems[..] else { panic!("{prompt}: {problems:?}") };
+        let start = "spec.dataset.train.prompt: is not a valid template: ";
+        assert!(problem.starts_with(start) && problem.contains(cause), "{problem}");
+    }
+}
+
+#[test]
 fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
     let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
     let spec = json!({

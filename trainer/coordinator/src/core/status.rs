@@ -48,6 +48,7 @@ impl Run {
             checkpoint: self.newest_checkpoint(),
             unsupported: None,
             download: None,
+            reward_outage: None,
         }
     }
 

@@ -34,6 +34,9 @@ pub struct Templates {
     answer: Option<String>,
 }
 
+/// Instructions that a template may execute for a row.
+const FUEL: u64 = 1_000_000;
+
 impl Templates {
     /// Compiles the templates. Undefined variables are render errors.
     pub fn new(
@@ -44,6 +47,7 @@ impl Templates {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_formatter(reject_null);
+        environment.set_fuel(Some(FUEL));
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         let mut add = |template, source: &str| {

@@ -171,8 +171,18 @@ fn templates_can_test_for_optional_fields() {
 }
 
 #[test]
+fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
+    let file = File::new("{\"q\":\"x\"}\n");
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+    let dataset = Dataset::open_train(&file.train(endless), &tokenizer(), 1);
+    let error = dataset.and_then(|dataset| dataset.prompt(0).map(drop)).unwrap_err();
+    let text = crate::error_line(&error);
+    assert!(text.contains("ran out of fuel"), "{text}");
+}
+
+#[test]
 fn check_answers_names_the_first_row_with_an_unusable_answer() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"none\"}\n");
+    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"1/0\"}\n");
     let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
     let rewards = Rewards::new(&[spec]).unwrap();
     let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();

@@ -83,7 +83,7 @@ mod tests {
             ("{\"step\":1}\nnoise\n\n", Some(1), "{\"step\":1}\nnoise\n\n"),
             (&long, Some(2), &long),
         ] {
-            assert_eq!(read(text), (newest, kept.to_owned()), "{:.60}", text);
+            assert_eq!(read(text), (newest, kept.to_owned()), "{text:.60}");
         }
     }
 }

@@ -41,11 +41,8 @@ pub struct TrainSample {
 pub enum PackError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    #[error(
-        "step {step} has {groups} prompt groups for {minibatches} minibatches: \
-         lower training.minibatches or raise the batch size"
-    )]
-    TooFewGroups { step: u32, groups: usize, minibatches: u32 },
+    #[error("step {step} has no samples")]
+    Empty { step: u32 },
     #[error("sample {sample} of step {step} is not adjacent to the other samples of group {group}")]
     SplitGroup { step: u32, sample: usize, group: u32 },
     #[error(
@@ -110,7 +107,8 @@ fn check(step: u32, samples: &[TrainSample]) -> Result<(), PackError> {
     Ok(())
 }
 
-/// Sample ranges of the minibatches; minibatch `m` of `M` has the groups `m·G/M .. (m+1)·G/M`.
+/// Sample ranges of the minibatches; minibatch `m` of `M` has the groups `m·G/M .. (m+1)·G/M`. With
+/// fewer groups than minibatches, each group is a minibatch.
 fn split(
     step: u32,
     samples: &[TrainSample],
@@ -128,10 +126,10 @@ fn split(
         starts.push(index);
     }
     let groups = starts.len();
-    let parts = minibatches as usize;
-    if groups < parts {
-        return Err(PackError::TooFewGroups { step, groups, minibatches });
+    if groups == 0 {
+        return Err(PackError::Empty { step });
     }
+    let parts = (minibatches as usize).min(groups);
     starts.push(samples.len());
     Ok((0..parts)
         .map(|part| starts[part * groups / parts]..starts[(part + 1) * groups / parts])

@@ -85,13 +85,7 @@ fn unpackable_batches_are_errors() {
     assert_eq!(error(&good, 0, 1, 1), "world size must be at least 1");
     assert_eq!(error(&good, 1, 0, 1), "minibatches must be at least 1");
     assert_eq!(error(&good, 1, 1, 0), "tokens per micro-batch must be at least 1");
-    let few = "step 3 has 2 prompt groups for 3 minibatches: \
-               lower training.minibatches or raise the batch size";
-    assert_eq!(error(&good, 1, 3, 1), few);
-    assert_eq!(
-        pack(3, &[], 1, 1, 1),
-        Err(PackError::TooFewGroups { step: 3, groups: 0, minibatches: 1 })
-    );
+    assert_eq!(pack(3, &[], 1, 1, 1), Err(PackError::Empty { step: 3 }));
     let split = [sample(0, 1, 2), sample(1, 2, 2), sample(0, 3, 2)];
     assert_eq!(
         error(&split, 1, 1, 1),
@@ -197,4 +191,12 @@ proptest! {
         let difference = tokens.iter().max().unwrap() - tokens.iter().min().unwrap();
         prop_assert!(difference <= longest, "{:?}", tokens);
     }
+}
+
+#[test]
+fn with_fewer_groups_than_minibatches_each_group_is_a_minibatch() {
+    let batches = pack(3, &[sample(0, 1, 2), sample(1, 2, 2)], 1, 3, 16).unwrap();
+    let minibatches: Vec<u32> =
+        batches[0].header.samples.iter().map(|sample| sample.minibatch).collect();
+    assert_eq!(minibatches, [0, 1]);
 }

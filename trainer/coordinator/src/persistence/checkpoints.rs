@@ -10,6 +10,7 @@ use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
 use rljob_storage::{RunStore, StorageError};
+use serde::{Deserialize, Serialize};
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
 
@@ -33,6 +34,46 @@ pub fn folder(version: Version) -> String {
 /// Whether a checkpoint is complete. Blocks shortly.
 pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, StorageError> {
     Ok(run_store.size(&format!("{}/{MANIFEST}", folder(version)))?.is_some())
+}
+
+/// In a checkpoint's folder: where the data continues, for runs that restore it. The coordinator
+/// writes it; the manifest does not list it.
+const POSITION: &str = "position.json";
+
+/// Place in the training data after a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Position {
+    /// First loader position that no batch up to the checkpoint's step has used up.
+    next_position: u64,
+}
+
+/// Records where the data continues after a checkpoint. Blocks shortly.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn put_position(
+    run_store: &RunStore,
+    version: Version,
+    next_position: u64,
+) -> Result<(), StorageError> {
+    let name = format!("{}/{POSITION}", folder(version));
+    let json = serde_json::json!(Position { next_position }).to_string();
+    if run_store.size(&name)?.is_some() {
+        return Ok(());
+    }
+    run_store.put(&name, json.into_bytes())
+}
+
+/// First unused loader position after the checkpoint in a folder; `None` if its run did not record
+/// it. Blocks shortly.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn position(checkpoint: &RunStore) -> Result<Option<u64>, StorageError> {
+    let Some(bytes) = checkpoint.read(POSITION)? else { return Ok(None) };
+    let position = serde_json::from_slice::<Position>(&bytes).ok();
+    Ok(position.map(|position| position.next_position))
 }
 
 /// Complete checkpoint whose files differ from its manifest.
@@ -200,6 +241,20 @@ mod tests {
         if complete {
             std::fs::write(folder.join(MANIFEST), b"{}").unwrap();
         }
+    }
+
+    #[test]
+    fn the_data_position_is_recorded_once_beside_a_checkpoint() {
+        let run = tempfile::tempdir().unwrap();
+        let (run_store, version) = (run_store(&run), Version { step: 4, attempt: 0 });
+        let folder = whole(run.path(), 4);
+        let checkpoint = RunStore::at(&folder, None).unwrap();
+        assert_eq!(position(&checkpoint).unwrap(), None, "a run of an earlier release");
+        put_position(&run_store, version, 19).unwrap();
+        put_position(&run_store, version, 23).unwrap();
+        assert_eq!(position(&checkpoint).unwrap(), Some(19));
+        let found = Verifier::default().usable(&run_store).unwrap();
+        assert_eq!(found, Found { usable: BTreeSet::from([version]), rejected: vec![] });
     }
 
     /// A checkpoint as a learner leaves it.

@@ -53,8 +53,6 @@ pub struct GroupRequest {
 pub struct FinishedGroup {
     /// Loader position of its prompt.
     pub position: u64,
-    /// Number of its samples.
-    pub samples: usize,
     /// Time of its first request; `None` if the journal held all samples.
     pub began: Option<Duration>,
     pub outcome: Outcome,
@@ -75,10 +73,21 @@ impl Groups<'_> {
             began = Some(at);
         }
         let droppable = self.config.spec.rollout.dynamic_sampling.is_some()
-            && has_zero_reward_variance(&samples);
+            && has_zero_variance(&self.shaped_rewards(&samples));
         let outcome =
             Outcome { droppable, oldest: samples.iter().map(|sample| sample.oldest).min() };
-        Ok(FinishedGroup { position, samples: samples.len(), began, outcome })
+        Ok(FinishedGroup { position, began, outcome })
+    }
+
+    /// The rewards as the learners normalize them.
+    fn shaped_rewards(&self, samples: &[Pending]) -> Vec<f64> {
+        let grpo = self.config.spec.algorithm.resolve().and_then(Algorithm::grpo);
+        let max_new_tokens = self.config.spec.rollout.max_new_tokens;
+        let shaped = |sample: &Pending| match grpo {
+            Some(grpo) => grpo.shaped_reward(sample.reward, sample.tokens, max_new_tokens),
+            None => sample.reward,
+        };
+        samples.iter().map(shaped).collect()
     }
 
     async fn sample(
@@ -126,6 +135,7 @@ impl Groups<'_> {
                 position,
                 index: sample.index,
                 reward: sample.reward,
+                tokens: sample.trained_tokens() as u32,
                 oldest: sample.oldest().unwrap_or(0),
             });
             let (done, waiting) = oneshot::channel();
@@ -154,6 +164,8 @@ impl Groups<'_> {
             Verdict::Scored(scored) => scored,
             Verdict::Rejected(error) => {
                 let cause = crate::error_line(&error);
+                let rejected = &self.recorder.metrics.rejected_samples;
+                rejected.with_label_values(&[error.kind()]).inc();
                 let detail = serde_json::json!({
                     "position": prompt.position, "index": index, "cause": cause,
                 });
@@ -192,28 +204,18 @@ impl Groups<'_> {
 }
 
 /// Whether all normalized rewards would be 0.
-fn has_zero_reward_variance(samples: &[Pending]) -> bool {
-    let equal = samples.windows(2).all(|pair| pair[0].reward.total_cmp(&pair[1].reward).is_eq());
-    samples.len() < COMPARABLE || equal
+fn has_zero_variance(rewards: &[f64]) -> bool {
+    let equal = rewards.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq());
+    rewards.len() < COMPARABLE || equal
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Pending, has_zero_reward_variance};
+    use super::has_zero_variance;
 
     #[test]
     fn a_group_has_reward_variance_if_two_rewards_differ() {
-        let group = |rewards: &[f64]| {
-            rewards
-                .iter()
-                .zip(0..)
-                .map(|(&reward, index)| Pending { position: 0, index, reward, oldest: 0 })
-                .collect::<Vec<_>>()
-        };
         let cases: [&[f64]; 5] = [&[], &[1.0], &[1.0, 1.0], &[0.0, 0.0, 0.0], &[0.0, 0.0, 1.0]];
-        assert_eq!(
-            cases.map(|rewards| has_zero_reward_variance(&group(rewards))),
-            [true, true, true, true, false]
-        );
+        assert_eq!(cases.map(has_zero_variance), [true, true, true, true, false]);
     }
 }

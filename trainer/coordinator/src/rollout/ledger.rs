@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Groups are judged in loader order, so that a batch is a function of the data and the
-//! completions: the first B groups that are not dropped. A step drops at most `drops` groups and
-//! keeps all later ones. The slot of a group that will certainly be dropped is given to the next
-//! position at once; if that depends on earlier groups, the slot waits for them, so that accepted
-//! groups and groups in progress never exceed the admitted number.
+//! completions: the first B groups that are not dropped. A group without samples is always dropped.
+//! Of the groups without reward variance, a step drops at most `drops` and keeps all later ones.
+//! The slot of a group that will certainly be dropped is given to the next position at once; if
+//! that depends on earlier groups, the slot waits for them, so that accepted groups and groups in
+//! progress never exceed the admitted number.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,8 @@ use crate::core::admission::Admission;
 pub struct Outcome {
     /// Whether its rewards have zero variance.
     pub droppable: bool,
-    /// Steps of the oldest weights that any of its tokens was sampled with; none without samples.
+    /// Steps of the oldest weights that any of its tokens was sampled with; `None` if all samples
+    /// were rejected.
     pub oldest: Option<u32>,
 }
 
@@ -44,7 +46,7 @@ pub struct Batch {
     pub step: u32,
     /// Positions of its groups, in order.
     pub positions: Vec<u64>,
-    /// Groups dropped on the way.
+    /// Groups dropped on the way: without reward variance, or without samples.
     pub dropped: u32,
     /// Whether groups were kept because the step may drop no more.
     pub capped: bool,
@@ -74,6 +76,8 @@ pub struct Ledger {
     scanned: usize,
     accepted: Vec<u64>,
     dropped: u32,
+    /// Dropped groups without samples.
+    empty: u32,
     capped: bool,
     certain: usize,
 }
@@ -91,6 +95,7 @@ impl Ledger {
             scanned: 0,
             accepted: Vec::new(),
             dropped: 0,
+            empty: 0,
             capped: false,
             certain: 0,
         }
@@ -122,9 +127,9 @@ impl Ledger {
             return;
         };
         let ahead = index.saturating_sub(self.scanned);
-        let certain = outcome.droppable
-            && index >= self.scanned
-            && self.dropped as usize + ahead < self.drops as usize;
+        let within_limit = self.dropped as usize + ahead < self.drops as usize;
+        let certain = index >= self.scanned
+            && (outcome.oldest.is_none() || outcome.droppable && within_limit);
         if let Some(group @ Group::UnderWay) = self.groups.get_mut(index) {
             *group = Group::Finished { outcome, certain };
             self.certain += usize::from(certain);
@@ -137,7 +142,10 @@ impl Ledger {
             let position = self.first + self.scanned as u64;
             let group = self.groups.get_mut(self.scanned)?;
             let Group::Finished { outcome, certain } = *group else { return None };
-            if outcome.droppable && self.dropped < self.drops {
+            if outcome.oldest.is_none() {
+                self.empty += 1;
+                self.certain -= usize::from(certain);
+            } else if outcome.droppable && self.dropped < self.drops {
                 self.dropped += 1;
                 self.certain -= usize::from(certain);
             } else if outcome.oldest.is_some_and(|oldest| self.rule.refuses(self.step, oldest)) {
@@ -154,7 +162,7 @@ impl Ledger {
         let batch = Batch {
             step: self.step,
             positions: std::mem::take(&mut self.accepted),
-            dropped: std::mem::take(&mut self.dropped),
+            dropped: std::mem::take(&mut self.dropped) + std::mem::take(&mut self.empty),
             capped: std::mem::take(&mut self.capped),
             next_position: self.first,
         };

@@ -61,6 +61,8 @@ pub struct Rollouts {
     pub clock: Clock,
     /// Random number of this process; part of request ids.
     pub incarnation: u64,
+    /// First loader position that the checkpoint of `restoreFrom` has not used up.
+    pub restored_position: Option<u64>,
 }
 
 impl Rollouts {
@@ -101,8 +103,8 @@ struct Schedule<'a> {
     /// Samples that the journal had when this began, by position; taken out as their groups are
     /// admitted.
     pending: BTreeMap<u64, Vec<Pending>>,
-    /// Finished groups without a batch: number of samples, and time of the first request.
-    finished: BTreeMap<u64, (usize, Option<Duration>)>,
+    /// Time of the first request of finished groups without a batch.
+    finished: BTreeMap<u64, Option<Duration>>,
     /// Number of samples that were sampled again since the newest batch.
     stale: u32,
 }
@@ -121,7 +123,8 @@ impl<'a> Schedule<'a> {
         let started_from = rollouts.run.read(Run::fixed_step).await;
         let beyond = started_from > fixed_step;
         let next_position = if beyond {
-            u64::from(started_from) * u64::from(rule.batch_size)
+            let without_drops = u64::from(started_from) * u64::from(rule.batch_size);
+            rollouts.restored_position.unwrap_or(without_drops)
         } else {
             next_position
         };
@@ -186,8 +189,8 @@ impl<'a> Schedule<'a> {
     }
 
     fn finish(&mut self, done: FinishedGroup) {
-        let began = self.finished.get(&done.position).and_then(|(_, began)| *began).or(done.began);
-        self.finished.insert(done.position, (done.samples, began));
+        let began = self.finished.get(&done.position).copied().flatten().or(done.began);
+        self.finished.insert(done.position, began);
         self.ledger.finish(done.position, done.outcome);
     }
 
@@ -216,12 +219,6 @@ impl<'a> Schedule<'a> {
         let Batch { step, positions, dropped, capped, next_position } = batch;
         let later = self.finished.split_off(&next_position);
         let finished = std::mem::replace(&mut self.finished, later);
-        if positions
-            .iter()
-            .all(|position| finished.get(position).is_none_or(|(samples, _)| *samples == 0))
-        {
-            return Err(WorkError::AllRejected { step });
-        }
         if capped {
             tracing::warn!(
                 step,
@@ -252,7 +249,7 @@ impl<'a> Schedule<'a> {
         });
         written.await?;
         self.rollouts.recorder.metrics.dropped_groups.inc_by(dropped.into());
-        let began = finished.values().filter_map(|(_, began)| *began).min();
+        let began = finished.values().copied().flatten().min();
         self.rollouts.recorder.rollouts_done(step, began);
         Ok(self.rollouts.run.change(|run, _| run.batch_fixed(step)).await?)
     }

@@ -14,6 +14,7 @@ use rljob_protocol::learner::{
 use rljob_protocol::peer::PROTOCOL_VERSION;
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_protocol::supervisor::{Order, SupervisorReport};
+use rljob_protocol::version::Version;
 use serde::Deserialize;
 
 use super::error::ApiError;
@@ -199,6 +200,7 @@ pub async fn checkpoint(
         ))
         .into());
     }
+    record_position(&coordinator, version).await?;
     coordinator.run.change(|run, _| run.checkpoint_done(attempt, version, &path)).await??;
     coordinator
         .journal
@@ -207,6 +209,22 @@ pub async fn checkpoint(
     tracing::info!(%version, "a checkpoint is complete");
     prune(&coordinator, attempt).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Records in a checkpoint's folder where the data continues, for runs that restore it.
+async fn record_position(coordinator: &Coordinator, version: Version) -> Result<(), ApiError> {
+    if !coordinator.config.spec.algorithm.has_rollouts() {
+        return Ok(());
+    }
+    let found =
+        coordinator.journal.call(move |journal| journal.next_position(version.step)).await?;
+    let (Some(next_position), run_store) = (found, coordinator.run_store.clone()) else {
+        return Ok(());
+    };
+    let written = tokio::task::spawn_blocking(move || {
+        checkpoints::put_position(&run_store, version, next_position)
+    });
+    Ok(written.await.map_err(SharedJournalError::from)??)
 }
 
 /// Removes checkpoints that the policy does not keep, and the samples that no kept one needs. What

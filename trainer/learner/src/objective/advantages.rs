@@ -43,7 +43,10 @@ impl StepAdvantages {
         let (group_of, groups) = groups(samples);
         let shaped: Vec<Grouped> = samples
             .iter()
-            .map(|sample| shaped(spec, rollout, sample))
+            .map(|sample| {
+                let tokens = sample.trainable_tokens;
+                spec.shaped_reward(sample.reward, tokens, rollout.max_new_tokens)
+            })
             .zip(group_of.iter().copied())
             .collect();
         let normalized = normalize(&spec.reward_normalization, &shaped, groups);
@@ -100,16 +103,6 @@ fn groups(samples: &[SampleRow]) -> (Vec<usize>, usize) {
         samples.iter().filter_map(|sample| numbers.get(&sample.group).copied()).collect(),
         numbers.len(),
     )
-}
-
-fn shaped(spec: &GrpoSpec, rollout: &RolloutSpec, sample: &SampleRow) -> f64 {
-    let penalty = spec.overlong_penalty.as_ref().map_or(0.0, |overlong| {
-        let over = f64::from(sample.trainable_tokens)
-            - (f64::from(rollout.max_new_tokens) - f64::from(overlong.tokens));
-        (-over / f64::from(overlong.tokens) * overlong.factor).min(0.0)
-    });
-    let shaping = &spec.reward_shaping;
-    ((sample.reward + penalty + shaping.bias) * shaping.scale).clamp(-shaping.clip, shaping.clip)
 }
 
 /// Weight of each token of a sample: Σ weight · loss over the tokens of a minibatch is its loss.

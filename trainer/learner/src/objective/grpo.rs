@@ -31,7 +31,7 @@ use super::statistics::{Statistic, Statistics};
 use super::streams::{TokenStreams, doubles, fp32};
 use crate::model::TokenLogprobs;
 
-/// The objective with its settings.
+/// The objective with its settings; `spec.behavior_weight` is the effective one.
 #[derive(Clone, Debug)]
 pub struct Grpo {
     pub spec: GrpoSpec,
@@ -125,11 +125,14 @@ impl Objective for Grpo {
     }
 }
 
-/// Subtracts the KL penalty from the advantages.
+/// Subtracts the KL penalty from the advantages. Without decoupling, the divergence is that of the
+/// recomputed log-probabilities where there are any, as in AReaL (`PPOActor.compute_advantages`).
 fn subtract_kl(spec: &GrpoSpec, streams: &mut TokenStreams) {
     let Some(reference_N) = &streams.reference_logprobs_N else { return };
-    let (estimates_N, _) =
-        kl::estimate(spec.kl_estimator, &streams.sampler_logprobs_N, reference_N);
+    let recomputed_N = streams.proximal_logprobs_N.as_ref();
+    let recomputed_N = recomputed_N.filter(|_| spec.behavior_weight.is_none());
+    let policy_N = recomputed_N.unwrap_or(&streams.sampler_logprobs_N);
+    let (estimates_N, _) = kl::estimate(spec.kl_estimator, policy_N, reference_N);
     let penalties =
         kl::penalties(spec.kl_coefficient, &doubles(&estimates_N), &streams.sequences());
     streams.advantages_N = &streams.advantages_N - fp32(&penalties);

@@ -25,6 +25,7 @@ pub mod statistics;
 pub mod streams;
 
 use rljob_crds::algorithm::{Algorithm, RolloutSpec};
+use rljob_crds::grpo::GrpoSpec;
 
 pub use advantages::StepAdvantages;
 pub use interface::{Objective, Signal, SumError, SumOverRanks, TokenLoss};
@@ -35,7 +36,9 @@ pub use streams::TokenStreams;
 pub fn new(algorithm: Algorithm<'_>, rollout: &RolloutSpec) -> Box<dyn Objective> {
     match algorithm {
         Algorithm::Grpo(spec) => {
-            Box::new(grpo::Grpo { spec: spec.clone(), rollout: rollout.clone() })
+            let behavior_weight = spec.effective_behavior_weight(rollout);
+            let spec = GrpoSpec { behavior_weight, ..spec.clone() };
+            Box::new(grpo::Grpo { spec, rollout: rollout.clone() })
         }
         Algorithm::Sft(_) => Box::new(sft::Sft),
     }

@@ -1,3 +1,5 @@
+//! Claims of run directories by coordinators of the same and of different jobs.
+
 use super::{Fence, FenceError};
 use crate::persistence::journal::Journal;
 use crate::persistence::journal::shared::{SharedJournal, SharedJournalError};

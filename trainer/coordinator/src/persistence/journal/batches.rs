@@ -49,6 +49,14 @@ impl Journal {
         Ok(newest.map_err(JournalError::sqlite("read the newest batch"))?.unwrap_or_default())
     }
 
+    /// The first loader position that the batches up to a step have not used up; `None` if that
+    /// step's batch is not in the journal.
+    pub fn next_position(&self, step: u32) -> Result<Option<u64>, JournalError> {
+        let sql = "SELECT next_position FROM batches WHERE step = ?1";
+        let position = self.connection.query_row(sql, [step], |row| row.get(0)).optional();
+        position.map_err(JournalError::sqlite("read a batch"))
+    }
+
     /// Groups dropped and samples made again while a step's batch was sampled.
     pub fn left_out(&self, step: u32) -> Result<(u32, u32), JournalError> {
         let sql = "SELECT dropped_groups, stale_samples FROM batches WHERE step = ?1";

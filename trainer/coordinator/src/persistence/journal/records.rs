@@ -100,6 +100,8 @@ pub struct Pending {
     pub index: u32,
     /// The reward.
     pub reward: f64,
+    /// Number of trained tokens.
+    pub tokens: u32,
     /// Steps of the oldest weights that any of its tokens was sampled with.
     pub oldest: u32,
 }

@@ -90,7 +90,9 @@ impl Journal {
                 .map_err(JournalError::malformed("samples.segments"))?;
             let versions = segments.iter().flat_map(|segment| &segment.versions);
             let oldest = oldest(versions).unwrap_or(0);
-            pending.push(Pending { position, index, reward, oldest });
+            let trained = segments.iter().filter(|segment| segment.trained);
+            let tokens = trained.map(|segment| segment.tokens).sum::<usize>() as u32;
+            pending.push(Pending { position, index, reward, tokens, oldest });
         }
         Ok(pending)
     }

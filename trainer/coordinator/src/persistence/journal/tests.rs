@@ -153,7 +153,7 @@ fn what_is_sampled_ahead_is_known_after_a_crash_and_dropped_groups_are_in_no_bat
         })
         .unwrap();
     let mut journal = reopened(journal, &place);
-    let pending = |index| Pending { position: 3, index, reward: 0.1 + 0.2, oldest: 3 };
+    let pending = |index| Pending { position: 3, index, reward: 0.1 + 0.2, tokens: 3, oldest: 3 };
     assert_eq!(
         (journal.newest_batch().unwrap(), journal.pending().unwrap()),
         ((1, 3), vec![pending(0), pending(1)])
@@ -193,6 +193,7 @@ fn pruning_removes_fixed_steps_and_a_pruned_batch_is_not_taken_for_an_empty_one(
         "the group that was dropped goes with its step"
     );
     assert_eq!((journal.pending().unwrap().len(), journal.newest_batch().unwrap()), (2, (2, 4)));
+    assert_eq!([2, 3].map(|step| journal.next_position(step).unwrap()), [Some(4), None]);
 }
 
 #[test]
@@ -391,7 +392,8 @@ fn a_journal_of_the_previous_release_is_migrated_when_it_is_opened() {
     let mut journal = place.open();
     assert_eq!(journal.samples(1).unwrap(), [sample(0, 0), sample(0, 1)]);
     assert_eq!(journal.samples(2).unwrap(), [sample(1, 0), sample(1, 1)]);
-    let pending = Pending { position: 2, index: 0, reward: sample(2, 0).reward, oldest: 3 };
+    let pending =
+        Pending { position: 2, index: 0, reward: sample(2, 0).reward, tokens: 3, oldest: 3 };
     assert_eq!(journal.pending().unwrap(), [pending]);
     assert_eq!(journal.newest_batch().unwrap(), (2, 2));
     assert_eq!(journal.get_state("loader").unwrap(), Some(json!({"position": 3})));

@@ -91,6 +91,18 @@ fn a_step_that_has_dropped_its_share_keeps_what_comes() {
 }
 
 #[test]
+fn groups_whose_samples_were_all_rejected_are_always_replaced() {
+    let rejected = Outcome { droppable: true, oldest: None };
+    let mut ledger = Ledger::new(RULE, 1, 0, 0);
+    for (position, outcome) in [(0, rejected), (1, rejected), (2, GOOD), (3, rejected), (4, GOOD)] {
+        while ledger.admit(1).is_some() {}
+        ledger.finish(position, outcome);
+        assert_eq!(ledger.clone().take().is_some(), position == 4);
+    }
+    assert_eq!(ledger.take(), Some(batch(1, &[2, 4], 3, 5)));
+}
+
+#[test]
 fn a_group_that_is_too_old_is_made_again_and_its_batch_waits() {
     let mut ledger = Ledger::new(Admission { stale: StaleSamples::Drop, ..RULE }, 1, 2, 4);
     admitted(&mut ledger, 3);
