@@ -50,6 +50,9 @@ pub struct RLJobStatus {
     /// Time at which the run succeeded or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
+    /// The failure rules in force and their start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_rules: Option<AppliedRules>,
     /// First cause of the newest failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
@@ -70,6 +73,16 @@ pub struct RLJobStatus {
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
+}
+
+/// Failure rules in force. They apply to failures after `since`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AppliedRules {
+    /// SHA-256 of `spec.failurePolicy.rules` as JSON.
+    pub sha256: String,
+    /// Time at which the operator first saw these rules.
+    pub since: Time,
 }
 
 /// Failure of a process of the run.

@@ -124,11 +124,11 @@ fn exit_line(exit: &Exit) -> String {
     format!("{name} exited with code {exit_code} ({reason}){cause}")
 }
 
-/// Fails a run after an exit that `failurePolicy.rules` map to `FailJob`. The coordinator applies
-/// the same rules to learners.
+/// Fails a run after an exit that `failurePolicy.rules` map to `FailJob`. Rules apply to exits since
+/// they were set. The coordinator applies the same rules to learners.
 pub(super) fn failure_rules(job: &Job, facts: &Facts) -> Option<Decision> {
     let rules = &job.spec.failure_policy.rules;
-    facts.exits.iter().find_map(|exit| {
+    facts.exits_under_rules.iter().find_map(|exit| {
         let (index, action) = first_match(rules, exit.role, &exit.reason, Some(exit.exit_code))?;
         (action == FailureAction::FailJob).then(|| {
             let message = format!("{} fails the job: {}", rule_name(index), exit_line(exit));
@@ -387,7 +387,8 @@ mod tests {
             ("a later exit matches", vec![coordinator(), engine()], Some(fails("Failed", message))),
             ("no rule matches", vec![trainer()], None),
         ] {
-            assert_eq!(failure_rules(&job, &Facts { exits, ..facts() }), expected, "{case}");
+            let facts = Facts { exits_under_rules: exits, ..facts() };
+            assert_eq!(failure_rules(&job, &facts), expected, "{case}");
         }
     }
 

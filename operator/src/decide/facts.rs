@@ -40,6 +40,10 @@ pub struct Facts {
     pub exit: Option<Failure>,
     /// The newest failure of each container, by role and name.
     pub exits: Vec<Exit>,
+    /// The `exits` since the failure rules in force were set.
+    pub exits_under_rules: Vec<Exit>,
+    /// Digest of the failure rules of the spec; none without rules.
+    pub rules_digest: Option<String>,
     /// A request between this operator and the coordinator that one of the two cannot serve.
     pub unsupported: Option<String>,
     /// What keeps the operator from creating and changing the job's objects.

@@ -66,6 +66,8 @@ pub fn facts() -> Facts {
         incidents: vec![],
         exit: None,
         exits: vec![],
+        exits_under_rules: vec![],
+        rules_digest: None,
         unsupported: None,
         obstacle: None,
         engine_up_since: Some(at(0)),

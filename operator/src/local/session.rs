@@ -265,6 +265,8 @@ impl<'a> Session<'a> {
             incidents: Vec::new(),
             exit: None,
             exits: self.processes.exits(),
+            exits_under_rules: self.processes.exits(),
+            rules_digest: None,
             unsupported: None,
             obstacle: None,
             engine_up_since: None,

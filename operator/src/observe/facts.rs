@@ -15,8 +15,8 @@ use rljob_protocol::status::CoordinatorStatus;
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
 use super::warnings;
 use crate::cache::Pod;
-use crate::decide::{Facts, Obstacle, Roles, Silence, Waiting, assign_epoch};
-use crate::desired::Role;
+use crate::decide::{Exit, Facts, Obstacle, Roles, Silence, Waiting, assign_epoch};
+use crate::desired::{Role, pin};
 use crate::pods::{self, PodFacts, PodPlan, SeenPod};
 use crate::status;
 use crate::validate::{InvalidSpec, Job};
@@ -105,6 +105,8 @@ impl Objects {
             incidents: pods::incidents(&pods, &pod_plan.removals, &vanished),
             exit: pods::newest_exit(&pods),
             exits: pods::failures(&pods),
+            exits_under_rules: exits_under_rules(&pods, old, job),
+            rules_digest: rules_digest(job),
             unsupported,
             obstacle,
             engine_up_since: engine_up_since(&pods),
@@ -148,6 +150,21 @@ impl Objects {
             .filter_map(endpoint)
             .collect()
     }
+}
+
+/// Digest of the failure rules of the spec; none without rules.
+fn rules_digest(job: &Job) -> Option<String> {
+    let rules = &job.spec.failure_policy.rules;
+    let json = serde_json::to_string(rules).ok()?;
+    (!rules.is_empty()).then(|| pin::digest(&json))
+}
+
+/// Failures since the job's rules are in force; none before the status records the rules.
+fn exits_under_rules(pods: &[PodFacts], old: &RLJobStatus, job: &Job) -> Vec<Exit> {
+    let digest = rules_digest(job);
+    let applied = old.failure_rules.as_ref();
+    let applied = applied.filter(|applied| Some(&applied.sha256) == digest.as_ref());
+    applied.map_or_else(Vec::new, |applied| pods::failures_since(pods, applied.since.0))
 }
 
 fn engine_up_since(pods: &[PodFacts]) -> Option<Timestamp> {

@@ -1,6 +1,7 @@
 //! Unexpected exits of containers, from the newest exit in each pod's status. Exits of terminating
 //! pods are ignored.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rljob_crds::names::{
     FAILURE_COORDINATOR_EXITED, FAILURE_ENGINE_EXITED, FAILURE_OUT_OF_MEMORY,
@@ -19,6 +20,14 @@ const OUT_OF_MEMORY: &str = "OOMKilled";
 pub fn failures(pods: &[PodFacts]) -> Vec<Exit> {
     exits(pods)
         .filter(|(_, last)| last.exit.exit_code != 0)
+        .map(|(_, last)| last.exit.clone())
+        .collect()
+}
+
+/// The failures of [`failures`] since a time. Kubelets report whole seconds.
+pub fn failures_since(pods: &[PodFacts], since: Timestamp) -> Vec<Exit> {
+    exits(pods)
+        .filter(|(_, last)| last.exit.exit_code != 0 && last.at.as_second() >= since.as_second())
         .map(|(_, last)| last.exit.clone())
         .collect()
 }

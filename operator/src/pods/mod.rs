@@ -21,7 +21,7 @@ mod plan;
 mod vanished;
 mod waiting;
 
-pub use exits::{failures, newest_exit};
+pub use exits::{failures, failures_since, newest_exit};
 pub use facts::{
     Cause, Container, ContainerExit, Deletion, Gate, PodFacts, is_up, ordinal, read, restarts,
 };

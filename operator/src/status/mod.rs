@@ -19,7 +19,9 @@ use rljob_crds::names::{
     CONDITION_SUCCEEDED, REASON_CHILD_REJECTED, REASON_FAILED, REASON_INVALID_SPEC,
     REASON_PODS_CANNOT_START,
 };
-use rljob_crds::status::{CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus};
+use rljob_crds::status::{
+    AppliedRules, CheckpointStatus, InferenceStatus, Progress, RLJobStatus, RoleStatus,
+};
 use rljob_protocol::metrics;
 use rljob_protocol::status::CoordinatorStatus;
 
@@ -129,6 +131,7 @@ fn compute(
         training_since: training_since(old, decision, now),
         drain_deadline: drain_deadline(old, facts, decision),
         completion_time: completion_time(old, decision, now),
+        failure_rules: applied_rules(old, facts, now),
         last_failure: failure::newest(old, report, facts.exit.as_ref(), now),
         incidents: incidents::merge(&old.incidents, &facts.incidents, now),
         progress: progress(old, report, &inference, now),
@@ -170,6 +173,13 @@ fn blocked(
     let conditions =
         conditions::stalled(generation, old, &computed, obstacle.reason, &message, now);
     RLJobStatus { conditions, ..computed }
+}
+
+/// The failure rules in force: new ones apply to failures from now on.
+fn applied_rules(old: &RLJobStatus, facts: &Facts, now: Timestamp) -> Option<AppliedRules> {
+    let sha256 = facts.rules_digest.clone()?;
+    let known = old.failure_rules.clone().filter(|known| known.sha256 == sha256);
+    Some(known.unwrap_or(AppliedRules { sha256, since: Time(now) }))
 }
 
 /// End of the run. A run that resumes because its steps were raised has none.

@@ -76,6 +76,37 @@ fn a_coordinator_in_a_crash_loop_fails_the_run_with_its_last_message() {
     wait_for_pods(&fixture.namespace, 0);
 }
 
+/// Without a kubelet, the test writes the pod's status.
+#[test]
+fn a_rule_applies_to_failures_after_it_was_set() {
+    let fixture = Fixture::running("late-rule", &json!({}));
+    let exit = |finished: jiff::Timestamp, restarts: u32| {
+        let ended = json!({
+            "exitCode": 3, "reason": "Error", "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": format!("{finished:.0}"),
+        });
+        let container = json!({
+            "name": "engine", "image": "rljob:a", "imageID": "", "ready": true,
+            "restartCount": restarts, "lastState": {"terminated": ended},
+            "state": {"running": {"startedAt": format!("{finished:.0}")}},
+        });
+        let status = json!({"containerStatuses": [container]});
+        set_status(&fixture.namespace, "sample-inference-0", &status);
+    };
+    let now = jiff::Timestamp::now();
+    exit(now - jiff::SignedDuration::from_secs(60), 1);
+    let rule = json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}});
+    fixture.patch(&json!({"failurePolicy": {"rules": [rule]}}));
+    let is_recorded = || Ok(fixture.job()["status"]["failureRules"]["since"].is_string());
+    wait_until("the rule in the status", LIMIT, is_recorded).unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(condition(&fixture, "Succeeded")["status"], "Unknown", "{:#}", fixture.job());
+    exit(jiff::Timestamp::now(), 2);
+    fixture.wait_for("Stalled");
+    let message = condition(&fixture, "Succeeded")["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("failurePolicy.rules[0] fails the job"), "{message}");
+}
+
 #[test]
 fn suspending_a_job_whose_coordinator_never_answered_deletes_its_pods_at_once() {
     let mut fixture = Fixture::new("mute", &json!({"spec": {"drainTimeoutSeconds": 600}}));
