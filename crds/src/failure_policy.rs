@@ -27,9 +27,10 @@ pub struct FailurePolicy {
     /// Delay of restarts.
     #[serde(default)]
     pub backoff: Backoff,
-    /// Actions on failures since the rules were set; the first matching rule applies. Without a match, learners are
-    /// restarted and the restart counts, except for reason LearnerInput (an incompatible model or
-    /// checkpoint), which fails the job. Other containers are restarted by their kubelet.
+    /// Actions on failures since the rules were set; the first matching rule applies. Without a
+    /// match, learners are restarted and the restart counts, except for reason LearnerInput (an
+    /// incompatible model or checkpoint), which fails the job. Other containers are restarted by
+    /// their kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<FailureRule>,

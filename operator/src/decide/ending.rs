@@ -124,8 +124,8 @@ fn exit_line(exit: &Exit) -> String {
     format!("{name} exited with code {exit_code} ({reason}){cause}")
 }
 
-/// Fails a run after an exit that `failurePolicy.rules` map to `FailJob`. Rules apply to exits since
-/// they were set. The coordinator applies the same rules to learners.
+/// Fails a run after an exit that `failurePolicy.rules` map to `FailJob`. Rules apply to exits
+/// since they were set. For learners, the coordinator applies them.
 pub(super) fn failure_rules(job: &Job, facts: &Facts) -> Option<Decision> {
     let rules = &job.spec.failure_policy.rules;
     facts.exits_under_rules.iter().find_map(|exit| {

@@ -205,6 +205,11 @@ fn missing_weights_become_a_failure_when_overdue() {
     );
     let later = status(&first, &facts, at(600));
     assert_eq!(synced(&later), synced(&first));
+    for up_since in [None, Some(at(300))] {
+        let booting = Facts { engine_up_since: up_since, ..facts.clone() };
+        let waits = status(&later, &booting, at(601));
+        assert_eq!(synced(&waits), synced(&first), "counted from the first engine that is up");
+    }
     let overdue = status(&later, &facts, at(601));
     assert_eq!(
         (synced(&overdue).status.as_str(), synced(&overdue).reason.as_str()),

@@ -70,8 +70,8 @@ fn check_prompt(path: &str, template: &str, problems: &mut Vec<Problem>) {
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     environment.set_fuel(Some(TEMPLATE_FUEL));
     environment.set_unknown_method_callback(|_, _, _, _| Ok(Value::UNDEFINED));
-    let rendered = environment.template_from_str(template).and_then(|prompt| prompt.render(()));
-    let Err(error) = rendered else { return };
+    let parsed = environment.template_from_named_str("prompt", template);
+    let Err(error) = parsed.and_then(|prompt| prompt.render(())) else { return };
     let is_certain = matches!(
         error.kind(),
         ErrorKind::SyntaxError
