@@ -127,6 +127,10 @@ fn a_job_continues_after_hung_processes_a_lost_node_and_a_drain() {
         .kubectl()
         .run(&["wait", "--for=condition=Ready", &format!("node/{lost}"), "--timeout=120s"])
         .unwrap();
+    // The returned node may restart containers of the deleted pods before it learns of their
+    // deletion; the group then forms again.
+    run.wait_for_all_ready();
+    run.wait_for_progress();
 
     evict_between_checkpoints(&run);
     // The drain evicts the operator too.
