@@ -86,5 +86,6 @@ async fn status(
         unsupported: None,
         download: None,
         reward_outage: None,
+        activity: None,
     }))
 }

@@ -40,6 +40,7 @@ pub fn desired_for_coordinator(job: &Job, facts: &Facts) -> Option<Desired> {
         generation: facts.generation,
         mode: if facts.suspend { Mode::Drain } else { Mode::Run },
         engines: facts.engines.clone(),
+        supervisors: facts.supervisors.clone(),
         checkpoint: CheckpointPolicy {
             every_steps: checkpoint.every_steps,
             keep_last: checkpoint.keep_last,
@@ -121,6 +122,7 @@ mod tests {
             generation: 4,
             mode: Mode::Drain,
             engines: facts.engines.clone(),
+            supervisors: facts.supervisors.clone(),
             checkpoint: CheckpointPolicy {
                 every_steps: 20,
                 keep_last: 3,

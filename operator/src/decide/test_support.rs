@@ -1,7 +1,7 @@
 //! Facts of a run that is training, for table tests.
 
 use jiff::Timestamp;
-use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::desired::{EngineEndpoint, SupervisorPod};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 use super::{Epoch, Facts, Outcome, Recorded, RoleCounts, Roles};
@@ -36,6 +36,7 @@ pub fn report() -> CoordinatorStatus {
         unsupported: None,
         download: None,
         reward_outage: None,
+        activity: None,
     }
 }
 
@@ -72,6 +73,10 @@ pub fn facts() -> Facts {
         obstacle: None,
         engine_up_since: Some(at(0)),
         engines: vec![engine(0), engine(1)],
+        supervisors: vec![SupervisorPod {
+            name: "sums-trainer-0".to_owned(),
+            uid: "pod-t".to_owned(),
+        }],
         roles: Roles { inference: all(2), coordinator: all(1), trainer: all(1) },
     }
 }

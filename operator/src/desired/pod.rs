@@ -253,6 +253,9 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
         field("POD_IP", "status.podIP"),
         value("HOME", "/tmp"),
     ];
+    if role == Role::Trainer {
+        environment.push(field("POD_UID", "metadata.uid"));
+    }
     if role != Role::Coordinator {
         environment.push(value("OMP_WAIT_POLICY", "PASSIVE"));
     }

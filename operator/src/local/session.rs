@@ -271,6 +271,7 @@ impl<'a> Session<'a> {
             obstacle: None,
             engine_up_since: None,
             engines: self.processes.engines(),
+            supervisors: vec![],
             roles: Roles {
                 inference: self.processes.counts(Role::Inference),
                 coordinator: self.processes.counts(Role::Coordinator),

@@ -9,7 +9,7 @@ use rljob_crds::names::{
     REASON_PODS_CANNOT_START,
 };
 use rljob_crds::status::RLJobStatus;
-use rljob_protocol::desired::EngineEndpoint;
+use rljob_protocol::desired::{EngineEndpoint, SupervisorPod};
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
@@ -111,6 +111,7 @@ impl Objects {
             obstacle,
             engine_up_since: engine_up_since(&pods),
             engines: self.engines(job),
+            supervisors: supervisors(&pods),
             roles: self.roles(is_suspended(old)),
         };
         Observed {
@@ -165,6 +166,13 @@ fn exits_under_rules(pods: &[PodFacts], old: &RLJobStatus, job: &Job) -> Vec<Exi
     let applied = old.failure_rules.as_ref();
     let applied = applied.filter(|applied| Some(&applied.sha256) == digest.as_ref());
     applied.map_or_else(Vec::new, |applied| pods::failures_since(pods, applied.since.0))
+}
+
+/// The trainer pods. A terminating one is listed until it is deleted: its learners may still write
+/// a checkpoint.
+fn supervisors(pods: &[PodFacts]) -> Vec<SupervisorPod> {
+    let trainers = pods.iter().filter(|pod| pod.role == Role::Trainer);
+    trainers.map(|pod| SupervisorPod { name: pod.name.clone(), uid: pod.uid.clone() }).collect()
 }
 
 fn engine_up_since(pods: &[PodFacts]) -> Option<Timestamp> {

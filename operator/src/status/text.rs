@@ -1,6 +1,7 @@
 //! Message parts of the status: missing pods and their causes, and the length limit.
 
 use rljob_crds::names::INCIDENT_VANISHED;
+use rljob_protocol::status::Activity;
 
 use crate::decide::{Facts, Silence};
 use crate::validate::Job;
@@ -39,7 +40,24 @@ pub(super) fn no_progress(job: &Job, facts: &Facts) -> String {
     let Some((step, since)) = facts.recorded.progress else { return String::new() };
     let missing = missing_pods(job, facts).map(|missing| format!("; without {missing}"));
     let missing = missing.unwrap_or_default();
-    format!("no step has been completed since {since:.0}, after step {step}{missing}")
+    let activity = facts.report().and_then(|report| report.activity).map_or("", activity);
+    format!("no step has been completed since {since:.0}, after step {step}{activity}{missing}")
+}
+
+/// What the learners do or wait for. Without the duration, see [`reward_outage`].
+fn activity(activity: Activity) -> &'static str {
+    match activity {
+        Activity::Training => "; the learners train",
+        Activity::Validation => "; the learners measure the loss of the evaluation data",
+        Activity::WeightSync => "; the weights are sent to the engines",
+        Activity::Checkpoint => "; a checkpoint is written",
+        Activity::Export => "; the model is exported",
+        Activity::Rollouts => "; the learners wait for samples",
+        Activity::Evaluation => "; the learners wait for an evaluation",
+        Activity::Data => "; the learners wait for data",
+        Activity::Exit => "; the learners exit",
+        Activity::Other => "",
+    }
 }
 
 /// Since when and why the coordinator does not answer.

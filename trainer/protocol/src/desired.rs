@@ -16,6 +16,10 @@ pub struct Desired {
     pub mode: Mode,
     /// Existing engines.
     pub engines: Vec<EngineEndpoint>,
+    /// Existing trainer pods. Of two supervisors of one name, that of the listed pod is accepted.
+    /// Empty in local runs, and from operators of earlier releases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub supervisors: Vec<SupervisorPod>,
     /// Checkpoint policy.
     pub checkpoint: CheckpointPolicy,
     /// Restart policy of the learners.
@@ -45,12 +49,23 @@ pub struct EngineEndpoint {
     pub uid: Option<String>,
 }
 
+/// A trainer pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SupervisorPod {
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+}
+
 impl Desired {
     /// The desired state without what a coordinator of this protocol version rejects.
     #[must_use]
     pub fn for_peer(mut self, version: u32) -> Self {
         if version < 2 {
             self.engines.iter_mut().for_each(|engine| engine.uid = None);
+            self.supervisors.clear();
         }
         self
     }

@@ -47,6 +47,9 @@ pub struct CoordinatorStatus {
     /// Reward whose verifier is down. Since protocol version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_outage: Option<RewardOutage>,
+    /// What the learners do or wait for; absent before they ask. Since protocol version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
 }
 
 /// Most supervisors and engines of a status.
@@ -96,6 +99,7 @@ impl CoordinatorStatus {
         if protocol < 2 {
             self.download = None;
             self.reward_outage = None;
+            self.activity = None;
             self.engines.iter_mut().for_each(|engine| engine.uid = None);
             self.metrics = self.metrics.map(|metrics| metrics.for_peer(protocol));
             self.evaluation = self.evaluation.map(|evaluation| evaluation.for_peer(protocol));
@@ -110,6 +114,32 @@ impl CoordinatorStatus {
         }
         self
     }
+}
+
+/// What the learners do or wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Activity {
+    /// They train a step.
+    Training,
+    /// They measure the loss of the evaluation data.
+    Validation,
+    /// They publish weights, or wait until the engines hold them.
+    WeightSync,
+    /// They write a checkpoint, or wait for one.
+    Checkpoint,
+    /// They export the model.
+    Export,
+    /// They wait for the samples of the next batch.
+    Rollouts,
+    /// They wait for an evaluation.
+    Evaluation,
+    /// They wait for the data of the next batch.
+    Data,
+    /// They exit.
+    Exit,
+    /// An activity of a newer release.
+    #[serde(other)]
+    Other,
 }
 
 /// A verifier that is down; sampling waits for it.
@@ -227,4 +257,18 @@ pub enum EngineCondition {
     Syncing,
     /// Holds the current weights and receives requests.
     Ready,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Activity;
+
+    #[test]
+    fn an_activity_of_a_newer_release_is_read() {
+        for (json, expected) in
+            [("\"Rollouts\"", Activity::Rollouts), ("\"Dreaming\"", Activity::Other)]
+        {
+            assert_eq!(serde_json::from_str::<Activity>(json).unwrap(), expected);
+        }
+    }
 }

@@ -22,9 +22,12 @@ pub const EPOCH_HEADER: &str = "rljob-epoch";
 pub struct SupervisorReport {
     /// Random id of the supervisor process. After a change, its earlier learners no longer exist.
     pub instance: String,
-    /// Start time in milliseconds since 1970. Of two processes with the same name, the later one
-    /// owns the name.
+    /// Start time in milliseconds since 1970. Of two processes with the same name, that of the pod
+    /// that the operator lists owns the name, and otherwise the later one.
     pub started_at: u64,
+    /// UID of its pod; none for a process of a local run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     /// Address of its learners for other ranks.
     pub address: String,
     /// Free port for the rendezvous of the next attempt, used if rank 0 runs here.
@@ -39,6 +42,17 @@ pub struct SupervisorReport {
     /// write a checkpoint.
     #[serde(default)]
     pub terminating: bool,
+}
+
+impl SupervisorReport {
+    /// The report without what a coordinator of this protocol version rejects.
+    #[must_use]
+    pub fn for_peer(mut self, version: u32) -> Self {
+        if version < 2 {
+            self.uid = None;
+        }
+        self
+    }
 }
 
 /// State of a learner process.

@@ -125,6 +125,7 @@ fn a_run_that_completes_no_step_for_longer_than_its_limit_is_not_ready() {
     let fixture = Fixture::running("no-progress", &policy);
     let message = wait_for_ready(&fixture, "False", "NoProgress");
     assert!(message.starts_with("no step has been completed since 20"), "{message}");
+    assert!(message.ends_with("; the learners wait for samples"), "{message}");
     assert_eq!(condition(&fixture, "Stalled")["status"], "False");
     wait_for_pods(&fixture.namespace, 3);
     fixture.pods.run.lock().step += 1;

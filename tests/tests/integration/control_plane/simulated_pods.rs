@@ -143,7 +143,7 @@ async fn status(
         "epoch": desired["epoch"], "generation": desired["generation"], "phase": phase,
         "attempt": run.attempt, "restarts": run.restarts, "step": run.step,
         "totalSteps": total_steps, "lastFailure": null, "metrics": null, "evaluation": null,
-        "supervisors": [], "engines": engines, "checkpoint": null,
+        "activity": "Rollouts", "supervisors": [], "engines": engines, "checkpoint": null,
     })))
 }
 

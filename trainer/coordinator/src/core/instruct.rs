@@ -45,6 +45,18 @@ impl Run {
         engines: &[EngineView],
         now: Now,
     ) -> Result<Instruction, Rejection> {
+        let instruction = self.next_instruction(attempt, steps, engines, now)?;
+        self.activity = Some(self.activity_of(&instruction, engines));
+        Ok(instruction)
+    }
+
+    fn next_instruction(
+        &mut self,
+        attempt: u32,
+        steps: u32,
+        engines: &[EngineView],
+        now: Now,
+    ) -> Result<Instruction, Rejection> {
         self.fence(attempt)?;
         if steps > self.settings.total_steps {
             return Err(Rejection::Invalid(format!(

@@ -167,6 +167,7 @@ impl Run {
                 name: (*name).to_owned(),
                 instance: report.instance.clone(),
                 started_at: report.started_at,
+                uid: report.uid.clone(),
                 first_rank: index as u32 * self.settings.processes,
             };
         Some(Layout {

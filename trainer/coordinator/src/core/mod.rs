@@ -9,6 +9,7 @@
 //!
 //! `Record` is the durable part. The caller journals it before it answers a request.
 
+mod activity;
 pub mod admission;
 pub mod ahead;
 pub mod backoff;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 
 use rljob_protocol::desired::{Desired, Mode};
 use rljob_protocol::learner::{Transfer, ValidationReport};
+use rljob_protocol::status::Activity;
 use rljob_protocol::version::Version;
 
 pub use record::{Now, Record, Stage};
@@ -123,6 +125,8 @@ pub struct Run {
     backoff_until: Option<Now>,
     /// Steps done when rank 0 of the current attempt last asked; none before it did.
     position: Option<u32>,
+    /// What the learners of the current attempt do or wait for; none before they ask.
+    activity: Option<Activity>,
     checkpoint_ordered: Option<(Version, Now)>,
     export_ordered: Option<Version>,
     data_open: bool,
@@ -155,6 +159,7 @@ impl Run {
             since: now,
             backoff_until: None,
             position: None,
+            activity: None,
             checkpoint_ordered: None,
             export_ordered: None,
             data_open: false,
@@ -194,6 +199,7 @@ impl Run {
             )));
         }
         self.record.epoch = Some(desired.epoch);
+        self.supervisors.set_pods(&desired.supervisors);
         self.desired = Some(desired);
         Ok(())
     }

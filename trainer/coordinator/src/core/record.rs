@@ -128,6 +128,9 @@ pub struct Member {
     /// Start time in milliseconds since 1970.
     #[serde(default)]
     pub started_at: u64,
+    /// UID of its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     /// Rank of its first learner.
     pub first_rank: u32,
 }

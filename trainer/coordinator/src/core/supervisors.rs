@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
+use rljob_protocol::desired::SupervisorPod;
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
 
 use super::record::{Member, Now};
@@ -18,6 +19,8 @@ const FORGET: Now = Now::from_secs(600);
 #[derive(Clone, Debug, Default)]
 pub struct Supervisors {
     seen: BTreeMap<String, Seen>,
+    /// UIDs of the existing trainer pods by name, as the operator lists them.
+    pods: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,10 +44,17 @@ pub enum Standing {
 }
 
 impl Supervisors {
+    /// Takes the operator's list of existing trainer pods.
+    pub fn set_pods(&mut self, pods: &[SupervisorPod]) {
+        self.pods = pods.iter().map(|pod| (pod.name.clone(), pod.uid.clone())).collect();
+    }
+
     /// Stores a report. `known` is the group member of this name, `since` the coordinator's start.
-    /// Returns false if the name belongs to another process: of two processes, the later one owns
-    /// the name while it reports. An old process that returns never replaces its successor, in
-    /// whichever order their reports arrive.
+    /// Returns false if the name belongs to another process: of two processes, that of the listed
+    /// pod owns the name while it reports, and otherwise the later one. An old process never
+    /// replaces its successor, in whichever order their reports arrive, even if its container is
+    /// restarted after its pod was deleted. An unlisted pod is accepted where there is no other:
+    /// the list is outdated while the operator is down.
     pub fn report(
         &mut self,
         name: &str,
@@ -54,11 +64,20 @@ impl Supervisors {
         now: Now,
     ) -> bool {
         let holder = match self.seen.get(name) {
-            Some(seen) => Some((&seen.report.instance, seen.report.started_at, seen.at + SILENCE)),
-            None => known.map(|member| (&member.instance, member.started_at, since + GRACE)),
+            Some(Seen { report, at }) => {
+                Some((&report.instance, &report.uid, report.started_at, *at + SILENCE))
+            }
+            None => known
+                .map(|member| (&member.instance, &member.uid, member.started_at, since + GRACE)),
         };
-        let is_its_name = holder.is_none_or(|(instance, started_at, until)| {
-            *instance == report.instance || report.started_at > started_at || now > until
+        let is_listed = |uid: &Option<String>| uid.is_some() && uid.as_ref() == self.pods.get(name);
+        let is_its_name = holder.is_none_or(|(instance, uid, started_at, until)| {
+            let replaces = match (is_listed(&report.uid), is_listed(uid)) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => report.started_at > started_at,
+            };
+            *instance == report.instance || replaces || now > until
         });
         if is_its_name {
             self.seen.insert(name.to_owned(), Seen { report, at: now });

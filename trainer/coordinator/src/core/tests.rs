@@ -52,6 +52,7 @@ pub(super) fn desired() -> Desired {
         generation: 1,
         mode: Mode::Run,
         engines: Vec::new(),
+        supervisors: Vec::new(),
         checkpoint: CheckpointPolicy { every_steps: 2, keep_last: 2, export_every_steps: None },
         restart: RestartPolicy {
             max_restarts: 1,
@@ -80,6 +81,7 @@ pub(super) fn report(
     SupervisorReport {
         instance: instance.to_owned(),
         started_at: instance.trim_start_matches(char::is_alphabetic).parse().unwrap_or(1),
+        uid: None,
         address: format!("{instance}.example"),
         rendezvous_port: 7000,
         processes: 1,

@@ -1,10 +1,53 @@
 //! Supervisors that are silent, lost or replaced.
 
+use rljob_protocol::desired::{Desired, SupervisorPod};
 use rljob_protocol::status::Phase;
-use rljob_protocol::supervisor::Order;
+use rljob_protocol::supervisor::{Order, SupervisorReport};
 
 use super::{at, desired, exited, group, report, running, settings, started, tell};
 use crate::core::{Facts, Record, Rejection, Run};
+
+/// A report of the pod `uid`.
+fn of_pod(uid: &str, report: SupervisorReport) -> SupervisorReport {
+    SupervisorReport { uid: Some(uid.to_owned()), ..report }
+}
+
+/// The desired state with a pod of the name `t-0`.
+fn listing(uid: &str) -> Desired {
+    let pod = SupervisorPod { name: "t-0".to_owned(), uid: uid.to_owned() };
+    Desired { supervisors: vec![pod], ..desired() }
+}
+
+#[test]
+fn a_restarted_container_of_a_deleted_pod_never_replaces_the_listed_pod() {
+    let mut run = Run::new(settings(), Record::default(), Facts::default(), 8, at(0));
+    run.desire(listing("new")).unwrap();
+    tell(&mut run, "t-0", of_pod("new", report("a1", None, vec![])), at(1));
+    tell(&mut run, "t-1", report("b", None, vec![]), at(1));
+    let replaced = Err(Rejection::Replaced("t-0".to_owned()));
+    let returned = || of_pod("old", report("a2", None, vec![]));
+    assert_eq!(run.supervisor("t-0", returned(), at(2)), replaced, "although it started later");
+    let mut next = Run::new(settings(), run.record().clone(), Facts::default(), 8, at(0));
+    next.desire(listing("new")).unwrap();
+    assert_eq!(next.supervisor("t-0", returned(), at(1)), replaced, "known from the record");
+    assert!(matches!(
+        next.supervisor("t-0", of_pod("new", running("a1", 0)), at(1)),
+        Ok(Order::Run(_))
+    ));
+}
+
+#[test]
+fn a_pod_that_the_list_lacks_is_accepted_until_the_listed_one_reports() {
+    let mut run = Run::new(settings(), Record::default(), Facts::default(), 8, at(0));
+    run.desire(listing("old")).unwrap();
+    let newer = || of_pod("new", report("a2", None, vec![]));
+    assert!(run.supervisor("t-0", newer(), at(1)).is_ok(), "the operator is down");
+    run.desire(listing("newest")).unwrap();
+    let newest = || of_pod("newest", report("a1", None, vec![]));
+    assert!(run.supervisor("t-0", newest(), at(2)).is_ok());
+    let replaced = Err(Rejection::Replaced("t-0".to_owned()));
+    assert_eq!(run.supervisor("t-0", newer(), at(3)), replaced);
+}
 
 #[test]
 fn supervisors_survive_a_time_in_which_the_coordinator_processed_no_reports() {

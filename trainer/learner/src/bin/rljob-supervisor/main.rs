@@ -47,6 +47,9 @@ struct Arguments {
     /// Name of this trainer pod or process.
     #[arg(long)]
     name: String,
+    /// UID of this trainer pod.
+    #[arg(long, env = "POD_UID")]
+    uid: Option<String>,
     /// Address of the learners of this pod for other ranks.
     #[arg(long)]
     address: String,
@@ -125,6 +128,7 @@ fn settings(arguments: &Arguments, config: &RunConfig) -> anyhow::Result<Setting
         tokens: arguments.tokens.clone(),
         coordinator: arguments.coordinator.trim_end_matches('/').to_owned(),
         name: arguments.name.clone(),
+        uid: arguments.uid.clone(),
         address: arguments.address.clone(),
         learner,
         processes: config.spec.trainer.processes(),

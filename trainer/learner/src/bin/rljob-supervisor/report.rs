@@ -9,7 +9,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use rljob_crds::names::TOKEN_LEARNER;
-use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION};
+use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
 use rljob_protocol::supervisor::{EPOCH_HEADER, Order, SupervisorReport};
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 
@@ -56,6 +56,8 @@ pub struct Reporter {
     http: reqwest::Client,
     url: String,
     token: PathBuf,
+    /// Protocol version of the coordinator that responded last; 1 before.
+    peer: u32,
 }
 
 impl Reporter {
@@ -73,7 +75,7 @@ impl Reporter {
             .dns_resolver(Arc::new(resolver))
             .no_proxy();
         let url = format!("{coordinator}/v1/supervisors/{name}");
-        Ok(Self { http: http.build()?, url, token: tokens.join(TOKEN_LEARNER) })
+        Ok(Self { http: http.build()?, url, token: tokens.join(TOKEN_LEARNER), peer: 1 })
     }
 
     /// Sends a report; returns the order and the epoch of the coordinator that sent it. `epoch` is
@@ -82,8 +84,8 @@ impl Reporter {
     /// # Errors
     /// The token cannot be read, or the response is not an order.
     pub async fn report(
-        &self,
-        report: &SupervisorReport,
+        &mut self,
+        report: SupervisorReport,
         epoch: u64,
     ) -> Result<(u64, Order), ReportError> {
         // Read for each report, because it may be rotated.
@@ -95,10 +97,11 @@ impl Reporter {
             .post(&self.url)
             .bearer_auth(token.trim())
             .header(PROTOCOL_HEADER, PROTOCOL_VERSION)
-            .json(report)
+            .json(&report.for_peer(self.peer))
             .send()
             .await
             .map_err(ReportError::Unreachable)?;
+        self.peer = peer_version(response.headers().get(PROTOCOL_HEADER).map(AsRef::as_ref));
         let (status, responded) = (response.status(), epoch_of(response.headers()));
         if status == StatusCode::CONFLICT && responded >= epoch {
             return Err(ReportError::Replaced(response.text().await.unwrap_or_default()));

@@ -44,6 +44,8 @@ pub struct Settings {
     pub coordinator: String,
     /// Name of the pod or process.
     pub name: String,
+    /// UID of the pod.
+    pub uid: Option<String>,
     /// Address of its learners for other ranks.
     pub address: String,
     /// Executable of the learner.
@@ -127,7 +129,7 @@ impl Supervisor {
             reap_orphans(&self.learners.iter().filter_map(LearnerProcess::pid).collect::<Vec<_>>());
             let report = self.report();
             let response = tokio::select! {
-                response = self.reporter.report(&report, self.state.epoch) => response,
+                response = self.reporter.report(report, self.state.epoch) => response,
                 () = &mut shutdown, if !self.is_terminating() => {
                     self.terminate();
                     continue;
@@ -191,6 +193,7 @@ impl Supervisor {
         SupervisorReport {
             instance: self.settings.instance.clone(),
             started_at: self.settings.started_at,
+            uid: self.settings.uid.clone(),
             address: self.settings.address.clone(),
             rendezvous_port: self.rendezvous_port,
             processes: self.settings.processes,
@@ -302,6 +305,7 @@ mod tests {
             tokens: "/t".into(),
             coordinator: "http://coordinator:8080".into(),
             name: "trainer-1".into(),
+            uid: None,
             address: "10.0.0.2".into(),
             learner: "/bin/rljob-learner".into(),
             processes: 2,
