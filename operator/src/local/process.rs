@@ -2,7 +2,7 @@
 //! processes exist and when they stop.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,10 @@ pub enum ProcessError {
     Prepare { name: String, source: io::Error },
     /// The process keeps exiting.
     #[error(
-        "{name} exited {exits_in_a_row} times in a row, the last time with {status}; see {log}"
+        "{name} exited {exits_in_a_row} times in a row, the last time with {status}: {last_line}; \
+         see {log}"
     )]
-    CrashLoop { name: String, exits_in_a_row: u32, status: String, log: PathBuf },
+    CrashLoop { name: String, exits_in_a_row: u32, status: String, last_line: String, log: PathBuf },
 }
 
 /// A process, running or waiting to start.
@@ -167,6 +168,7 @@ impl Process {
                 name: name.clone(),
                 exits_in_a_row: super::backoff::MAX_EXITS,
                 status: describe(status),
+                last_line: last_line(&log),
                 log,
             });
         };
@@ -191,9 +193,9 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or_default()
 }
 
-/// Last non-empty line of a log; empty if the log cannot be read.
+/// Last non-empty line of a log, at most 16 KiB of it; empty if the log cannot be read.
 pub(super) fn last_line(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
+    let text = read_end(log, 16 << 10).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines()
         .rev()
@@ -201,6 +203,15 @@ pub(super) fn last_line(log: &Path) -> String {
         .unwrap_or_default()
         .trim_start_matches("error: ")
         .to_owned()
+}
+
+/// The last `limit` bytes of a file.
+fn read_end(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(limit)))?;
+    let mut end = Vec::new();
+    file.take(limit).read_to_end(&mut end)?;
+    Ok(end)
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use rljob_crds::names::{
-    EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, METRICS_FILE,
+    EVALUATIONS_FILE, EXPORT_COMPLETE_FILE, EXPORT_DIR, EXPORTS_DIR, JOURNAL_FILE, METRICS_FILE,
 };
 use rljob_protocol::status::EvaluationMetrics;
 use rljob_tests::files::{binary, workspace};
@@ -212,6 +212,32 @@ fn a_corrupted_checkpoint_is_rejected_and_the_previous_one_is_used() {
         line.contains(&start) && line.ends_with(&format!("; step-{before}.attempt-0 is used")),
         "{line}"
     );
+}
+
+#[test]
+fn a_damaged_journal_fails_the_run_and_the_message_names_the_checkpoint_to_continue_from() {
+    let folder = baseline().folder.path();
+    let local = LocalRun::start(folder, "damaged");
+    local.wait_for_steps("practise", 7);
+    local.signal(Signal::INT);
+    assert_eq!(local.end().0, Some(INTERRUPTED));
+    let run = folder.join("damaged/default/practise");
+    let journal = fs::canonicalize(run.join(JOURNAL_FILE)).unwrap();
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[4096..].fill(0xff);
+    fs::write(&journal, bytes).unwrap();
+    let checkpoints = fs::read_dir(run.join("checkpoints")).unwrap();
+    let newest = checkpoints.filter_map(|entry| step_of(&entry.unwrap().path())).max().unwrap();
+    let checkpoint = format!("damaged/default/practise/checkpoints/step-{newest}.attempt-0");
+
+    let (code, output) = LocalRun::start(folder, "damaged").end();
+    assert_eq!(code, Some(1), "{output}");
+    let named = format!("the journal {} is damaged: ", journal.display());
+    let way_back = format!("restoreFrom.path: {}", folder.join(&checkpoint).display());
+    assert!(output.contains(&named) && output.contains(&way_back), "{output}");
+
+    let restore = format!("practise:spec.restoreFrom.path={checkpoint}");
+    assert_same_weights(LocalRun::start_with(folder, "restored-after", &["--set", &restore]));
 }
 
 #[test]

@@ -29,11 +29,11 @@ use crate::input::hub::{self, Downloads};
 use crate::peers::RejectedPeers;
 use crate::persistence::fence::Fence;
 use crate::persistence::identity::{Identity, renew};
-use crate::persistence::journal::Journal;
 use crate::persistence::journal::shared::SharedJournal;
+use crate::persistence::journal::{Journal, JournalError};
 use crate::persistence::mirror::Mirror;
 use crate::persistence::restore::RestoreError;
-use crate::persistence::{checkpoints, copies, exports, restore};
+use crate::persistence::{checkpoints, copies, damage, exports, restore};
 use crate::recorder::Recorder;
 use crate::run_handle::RunHandle;
 use crate::server::startup_gate::StartupGate;
@@ -113,7 +113,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut server => return ended.context("the server ended"),
-        result = superseded(&coordinator) => return result,
+        result = unable_to_act(&coordinator) => return result,
     }
     tracing::info!("shutting down");
     stop.cancel();
@@ -128,13 +128,21 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until another coordinator owns the run.
-async fn superseded(coordinator: &Coordinator) -> anyhow::Result<()> {
+/// Waits until another coordinator owns the run, or the journal is damaged.
+async fn unable_to_act(coordinator: &Coordinator) -> anyhow::Result<()> {
     tokio::select! {
         () = coordinator.journal.replaced() => {
             anyhow::bail!("another coordinator has taken this run over")
         }
         () = coordinator.journal.fence().lost() => Ok(coordinator.journal.fence().ask().await?),
+        () = coordinator.journal.damaged() => {
+            let path = coordinator.journal.fence().journal();
+            let detail = "a call could not read it; the log has the cause".to_owned();
+            let error = anyhow::Error::new(JournalError::Damaged { path, detail });
+            let run_store = coordinator.run_store.clone();
+            let explain = move || damage::with_way_back(error, &run_store);
+            Err(tokio::task::spawn_blocking(explain).await?)
+        }
     }
 }
 
@@ -271,24 +279,34 @@ async fn claim(
 ) -> anyhow::Result<SharedJournal> {
     let (config, run_store) = (config.clone(), run_store.clone());
     let claimed = tokio::task::spawn_blocking(move || {
-        let (identity, directory) = (Identity::of(&config)?, &config.run_directory);
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
-        identity.check(&run_store)?;
-        let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
-        let store = match &run_store {
-            RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),
-            RunStore::Bucket(bucket) => {
-                copies::fetch(&run_store, &fence)?;
-                let (mirror, journal) =
-                    Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
-                SharedJournal::mirrored(journal, mirror, fence)
-            }
-        };
-        identity.claim(&run_store, || Ok(store.call_blocking(renew)?))?;
-        anyhow::Ok(store)
+        claim_blocking(&config, &run_store, incarnation, epoch)
+            .map_err(|error| damage::with_way_back(error, &run_store))
     });
     claimed.await?
+}
+
+fn claim_blocking(
+    config: &RunConfig,
+    run_store: &RunStore,
+    incarnation: u64,
+    epoch: u64,
+) -> anyhow::Result<SharedJournal> {
+    let (identity, directory) = (Identity::of(config)?, &config.run_directory);
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
+    identity.check(run_store)?;
+    let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;
+    let store = match run_store {
+        RunStore::Folder(_) => SharedJournal::new(Journal::open(&fence.journal())?, fence),
+        RunStore::Bucket(bucket) => {
+            copies::fetch(run_store, &fence)?;
+            let (mirror, journal) =
+                Mirror::restore(bucket.clone(), directory, &fence.journal(), incarnation)?;
+            SharedJournal::mirrored(journal, mirror, fence)
+        }
+    };
+    identity.claim(run_store, || Ok(store.call_blocking(renew)?))?;
+    Ok(store)
 }
 
 /// Input that could not be used may have been mended since: a new process looks again.

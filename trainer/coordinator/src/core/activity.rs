@@ -3,9 +3,9 @@
 use rljob_protocol::learner::Instruction;
 use rljob_protocol::status::Activity;
 
+use super::Run;
 use super::instruct::EngineView;
 use super::work::Work;
-use super::Run;
 
 impl Run {
     /// The activity that an instruction causes.

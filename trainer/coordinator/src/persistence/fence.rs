@@ -27,7 +27,7 @@ use rljob_crds::names::{JOURNAL_FILE, JSONL_FILES};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::persistence::journal::{JournalError, copy};
+use crate::persistence::journal::{Journal, JournalError, copy};
 
 const FILE: &str = "fence.json";
 /// An answer that commits nothing may rest on a check that is so old.
@@ -118,7 +118,10 @@ impl Fence {
             }
             // A restarted process of the same coordinator: it has no other one beside it.
             Some(same) if same.uid == uid && same.epoch == epoch && same.journal.is_some() => {
-                return Ok(Self::held(directory, same));
+                let fence = Self::held(directory, same);
+                let journal = fence.journal();
+                Journal::open(&journal)?.check(&journal)?;
+                return Ok(fence);
             }
             Some(other) => own.from = other.journal.or(other.from),
             None => {

@@ -5,10 +5,12 @@
 //!        └────────▶ fence: rejects calls of a superseded coordinator
 //!  identity    owner of the run store        copies       JSONL files in the bucket
 //!  restore     checkpoint of another run     checkpoints, exports    verification, retention
+//!  damage      the way back from a damaged journal
 //! ```
 
 pub mod checkpoints;
 pub mod copies;
+pub mod damage;
 pub mod exports;
 pub mod fence;
 pub mod identity;

@@ -31,7 +31,7 @@ pub fn copy(source: &Path, target: &Path) -> Result<(), JournalError> {
             .and_then(|()| copy_or_remove(&log(source), &log(&partial)))
             .map_err(failed)?;
         if trace(source).map_err(failed)? == before {
-            recover(&partial)?;
+            recover(&partial, source)?;
             File::open(&partial)
                 .and_then(|file| file.sync_all())
                 .and_then(|()| fs::rename(&partial, target))
@@ -43,19 +43,15 @@ pub fn copy(source: &Path, target: &Path) -> Result<(), JournalError> {
     Err(JournalError::Busy { path: source.to_owned() })
 }
 
-/// Makes one whole file of a copy and its log.
-fn recover(partial: &Path) -> Result<(), JournalError> {
-    let journal = Journal::open(partial)?;
-    let check: String = journal
-        .connection
-        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-        .map_err(JournalError::sqlite("check what was copied"))?;
-    if check != "ok" {
-        return Err(JournalError::Malformed {
-            what: "the copy of the journal before",
-            source: check.into(),
-        });
-    }
+/// Makes one whole file of a copy of `source` and its log.
+fn recover(partial: &Path, source: &Path) -> Result<(), JournalError> {
+    let journal = Journal::open(partial).map_err(|error| match error {
+        JournalError::Damaged { detail, .. } => {
+            JournalError::Damaged { path: source.to_owned(), detail }
+        }
+        error => error,
+    })?;
+    journal.check(source)?;
     // Closing it moves the log into the file.
     journal.connection.close().map_err(|(_, error)| JournalError::sqlite("close the copy")(error))
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rusqlite::ErrorCode;
+
 /// A journal that cannot be used, or a call that would break a promise.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -73,6 +75,13 @@ pub enum JournalError {
         /// Number of samples of the batch.
         expected: u64,
     },
+    /// The file is not what SQLite wrote.
+    #[error("the journal {} is damaged: {detail}", path.display())]
+    Damaged {
+        path: PathBuf,
+        /// First problem that SQLite found.
+        detail: String,
+    },
     /// A stored value cannot be read back.
     #[error("failed to read `{what}` from the journal")]
     Malformed {
@@ -90,6 +99,15 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// Whether the file is damaged: every later call would fail as well.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::NotAJournal { .. } | Self::Malformed { .. } => true,
+            Self::Open { source, .. } | Self::Sqlite { source, .. } => is_damage(source),
+            _ => false,
+        }
+    }
+
     /// For `map_err` on SQLite's errors.
     pub(super) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Sqlite { action, source }
@@ -101,4 +119,10 @@ impl JournalError {
     ) -> impl FnOnce(E) -> Self {
         move |source| Self::Malformed { what, source: source.into() }
     }
+}
+
+/// Whether SQLite found that the file is not what it wrote.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }

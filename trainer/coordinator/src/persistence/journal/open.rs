@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
+use super::error::is_damage;
 use super::migrate::{self, PREVIOUS_VERSION};
 use super::{Journal, JournalError};
 
@@ -21,6 +22,9 @@ impl Journal {
         let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 JournalError::Held { path: path.to_owned() }
+            }
+            _ if is_damage(&source) => {
+                JournalError::Damaged { path: path.to_owned(), detail: source.to_string() }
             }
             _ => JournalError::Open { path: path.to_owned(), source },
         };
@@ -55,6 +59,21 @@ impl Journal {
         }
         transaction.commit().map_err(failed)?;
         Ok(Self { connection })
+    }
+
+    /// Checks the pages of the file, `path`, all of which are read.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] with the first problem.
+    pub fn check(&self, path: &Path) -> Result<(), JournalError> {
+        let damaged = |detail| JournalError::Damaged { path: path.to_owned(), detail };
+        let check = self.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+        match check {
+            Ok(found) if found == "ok" => Ok(()),
+            Ok(found) => Err(damaged(found)),
+            Err(error) if is_damage(&error) => Err(damaged(error.to_string())),
+            Err(error) => Err(JournalError::sqlite("check the pages")(error)),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::{Journal, JournalError};
 use crate::persistence::fence::{Fence, FenceError};
 use crate::persistence::mirror::{Mirror, MirrorError};
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SharedJournalError {
@@ -28,12 +29,19 @@ pub struct SharedJournal {
     journal: Arc<Mutex<Journal>>,
     mirror: Option<Arc<Mirror>>,
     fence: Fence,
+    /// Cancelled by the first call that finds the file damaged.
+    damaged: CancellationToken,
 }
 
 impl SharedJournal {
     /// Shares the journal of a claimed run directory.
     pub fn new(journal: Journal, fence: Fence) -> Self {
-        Self { journal: Arc::new(Mutex::new(journal)), mirror: None, fence }
+        Self {
+            journal: Arc::new(Mutex::new(journal)),
+            mirror: None,
+            fence,
+            damaged: CancellationToken::new(),
+        }
     }
 
     /// Shares a journal with a copy in a bucket.
@@ -47,6 +55,11 @@ impl SharedJournal {
             Some(mirror) => mirror.replaced.cancelled().await,
             None => std::future::pending().await,
         }
+    }
+
+    /// Completes when a call has found the file damaged.
+    pub async fn damaged(&self) {
+        self.damaged.cancelled().await;
     }
 
     /// Removes objects of the bucket that the journal no longer needs.
@@ -79,7 +92,12 @@ impl SharedJournal {
     ) -> Result<T, SharedJournalError> {
         let (result, changed) = {
             let mut journal = self.journal.lock();
-            let result = call(&mut journal)?;
+            let result = call(&mut journal).inspect_err(|error| {
+                if error.is_damage() {
+                    tracing::error!(%error, "the journal is damaged");
+                    self.damaged.cancel();
+                }
+            })?;
             (
                 result,
                 self.mirror

@@ -356,7 +356,7 @@ fn a_newer_release_s_journal_and_another_program_s_database_are_refused() {
     std::fs::write(noise.path(), "not a database, but long enough to be taken for one".repeat(100))
         .unwrap();
     let error = Journal::open(&noise.path()).unwrap_err();
-    assert!(matches!(error, JournalError::Open { .. }), "{error}");
+    assert!(matches!(error, JournalError::Damaged { .. }), "{error}");
 }
 
 #[test]
