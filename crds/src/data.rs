@@ -1,7 +1,9 @@
 //! Training and evaluation data.
 
 use kube::KubeSchema;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::model::main_branch;
 use crate::storage::SecretKeyReference;
@@ -11,6 +13,11 @@ const ONE_SOURCE: &str = "[has(self.path), has(self.huggingFace)].filter(x, x).s
 const SELECTORS_OF_PATH: &str = "!has(self.huggingFace) || !has(self.split) && !has(self.subset)";
 const SELECTORS_OF_PATH_MESSAGE: &str =
     "split and subset select files of path; huggingFace has its own split and config";
+
+const CHAT_ONLY: &str = "self.format == 'Chat' || !has(self.system) && \
+                         !has(self.chatTemplateArguments)";
+const CHAT_ONLY_MESSAGE: &str =
+    "system and chatTemplateArguments belong to the chat template; format Text has none";
 
 /// Training and evaluation data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -60,6 +67,9 @@ pub struct HubDatasetSource {
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
 )]
+#[x_kube(
+    validation = Rule::new(CHAT_ONLY).message(CHAT_ONLY_MESSAGE)
+)]
 pub struct TrainDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
     /// of such files. `rljob run` resolves a relative path against the job file.
@@ -87,6 +97,16 @@ pub struct TrainDataset {
     /// Jinja template of the prompt over the fields of a row, for example `{{question}}`.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
+    /// Jinja template of the system turn over the fields of a row, for format Chat. Default no
+    /// system turn; some chat templates then write their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub system: Option<String>,
+    /// Arguments of the chat template besides the messages, for example `enable_thinking: false`.
+    /// A name that the template does not use is an error. Default none.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "chat_template_arguments")]
+    pub chat_template_arguments: Map<String, Value>,
     /// Field with the reference answer. `math` and `exactMatch` rewards need it; `http` and
     /// `command` rewards receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,7 +117,7 @@ pub struct TrainDataset {
     #[schemars(length(min = 1, max = 65536))]
     pub completion: Option<String>,
     /// `Chat` renders the prompt as the user turn of the chat template. `Text` uses the prompt
-    /// unchanged. Default Chat.
+    /// unchanged, after the beginning-of-sequence token if the tokenizer adds one. Default Chat.
     #[serde(default)]
     pub format: PromptFormat,
 }
@@ -118,6 +138,9 @@ pub struct TrainDataset {
 )]
 #[x_kube(
     validation = Rule::new(SELECTORS_OF_PATH).message(SELECTORS_OF_PATH_MESSAGE)
+)]
+#[x_kube(
+    validation = Rule::new(CHAT_ONLY).message(CHAT_ONLY_MESSAGE)
 )]
 pub struct EvaluationDataset {
     /// A `.jsonl` file (one object per line), a `.parquet` file, or a Hugging Face dataset folder
@@ -146,6 +169,16 @@ pub struct EvaluationDataset {
     /// Jinja template of the prompt over the fields of a row.
     #[schemars(length(min = 1, max = 65536))]
     pub prompt: String,
+    /// Jinja template of the system turn over the fields of a row, for format Chat. Default no
+    /// system turn; some chat templates then write their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub system: Option<String>,
+    /// Arguments of the chat template besides the messages, for example `enable_thinking: false`.
+    /// A name that the template does not use is an error. Default none.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "chat_template_arguments")]
+    pub chat_template_arguments: Map<String, Value>,
     /// Field with the reference answer that rewards compare with. Required by `grpo`. Default: no
     /// accuracy is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,6 +217,18 @@ pub struct EvaluationDataset {
     pub correct_reward: f64,
 }
 
+/// Values are free; rules see a change of the named arguments.
+fn chat_template_arguments(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {"enable_thinking": {
+            "type": "boolean",
+            "description": "Argument of several model families.",
+        }},
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
+}
+
 fn evaluation_samples() -> u32 {
     1
 }
@@ -208,6 +253,6 @@ pub enum PromptFormat {
     /// User turn of the chat template.
     #[default]
     Chat,
-    /// Unchanged text.
+    /// Text after the beginning-of-sequence token, if the tokenizer adds one.
     Text,
 }

@@ -3,9 +3,14 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+const LENGTHS: &str = "!has(self.minNewTokens) || self.minNewTokens <= self.maxNewTokens";
+
 /// Sampling of completions.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new(LENGTHS).message("minNewTokens must be at most maxNewTokens")
+)]
 pub struct RolloutSpec {
     /// Prompts per step, each with `groupSize` samples. Default 32.
     #[serde(default = "batch_size")]
@@ -15,6 +20,22 @@ pub struct RolloutSpec {
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub max_new_tokens: u32,
+    /// Minimum length of a completion in tokens: stop tokens have probability 0 before it. The
+    /// log-probabilities of these tokens are those of the remaining tokens. Stop strings end a
+    /// completion at any length. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 1_048_576))]
+    pub min_new_tokens: u32,
+    /// Strings that end a completion. Rewards and training see the completion with the string.
+    /// Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 128)))]
+    pub stop: Vec<String>,
+    /// Tokens that end a completion, in addition to the end-of-sequence tokens of the model.
+    /// Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(range(min = 0, max = 16_777_216)))]
+    pub stop_token_ids: Vec<u32>,
     /// Sampling temperature. Engines and learners compute log-probabilities of logits ÷
     /// temperature. Default 1.
     #[serde(default = "temperature")]
@@ -80,6 +101,11 @@ pub struct DynamicSampling {
     pub max_attempts: u32,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 fn batch_size() -> u32 {
     32
 }
@@ -101,6 +127,9 @@ impl Default for RolloutSpec {
         Self {
             batch_size: batch_size(),
             max_new_tokens: max_new_tokens(),
+            min_new_tokens: 0,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
             temperature: temperature(),
             truncated: Truncated::default(),
             max_staleness: 0,

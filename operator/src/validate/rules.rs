@@ -1,5 +1,6 @@
 //! Rules across fields: those that the API server checks by CEL, and those that CEL cannot express.
 
+use rljob_crds::algorithm::RolloutSpec;
 use rljob_crds::{RLJob, RLJobSpec};
 use rljob_protocol::version::Version;
 
@@ -7,6 +8,7 @@ use super::{Policy, Problem};
 
 mod algorithm;
 mod common;
+mod prompts;
 mod roles;
 mod sources;
 mod template;
@@ -34,6 +36,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
     if let Some(grpo) = &spec.algorithm.grpo {
         check_grpo(grpo, spec.rollout.max_new_tokens, &mut problems);
     }
+    check_lengths(&spec.rollout, &mut problems);
     roles::check_engines(spec, &mut problems);
     roles::check_inference(spec, &mut problems);
     check_batches(spec, &mut problems);
@@ -90,6 +93,13 @@ fn check_batches(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
         "{batch} {unit} cannot be split into training.minibatches = {minibatches} equal parts"
     );
     problems.push(Problem::new(path, message));
+}
+
+fn check_lengths(rollout: &RolloutSpec, problems: &mut Vec<Problem>) {
+    if rollout.min_new_tokens > rollout.max_new_tokens {
+        let message = format!("must be at most maxNewTokens = {}", rollout.max_new_tokens);
+        problems.push(Problem::new("spec.rollout.minNewTokens", message));
+    }
 }
 
 fn check_policies(spec: &RLJobSpec, problems: &mut Vec<Problem>) {

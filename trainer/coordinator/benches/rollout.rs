@@ -31,6 +31,7 @@ use rljob_coordinator::engines::{EngineClient, Fleet, Weights};
 use rljob_coordinator::persistence::fence::Fence;
 use rljob_coordinator::rollout::request::{Key, Purpose};
 use rljob_coordinator::rollout::sampler::{SampleRequest, Sampler};
+use rljob_coordinator::rollout::stop::Stops;
 use rljob_coordinator::tokens::Token;
 use rljob_protocol::desired::EngineEndpoint;
 use rljob_protocol::version::Version;
@@ -158,7 +159,12 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
         fleet,
         run_seed: 1,
         vocabulary: VOCABULARY,
-        stop_token_ids: &[2],
+        stops: Stops {
+            token_ids: vec![2],
+            strings: Vec::new(),
+            tokenizer: None,
+            min_new_tokens: 0,
+        },
         deterministic: false,
         clock: Clock::start(),
         nonce: AtomicU64::new(0),

@@ -5,8 +5,8 @@ pub mod hub;
 
 use std::path::{Path, PathBuf};
 
-use rljob_crds::RunConfig;
 use rljob_crds::data::PromptFormat;
+use rljob_crds::{RLJobSpec, RunConfig};
 use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
@@ -37,6 +37,13 @@ pub enum InputError {
         path: PathBuf,
         /// The tokenizer's largest id.
         largest: i64,
+        /// `vocab_size`.
+        vocabulary: i64,
+    },
+    /// A stop token that the model does not have.
+    #[error("rollout.stopTokenIds contains {id}; the model has a vocab_size of {vocabulary}")]
+    StopToken {
+        id: u32,
         /// `vocab_size`.
         vocabulary: i64,
     },
@@ -111,15 +118,8 @@ impl Input {
                 vocabulary: model.vocab_size,
             });
         }
-        let chat = spec.dataset.train.format == PromptFormat::Chat
-            || spec
-                .dataset
-                .evaluation
-                .as_ref()
-                .is_some_and(|data| data.format == PromptFormat::Chat);
-        if chat {
-            tokenizer.check_chat_template()?;
-        }
+        check_template(spec, &tokenizer)?;
+        check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards)).transpose()?;
         let train = Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
@@ -171,6 +171,25 @@ impl Input {
             (_, room) => Ok(room.min(wanted)),
         }
     }
+}
+
+/// Checks that the chat template fits the tokenizer and the arguments of the spec.
+fn check_template(spec: &RLJobSpec, tokenizer: &TextTokenizer) -> Result<(), TextError> {
+    let (train, evaluation) = (&spec.dataset.train, spec.dataset.evaluation.as_ref());
+    let train = (train.format, &train.chat_template_arguments);
+    let evaluation = evaluation.map(|data| (data.format, &data.chat_template_arguments));
+    for (format, arguments) in [Some(train), evaluation].into_iter().flatten() {
+        if format == PromptFormat::Chat {
+            tokenizer.check_chat_template()?;
+            tokenizer.check_arguments(arguments)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_stop_tokens(spec: &RLJobSpec, vocabulary: i64) -> Result<(), InputError> {
+    let outside = spec.rollout.stop_token_ids.iter().find(|id| i64::from(**id) >= vocabulary);
+    outside.map_or(Ok(()), |&id| Err(InputError::StopToken { id, vocabulary }))
 }
 
 fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {

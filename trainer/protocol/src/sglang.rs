@@ -24,7 +24,7 @@ pub struct GenerateRequest {
     pub stream: bool,
 }
 
-/// Sampling parameters. Every field is sent explicitly.
+/// Sampling parameters. Fields at SGLang's default values may be absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplingParams {
@@ -36,6 +36,13 @@ pub struct SamplingParams {
     pub top_p: f64,
     /// Only −1, the whole vocabulary.
     pub top_k: i64,
+    /// Minimum number of tokens before a stop token.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_new_tokens: u32,
+    /// Strings that end the completion. The output includes the tokens of the string; the text ends
+    /// before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
     /// Tokens that end the completion. The output includes the token.
     pub stop_token_ids: Vec<i64>,
     /// Ignore the model's end-of-sequence token. In SGLang, true also disables `stop_token_ids`.
@@ -220,6 +227,11 @@ pub struct GetWeightsByName {
     /// Number of returned entries.
     #[serde(default = "truncate_size")]
     pub truncate_size: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn default_version() -> String {

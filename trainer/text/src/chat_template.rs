@@ -28,6 +28,9 @@ pub struct ChatTemplate {
 /// Instructions that a template may execute for a conversation.
 const FUEL: u64 = 10_000_000;
 
+/// Maximum size of a rendered conversation in bytes.
+const MAX_TEXT: usize = 64 << 20;
+
 impl ChatTemplate {
     /// Compiles a template; the special tokens become variables.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
@@ -50,9 +53,18 @@ impl ChatTemplate {
     pub fn render(
         &self,
         messages: &[impl Serialize],
-        variables: &BTreeMap<String, impl Serialize>,
+        variables: &impl Serialize,
     ) -> Result<String, Error> {
         render(&self.environment, messages, &self.special_tokens, variables)
+    }
+
+    /// The first of these names that the template does not use.
+    pub fn unused<'n>(
+        &self,
+        mut names: impl Iterator<Item = &'n String>,
+    ) -> Result<Option<&'n String>, Error> {
+        let used = self.environment.get_template(NAME)?.undeclared_variables(false);
+        Ok(names.find(|name| !used.contains(name.as_str())))
     }
 
     /// Special tokens that the template prints but that are not set; transformers omits them
@@ -81,7 +93,7 @@ fn render(
     environment: &Environment,
     messages: &[impl Serialize],
     tokens: &SpecialTokens,
-    variables: &BTreeMap<String, impl Serialize>,
+    variables: &impl Serialize,
 ) -> Result<String, Error> {
     let conversation = context! {
         messages => Value::from_serialize(messages),
@@ -91,7 +103,29 @@ fn render(
     };
     let variables =
         merge_maps([Value::from_serialize(variables), Value::from_serialize(tokens), conversation]);
-    environment.get_template(NAME)?.render(variables)
+    let mut text = Bounded(Vec::new());
+    environment.get_template(NAME)?.render_captured_to(variables, &mut text)?;
+    String::from_utf8(text.0)
+        .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+}
+
+/// Rendered text of at most [`MAX_TEXT`] bytes.
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len().saturating_add(bytes.len()) > MAX_TEXT {
+            return Err(std::io::Error::other(format!(
+                "the rendered conversation is too large: more than {MAX_TEXT} bytes"
+            )));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Replaces `{% generation %}` … `{% endgeneration %}`, which mark assistant tokens for loss masks,

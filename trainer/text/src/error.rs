@@ -6,6 +6,8 @@ use std::path::PathBuf;
 pub enum TextError {
     #[error("failed to read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("{} is too large: more than {limit} bytes", path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
     #[error("failed to parse {}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     #[error("failed to load the tokenizer {}: {message}", path.display())]
@@ -34,6 +36,18 @@ pub enum TextError {
         folder.display()
     )]
     NotInVocabulary { folder: PathBuf, token: String },
+    #[error(
+        "the chat template of {} does not use the argument `{name}`: remove it from \
+         chatTemplateArguments",
+        folder.display()
+    )]
+    UnusedArgument { folder: PathBuf, name: String },
+    /// The regular expressions of the tokenizer need too many steps for this text.
+    #[error(
+        "the tokenizer gives up on a text of {bytes} bytes: its regular expressions need too many \
+         steps ({message})"
+    )]
+    Backtracking { bytes: usize, message: String },
     #[error("failed to encode a text of {bytes} bytes: {message}")]
     Encode { bytes: usize, message: String },
     #[error("failed to decode {tokens} tokens: {message}")]

@@ -1,6 +1,7 @@
 //! Model folder files besides `tokenizer.json`: special tokens, chat template and stop tokens.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -22,7 +23,34 @@ pub struct TokenizerConfig {
     pub special_tokens: SpecialTokens,
     /// Source of the chat template; `chat_template.jinja` takes precedence, as in transformers.
     pub chat_template: Option<String>,
+    /// Tokens that the class of the tokenizer adds; `None` if `tokenizer.json` decides.
+    pub added: Option<AddedTokens>,
 }
+
+/// Special tokens that a tokenizer adds to a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddedTokens {
+    pub bos: bool,
+    pub eos: bool,
+}
+
+/// Tokenizer classes of transformers 4 whose flags replace the post-processor of `tokenizer.json`.
+/// transformers 5 ignores the flags; SGLang restores them.
+const CLASSES_WITH_FLAGS: [&str; 7] = [
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "CodeLlamaTokenizer",
+    "CodeLlamaTokenizerFast",
+    "GemmaTokenizer",
+    "GemmaTokenizerFast",
+    "CohereTokenizerFast",
+];
+
+/// Maximum size of a JSON file or template besides `tokenizer.json`, in bytes.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// Maximum size of `tokenizer.json` in bytes.
+pub const MAX_TOKENIZER: u64 = 512 << 20;
 
 #[derive(Deserialize, Default)]
 struct RawTokenizerConfig {
@@ -34,6 +62,19 @@ struct RawTokenizerConfig {
     cls_token: Option<SpecialToken>,
     mask_token: Option<SpecialToken>,
     chat_template: Option<RawTemplate>,
+    tokenizer_class: Option<String>,
+    add_bos_token: Option<bool>,
+    add_eos_token: Option<bool>,
+}
+
+impl RawTokenizerConfig {
+    fn added(&self) -> Option<AddedTokens> {
+        let class = self.tokenizer_class.as_deref()?;
+        CLASSES_WITH_FLAGS.contains(&class).then(|| AddedTokens {
+            bos: self.add_bos_token.unwrap_or(true),
+            eos: self.add_eos_token.unwrap_or(false),
+        })
+    }
 }
 
 /// A special token: its text, or an object with its text and matching rules.
@@ -82,6 +123,7 @@ impl TokenizerConfig {
     pub fn read(folder: &Path) -> Result<Self, TextError> {
         let raw: RawTokenizerConfig =
             read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let added = raw.added();
         let chat_template = read_optional(&folder.join("chat_template.jinja"))?
             .or_else(|| raw.chat_template.and_then(RawTemplate::default_source));
         let tokens = [
@@ -98,7 +140,7 @@ impl TokenizerConfig {
             .zip(tokens)
             .filter_map(|(name, token)| Some((name, String::from(token?))))
             .collect();
-        Ok(Self { special_tokens, chat_template })
+        Ok(Self { special_tokens, chat_template, added })
     }
 }
 
@@ -127,13 +169,20 @@ pub fn stop_token_ids(folder: &Path) -> Result<Vec<i64>, TextError> {
     Ok(Vec::new())
 }
 
-pub fn read(path: &Path) -> Result<String, TextError> {
-    std::fs::read_to_string(path)
-        .map_err(|source| TextError::Read { path: path.to_owned(), source })
+/// Reads a text file of at most `limit` bytes.
+pub fn read(path: &Path, limit: u64) -> Result<String, TextError> {
+    let failed = |source| TextError::Read { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(limit.saturating_add(1)).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > limit {
+        return Err(TextError::TooLarge { path: path.to_owned(), limit });
+    }
+    Ok(text)
 }
 
 fn read_optional(path: &Path) -> Result<Option<String>, TextError> {
-    match read(path) {
+    match read(path, MAX_CONFIG) {
         Ok(text) => Ok(Some(text)),
         Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             Ok(None)

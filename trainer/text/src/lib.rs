@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  tokenizer.json ──────────────────────────────▶ encode, decode
+//!  tokenizer_config.json ───────────────────────▶ special tokens that are added to a text
 //!  chat_template.jinja | tokenizer_config.json ─▶ ChatTemplate ─▶ encode_prompt
 //!  generation_config.json | config.json ────────▶ stop tokens
 //! ```
@@ -13,6 +14,7 @@
 mod chat_template;
 mod error;
 mod folder;
+mod post_processor;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,11 +22,20 @@ use std::sync::Arc;
 
 use rljob_crds::data::PromptFormat;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 pub use error::TextError;
 
 use chat_template::ChatTemplate;
+
+/// How a prompt becomes tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptStyle {
+    pub format: PromptFormat,
+    /// Arguments of the chat template.
+    pub arguments: Map<String, Value>,
+}
 
 /// A tokenizer with its chat template. Cheap to clone.
 #[derive(Clone)]
@@ -38,6 +49,8 @@ struct Inner {
     template: Option<ChatTemplate>,
     stop_token_ids: Vec<i64>,
     eos_token_id: Option<i64>,
+    /// Special tokens that the tokenizer adds before a text.
+    prefix: Vec<i64>,
 }
 
 impl std::fmt::Debug for TextTokenizer {
@@ -51,17 +64,23 @@ impl TextTokenizer {
     /// `generation_config.json` and `config.json` of a model folder.
     pub fn open(model_dir: &Path) -> Result<Self, TextError> {
         let path = model_dir.join("tokenizer.json");
-        let text = folder::read(&path)?;
+        let text = folder::read(&path, folder::MAX_TOKENIZER)?;
         let failed = |error: tokenizers::Error| TextError::Tokenizer {
             path: path.clone(),
             message: error.to_string(),
         };
-        let mut tokenizer = text.parse::<Tokenizer>().map_err(failed)?;
+        let mut tokenizer =
+            post_processor::caught(|| text.parse::<Tokenizer>().map_err(failed))
+                .map_err(|message| TextError::Tokenizer { path: path.clone(), message })??;
         // Truncation set in the file would shorten prompts without an error.
         tokenizer.with_truncation(None).map_err(failed)?;
         tokenizer.with_padding(None);
 
         let config = folder::TokenizerConfig::read(model_dir)?;
+        if let Some(added) = config.added {
+            post_processor::replace(&mut tokenizer, added, &config.special_tokens)
+                .map_err(failed)?;
+        }
         let stop_token_ids = folder::stop_token_ids(model_dir)?;
         let token_id = |token: &String| tokenizer.token_to_id(token).map(i64::from);
         let tokenizer_eos = config.special_tokens.get("eos_token").and_then(token_id);
@@ -80,6 +99,7 @@ impl TextTokenizer {
                     .map_err(|source| template_error(model_dir, source))?,
             ),
         };
+        let prefix = post_processor::prefix(&tokenizer).map_err(failed)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 folder: model_dir.to_owned(),
@@ -87,23 +107,33 @@ impl TextTokenizer {
                 template,
                 stop_token_ids,
                 eos_token_id,
+                prefix,
             }),
         })
     }
 
-    /// Tokenizes a prompt. `Chat` renders `text` as the user's turn followed by the start of the
-    /// assistant's turn; `Text` adds no special tokens.
-    pub fn encode_prompt(&self, text: &str, format: PromptFormat) -> Result<Vec<i64>, TextError> {
-        match format {
-            PromptFormat::Text => self.encode(text),
-            PromptFormat::Chat => self.encode(&self.render_chat(text)?),
+    /// Tokenizes a prompt. `Chat` renders the system turn, `text` as the user's turn and the start
+    /// of the assistant's turn. `Text` puts before `text` what the tokenizer adds there, such as
+    /// the beginning-of-sequence token; it has no system turn.
+    pub fn encode_prompt(
+        &self,
+        system: Option<&str>,
+        text: &str,
+        style: &PromptStyle,
+    ) -> Result<Vec<i64>, TextError> {
+        match style.format {
+            PromptFormat::Text => Ok([self.inner.prefix.clone(), self.encode(text)?].concat()),
+            PromptFormat::Chat => {
+                let turns = system.map(|system| turn("system", system)).into_iter();
+                let turns: Vec<_> = turns.chain([turn("user", text)]).collect();
+                self.encode(&self.render_messages(&turns, &style.arguments)?)
+            }
         }
     }
 
     /// Renders one user turn and the start of the assistant's turn.
     pub fn render_chat(&self, user: &str) -> Result<String, TextError> {
-        let message = BTreeMap::from([("role", "user"), ("content", user)]);
-        self.render_messages(&[message], &BTreeMap::<String, String>::new())
+        self.render_messages(&[turn("user", user)], &Map::new())
     }
 
     /// Renders a conversation and the start of the assistant's turn. A message is a map with `role`
@@ -111,7 +141,7 @@ impl TextTokenizer {
     pub fn render_messages(
         &self,
         messages: &[impl Serialize],
-        variables: &BTreeMap<String, impl Serialize>,
+        variables: &impl Serialize,
     ) -> Result<String, TextError> {
         let folder = &self.inner.folder;
         let template = self
@@ -120,6 +150,21 @@ impl TextTokenizer {
             .as_ref()
             .ok_or_else(|| TextError::NoChatTemplate { folder: folder.clone() })?;
         template.render(messages, variables).map_err(|source| template_error(folder, source))
+    }
+
+    /// Checks that the chat template uses these arguments.
+    pub fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<(), TextError> {
+        let folder = &self.inner.folder;
+        let Some(template) = self.inner.template.as_ref().filter(|_| !arguments.is_empty()) else {
+            return Ok(());
+        };
+        let unused = template.unused(arguments.keys());
+        match unused.map_err(|source| template_error(folder, source))? {
+            None => Ok(()),
+            Some(name) => {
+                Err(TextError::UnusedArgument { folder: folder.clone(), name: name.clone() })
+            }
+        }
     }
 
     /// Checks that the tokenizer has the special tokens that the chat template prints, by name
@@ -161,8 +206,10 @@ impl TextTokenizer {
             bytes: text.len(),
             message: error.to_string(),
         };
-        let encoding =
-            self.inner.tokenizer.encode_fast(text, add_special_tokens).map_err(failed)?;
+        let encode = || self.inner.tokenizer.encode_fast(text, add_special_tokens);
+        let encoding = post_processor::caught(encode)
+            .map_err(|message| TextError::Backtracking { bytes: text.len(), message })?
+            .map_err(failed)?;
         Ok(encoding.get_ids().iter().map(|&id| i64::from(id)).collect())
     }
 
@@ -181,7 +228,9 @@ impl TextTokenizer {
             tokens: ids.len(),
             message: error.to_string(),
         };
-        self.inner.tokenizer.decode(&ids, skip_special_tokens).map_err(failed)
+        post_processor::caught(|| self.inner.tokenizer.decode(&ids, skip_special_tokens))
+            .map_err(|message| TextError::Decode { tokens: ids.len(), message })?
+            .map_err(failed)
     }
 
     /// Tokens that end a completion: `eos_token_id` of `generation_config.json`, else of
@@ -201,6 +250,10 @@ impl TextTokenizer {
     pub fn largest_token_id(&self) -> Option<i64> {
         self.inner.tokenizer.get_vocab(true).into_values().max().map(i64::from)
     }
+}
+
+fn turn<'t>(role: &'static str, content: &'t str) -> BTreeMap<&'static str, &'t str> {
+    BTreeMap::from([("role", role), ("content", content)])
 }
 
 /// Substrings with the form of a special token: `<|…|>` without white space.

@@ -9,7 +9,7 @@ use rljob_crds::data::PromptFormat;
 
 use crate::chat_template::ChatTemplate;
 use crate::folder::SpecialTokens;
-use crate::{TextError, TextTokenizer};
+use crate::{PromptStyle, TextError, TextTokenizer};
 
 const QUESTION: &str = "What is 12 + 30?\nAnswer with a number — bitte. <|im_end|>";
 /// Tokens of [`QUESTION`].
@@ -20,6 +20,10 @@ const QUESTION_IDS: [i64; 31] = [
 
 fn tokens(tokens: &[(&'static str, &str)]) -> SpecialTokens {
     tokens.iter().map(|(name, token)| (*name, (*token).to_owned())).collect()
+}
+
+fn style(format: PromptFormat) -> PromptStyle {
+    PromptStyle { format, ..PromptStyle::default() }
 }
 
 fn fixture() -> PathBuf {
@@ -56,7 +60,10 @@ fn chat_prompts_have_the_tokens_of_transformers() {
     let expected =
         [vec![1, 87, 409, 201], QUESTION_IDS.to_vec(), vec![2, 201, 1, 458, 357, 289, 86, 201]]
             .concat();
-    assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Chat).unwrap(), expected);
+    assert_eq!(
+        tokenizer.encode_prompt(None, QUESTION, &style(PromptFormat::Chat)).unwrap(),
+        expected
+    );
     assert_eq!(
         tokenizer.decode(&expected).unwrap(),
         "user\nWhat is 12 + 30?\nAnswer with a number — bitte. \nassistant\n"
@@ -66,7 +73,10 @@ fn chat_prompts_have_the_tokens_of_transformers() {
 #[test]
 fn text_prompts_have_no_added_tokens() {
     let tokenizer = TextTokenizer::open(&fixture()).unwrap();
-    assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
+    assert_eq!(
+        tokenizer.encode_prompt(None, QUESTION, &style(PromptFormat::Text)).unwrap(),
+        QUESTION_IDS
+    );
     assert_eq!(tokenizer.encode("").unwrap(), Vec::<i64>::new());
     assert_eq!(
         (tokenizer.largest_token_id(), tokenizer.stop_token_ids(), tokenizer.eos_token_id()),
@@ -121,7 +131,7 @@ fn raise_exception_is_an_error_with_its_message() {
     let folder = changed(&[("chat_template.jinja", Some("{{ raise_exception('system first') }}"))]);
     let error = TextTokenizer::open(folder.path())
         .unwrap()
-        .encode_prompt("Hi", PromptFormat::Chat)
+        .encode_prompt(None, "Hi", &style(PromptFormat::Chat))
         .unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -151,8 +161,11 @@ fn without_a_template_file_the_tokenizer_config_has_the_template() {
 fn without_a_template_text_works_and_chat_is_an_error_with_a_fix() {
     let folder = changed(&[("chat_template.jinja", None)]);
     let tokenizer = TextTokenizer::open(folder.path()).unwrap();
-    assert_eq!(tokenizer.encode_prompt(QUESTION, PromptFormat::Text).unwrap(), QUESTION_IDS);
-    let error = tokenizer.encode_prompt(QUESTION, PromptFormat::Chat).unwrap_err();
+    assert_eq!(
+        tokenizer.encode_prompt(None, QUESTION, &style(PromptFormat::Text)).unwrap(),
+        QUESTION_IDS
+    );
+    let error = tokenizer.encode_prompt(None, QUESTION, &style(PromptFormat::Chat)).unwrap_err();
     let expected = "has no chat template (chat_template.jinja, or chat_template in \
                     tokenizer_config.json): set the dataset's format to Text";
     assert_eq!(error.to_string(), format!("{} {expected}", folder.path().display()));
@@ -256,4 +269,28 @@ fn templates_see_all_turns_and_the_variables_of_the_caller() {
     let text =
         template.render(&[turn("system", "Be brief."), turn("user", "Hi")], &variables).unwrap();
     assert_eq!(text, "system: Be brief.\nuser: Hi\n<s>off");
+}
+
+#[test]
+fn hostile_files_of_a_model_folder_end_in_an_error() {
+    let nested = "[".repeat(1_000_000);
+    for (name, content) in [
+        ("tokenizer_config.json", format!("{{\"chat_template\": {nested}")),
+        ("generation_config.json", format!("{{\"eos_token_id\": {nested}")),
+        ("tokenizer.json", nested.clone()),
+    ] {
+        let folder = changed(&[(name, Some(&content))]);
+        let error = TextTokenizer::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+    let large = format!("{{\"x\": \"{}\"}}", "a".repeat(17 << 20));
+    let folder = changed(&[("tokenizer_config.json", Some(&large))]);
+    let error = TextTokenizer::open(folder.path()).unwrap_err().to_string();
+    assert!(error.ends_with("tokenizer_config.json is too large: more than 16777216 bytes"));
+    let endless = "{% for a in range(9999) %}{{ 'x' * 100000 }}{% endfor %}";
+    let folder = changed(&[("chat_template.jinja", Some(endless))]);
+    let error = TextTokenizer::open(folder.path()).unwrap().render_chat("Hi").unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap();
+    let chain = format!("{cause:#} {:?}", std::error::Error::source(cause));
+    assert!(chain.contains("too large"), "{chain}");
 }

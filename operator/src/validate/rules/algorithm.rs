@@ -1,16 +1,13 @@
 //! Rules of the algorithm, and of the dataset and rewards that it needs.
 
-use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value};
 use rljob_crds::algorithm::{Algorithm, AlgorithmSpec, DataKind};
 use rljob_crds::data::{DatasetSpec, EvaluationDataset};
 use rljob_crds::grpo::{BehaviorAction, BehaviorMetric, GrpoSpec, ProximalLogprobs};
 use rljob_crds::reward::{AnswerPlace, RewardSpec};
 
 use super::common::exactly_one;
+use super::prompts;
 use crate::validate::Problem;
-
-/// Instructions that a template may execute during validation.
-const TEMPLATE_FUEL: u64 = 100_000;
 
 pub(super) fn check_algorithm(
     spec: &AlgorithmSpec,
@@ -24,9 +21,9 @@ pub(super) fn check_algorithm(
         check_reward(index, reward, &rewards[..index], problems);
     }
     let train = &dataset.train;
-    check_prompt("spec.dataset.train.prompt", &train.prompt, problems);
+    prompts::check_train(train, problems);
     if let Some(evaluation) = &dataset.evaluation {
-        check_prompt("spec.dataset.evaluation.prompt", &evaluation.prompt, problems);
+        prompts::check_evaluation(evaluation, problems);
     }
     let (path, hub) = (&train.path, &train.hugging_face);
     check_source("spec.dataset.train", path.is_some(), hub.is_some(), problems);
@@ -60,27 +57,6 @@ pub(super) fn check_algorithm(
     }
     if let Some(evaluation) = &dataset.evaluation {
         check_evaluation(evaluation, algorithm, rewards, problems);
-    }
-}
-
-/// Checks that a prompt template parses and names known filters, tests and functions. The values
-/// of a row are not known here.
-fn check_prompt(path: &str, template: &str, problems: &mut Vec<Problem>) {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-    environment.set_fuel(Some(TEMPLATE_FUEL));
-    environment.set_unknown_method_callback(|_, _, _, _| Ok(Value::UNDEFINED));
-    let parsed = environment.template_from_named_str("prompt", template);
-    let Err(error) = parsed.and_then(|prompt| prompt.render(())) else { return };
-    let is_certain = matches!(
-        error.kind(),
-        ErrorKind::SyntaxError
-            | ErrorKind::UnknownFilter
-            | ErrorKind::UnknownTest
-            | ErrorKind::UnknownFunction
-    );
-    if is_certain {
-        problems.push(Problem::new(path, format!("is not a valid template: {error}")));
     }
 }
 

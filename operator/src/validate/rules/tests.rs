@@ -69,6 +69,28 @@ fn prompt_templates_must_parse_and_name_known_filters() {
 }
 
 #[test]
+fn system_turns_and_template_arguments_need_the_chat_template() {
+    let dataset = json!({"train": {
+        "path": "/data/a.jsonl", "prompt": "{{ q }}", "answer": "answer", "format": "Text",
+        "system": "{{ q", "chatTemplateArguments": {"messages": []},
+    }});
+    let rollout = json!({"minNewTokens": 2048});
+    let problems = problems_with(&json!({"dataset": dataset, "rollout": rollout}));
+    let [template, system, arguments, standard, lengths] = &problems[..] else {
+        panic!("{problems:?}")
+    };
+    assert!(template.starts_with("spec.dataset.train.system: is not a valid template"));
+    let expected = [
+        "spec.dataset.train.system: belongs to the chat template; format Text has none",
+        "spec.dataset.train.chatTemplateArguments: belongs to the chat template; format Text has \
+            none",
+        "spec.dataset.train.chatTemplateArguments.messages: is set by the run; remove it",
+        "spec.rollout.minNewTokens: must be at most maxNewTokens = 1024",
+    ];
+    assert_eq!([system, arguments, standard, lengths].map(String::as_str), expected);
+}
+
+#[test]
 fn a_behavior_weight_needs_recomputed_log_probabilities_and_bounds_in_order() {
     let weight = json!({"upper": 2.0, "lower": 3.0, "action": "Clamp", "metric": "K1"});
     let spec = json!({

@@ -84,19 +84,24 @@ pub enum DataError {
     FieldType { location: RowLocation, field: String, found: &'static str },
     #[error("the template dataset.{template} is not valid Jinja")]
     Template {
-        /// `prompt` or `completion`.
+        /// `prompt`, `system` or `completion`.
         template: &'static str,
         source: minijinja::Error,
     },
     #[error("failed to render dataset.{template} for {location}")]
     Render {
         location: RowLocation,
-        /// `prompt` or `completion`.
+        /// `prompt`, `system` or `completion`.
         template: &'static str,
         source: minijinja::Error,
     },
     #[error("failed to tokenize {location}")]
     Tokens { location: RowLocation, source: TextError },
+    #[error(
+        "the tokens of {location} take longer than {limit:?}: shorten the row, or check the \
+         regular expressions in the tokenizer.json of the model"
+    )]
+    SlowTokenizer { location: RowLocation, limit: std::time::Duration },
     #[error("the tokenizer panicked")]
     Tokenizer,
     #[error("the prompt of {location} is empty")]

@@ -14,10 +14,11 @@ mod location;
 mod reader;
 mod row_order;
 mod rows;
+mod token_counts;
 
 use std::path::PathBuf;
 
-use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
+use rljob_crds::data::{EvaluationDataset, TrainDataset};
 
 pub use error::DataError;
 pub use files::{FileSelector, select_remote};
@@ -27,9 +28,10 @@ use files::SplitFiles;
 use reader::{Fields, RowReader};
 use row_order::RowOrder;
 use rows::{Row, Templates};
+use token_counts::{ROW_DEADLINE, count_tokens};
 
 use crate::reward::Rewards;
-use crate::text::TextTokenizer;
+use crate::text::{PromptStyle, TextTokenizer};
 
 /// Rows tokenized per parallel batch.
 const BATCH: usize = 16384;
@@ -57,7 +59,7 @@ pub struct Dataset {
     rows: Vec<Row>,
     dropped: u64,
     order: RowOrder,
-    format: PromptFormat,
+    style: PromptStyle,
     tokenizer: TextTokenizer,
 }
 
@@ -66,7 +68,7 @@ struct Source<'a> {
     path: &'a str,
     selector: FileSelector<'a>,
     templates: Templates,
-    format: PromptFormat,
+    style: PromptStyle,
     max_prompt_tokens: Option<u32>,
     limit: usize,
 }
@@ -88,10 +90,14 @@ impl Dataset {
             },
             templates: Templates::new(
                 &spec.prompt,
+                spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
             )?,
-            format: spec.format,
+            style: PromptStyle {
+                format: spec.format,
+                arguments: spec.chat_template_arguments.clone(),
+            },
             max_prompt_tokens: spec.max_prompt_tokens,
             limit: usize::MAX,
         };
@@ -113,10 +119,14 @@ impl Dataset {
             },
             templates: Templates::new(
                 &spec.prompt,
+                spec.system.as_deref(),
                 spec.completion.as_deref(),
                 spec.answer.as_deref(),
             )?,
-            format: spec.format,
+            style: PromptStyle {
+                format: spec.format,
+                arguments: spec.chat_template_arguments.clone(),
+            },
             max_prompt_tokens: spec.max_prompt_tokens,
             limit: spec.limit as usize,
         };
@@ -144,7 +154,7 @@ impl Dataset {
             position,
             row: row.number,
             text: row.prompt.clone(),
-            tokens: row.prompt(&self.tokenizer, self.format)?,
+            tokens: row.prompt(&self.tokenizer, &self.style)?,
             answer: row.answer.clone(),
             completion_tokens: row.completion(&self.tokenizer)?,
         })
@@ -207,8 +217,8 @@ impl Source<'_> {
                 }
                 break;
             }
-            rows::count_tokens(&mut batch, tokenizer, self.format)?;
             let before = batch.len();
+            batch = count_tokens(batch, tokenizer, &self.style, ROW_DEADLINE)?;
             batch.retain(|row| {
                 self.max_prompt_tokens.is_none_or(|limit| row.prompt_tokens <= limit as usize)
             });
@@ -225,14 +235,7 @@ impl Source<'_> {
             }
         }
         let order = RowOrder::new(seed, rows.len() as u64);
-        Ok(Dataset {
-            path,
-            rows,
-            dropped,
-            order,
-            format: self.format,
-            tokenizer: tokenizer.clone(),
-        })
+        Ok(Dataset { path, rows, dropped, order, style: self.style, tokenizer: tokenizer.clone() })
     }
 
     fn batch(

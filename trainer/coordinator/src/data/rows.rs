@@ -2,15 +2,15 @@
 //! data is opened.
 
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, escape_formatter};
-use rljob_crds::data::PromptFormat;
 use serde_json::Value;
 
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
 use crate::data::reader::Fields;
-use crate::text::TextTokenizer;
+use crate::text::{PromptStyle, TextTokenizer};
 
 const PROMPT: &str = "prompt";
+const SYSTEM: &str = "system";
 const COMPLETION: &str = "completion";
 
 /// A rendered row.
@@ -19,6 +19,7 @@ pub struct Row {
     /// Row number over all files, from 0.
     pub number: u64,
     pub prompt: String,
+    pub system: Option<String>,
     pub completion: Option<String>,
     pub answer: Option<String>,
     /// Chat template included.
@@ -30,6 +31,7 @@ pub struct Row {
 /// Compiled templates of the spec and the name of the answer field.
 pub struct Templates {
     environment: Environment<'static>,
+    system: bool,
     completion: bool,
     answer: Option<String>,
 }
@@ -41,6 +43,7 @@ impl Templates {
     /// Compiles the templates. Undefined variables are render errors.
     pub fn new(
         prompt: &str,
+        system: Option<&str>,
         completion: Option<&str>,
         answer: Option<&str>,
     ) -> Result<Self, DataError> {
@@ -56,9 +59,11 @@ impl Templates {
                 .map_err(|source| DataError::Template { template, source })
         };
         add(PROMPT, prompt)?;
+        system.map_or(Ok(()), |source| add(SYSTEM, source))?;
         completion.map_or(Ok(()), |source| add(COMPLETION, source))?;
         Ok(Self {
             environment,
+            system: system.is_some(),
             completion: completion.is_some(),
             answer: answer.map(str::to_owned),
         })
@@ -71,13 +76,13 @@ impl Templates {
         number: u64,
         fields: &Fields,
     ) -> Result<Row, DataError> {
+        let optional = |is_set: bool, template| {
+            is_set.then(|| self.render(template, &location, fields)).transpose()
+        };
         Ok(Row {
             prompt: self.render(PROMPT, &location, fields)?,
-            completion: if self.completion {
-                Some(self.render(COMPLETION, &location, fields)?)
-            } else {
-                None
-            },
+            system: optional(self.system, SYSTEM)?,
+            completion: optional(self.completion, COMPLETION)?,
             answer: self
                 .answer
                 .as_deref()
@@ -150,10 +155,10 @@ impl Row {
     pub fn prompt(
         &self,
         tokenizer: &TextTokenizer,
-        format: PromptFormat,
+        style: &PromptStyle,
     ) -> Result<Vec<i64>, DataError> {
         tokenizer
-            .encode_prompt(&self.prompt, format)
+            .encode_prompt(self.system.as_deref(), &self.prompt, style)
             .map_err(|source| DataError::Tokens { location: self.location.clone(), source })
     }
 
@@ -166,29 +171,4 @@ impl Row {
         tokens.extend(tokenizer.eos_token_id());
         Ok(Some(tokens))
     }
-}
-
-/// Counts the tokens of all rows in parallel.
-pub fn count_tokens(
-    rows: &mut [Row],
-    tokenizer: &TextTokenizer,
-    format: PromptFormat,
-) -> Result<(), DataError> {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let count = |rows: &mut [Row]| {
-        for row in rows {
-            row.prompt_tokens = row.prompt(tokenizer, format)?.len();
-            row.completion_tokens = row.completion(tokenizer)?.map_or(0, |tokens| tokens.len());
-        }
-        Ok(())
-    };
-    let share = rows.len().div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        let counting: Vec<_> =
-            rows.chunks_mut(share).map(|rows| scope.spawn(|| count(rows))).collect();
-        // Join in order, so that the error names the first invalid row.
-        counting
-            .into_iter()
-            .try_for_each(|counted| counted.join().unwrap_or(Err(DataError::Tokenizer)))
-    })
 }

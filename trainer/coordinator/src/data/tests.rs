@@ -9,7 +9,7 @@ use rljob_crds::reward::{MathReward, RewardSpec};
 
 use crate::data::{DataError, Dataset, Prompt};
 use crate::reward::Rewards;
-use crate::text::TextTokenizer;
+use crate::text::{PromptStyle, TextTokenizer};
 
 fn tokenizer() -> TextTokenizer {
     TextTokenizer::open(
@@ -94,7 +94,7 @@ fn evaluation_uses_the_first_rows_in_file_order() {
         position,
         row: position,
         text: text.to_owned(),
-        tokens: tokenizer.encode_prompt(text, PromptFormat::Chat).unwrap(),
+        tokens: tokenizer.encode_prompt(None, text, &PromptStyle::default()).unwrap(),
         answer: Some(answer.to_owned()),
         completion_tokens: Some([tokenizer.encode(answer).unwrap(), vec![2]].concat()),
     };
@@ -102,6 +102,37 @@ fn evaluation_uses_the_first_rows_in_file_order() {
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
         [prompt(0, "x", "1"), prompt(1, "y", "2")]
     );
+}
+
+#[test]
+fn a_system_turn_and_arguments_of_the_chat_template_are_part_of_the_prompt() {
+    let file = File::new("{\"q\":\"x\",\"a\":\"1\",\"lang\":\"French\"}\n");
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(fixture.join("tiny-chat").join(name), folder.path().join(name)).unwrap();
+    }
+    let template = fixture.join("templates/thinking.jinja");
+    fs::copy(template, folder.path().join("chat_template.jinja")).unwrap();
+    let tokenizer = TextTokenizer::open(folder.path()).unwrap();
+    let spec = TrainDataset {
+        system: Some("Answer in {{lang}}.".to_owned()),
+        format: PromptFormat::Chat,
+        chat_template_arguments: serde_json::from_str("{\"enable_thinking\": false}").unwrap(),
+        ..file.train("{{q}}?")
+    };
+    let dataset = Dataset::open_train(&spec, &tokenizer, 1).unwrap();
+    let prompt = dataset.prompt(0).unwrap();
+    assert_eq!(
+        tokenizer.decode_as(&prompt.tokens, false).unwrap(),
+        "<|im_start|>system\nAnswer in French.<|im_end|>\n<|im_start|>user\nx?<|im_end|>\n\
+         <|im_start|>assistant\n<think>\n\n</think>\n\n"
+    );
+    let unknown = TrainDataset { system: Some("{{language}}".to_owned()), ..spec };
+    let Err(error) = Dataset::open_train(&unknown, &tokenizer, 1) else {
+        panic!("an unknown field was rendered")
+    };
+    assert!(error.to_string().ends_with("data.jsonl line 1 has no field `language`"), "{error}");
 }
 
 #[test]

@@ -131,6 +131,8 @@ mod tests {
     fn request() -> GenerateRequest {
         let sampling_params = SamplingParams {
             max_new_tokens: 2,
+            min_new_tokens: 0,
+            stop: vec![],
             temperature: 1.0,
             top_p: 1.0,
             top_k: -1,

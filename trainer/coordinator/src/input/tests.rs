@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rljob_crds::RunConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Input;
 
@@ -40,9 +40,17 @@ impl Run {
 
     /// Error of opening the input as one line, with FOLDER for the folder.
     fn error(&self) -> String {
+        self.error_with(&json!({}), &json!({}))
+    }
+
+    /// The error with these fields of the training data and `rollout`.
+    fn error_with(&self, dataset: &Value, rollout: &Value) -> String {
         let folder = self.folder.path();
         let path = folder.join("data.jsonl");
-        let data = json!({"path": path, "prompt": "{{question}}", "answer": "answer"});
+        let mut data = json!({"path": path, "prompt": "{{question}}", "answer": "answer"});
+        for (field, value) in dataset.as_object().unwrap() {
+            data[field] = value.clone();
+        }
         let config: RunConfig = serde_json::from_value(json!({
             "namespace": "lab",
             "name": "sums",
@@ -55,6 +63,7 @@ impl Run {
                 "dataset": {"train": data},
                 "rewards": [{"name": "correct", "math": {}}],
                 "algorithm": {"grpo": {}},
+                "rollout": rollout,
                 "training": {"steps": 1},
             },
         }))
@@ -116,4 +125,16 @@ fn a_model_folder_without_its_files_is_named() {
         run.error(),
         "failed to read FOLDER/tokenizer.json: No such file or directory (os error 2)"
     );
+}
+
+#[test]
+fn arguments_that_the_chat_template_does_not_use_and_unknown_stop_tokens_are_rejected() {
+    let run = Run::new(VOCABULARY, 100);
+    let misspelt = json!({"chatTemplateArguments": {"enable_thinkin": false}});
+    let expected = "the chat template of FOLDER does not use the argument `enable_thinkin`: \
+        remove it from chatTemplateArguments";
+    assert_eq!(run.error_with(&misspelt, &json!({})), expected);
+    let rollout = json!({"stopTokenIds": [5, 1024]});
+    let expected = "rollout.stopTokenIds contains 1024; the model has a vocab_size of 1024";
+    assert_eq!(run.error_with(&json!({}), &rollout), expected);
 }

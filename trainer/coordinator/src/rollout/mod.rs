@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod request;
 pub mod sampler;
 pub mod score;
+pub mod stop;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

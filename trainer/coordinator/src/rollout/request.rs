@@ -63,6 +63,10 @@ pub struct Sampling<'a> {
     pub run_seed: u64,
     /// Tokens that end a completion.
     pub stop_token_ids: &'a [i64],
+    /// Strings that end a completion.
+    pub stop: &'a [String],
+    /// Minimum length of a completion.
+    pub min_new_tokens: u32,
     /// 0 is greedy.
     pub temperature: f64,
 }
@@ -70,8 +74,11 @@ pub struct Sampling<'a> {
 /// Sampling parameters of the remaining tokens of a sample of at most `longest` tokens, `kept` of
 /// which exist.
 pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) -> SamplingParams {
+    let max_new_tokens = longest.saturating_sub(kept);
     SamplingParams {
-        max_new_tokens: longest.saturating_sub(kept),
+        max_new_tokens,
+        min_new_tokens: sampling.min_new_tokens.saturating_sub(kept).min(max_new_tokens),
+        stop: sampling.stop.to_vec(),
         temperature: sampling.temperature,
         top_p: 1.0,
         top_k: -1,
@@ -105,7 +112,7 @@ pub fn generate(
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Key, Purpose, Sampling, generate};
+    use super::{GenerateRequest, Key, Purpose, Sampling, generate};
 
     const KEY: Key = Key { purpose: Purpose::Rollout, step: 1, position: 2, index: 3 };
 
@@ -139,7 +146,13 @@ mod tests {
 
     #[test]
     fn an_interrupted_sample_continues_after_its_tokens_with_a_different_seed() {
-        let sampling = Sampling { run_seed: 1, stop_token_ids: &[2], temperature: 0.7 };
+        let sampling = Sampling {
+            run_seed: 1,
+            stop_token_ids: &[2],
+            stop: &["END".to_owned()],
+            min_new_tokens: 5,
+            temperature: 0.7,
+        };
         let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10);
         let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10);
         assert_eq!(
@@ -147,7 +160,10 @@ mod tests {
             (&[5, 6, 7, 8, 9][..], 7)
         );
         assert_ne!(rest.sampling_params.sampling_seed, whole.sampling_params.sampling_seed);
+        let least = |request: &GenerateRequest| request.sampling_params.min_new_tokens;
+        assert_eq!((least(&whole), least(&rest)), (5, 2));
         rest.input_ids = whole.input_ids.clone();
+        rest.sampling_params.min_new_tokens = 5;
         rest.sampling_params.max_new_tokens = 10;
         rest.sampling_params.sampling_seed = whole.sampling_params.sampling_seed;
         assert_eq!(rest, whole);

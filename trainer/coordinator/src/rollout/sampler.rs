@@ -16,11 +16,13 @@ use futures::{Stream, StreamExt};
 use hyper::StatusCode;
 use prometheus::IntCounter;
 use rljob_crds::RunConfig;
+use rljob_crds::algorithm::RolloutSpec;
 use rljob_protocol::sglang::{GenerateRequest, SamplingParams};
 use tokio_util::sync::CancellationToken;
 
 use super::completion::Completion;
 use super::request::{self, Key};
+use super::stop::Stops;
 use crate::clock::Clock;
 use crate::engines::stream::Events;
 use crate::engines::validate::{self, End, Part};
@@ -51,8 +53,7 @@ pub struct Sampler<'a> {
     pub run_seed: u64,
     /// Token ids are below this.
     pub vocabulary: i64,
-    /// Tokens that end a completion.
-    pub stop_token_ids: &'a [i64],
+    pub stops: Stops,
     /// Whether an interrupted sample starts again from its prompt, so that its bits are those of
     /// one that was not.
     pub deterministic: bool,
@@ -107,7 +108,7 @@ impl<'s> Sampler<'s> {
             fleet,
             run_seed: training.seed,
             vocabulary: input.vocabulary,
-            stop_token_ids: input.tokenizer.stop_token_ids(),
+            stops: stops(&config.spec.rollout, input),
             deterministic: training.deterministic,
             clock,
             nonce: AtomicU64::new(incarnation),
@@ -188,7 +189,9 @@ impl<'s> Sampler<'s> {
     fn sampling(&self, wanted: &SampleRequest) -> request::Sampling<'_> {
         request::Sampling {
             run_seed: self.run_seed,
-            stop_token_ids: self.stop_token_ids,
+            stop_token_ids: &self.stops.token_ids,
+            stop: &self.stops.strings,
+            min_new_tokens: self.stops.min_new_tokens,
             temperature: wanted.temperature,
         }
     }
@@ -236,7 +239,8 @@ impl<'s> Sampler<'s> {
             .map(|event| validate::part(&request, event, weights, self.vocabulary))
             .transpose();
         let result = judge(part, ended, |part| {
-            completion.append(part, wanted.max_new_tokens, self.stop_token_ids);
+            let part = self.stops.cut(&completion.tokens, part);
+            completion.append(part, wanted.max_new_tokens, &self.stops.token_ids);
         });
         let result = if completion.finish_reason.is_some() { Ok(()) } else { result };
         if let Err(error) = &result {
@@ -282,6 +286,21 @@ fn judge(
     };
     keep(part);
     cause
+}
+
+fn stops(rollout: &RolloutSpec, input: &Input) -> Stops {
+    let mut token_ids = input.tokenizer.stop_token_ids().to_vec();
+    for id in rollout.stop_token_ids.iter().map(|id| i64::from(*id)) {
+        if !token_ids.contains(&id) {
+            token_ids.push(id);
+        }
+    }
+    Stops {
+        token_ids,
+        strings: rollout.stop.clone(),
+        tokenizer: Some(input.tokenizer.clone()),
+        min_new_tokens: rollout.min_new_tokens,
+    }
 }
 
 fn cost(prompt: &[i64], wanted: &SampleRequest) -> u64 {

@@ -151,6 +151,8 @@ impl Running {
 pub fn request(rid: &str, input_ids: Vec<i64>, max_new_tokens: u32, seed: u64) -> GenerateRequest {
     let sampling_params = SamplingParams {
         max_new_tokens,
+        min_new_tokens: 0,
+        stop: vec![],
         temperature: 1.0,
         top_p: 1.0,
         top_k: -1,

@@ -1,0 +1,98 @@
+//! Rules of prompts: their templates, and the arguments of the chat template.
+
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
+use serde_json::{Map, Value};
+
+use crate::validate::Problem;
+
+/// Instructions that a template may execute during validation.
+const TEMPLATE_FUEL: u64 = 100_000;
+
+/// Variables of a chat template that arguments cannot replace.
+const STANDARD: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
+/// Fields of a dataset that make its prompts.
+struct Prompts<'a> {
+    path: &'static str,
+    prompt: &'a str,
+    system: Option<&'a str>,
+    completion: Option<&'a str>,
+    arguments: &'a Map<String, Value>,
+    format: PromptFormat,
+}
+
+pub(super) fn check_train(dataset: &TrainDataset, problems: &mut Vec<Problem>) {
+    let prompts = Prompts {
+        path: "spec.dataset.train",
+        prompt: &dataset.prompt,
+        system: dataset.system.as_deref(),
+        completion: dataset.completion.as_deref(),
+        arguments: &dataset.chat_template_arguments,
+        format: dataset.format,
+    };
+    prompts.check(problems);
+}
+
+pub(super) fn check_evaluation(dataset: &EvaluationDataset, problems: &mut Vec<Problem>) {
+    let prompts = Prompts {
+        path: "spec.dataset.evaluation",
+        prompt: &dataset.prompt,
+        system: dataset.system.as_deref(),
+        completion: dataset.completion.as_deref(),
+        arguments: &dataset.chat_template_arguments,
+        format: dataset.format,
+    };
+    prompts.check(problems);
+}
+
+impl Prompts<'_> {
+    fn check(&self, problems: &mut Vec<Problem>) {
+        let path = self.path;
+        let templates = [
+            ("prompt", Some(self.prompt)),
+            ("system", self.system),
+            ("completion", self.completion),
+        ];
+        for (field, template) in templates {
+            if let Some(template) = template {
+                check_template(&format!("{path}.{field}"), template, problems);
+            }
+        }
+        let chat_only = [
+            ("system", self.system.is_some()),
+            ("chatTemplateArguments", !self.arguments.is_empty()),
+        ];
+        for (field, _) in chat_only.iter().filter(|(_, is_set)| *is_set) {
+            if self.format == PromptFormat::Text {
+                let message = "belongs to the chat template; format Text has none";
+                problems.push(Problem::new(format!("{path}.{field}"), message));
+            }
+        }
+        for name in self.arguments.keys().filter(|name| STANDARD.contains(&name.as_str())) {
+            let message = "is set by the run; remove it";
+            problems.push(Problem::new(format!("{path}.chatTemplateArguments.{name}"), message));
+        }
+    }
+}
+
+/// Checks that a prompt template parses and names known filters, tests and functions. The values
+/// of a row are not known here.
+fn check_template(path: &str, template: &str, problems: &mut Vec<Problem>) {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    environment.set_fuel(Some(TEMPLATE_FUEL));
+    environment.set_unknown_method_callback(|_, _, _, _| Ok(minijinja::Value::UNDEFINED));
+    let parsed = environment.template_from_named_str("prompt", template);
+    let Err(error) = parsed.and_then(|prompt| prompt.render(())) else { return };
+    let is_certain = matches!(
+        error.kind(),
+        ErrorKind::SyntaxError
+            | ErrorKind::UnknownFilter
+            | ErrorKind::UnknownTest
+            | ErrorKind::UnknownFunction
+    );
+    if is_certain {
+        problems.push(Problem::new(path, format!("is not a valid template: {error}")));
+    }
+}
