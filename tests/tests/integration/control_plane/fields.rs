@@ -157,6 +157,7 @@ fn free_form_changes(object: &Value, schema: &Value) -> Vec<Value> {
     let first = changed.as_object_mut().unwrap().values_mut().next().unwrap();
     *first = match &*first {
         Value::Object(_) => free_form_changes(first, schema).remove(0),
+        Value::Bool(value) => json!(!*value),
         Value::Number(value) => json!(value.as_i64().unwrap() + 1),
         Value::Array(_) => json!([{"name": "other"}]),
         _ => json!("other"),
