@@ -42,6 +42,16 @@ impl Kind {
         Self::StatefulSet,
     ];
 
+    /// Whether a pass needs to know the objects of this kind: it reads their content, and their pods.
+    pub fn is_essential(self) -> bool {
+        matches!(self, Self::ConfigMap | Self::StatefulSet)
+    }
+
+    /// Whether pods may be created without it.
+    pub fn is_independent(self) -> bool {
+        self == Self::PodDisruptionBudget
+    }
+
     /// API resource of the kind.
     pub fn resource(self) -> ApiResource {
         match self {

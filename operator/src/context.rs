@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::Client;
 use kube::runtime::events::Reporter;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, WatchHealth};
 use crate::desired::Settings;
 use crate::desired::tokens::TokenKey;
 use crate::memory::Memory;
@@ -19,6 +19,7 @@ pub struct Context {
     /// The namespace whose jobs are managed; `None` for all.
     pub namespace: Option<String>,
     pub cache: Arc<Cache>,
+    pub health: Arc<WatchHealth>,
     pub memory: Memory,
     pub settings: Settings,
     pub policy: Policy,

@@ -64,6 +64,25 @@ impl Term {
         self.is_active_at(Instant::now())
     }
 
+    /// Completes at the end of the term, renewals included.
+    pub async fn over(&self) {
+        while let Some(left) = self.left() {
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let end = Duration::from_millis(self.end.load(Ordering::Acquire));
+        end.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    #[cfg(test)]
+    pub fn ending_in(time: Duration) -> Self {
+        let term = Self::inactive();
+        term.set_end(Instant::now() + time);
+        term
+    }
+
     fn is_active_at(&self, now: Instant) -> bool {
         (now.duration_since(self.start).as_millis() as u64) < self.end.load(Ordering::Acquire)
     }

@@ -29,6 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::decide::{Silence, UNRESPONSIVE_AFTER};
+use crate::leader::Term;
 use crate::pods::HUNG_SECONDS;
 
 /// Time between two requests to a coordinator.
@@ -183,16 +184,18 @@ struct Poller {
 /// The tasks, by the job's UID.
 pub struct Pollers {
     http: reqwest::Client,
+    term: Term,
     tasks: Mutex<HashMap<String, Poller>>,
     trigger: mpsc::Sender<ObjectRef<RLJob>>,
 }
 
 impl Pollers {
-    /// Creates an empty set of tasks, and the stream of jobs that they trigger.
+    /// Creates an empty set of tasks, and the stream of jobs that they trigger. The tasks send
+    /// requests during the term only.
     ///
     /// # Errors
     /// If the HTTP client cannot be created.
-    pub fn new() -> reqwest::Result<(Self, mpsc::Receiver<ObjectRef<RLJob>>)> {
+    pub fn new(term: Term) -> reqwest::Result<(Self, mpsc::Receiver<ObjectRef<RLJob>>)> {
         let (trigger, triggers) = mpsc::channel(TRIGGERS);
         // No proxy: pods are reached directly. No idle connections: each has 20 KiB of buffers, a
         // fifth of the memory per running job.
@@ -203,7 +206,7 @@ impl Pollers {
             .default_headers(protocol_headers())
             .redirect(reqwest::redirect::Policy::none())
             .build()?;
-        Ok((Self { http, tasks: Mutex::default(), trigger }, triggers))
+        Ok((Self { http, term, tasks: Mutex::default(), trigger }, triggers))
     }
 
     /// Sends an order to the job's coordinator until another one replaces it.
@@ -219,7 +222,8 @@ impl Pollers {
         }
         let (sender, receiver) = watch::channel(order);
         let latest = Arc::new(Mutex::new(None));
-        let task = poll(self.http.clone(), receiver, latest.clone(), self.trigger.clone(), job);
+        let (http, term, trigger) = (self.http.clone(), self.term.clone(), self.trigger.clone());
+        let task = poll(http, term, receiver, latest.clone(), trigger, job);
         tasks.insert(
             uid.to_owned(),
             Poller { order: sender, latest, _task: AbortOnDropHandle::new(tokio::spawn(task)) },
@@ -279,6 +283,7 @@ impl Pollers {
 
 async fn poll(
     http: reqwest::Client,
+    term: Term,
     mut orders: watch::Receiver<CoordinatorOrder>,
     latest: Arc<Mutex<Option<Report>>>,
     mut trigger: mpsc::Sender<ObjectRef<RLJob>>,
@@ -295,7 +300,16 @@ async fn poll(
             changed = orders.changed() => if changed.is_err() { return },
         }
         let order = orders.borrow_and_update().clone();
-        let status = match exchange(&http, &order, &mut sent).await {
+        if !term.is_active() {
+            // The context of the term is dropped, and this task with it.
+            continue;
+        }
+        let exchanged = tokio::select! {
+            biased;
+            () = term.over() => continue,
+            exchanged = exchange(&http, &order, &mut sent) => exchanged,
+        };
+        let status = match exchanged {
             Ok(status) => status,
             Err(error) => {
                 tracing::debug!(%job, %error, "the coordinator did not answer");
@@ -490,7 +504,7 @@ mod tests {
             token: "secret".to_owned(),
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
-        let (pollers, _) = Pollers::new().unwrap();
+        let (pollers, _) = Pollers::new(Term::endless()).unwrap();
         let result = exchange(&pollers.http, &order, &mut Sent::default()).await;
         server.abort();
         match result {

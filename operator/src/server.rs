@@ -7,12 +7,12 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
-use futures::FutureExt;
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use rljob_crds::RLJob;
 use rljob_http::Limits;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -79,25 +79,31 @@ pub async fn serve(address: SocketAddr, app: App, stop: CancellationToken) -> st
     Ok(())
 }
 
-/// A leader is ready once all RLJobs are listed. A standby is always ready.
-async fn readyz(State(app): State<App>) -> (StatusCode, &'static str) {
-    let is_listed = |leader: LeaderState| {
-        leader.jobs.wait_until_ready().now_or_never().is_some_and(|listed| listed.is_ok())
+/// A leader is ready while all its watches work; the response has a line for each, as that of the
+/// API server has for its checks. A standby is always ready.
+async fn readyz(State(app): State<App>) -> (StatusCode, String) {
+    let Some(leader) = app.leader() else { return (StatusCode::OK, "ok: standby\n".to_owned()) };
+    let watches = leader.context.health.report(Instant::now());
+    let is_ready = watches.iter().all(|(_, problem)| problem.is_none());
+    let line = |(resource, problem): &(String, Option<String>)| match problem {
+        None => format!("[+]watch of {resource}: ok\n"),
+        Some(problem) => format!("[-]watch of {resource}: {problem}\n"),
     };
-    match app.leader().map(is_listed) {
-        Some(false) => (StatusCode::SERVICE_UNAVAILABLE, "RLJobs are not listed yet"),
-        Some(true) | None => (StatusCode::OK, "ok"),
-    }
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, watches.iter().map(line).collect())
 }
 
 async fn metrics_text(State(app): State<App>) -> (StatusCode, Vec<u8>) {
     let leader = app.leader();
     let reports =
         leader.as_ref().map(|leader| leader.context.pollers.reports()).unwrap_or_default();
+    let watches = leader.as_ref().map(|leader| leader.context.health.report(Instant::now()));
+    let watches = watches.unwrap_or_default();
     let text = app.metrics.text(
         app.term.is_active(),
         leader.as_ref().map(|leader| &leader.jobs),
         &reports,
+        &watches,
         Timestamp::now(),
     );
     text.map_or_else(

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,12 +16,14 @@ use crate::image::Image;
 use crate::kubectl::Kubectl;
 use crate::node::{API_ADDRESS, DNS_ADDRESS, Node};
 use crate::pki::Authority;
-use crate::process::wait_until;
+use crate::process::{run, wait_until};
 use crate::procfs::{self, PodProcess};
 use crate::sandbox::{Program, Sandbox};
 use crate::{files, image};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// Command line of the store.
+const STORE: &str = "etcd --data-dir";
 
 /// A running cluster. Dropping it stops every process and removes all state.
 #[derive(Debug)]
@@ -30,6 +33,10 @@ pub struct Cluster {
     nodes: Vec<Node>,
     kubeconfig: PathBuf,
 }
+
+/// A copy of the API server's data, removed with the cluster.
+#[derive(Debug)]
+pub struct Backup(PathBuf);
 
 /// A node whose kubelet is stopped. Dropping the value resumes the kubelet.
 #[derive(Debug)]
@@ -161,16 +168,50 @@ impl Cluster {
         Ok(folder)
     }
 
+    /// Copies the data of the API server. Its store is restarted.
+    pub fn back_up(&mut self) -> Result<Backup> {
+        let backup = Backup(self.sandbox.state.join("backup"));
+        self.sandbox.stop(STORE)?;
+        copy_folder(&self.store(), &backup.0)?;
+        self.start_store()?;
+        self.wait_for_api_server()?;
+        Ok(backup)
+    }
+
+    /// Restores a backup and restarts the control plane.
+    pub fn restore(&mut self, backup: &Backup) -> Result<()> {
+        for program in
+            ["kube-controller-manager --", "kube-scheduler --", "kube-apiserver --", STORE]
+        {
+            self.sandbox.stop(program)?;
+        }
+        fs::remove_dir_all(self.store())?;
+        copy_folder(&backup.0, &self.store())?;
+        self.start_store()?;
+        self.start_api_server(Vec::new())?;
+        self.wait_for_api_server()?;
+        self.start_controllers()
+    }
+
+    fn store(&self) -> PathBuf {
+        self.sandbox.state.join("etcd")
+    }
+
+    fn wait_for_api_server(&self) -> Result<()> {
+        let kubectl = self.kubectl();
+        wait_until("the API server", START_LIMIT, || {
+            Ok(kubectl.run(&["get", "--raw", "/readyz"])? == "ok")
+        })
+    }
+
     fn bring_up(&mut self, nodes: u8, more: Vec<String>) -> Result<()> {
         for address in [API_ADDRESS, DNS_ADDRESS] {
             self.sandbox.run("ip", &["addr", "add", &format!("{address}/32"), "dev", "lo"])?;
         }
         self.start_store()?;
         self.start_api_server(more)?;
+        self.wait_for_api_server()?;
         let kubectl = self.kubectl();
-        wait_until("the API server", START_LIMIT, || {
-            Ok(kubectl.run(&["get", "--raw", "/readyz"])? == "ok")
-        })?;
         self.start_controllers()?;
         wait_until("the default service account", START_LIMIT, || {
             Ok(!kubectl.run(&["get", "serviceaccount", "default"])?.is_empty())
@@ -196,9 +237,8 @@ impl Cluster {
     }
 
     fn start_store(&mut self) -> Result<()> {
-        let data = self.sandbox.state.join("etcd");
         let arguments = [
-            format!("--data-dir={}", data.display()),
+            format!("--data-dir={}", self.store().display()),
             "--log-level=warn".into(),
             "--unsafe-no-fsync".into(), // the data does not outlive the test
             "--listen-client-urls=http://127.0.0.1:2379".into(),
@@ -305,4 +345,8 @@ impl Cluster {
             &["-conf".into(), path.display().to_string()],
         )
     }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    run(Command::new("cp").arg("--archive").arg(from).arg(to)).map(drop)
 }

@@ -106,6 +106,16 @@ impl Sandbox {
         self.run("kill", &["-KILL", id.trim()]).map(drop)
     }
 
+    /// Stops the program whose command line matches an extended regular expression, and waits for
+    /// its end.
+    pub fn stop(&self, command_line: &str) -> Result<()> {
+        self.kill_oldest(command_line)?;
+        // pgrep fails if no process matches.
+        wait_until(&format!("the end of {command_line}"), Duration::from_secs(30), || {
+            Ok(self.run("pgrep", &["--full", command_line]).is_err())
+        })
+    }
+
     /// Processes in the pods of a node, or of all nodes if `node` is empty.
     pub fn pod_processes(&self, node: &str) -> Vec<PodProcess> {
         procfs::in_pods(&format!("/{}/{node}", self.name))

@@ -21,6 +21,13 @@ pub fn metrics(address: SocketAddr) -> Result<BTreeMap<String, f64>> {
 
 /// Body of a 200 response.
 pub fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let (status, body) = response(address, path)?;
+    ensure!(status == 200, "GET {path} of {address}: {status}: {body}");
+    Ok(body)
+}
+
+/// Status and body of a response.
+pub fn response(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)
         .with_context(|| format!("nothing listens on {address}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -30,10 +37,6 @@ pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     stream.read_to_string(&mut response)?;
     let (head, body) =
         response.split_once("\r\n\r\n").context("the response has no end of headers")?;
-    ensure!(
-        head.split(' ').nth(1) == Some("200"),
-        "GET {path} of {address}: {}",
-        head.lines().next().unwrap_or_default()
-    );
-    Ok(body.to_owned())
+    let status = head.split(' ').nth(1).context("the response has no status")?;
+    Ok((status.parse()?, body.to_owned()))
 }

@@ -82,9 +82,11 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = Config::infer()
+    let mut config = Config::infer()
         .await
         .context("failed to find an API server: no service account and no kubeconfig is usable")?;
+    // A renewal of the Lease is tried again by the election, with the time of its own request.
+    config.default_retry = false;
     // The election and the token key need a client that works without leadership.
     let plain =
         Client::try_from(config.clone()).context("failed to create a client for the API server")?;
@@ -102,6 +104,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let server = server::serve(arguments.listen, app.clone(), stop.clone());
     let leader = Leader {
         client,
+        term: term.clone(),
         namespace: arguments.namespace,
         image: arguments.image,
         policy: Policy::of_operator(arguments.allow_host_path),
@@ -113,7 +116,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         if arguments.leader_elect {
             Elector::new(plain, term)?.run(stop.clone(), || leader.lead(&stop)).await;
         } else {
-            leader.lead(&stop).await;
+            while !stop.is_cancelled() {
+                leader.lead(&stop).await;
+            }
         }
         anyhow::Ok(())
     };
@@ -128,6 +133,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Inputs of each term as leader.
 struct Leader {
     client: Client,
+    term: Term,
     namespace: Option<String>,
     image: String,
     policy: Policy,
@@ -137,16 +143,20 @@ struct Leader {
 }
 
 impl Leader {
-    /// Reconciles all jobs until `stop`, then finishes passes in progress.
+    /// Reconciles all jobs until `stop`, then finishes passes in progress. Ends earlier if the API
+    /// server was restored to an older state.
     async fn lead(&self, stop: &CancellationToken) {
-        let (pollers, triggers) = match Pollers::new() {
+        let (pollers, triggers) = match Pollers::new(self.term.clone()) {
             Ok(pollers) => pollers,
             Err(error) => return tracing::error!(%error, "failed to create an HTTP client"),
         };
-        let (controller, jobs) = controller::new(&self.client, self.namespace.as_deref());
+        let health = Arc::default();
+        let namespace = self.namespace.as_deref();
+        let (controller, jobs) = controller::new(&self.client, namespace, &health);
         let context = Arc::new(Context {
             namespace: self.namespace.clone(),
             cache: Arc::default(),
+            health,
             memory: Memory::default(),
             reporter: Reporter {
                 controller: MANAGED_BY.to_owned(),
@@ -159,13 +169,15 @@ impl Leader {
             pollers,
             metrics: self.metrics.clone(),
         });
-        let _guard = self.app.lead(jobs, context.clone());
+        let _guard = self.app.lead(jobs.clone(), context.clone());
+        let (cache, health) = (context.cache.clone(), context.health.clone());
         let overdue = async {
             stop.cancelled().await;
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
             () = controller::run(controller, context, triggers, stop.clone()) => {}
+            () = controller::restored(&self.client, namespace, &jobs, &cache, &health) => {}
             () = overdue => {
                 tracing::warn!("passes in progress were cancelled after {} s", GRACE.as_secs());
             }

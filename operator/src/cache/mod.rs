@@ -12,12 +12,14 @@
 //! own last write. The cache holds labelled objects only: a name that it lacks may be taken.
 
 mod child;
+mod health;
 mod pod;
 mod store;
 mod table;
 mod watch;
 
 pub use child::{DesiredChild, ObservedChild, number, owner};
+pub use health::WatchHealth;
 pub use pod::Pod;
 pub use store::Cache;
-pub use watch::changes;
+pub use watch::{WATCH_SECONDS, changes, config};

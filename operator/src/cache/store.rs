@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1;
 use kube::api::DynamicObject;
+use kube::core::ApiResource;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
@@ -42,10 +44,28 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Waits until every kind has been listed once.
+    /// Waits until every kind has been listed once, except skipped ones.
     pub async fn wait_until_listed(&self) {
         // The error case needs a dropped sender, and the cache owns the sender.
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// Lets passes start although the API server refuses to list this kind, unless pods depend on
+    /// its objects being known.
+    pub(super) fn skip(&self, kind: Kind) {
+        let mut tables = self.lock();
+        if let Some(table) = tables.children.get_mut(&kind).filter(|_| !kind.is_essential()) {
+            table.skipped = true;
+        }
+        self.signal_listed(&tables);
+    }
+
+    /// The highest version of an object of each resource; 0 without any.
+    pub fn highest_versions(&self) -> Vec<(ApiResource, u64)> {
+        let tables = self.lock();
+        let children = tables.children.iter().map(|(kind, table)| (kind.resource(), table.highest));
+        let pods = (ApiResource::erase::<v1::Pod>(&()), tables.pods.highest);
+        children.chain([pods]).collect()
     }
 
     /// A child of this name, with any owner.
@@ -153,7 +173,8 @@ impl Cache {
     }
 
     fn signal_listed(&self, tables: &Tables) {
-        let all = tables.pods.listed && tables.children.values().all(|table| table.listed);
+        let mut children = tables.children.values();
+        let all = tables.pods.listed && children.all(|table| table.listed || table.skipped);
         self.listed.send_if_modified(|listed| all && !std::mem::replace(listed, true));
     }
 

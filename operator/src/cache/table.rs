@@ -17,11 +17,15 @@ pub struct Table<V> {
     listing: Option<HashSet<Name>>,
     /// Whether a list was ever completed.
     pub listed: bool,
+    /// Whether passes start without a list.
+    pub skipped: bool,
+    /// The highest version of any object.
+    pub highest: u64,
 }
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self { objects: HashMap::new(), listing: None, listed: false }
+        Self { objects: HashMap::new(), listing: None, listed: false, skipped: false, highest: 0 }
     }
 }
 
@@ -38,6 +42,7 @@ impl<V> Table<V> {
         if let Some(listing) = &mut self.listing {
             listing.insert(name.clone());
         }
+        self.highest = self.highest.max(version);
         match self.objects.get(&name) {
             Some((known, _)) if *known > version => Err(Older),
             _ => Ok(self.objects.insert(name, (version, Arc::new(value))).map(|(_, old)| old)),

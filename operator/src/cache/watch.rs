@@ -18,47 +18,85 @@ use rljob_crds::RLJob;
 use rljob_crds::names::LABEL_JOB;
 use serde::de::DeserializeOwned;
 
+use super::health::WatchHealth;
 use super::pod::Pod;
 use super::store::Cache;
 use crate::children::{Kind, objects};
 
 /// Page size of lists; bounds the memory use of a start.
 const PAGE: u32 = 100;
+/// Duration of a watch. A connection that has died silently is noticed 5 s later.
+pub const WATCH_SECONDS: u32 = 120;
+
+/// Settings of every watch.
+pub fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS)
+}
 
 /// Updates the cache while it is polled, and yields every job whose children or pods changed.
 pub fn changes(
     cache: &Arc<Cache>,
+    health: &Arc<WatchHealth>,
     client: &Client,
     namespace: Option<&str>,
 ) -> SelectAll<BoxStream<'static, ObjectRef<RLJob>>> {
     let mut all = SelectAll::new();
     for kind in Kind::WATCHED {
         let cache = cache.clone();
-        all.push(jobs(kind.api(client, namespace), kind.to_string(), move |event| {
-            cache.handle_child(kind, event)
-        }));
+        let api = kind.api(client, namespace);
+        let handle = {
+            let cache = cache.clone();
+            move |event| cache.handle_child(kind, event)
+        };
+        let refused = move || cache.skip(kind);
+        all.push(jobs(api, kind.resource().plural, health.clone(), handle, refused));
     }
     let pods: Api<Pod> = objects(client, namespace, &ApiResource::erase::<v1::Pod>(&()));
     let cache = cache.clone();
-    all.push(jobs(pods, "Pod".to_owned(), move |event| cache.handle_pod(event)));
+    let handle = move |event| cache.handle_pod(event);
+    all.push(jobs(pods, "pods".to_owned(), health.clone(), handle, || ()));
     all
 }
 
+/// Jobs of the events of one watch. `refused` is called when the API server refuses to serve it.
 fn jobs<K>(
     api: Api<K>,
-    kind: String,
+    resource: String,
+    health: Arc<WatchHealth>,
     handle: impl Fn(Event<K>) -> Vec<ObjectRef<RLJob>> + Send + 'static,
+    refused: impl Fn() + Send + 'static,
 ) -> BoxStream<'static, ObjectRef<RLJob>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let labelled = watcher::Config::default().labels(LABEL_JOB).page_size(PAGE);
-    let jobs = move |event: watcher::Result<Event<K>>| match event {
-        Ok(event) => handle(event),
-        Err(error) => {
-            tracing::warn!(kind, %error, "watch failed; restarting it");
-            Vec::new()
+    health.start(&resource);
+    let jobs = move |event: watcher::Result<Event<K>>| {
+        health.record(&resource, &event);
+        match event {
+            Ok(event) => handle(event),
+            Err(error) => {
+                tracing::warn!(resource, %error, "watch failed; restarting it");
+                if is_refused(&error) {
+                    refused();
+                }
+                Vec::new()
+            }
         }
     };
-    watcher(api, labelled).default_backoff().map(jobs).flat_map(stream::iter).boxed()
+    watcher(api, config().labels(LABEL_JOB))
+        .default_backoff()
+        .map(jobs)
+        .flat_map(stream::iter)
+        .boxed()
+}
+
+/// Whether the API server refuses the request: a right is missing, or it lacks the resource.
+fn is_refused(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(cause)
+    | watcher::Error::WatchStartFailed(cause)
+    | watcher::Error::WatchFailed(cause)) = error
+    else {
+        return false;
+    };
+    matches!(cause, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404))
 }

@@ -65,7 +65,11 @@ fn child_action(
     let wanted = wanted_roles(job, &observed.facts, decision);
     let run_config = observed.children.values().find_map(|child| child.run_config.as_ref());
     let pinned = Pinned::from_live(run_config, &observed.sets, wanted);
-    let children = children(&build(job, wanted, settings, tokens, &pinned));
+    if observed.unreadable.iter().any(|(kind, _)| kind.is_essential()) {
+        return ChildAction::Keep;
+    }
+    let mut children = children(&build(job, wanted, settings, tokens, &pinned));
+    children.retain(|child| !observed.unreadable.contains(&child.name));
     let is_unmounted =
         observed.unmounted_since.is_some_and(|since| now.duration_since(since) >= MOUNT_PATIENCE);
     let secrets = if is_unmounted { Secrets::Always } else { Secrets::WithOthers };

@@ -14,8 +14,10 @@
 mod desired;
 mod reconcile;
 mod requeue;
+mod restored;
 mod run;
 mod subject;
 
 pub use reconcile::ReconcileError;
+pub use restored::restored;
 pub use run::{new, run};

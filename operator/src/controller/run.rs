@@ -14,26 +14,28 @@ use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use rljob_crds::RLJob;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::reconcile::{error_policy, reconcile_measured};
-use crate::cache::changes;
+use crate::cache::{self, WatchHealth};
 use crate::context::Context;
 
 /// Time between evictions of deleted jobs.
 const EVICTION_PERIOD: Duration = Duration::from_secs(10);
 /// Concurrent passes, each of another job.
 const CONCURRENCY: u16 = 32;
-/// Page size of lists.
-const PAGE: u32 = 100;
 /// kubectl's copy of the spec.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Creates the controller, not running yet, and its store of all jobs.
-pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Store<RLJob>) {
+pub fn new(
+    client: &Client,
+    namespace: Option<&str>,
+    health: &Arc<WatchHealth>,
+) -> (Controller<RLJob>, Store<RLJob>) {
     let jobs: Api<DeserializeGuard<RLJob>> = namespace.map_or_else(
         || Api::all(client.clone()),
         |namespace| Api::namespaced(client.clone(), namespace),
@@ -44,8 +46,11 @@ pub fn new(client: &Client, namespace: Option<&str>) -> (Controller<RLJob>, Stor
         job.annotations_mut().remove(LAST_APPLIED);
     };
     let known = store.clone();
-    let jobs = watcher(jobs, watcher::Config::default().page_size(PAGE))
+    let (resource, health) = (RLJob::plural(&()), health.clone());
+    health.start(&resource);
+    let jobs = watcher(jobs, cache::config())
         .default_backoff()
+        .inspect(move |event| health.record(&resource, event))
         .try_filter_map(move |event| ready(Ok(readable(event, &known))));
     let jobs = jobs.modify(slim).reflect(writer).applied_objects();
     let controller = Controller::for_stream(jobs, store.clone())
@@ -104,7 +109,12 @@ pub async fn run(
     )));
     controller
         .reconcile_on(triggers)
-        .reconcile_on(changes(&context.cache, &context.client, context.namespace.as_deref()))
+        .reconcile_on(cache::changes(
+            &context.cache,
+            &context.health,
+            &context.client,
+            context.namespace.as_deref(),
+        ))
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile_measured, error_policy, context)
         .for_each(|result| async move {

@@ -57,7 +57,7 @@ impl Target<'_> {
     ///
     /// # Errors
     /// The first child that is not applied. Children of an earlier or the same position may be
-    /// applied.
+    /// applied, and all if pods do not depend on it.
     pub(super) async fn apply(
         &self,
         children: &[Child],
@@ -73,16 +73,20 @@ impl Target<'_> {
             child.name.0 == Kind::Secret
                 && (creates_pods || secrets == Secrets::Always || self.is_due(child, observed))
         }));
+        let mut deferred = Ok(());
         for order in 0..=2 {
-            let outcomes = join_all(
-                due.iter()
-                    .filter(|child| child.apply_order() == order)
-                    .map(|child| self.apply_one(child, observed)),
-            )
-            .await;
-            outcomes.into_iter().collect::<Result<(), ApplyError>>()?;
+            let children = due.iter().filter(|child| child.apply_order() == order);
+            let applies =
+                children.map(async |child| (child.name.0, self.apply_one(child, observed).await));
+            for (kind, outcome) in join_all(applies).await {
+                if kind.is_independent() {
+                    deferred = deferred.and(outcome);
+                } else {
+                    outcome?;
+                }
+            }
         }
-        Ok(due.len())
+        deferred.map(|()| due.len())
     }
 
     fn is_due(&self, child: &Child, observed: &ObservedChildren) -> bool {

@@ -36,7 +36,8 @@ pub use status::write_status;
 /// Executes the actions of a pass.
 ///
 /// # Errors
-/// The first side effect that fails; later ones are left to the next pass.
+/// The first side effect that fails; later ones are left to the next pass, except that all follow
+/// failed actions on pods.
 pub async fn execute(
     context: &Context,
     object: &RLJob,
@@ -48,12 +49,13 @@ pub async fn execute(
     let uid = object.uid().unwrap_or_default();
     let namespace = object.namespace().unwrap_or_default();
     write_status(context, object, &status).await?;
-    if let Some(plan) = pods {
-        context.memory.seen_pods.replace(&uid, pods::stable(&observed.pods));
-        pod_actions::act(&context.client, &namespace, &plan, now)
-            .await
-            .map_err(|error| ExecuteError::PodActions(Box::new(error)))?;
-    }
+    let acted = match pods {
+        Some(plan) => {
+            context.memory.seen_pods.replace(&uid, pods::stable(&observed.pods));
+            pod_actions::act(&context.client, &namespace, &plan, now).await
+        }
+        None => Ok(()),
+    };
     let target = Target {
         client: &context.client,
         cache: &context.cache,
@@ -63,6 +65,8 @@ pub async fn execute(
     };
     let executed = act_on_children(context, &target, observed, children, now).await?;
     direct_coordinator(context, object, coordinator);
+    // Children and coordinator do not depend on them.
+    acted.map_err(|error| ExecuteError::PodActions(Box::new(error)))?;
     Ok(executed)
 }
 

@@ -38,6 +38,7 @@ pub struct Metrics {
     status_writes: IntCounter,
     requests: IntCounterVec,
     leader: IntGauge,
+    watches: IntGaugeVec,
     jobs: IntGaugeVec,
     conditions: IntGaugeVec,
     runs: RunMetrics,
@@ -109,6 +110,11 @@ impl Metrics {
                 &["verb"],
             )?,
             leader: register.gauge("rljob_leader", "1 for the leader, 0 for a standby.")?,
+            watches: register.gauges(
+                "rljob_watch_healthy",
+                "1 if the leader's watch of a resource works, 0 if it fails or is not listed yet.",
+                &["resource"],
+            )?,
             jobs: register.gauges(
                 "rljob_jobs",
                 "RLJobs by state (reason of condition Succeeded).",
@@ -180,6 +186,7 @@ impl Metrics {
         is_leader: bool,
         jobs: Option<&Store<RLJob>>,
         reports: &[CoordinatorStatus],
+        watches: &[(String, Option<String>)],
         now: Timestamp,
     ) -> prometheus::Result<Vec<u8>> {
         self.leader.set(i64::from(is_leader));
@@ -190,6 +197,10 @@ impl Metrics {
             .map(|job| job.status.clone().unwrap_or_default())
             .collect();
         self.count_jobs(&statuses);
+        self.watches.reset();
+        for (resource, problem) in watches {
+            self.watches.with_label_values(&[resource]).set(i64::from(problem.is_none()));
+        }
         self.runs.checkpoint_age.set(
             statuses.iter().filter_map(|status| checkpoint_age(status, now)).fold(0.0, f64::max),
         );

@@ -27,7 +27,10 @@ fn status(ready: &str, reason: &str, attempt: u32, restarts: u32) -> RLJobStatus
 }
 
 fn samples(metrics: &Metrics, wanted: &str) -> Vec<String> {
-    let text = String::from_utf8(metrics.text(false, None, &[], at(0)).unwrap()).unwrap();
+    let watches =
+        [("pods".to_owned(), Some("forbidden".to_owned())), ("services".to_owned(), None)];
+    let text = metrics.text(false, None, &[], &watches, at(0)).unwrap();
+    let text = String::from_utf8(text).unwrap();
     text.lines().filter(|line| line.starts_with(wanted)).map(ToOwned::to_owned).collect()
 }
 
@@ -48,6 +51,17 @@ fn restarts_are_counted_by_reason_and_recovery_is_measured() {
     assert_eq!(
         samples(&metrics, "rljob_recovery_seconds_count"),
         ["rljob_recovery_seconds_count 1"]
+    );
+}
+
+#[test]
+fn watches_are_healthy_or_not_by_resource() {
+    assert_eq!(
+        samples(&Metrics::new().unwrap(), "rljob_watch_healthy"),
+        [
+            r#"rljob_watch_healthy{resource="pods"} 0"#,
+            r#"rljob_watch_healthy{resource="services"} 1"#
+        ]
     );
 }
 

@@ -15,6 +15,7 @@ use rljob_protocol::status::CoordinatorStatus;
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
 use super::warnings;
 use crate::cache::Pod;
+use crate::children::ChildName;
 use crate::decide::{Exit, Facts, Obstacle, Roles, Silence, Waiting, assign_epoch};
 use crate::desired::{Role, pin};
 use crate::pods::{self, PodFacts, PodPlan, SeenPod};
@@ -33,6 +34,8 @@ pub struct Observed {
     /// Actions that the pods' states require.
     pub pod_plan: PodPlan,
     pub coordinator: Option<CoordinatorPod>,
+    /// Children that may exist and that the operator has no permission to get. They are not applied.
+    pub unreadable: Vec<ChildName>,
     /// Start of the longest wait of a scheduled pod for its volumes.
     pub unmounted_since: Option<Timestamp>,
     /// Time at which the warning events of an object that waits are read, again.
@@ -49,6 +52,8 @@ pub(super) struct Remembered {
     pub(super) silence: Option<Silence>,
     pub(super) unsupported: Option<String>,
     pub(super) rejection: Option<String>,
+    /// Children that the operator has no permission to get, with the API server's message.
+    pub(super) unreadable: Vec<(ChildName, String)>,
     /// The cause in the newest warning event.
     pub(super) warning: Option<Waiting>,
     pub(super) pods: Vec<SeenPod>,
@@ -70,6 +75,7 @@ impl Objects {
             silence,
             unsupported,
             rejection,
+            unreadable,
             warning,
             pods: seen_pods,
             last_write,
@@ -89,6 +95,8 @@ impl Objects {
         );
         let vanished = pods::vanished(&seen_pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting().or(warning);
+        let forbidden = unreadable.first().map(|(_, message)| message.clone());
+        let rejection = rejection.or(forbidden);
         let obstacle = obstacle(invalid, &self.foreign, rejection, waiting.as_ref());
         let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));
         let facts = Facts {
@@ -123,6 +131,7 @@ impl Objects {
             pods,
             pod_plan,
             coordinator,
+            unreadable: unreadable.into_iter().map(|(name, _)| name).collect(),
             last_write,
         }
     }

@@ -48,6 +48,7 @@ pub async fn observe(
 ) -> kube::Result<Observed> {
     let mut found = Vec::new();
     let mut unknown = Vec::new();
+    let mut unreadable = Vec::new();
     for name in readable(job) {
         match context.cache.child(&job.namespace, &name) {
             Some(child) => found.push((name, child)),
@@ -56,7 +57,13 @@ pub async fn observe(
     }
     if lookup == Lookup::UnknownNames {
         let requests = unknown.into_iter().map(|name| get(&context.client, &job.namespace, name));
-        found.extend(try_join_all(requests).await?.into_iter().flatten());
+        for answer in try_join_all(requests).await? {
+            match answer {
+                Lookedup::Found(name, child) => found.push((name, child)),
+                Lookedup::Free => {}
+                Lookedup::Forbidden(name, message) => unreadable.push((name, message)),
+            }
+        }
     }
     let objects = Objects::sort(job, found, context.cache.pods(&job.namespace, &job.name));
     let coordinator = objects.coordinator();
@@ -73,6 +80,7 @@ pub async fn observe(
         was_asked: identity.is_some_and(|identity| context.pollers.was_asked(uid, identity)),
         unsupported: identity.and_then(|identity| context.pollers.unsupported(uid, identity)),
         rejection: context.memory.rejections.get(uid),
+        unreadable,
         warning,
         pods: context.memory.seen_pods.get(uid),
         last_write: context.memory.status_writes.last(uid),
@@ -82,16 +90,25 @@ pub async fn observe(
 
 /// Gets an object. The API server may answer from its cache: a child is created only if its name is
 /// still free.
-async fn get(
-    client: &Client,
-    namespace: &str,
-    (kind, name): ChildName,
-) -> kube::Result<Option<(ChildName, Arc<ObservedChild>)>> {
+async fn get(client: &Client, namespace: &str, (kind, name): ChildName) -> kube::Result<Lookedup> {
     match kind.api(client, Some(namespace)).get_with(&name, &GetParams::at("0")).await {
-        Ok(object) => Ok(Some(((kind, name), Arc::new(ObservedChild::new(kind, &object))))),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Ok(object) => {
+            Ok(Lookedup::Found((kind, name), Arc::new(ObservedChild::new(kind, &object))))
+        }
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Lookedup::Free),
+        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            Ok(Lookedup::Forbidden((kind, name), status.message))
+        }
         Err(error) => Err(error),
     }
+}
+
+/// Answer of the API server to a request for a name.
+enum Lookedup {
+    Found(ChildName, Arc<ObservedChild>),
+    Free,
+    /// A permission is missing.
+    Forbidden(ChildName, String),
 }
 
 #[cfg(test)]

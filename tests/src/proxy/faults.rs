@@ -14,6 +14,8 @@ pub enum Effect {
     Respond(u16),
     /// The request takes effect, and the connection closes before the response.
     LoseResponse,
+    /// The proxy does not forward the request and never responds, as on a half-open connection.
+    Hang,
     /// The request takes effect; the proxy then responds to no request until
     /// [`super::Proxy::resume`]. Used to kill the client after a given write.
     Halt,

@@ -160,8 +160,10 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
         return std::future::pending().await;
     }
     let effect = shared.faults.lock().iter_mut().find_map(|fault| fault(&call));
-    if let Some(Effect::Respond(code)) = effect {
-        return error_response(code, &call);
+    match effect {
+        Some(Effect::Respond(code)) => return error_response(code, &call),
+        Some(Effect::Hang) => return std::future::pending().await,
+        _ => {}
     }
     if effect == Some(Effect::Halt) {
         shared.state.send_replace(ProxyState::Halting);

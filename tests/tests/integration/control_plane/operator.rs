@@ -116,9 +116,14 @@ impl Operator {
         self.program.signal(signal).unwrap();
     }
 
-    /// Whether `/readyz` responds with ok.
+    /// Whether `/readyz` has no failed check.
     pub(super) fn is_ready(&self) -> anyhow::Result<bool> {
-        Ok(scrape::get(self.metrics, "/readyz")? == "ok")
+        Ok(self.readiness()?.0 == 200)
+    }
+
+    /// HTTP status and text of `/readyz`.
+    pub(super) fn readiness(&self) -> anyhow::Result<(u16, String)> {
+        scrape::response(self.metrics, "/readyz")
     }
 
     /// Number of writes to the API server so far, except those of the lease.
