@@ -42,7 +42,7 @@ impl Kind {
         Self::StatefulSet,
     ];
 
-    /// Whether a pass needs to know the objects of this kind: it reads their content, and their pods.
+    /// Whether a pass needs to know the objects of this kind: it reads their content.
     pub fn is_essential(self) -> bool {
         matches!(self, Self::ConfigMap | Self::StatefulSet)
     }

@@ -85,7 +85,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut config = Config::infer()
         .await
         .context("failed to find an API server: no service account and no kubeconfig is usable")?;
-    // A renewal of the Lease is tried again by the election, with the time of its own request.
+    // A renewal of the Lease is tried again by the election, within its own time.
     config.default_retry = false;
     // The election and the token key need a client that works without leadership.
     let plain =

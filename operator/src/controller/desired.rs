@@ -93,7 +93,8 @@ fn coordinator_action(
         let desired = desired_for_coordinator(job, &observed.facts)?;
         let pod = observed.coordinator.clone()?;
         let CoordinatorPod { uid: identity, url, restarts } = pod;
-        Some(CoordinatorOrder { identity, url: url?, restarts, token: tokens.operator, desired })
+        let token = tokens.operator;
+        Some(Box::new(CoordinatorOrder { identity, url: url?, restarts, token, desired }))
     };
     order().map_or(CoordinatorAction::Keep, CoordinatorAction::Send)
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rljob_crds::failure_policy::FailureRole;
 use rljob_crds::names::{REASON_FOREIGN_OBJECT, REASON_INVALID_SPEC};
 use rljob_crds::status::{Failure, Incident};
-use rljob_protocol::desired::{EngineEndpoint, SupervisorPod};
+use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::decision::Outcome;
@@ -53,7 +53,7 @@ pub struct Facts {
     /// Every engine that exists and is not about to be deleted.
     pub engines: Vec<EngineEndpoint>,
     /// Every trainer pod that exists; empty in local runs.
-    pub supervisors: Vec<SupervisorPod>,
+    pub supervisors: Vec<SupervisorIdentity>,
     pub roles: Roles,
 }
 

@@ -1,7 +1,7 @@
 //! Facts of a run that is training, for table tests.
 
 use jiff::Timestamp;
-use rljob_protocol::desired::{EngineEndpoint, SupervisorPod};
+use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
 use rljob_protocol::status::{CoordinatorStatus, Phase};
 
 use super::{Epoch, Facts, Outcome, Recorded, RoleCounts, Roles};
@@ -73,7 +73,7 @@ pub fn facts() -> Facts {
         obstacle: None,
         engine_up_since: Some(at(0)),
         engines: vec![engine(0), engine(1)],
-        supervisors: vec![SupervisorPod {
+        supervisors: vec![SupervisorIdentity {
             name: "sums-trainer-0".to_owned(),
             uid: "pod-t".to_owned(),
         }],

@@ -41,7 +41,7 @@ pub enum Secrets {
 #[derive(Clone, Debug, PartialEq)]
 pub enum CoordinatorAction {
     Keep,
-    Send(CoordinatorOrder),
+    Send(Box<CoordinatorOrder>),
     /// End the task.
     Forget,
 }

@@ -108,7 +108,7 @@ pub fn direct_coordinator(context: &Context, object: &RLJob, action: Coordinator
     match action {
         CoordinatorAction::Keep => {}
         CoordinatorAction::Send(order) => {
-            context.pollers.send(&uid, ObjectRef::from_obj(object), order);
+            context.pollers.send(&uid, ObjectRef::from_obj(object), *order);
         }
         CoordinatorAction::Forget => context.pollers.forget(&uid),
     }

@@ -32,10 +32,10 @@ pub enum ProcessError {
     Prepare { name: String, source: io::Error },
     /// The process keeps exiting.
     #[error(
-        "{name} exited {exits_in_a_row} times in a row, the last time with {status}: {last_line}; \
+        "{name} exited {exits_in_a_row} times in a row, the last time with {status}: {line}; \
          see {log}"
     )]
-    CrashLoop { name: String, exits_in_a_row: u32, status: String, last_line: String, log: PathBuf },
+    CrashLoop { name: String, exits_in_a_row: u32, status: String, line: String, log: PathBuf },
 }
 
 /// A process, running or waiting to start.
@@ -168,7 +168,7 @@ impl Process {
                 name: name.clone(),
                 exits_in_a_row: super::backoff::MAX_EXITS,
                 status: describe(status),
-                last_line: last_line(&log),
+                line: last_line(&log),
                 log,
             });
         };

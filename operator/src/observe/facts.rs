@@ -9,7 +9,7 @@ use rljob_crds::names::{
     REASON_PODS_CANNOT_START,
 };
 use rljob_crds::status::RLJobStatus;
-use rljob_protocol::desired::{EngineEndpoint, SupervisorPod};
+use rljob_protocol::desired::{EngineEndpoint, SupervisorIdentity};
 use rljob_protocol::status::CoordinatorStatus;
 
 use super::objects::{CoordinatorPod, Objects, ObservedChildren, ObservedSets, url};
@@ -34,7 +34,7 @@ pub struct Observed {
     /// Actions that the pods' states require.
     pub pod_plan: PodPlan,
     pub coordinator: Option<CoordinatorPod>,
-    /// Children that may exist and that the operator has no permission to get. They are not applied.
+    /// Children that the operator has no permission to get. They are not applied.
     pub unreadable: Vec<ChildName>,
     /// Start of the longest wait of a scheduled pod for its volumes.
     pub unmounted_since: Option<Timestamp>,
@@ -69,17 +69,7 @@ impl Objects {
         remembered: Remembered,
         now: Timestamp,
     ) -> Observed {
-        let Remembered {
-            report,
-            was_asked,
-            silence,
-            unsupported,
-            rejection,
-            unreadable,
-            warning,
-            pods: seen_pods,
-            last_write,
-        } = remembered;
+        let Remembered { report, rejection, unreadable, warning, last_write, .. } = remembered;
         let (recorded, coordinator) = (status::recorded(old), self.coordinator());
         let identity = coordinator.as_ref().map(|pod| pod.uid.clone());
         let has_address = coordinator.as_ref().is_some_and(|pod| pod.url.is_some());
@@ -87,16 +77,12 @@ impl Objects {
         let epoch = assign_epoch(&recorded.epoch, identity.as_deref(), reported_epoch);
         let pods = self.pod_facts();
         let acting = report.as_ref().filter(|report| report.epoch == Some(epoch.number));
-        let pod_plan = pods::plan(
-            &pods,
-            acting.map_or(&[], |report| &report.engines),
-            &job.spec.failure_policy,
-            now,
-        );
-        let vanished = pods::vanished(&seen_pods, &pods, |role, index| self.wants(role, index));
+        let engines = acting.map_or(&[][..], |report| &report.engines);
+        let pod_plan = pods::plan(&pods, engines, &job.spec.failure_policy, now);
+        let vanished =
+            pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
         let waiting = self.waiting().or(warning);
-        let forbidden = unreadable.first().map(|(_, message)| message.clone());
-        let rejection = rejection.or(forbidden);
+        let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
         let obstacle = obstacle(invalid, &self.foreign, rejection, waiting.as_ref());
         let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));
         let facts = Facts {
@@ -106,8 +92,8 @@ impl Objects {
             epoch,
             coordinator: report,
             coordinator_identity: identity,
-            coordinator_unasked: !was_asked && has_address,
-            silence,
+            coordinator_unasked: !remembered.was_asked && has_address,
+            silence: remembered.silence,
             directory_in_use: self.directory_in_use(),
             waiting,
             incidents: pods::incidents(&pods, &pod_plan.removals, &vanished),
@@ -115,7 +101,7 @@ impl Objects {
             exits: pods::failures(&pods),
             exits_under_rules: exits_under_rules(&pods, old, job),
             rules_digest: rules_digest(job),
-            unsupported,
+            unsupported: remembered.unsupported,
             obstacle,
             engine_up_since: engine_up_since(&pods),
             engines: self.engines(job),
@@ -179,9 +165,11 @@ fn exits_under_rules(pods: &[PodFacts], old: &RLJobStatus, job: &Job) -> Vec<Exi
 
 /// The trainer pods. A terminating one is listed until it is deleted: its learners may still write
 /// a checkpoint.
-fn supervisors(pods: &[PodFacts]) -> Vec<SupervisorPod> {
+fn supervisors(pods: &[PodFacts]) -> Vec<SupervisorIdentity> {
     let trainers = pods.iter().filter(|pod| pod.role == Role::Trainer);
-    trainers.map(|pod| SupervisorPod { name: pod.name.clone(), uid: pod.uid.clone() }).collect()
+    trainers
+        .map(|pod| SupervisorIdentity { name: pod.name.clone(), uid: pod.uid.clone() })
+        .collect()
 }
 
 fn engine_up_since(pods: &[PodFacts]) -> Option<Timestamp> {

@@ -19,7 +19,7 @@ pub struct Desired {
     /// Existing trainer pods. Of two supervisors of one name, that of the listed pod is accepted.
     /// Empty in local runs, and from operators of earlier releases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub supervisors: Vec<SupervisorPod>,
+    pub supervisors: Vec<SupervisorIdentity>,
     /// Checkpoint policy.
     pub checkpoint: CheckpointPolicy,
     /// Restart policy of the learners.
@@ -52,7 +52,7 @@ pub struct EngineEndpoint {
 /// A trainer pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SupervisorPod {
+pub struct SupervisorIdentity {
     /// Name of the pod.
     pub name: String,
     /// UID of the pod.

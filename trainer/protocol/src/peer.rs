@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// - 1: release 0.1; rejects unknown fields.
 /// - 2: this header; metrics named `reward/<name>`; segments and turn rewards in batches;
-///   `unsupported` in the status; `uid` of engines and supervisors; `protocol` in the run configuration, whose spec
-///   has the second shape of the API.
+///   `unsupported` in the status; `uid` of engines and supervisors; `protocol` in the run
+///   configuration, whose spec has the second shape of the API.
 pub const PROTOCOL_VERSION: u32 = 2;
 
 /// HTTP header of every request and response between processes of a run: the sender's

@@ -11,7 +11,7 @@ use super::operator::{
     self, LIMIT, Operator, field, namespace_in, patch, wait_for_condition, wait_for_pods,
 };
 
-/// A cluster of its own, with an operator and a job.
+/// A separate cluster with an operator and a job.
 fn start(prefix: &str, prepare: impl Fn(&Kubectl)) -> (Cluster, Operator, Namespace) {
     let cluster = Cluster::start(0).unwrap();
     operator::install(&cluster.kubectl()).unwrap();

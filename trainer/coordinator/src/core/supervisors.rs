@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rljob_crds::names::{EXIT_LEARNER_INPUT, EXIT_LEARNER_PEER};
-use rljob_protocol::desired::SupervisorPod;
+use rljob_protocol::desired::SupervisorIdentity;
 use rljob_protocol::supervisor::{LearnerState, SupervisorReport};
 
 use super::record::{Member, Now};
@@ -45,7 +45,7 @@ pub enum Standing {
 
 impl Supervisors {
     /// Takes the operator's list of existing trainer pods.
-    pub fn set_pods(&mut self, pods: &[SupervisorPod]) {
+    pub fn set_pods(&mut self, pods: &[SupervisorIdentity]) {
         self.pods = pods.iter().map(|pod| (pod.name.clone(), pod.uid.clone())).collect();
     }
 

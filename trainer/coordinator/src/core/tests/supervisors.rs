@@ -1,6 +1,6 @@
 //! Supervisors that are silent, lost or replaced.
 
-use rljob_protocol::desired::{Desired, SupervisorPod};
+use rljob_protocol::desired::{Desired, SupervisorIdentity};
 use rljob_protocol::status::Phase;
 use rljob_protocol::supervisor::{Order, SupervisorReport};
 
@@ -14,7 +14,7 @@ fn of_pod(uid: &str, report: SupervisorReport) -> SupervisorReport {
 
 /// The desired state with a pod of the name `t-0`.
 fn listing(uid: &str) -> Desired {
-    let pod = SupervisorPod { name: "t-0".to_owned(), uid: uid.to_owned() };
+    let pod = SupervisorIdentity { name: "t-0".to_owned(), uid: uid.to_owned() };
     Desired { supervisors: vec![pod], ..desired() }
 }
 
