@@ -12,7 +12,7 @@ use rljob_crds::names::LABEL_ROLE;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::desired::{Resources, Role, meta};
+use crate::desired::{Resources, Role, meta, network_policy};
 use crate::validate::Job;
 
 /// Kind of a child.
@@ -122,17 +122,14 @@ pub fn children(resources: &Resources) -> Vec<Child> {
     let Resources {
         config_map,
         secret,
-        network_policy,
+        network_policies,
         disruption_budget,
         services,
         stateful_sets,
     } = resources;
-    let mut children = vec![
-        child(Kind::Secret, secret),
-        child(Kind::ConfigMap, config_map),
-        child(Kind::NetworkPolicy, network_policy),
-        child(Kind::PodDisruptionBudget, disruption_budget),
-    ];
+    let mut children = vec![child(Kind::Secret, secret), child(Kind::ConfigMap, config_map)];
+    children.extend(network_policies.iter().map(|policy| child(Kind::NetworkPolicy, policy)));
+    children.push(child(Kind::PodDisruptionBudget, disruption_budget));
     children.extend(services.iter().map(|service| child(Kind::Service, service)));
     children.extend(stateful_sets.iter().map(|set| Child {
         name: (Kind::StatefulSet, set["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
@@ -151,11 +148,9 @@ fn child<K: Resource + Serialize>(kind: Kind, object: &K) -> Child {
 
 /// Names of the children that are read: all except the Secret.
 pub fn readable(job: &Job) -> Vec<ChildName> {
-    let mut names = vec![
-        (Kind::ConfigMap, meta::config_map_name(job)),
-        (Kind::NetworkPolicy, job.name.clone()),
-        (Kind::PodDisruptionBudget, meta::role_name(job, Role::Inference)),
-    ];
+    let mut names = vec![(Kind::ConfigMap, meta::config_map_name(job))];
+    names.extend(network_policy::names(job).into_iter().map(|name| (Kind::NetworkPolicy, name)));
+    names.push((Kind::PodDisruptionBudget, meta::role_name(job, Role::Inference)));
     for kind in [Kind::Service, Kind::StatefulSet] {
         names.extend(Role::ALL.map(|role| (kind, meta::role_name(job, role))));
     }
@@ -177,7 +172,7 @@ mod tests {
         let resources = build(
             &job,
             WantedRoles::Everything,
-            &Settings { image: "rljob:7".to_owned() },
+            &Settings::new("rljob:7"),
             &tokens,
             &Pinned::default(),
         );

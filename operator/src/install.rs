@@ -5,6 +5,9 @@
 
 use serde_json::{Value, json};
 
+use rljob_crds::names::{COORDINATOR_PORT, LABEL_ROLE};
+
+use crate::desired::Role;
 use crate::desired::meta::OPERATOR_NAME;
 
 /// Namespace of the operator.
@@ -36,6 +39,7 @@ pub fn manifests(image: &str) -> Vec<Value> {
         deployment(image),
         disruption_budget(),
         service(),
+        network_policy(),
     ]
 }
 
@@ -212,6 +216,32 @@ fn service() -> Value {
         "selector": { "app.kubernetes.io/name": OPERATOR_NAME },
         "ports": [{ "name": "metrics", "port": METRICS_PORT, "targetPort": "metrics" }],
     } })
+}
+
+/// The operator is scraped, and connects to DNS, the API server and coordinators.
+fn network_policy() -> Value {
+    let tcp = |port: u16| json!({ "port": port, "protocol": "TCP" });
+    let coordinators = json!({
+        "namespaceSelector": {},
+        "podSelector": { "matchLabels": { LABEL_ROLE: Role::Coordinator.as_str() } },
+    });
+    let spec = json!({
+        "podSelector": { "matchLabels": { "app.kubernetes.io/name": OPERATOR_NAME } },
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{ "ports": [tcp(METRICS_PORT)] }],
+        "egress": [
+            { "ports": [{ "port": 53, "protocol": "UDP" }, tcp(53)] },
+            // The API server's port, as the Service has it and as endpoints have it.
+            { "ports": [tcp(443), tcp(6443)] },
+            { "to": [coordinators], "ports": [tcp(COORDINATOR_PORT)] },
+        ],
+    });
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(true),
+        "spec": spec,
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Operator process: reads the token key, serves metrics and health, and runs the controller,
 //! either always or while it is the leader. Stops on SIGTERM.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use rljob_crds::names::MANAGED_BY;
 use rljob_operator::context::Context;
 use rljob_operator::controller;
 use rljob_operator::desired::Settings;
+use rljob_operator::desired::network_policy::Scrapers;
 use rljob_operator::desired::tokens::TokenKey;
 use rljob_operator::install::{DEFAULT_IMAGE, METRICS_PORT};
 use rljob_operator::leader::{Elector, Term};
@@ -62,9 +64,33 @@ struct Arguments {
     /// namespace, so that several replicas can run.
     #[arg(long)]
     leader_elect: bool,
+    /// Labels of namespaces whose pods may scrape the metrics of jobs, as `key=value`. Default: no
+    /// pod may.
+    #[arg(long, value_name = "LABELS", value_parser = labels)]
+    metrics_namespace_selector: Option<Labels>,
+    /// Labels of the pods in these namespaces that may. Default: all.
+    #[arg(
+        long,
+        value_name = "LABELS",
+        value_parser = labels,
+        requires = "metrics_namespace_selector"
+    )]
+    metrics_pod_selector: Option<Labels>,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], METRICS_PORT)))]
     listen: SocketAddr,
+}
+
+type Labels = BTreeMap<String, String>;
+
+/// Parses `key=value`, or several separated by commas.
+fn labels(text: &str) -> Result<Labels, String> {
+    let label = |pair: &str| {
+        let (key, value) = pair.split_once('=')?;
+        (!key.is_empty()).then(|| (key.to_owned(), value.to_owned()))
+    };
+    let labels = text.split(',').map(|pair| label(pair).ok_or(pair)).collect::<Result<_, _>>();
+    labels.map_err(|pair| format!("`{pair}` is not a label of the form key=value"))
 }
 
 #[tokio::main]
@@ -106,7 +132,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         client,
         term: term.clone(),
         namespace: arguments.namespace,
-        image: arguments.image,
+        settings: Settings {
+            image: arguments.image,
+            namespace: plain.default_namespace().to_owned(),
+            scrapers: arguments.metrics_namespace_selector.map(|namespace| Scrapers {
+                namespace,
+                pods: arguments.metrics_pod_selector.unwrap_or_default(),
+            }),
+        },
         policy: Policy::of_operator(arguments.allow_host_path),
         token_key,
         metrics,
@@ -135,7 +168,7 @@ struct Leader {
     client: Client,
     term: Term,
     namespace: Option<String>,
-    image: String,
+    settings: Settings,
     policy: Policy,
     token_key: TokenKey,
     metrics: Metrics,
@@ -163,7 +196,7 @@ impl Leader {
                 instance: std::env::var("HOSTNAME").ok(),
             },
             client: self.client.clone(),
-            settings: Settings { image: self.image.clone() },
+            settings: self.settings.clone(),
             policy: self.policy,
             token_key: self.token_key.clone(),
             pollers,

@@ -233,9 +233,9 @@ fn job_of<K: ResourceExt>(object: &K) -> Option<ObjectRef<RLJob>> {
 }
 
 /// Every job that could have a child of that name: the name itself, and each prefix that ends
-/// before a hyphen.
+/// before a hyphen or a dot.
 fn jobs_by_name(namespace: &str, name: &str) -> Vec<ObjectRef<RLJob>> {
-    let ends = name.match_indices('-').map(|(end, _)| end).chain([name.len()]);
+    let ends = name.match_indices(['-', '.']).map(|(end, _)| end).chain([name.len()]);
     ends.map(|end| ObjectRef::new(&name[..end]).within(namespace)).collect()
 }
 

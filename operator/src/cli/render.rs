@@ -28,7 +28,7 @@ pub struct RenderArgs {
 /// # Errors
 /// A job is invalid.
 pub fn render(arguments: &RenderArgs) -> anyhow::Result<String> {
-    let settings = Settings { image: arguments.image.clone() };
+    let settings = Settings::new(&arguments.image);
     let mut text = String::new();
     for mut job in super::read_jobs(&arguments.file)? {
         job.metadata.namespace.get_or_insert_with(|| arguments.namespace.clone());

@@ -5,7 +5,7 @@
 //!  ConfigMap run.json          StatefulSet <job>-inference    headless Service, PDB
 //!  Secret tokens               StatefulSet <job>-coordinator  headless Service
 //!  volumes of the job          StatefulSet <job>-trainer      headless Service
-//!  run store                   NetworkPolicy for all pods
+//!  run store                   NetworkPolicies for all pods and for roles
 //! ```
 //!
 //! Templates of existing pods are *pinned* ([`pin`]): until the job is resumed, they stay as first
@@ -24,7 +24,7 @@ use crate::validate::ValidatedJob;
 mod config_map;
 mod disruption_budget;
 pub mod meta;
-mod network_policy;
+pub mod network_policy;
 pub mod pin;
 mod pod;
 mod secret;
@@ -46,7 +46,7 @@ pub use tokens::Tokens;
 pub struct Resources {
     pub config_map: ConfigMap,
     pub secret: Secret,
-    pub network_policy: NetworkPolicy,
+    pub network_policies: Vec<NetworkPolicy>,
     pub disruption_budget: PodDisruptionBudget,
     /// One headless Service per role.
     pub services: [Service; 3],
@@ -67,7 +67,7 @@ pub fn build(
     Resources {
         config_map: config_map::build_config_map(job, pinned),
         secret: secret::build_secret(job, tokens),
-        network_policy: network_policy::build_network_policy(job),
+        network_policies: network_policy::build_network_policies(job, settings),
         disruption_budget: disruption_budget::build_disruption_budget(job),
         services: Role::ALL.map(|role| service::build_service(job, role)),
         stateful_sets: Role::ALL.map(stateful_set),

@@ -1,51 +1,283 @@
-//! NetworkPolicy of a job: pods accept connections from each other, and the coordinator from the
-//! operator. Scraping metrics needs an additional policy; policies are additive.
+//! NetworkPolicies of a job.
+//!
+//! ```text
+//!  JOB        all pods   in:  pods of the job, the operator (coordinator), scrapers (metrics)
+//!                        out: pods of the job, DNS
+//!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers
+//! ```
+//!
+//! Policies are additive: a user's own policy admits what templates and images need besides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::networking::v1::{
-    NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
-    NetworkPolicySpec,
+    IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+    NetworkPolicyPort, NetworkPolicySpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use rljob_crds::names::{COORDINATOR_PORT, LABEL_JOB, LABEL_NAME};
+use rljob_crds::RLJobSpec;
+use rljob_crds::names::{COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME};
 
-use super::meta;
-use crate::validate::ValidatedJob;
+use super::{Role, Settings, meta};
+use crate::validate::{Job, ValidatedJob};
 
-pub(super) fn build_network_policy(job: &ValidatedJob) -> NetworkPolicy {
-    let labelled = |key: &str, value: &str| LabelSelector {
-        match_labels: Some(BTreeMap::from([(key.to_owned(), value.to_owned())])),
-        ..LabelSelector::default()
-    };
+/// Label of a namespace with its name, which the API server sets.
+const LABEL_NAMESPACE: &str = "kubernetes.io/metadata.name";
+/// Link-local addresses, among them the metadata services of clouds.
+const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
+const HTTPS: u16 = 443;
+
+/// Pods that scrape metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scrapers {
+    /// Labels of their namespace.
+    pub namespace: BTreeMap<String, String>,
+    /// Labels of the pods; all pods of the namespace if empty.
+    pub pods: BTreeMap<String, String>,
+}
+
+/// The policies of a job: for all of its pods, then for roles with servers outside.
+pub(super) fn build_network_policies(
+    job: &ValidatedJob,
+    settings: &Settings,
+) -> Vec<NetworkPolicy> {
+    let outside = Role::ALL.into_iter().filter_map(|role| role_policy(job, role));
+    [job_policy(job, settings)].into_iter().chain(outside).collect()
+}
+
+/// Names of the policies of a job.
+pub fn names(job: &Job) -> Vec<String> {
+    let is_needed = |role: &Role| !Servers::of(&job.spec, *role).ports.is_empty();
+    let roles = Role::ALL.into_iter().filter(is_needed).map(|role| role_policy_name(job, role));
+    [job.name.clone()].into_iter().chain(roles).collect()
+}
+
+/// With a dot, which names of jobs lack: no other job has a policy of this name.
+fn role_policy_name(job: &Job, role: Role) -> String {
+    format!("{}.{}", job.name, role.as_str())
+}
+
+fn job_policy(job: &ValidatedJob, settings: &Settings) -> NetworkPolicy {
     let own_pods = NetworkPolicyPeer {
-        pod_selector: Some(labelled(LABEL_JOB, &job.name)),
+        pod_selector: Some(labelled(&[(LABEL_JOB, &job.name)])),
         ..NetworkPolicyPeer::default()
     };
     let operator = NetworkPolicyPeer {
-        namespace_selector: Some(LabelSelector::default()),
-        pod_selector: Some(labelled(LABEL_NAME, meta::OPERATOR_NAME)),
+        namespace_selector: Some(labelled(&[(LABEL_NAMESPACE, &settings.namespace)])),
+        pod_selector: Some(labelled(&[(LABEL_NAME, meta::OPERATOR_NAME)])),
         ..NetworkPolicyPeer::default()
     };
-    let coordinator = NetworkPolicyPort {
-        port: Some(IntOrString::Int(i32::from(COORDINATOR_PORT))),
-        protocol: Some("TCP".to_owned()),
-        ..NetworkPolicyPort::default()
-    };
+    let ingress = |from, ports| NetworkPolicyIngressRule { from: Some(vec![from]), ports };
+    let mut admitted = vec![
+        ingress(own_pods.clone(), None),
+        ingress(operator, Some(vec![port(COORDINATOR_PORT, "TCP")])),
+    ];
+    admitted.extend(settings.scrapers.as_ref().map(|scrapers| {
+        let ports = [COORDINATOR_PORT, ENGINE_PORT].map(|number| port(number, "TCP"));
+        ingress(scrapers.peer(), Some(ports.to_vec()))
+    }));
+    let to_own_pods = NetworkPolicyEgressRule { to: Some(vec![own_pods]), ports: None };
+    let to_dns =
+        NetworkPolicyEgressRule { to: None, ports: Some(vec![port(53, "UDP"), port(53, "TCP")]) };
     NetworkPolicy {
         metadata: meta::child(job, job.name.clone(), None),
         spec: Some(NetworkPolicySpec {
-            pod_selector: Some(labelled(LABEL_JOB, &job.name)),
-            policy_types: Some(vec!["Ingress".to_owned()]),
-            ingress: Some(vec![
-                NetworkPolicyIngressRule { from: Some(vec![own_pods]), ports: None },
-                NetworkPolicyIngressRule {
-                    from: Some(vec![operator]),
-                    ports: Some(vec![coordinator]),
-                },
-            ]),
-            ..NetworkPolicySpec::default()
+            pod_selector: Some(labelled(&[(LABEL_JOB, &job.name)])),
+            policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+            ingress: Some(admitted),
+            egress: Some(vec![to_own_pods, to_dns]),
         }),
+    }
+}
+
+/// The policy of a role that connects to servers outside the job.
+fn role_policy(job: &ValidatedJob, role: Role) -> Option<NetworkPolicy> {
+    let servers = Servers::of(&job.spec, role);
+    let ports = servers.ports.iter().map(|number| port(*number, "TCP")).collect::<Vec<_>>();
+    let rule = NetworkPolicyEgressRule { to: Some(servers.peers()), ports: Some(ports) };
+    (!servers.ports.is_empty()).then(|| NetworkPolicy {
+        metadata: meta::child(job, role_policy_name(job, role), Some(role)),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(meta::role_selector(job, role)),
+            policy_types: Some(vec!["Egress".to_owned()]),
+            ingress: None,
+            egress: Some(vec![rule]),
+        }),
+    })
+}
+
+/// Servers outside the job that a role connects to.
+struct Servers {
+    ports: BTreeSet<u16>,
+    /// Whether a cloud's metadata service gives the role its identity for the bucket.
+    uses_metadata: bool,
+}
+
+impl Servers {
+    fn of(spec: &RLJobSpec, role: Role) -> Self {
+        let mut ports = BTreeSet::new();
+        let bucket = spec.storage.s3.as_ref().filter(|_| role != Role::Inference);
+        ports.extend(bucket.map(|bucket| bucket.endpoint.as_deref().map_or(HTTPS, port_of)));
+        // In a bucket run, every pod downloads the model; otherwise the coordinator does.
+        let downloads_model = role == Role::Coordinator || spec.storage.s3.is_some();
+        let model = spec.model.hugging_face.as_ref().filter(|_| downloads_model);
+        ports.extend(model.map(|_| HTTPS));
+        if role == Role::Coordinator {
+            let evaluation = spec.dataset.evaluation.as_ref();
+            let datasets = [
+                spec.dataset.train.hugging_face.as_ref(),
+                evaluation.and_then(|evaluation| evaluation.hugging_face.as_ref()),
+            ];
+            ports.extend(datasets.into_iter().flatten().map(|_| HTTPS));
+            let verifiers = spec.rewards.iter().filter_map(|reward| reward.http.as_ref());
+            ports.extend(verifiers.map(|verifier| port_of(&verifier.url)));
+        }
+        let uses_metadata = bucket.is_some_and(|bucket| bucket.credentials_secret_ref.is_none());
+        if uses_metadata {
+            ports.extend([80, HTTPS]);
+        }
+        Self { ports, uses_metadata }
+    }
+
+    /// Every address: policies have no names of servers. Pods of the cluster are no addresses to
+    /// some network plugins, so that they are named as well.
+    fn peers(&self) -> Vec<NetworkPolicyPeer> {
+        let addresses = |cidr: &str, except: &str| NetworkPolicyPeer {
+            ip_block: Some(IPBlock {
+                cidr: cidr.to_owned(),
+                except: (!self.uses_metadata).then(|| vec![except.to_owned()]),
+            }),
+            ..NetworkPolicyPeer::default()
+        };
+        let [link_local, link_local_6] = LINK_LOCAL;
+        let pods = NetworkPolicyPeer {
+            namespace_selector: Some(LabelSelector::default()),
+            ..NetworkPolicyPeer::default()
+        };
+        vec![addresses("0.0.0.0/0", link_local), addresses("::/0", link_local_6), pods]
+    }
+}
+
+impl Scrapers {
+    fn peer(&self) -> NetworkPolicyPeer {
+        let selector = |labels: &BTreeMap<String, String>| LabelSelector {
+            match_labels: Some(labels.clone()),
+            ..LabelSelector::default()
+        };
+        NetworkPolicyPeer {
+            namespace_selector: Some(selector(&self.namespace)),
+            pod_selector: (!self.pods.is_empty()).then(|| selector(&self.pods)),
+            ..NetworkPolicyPeer::default()
+        }
+    }
+}
+
+fn labelled(labels: &[(&str, &str)]) -> LabelSelector {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    LabelSelector { match_labels: Some(labels.collect()), ..LabelSelector::default() }
+}
+
+fn port(number: u16, protocol: &str) -> NetworkPolicyPort {
+    NetworkPolicyPort {
+        port: Some(IntOrString::Int(i32::from(number))),
+        protocol: Some(protocol.to_owned()),
+        ..NetworkPolicyPort::default()
+    }
+}
+
+/// Port of a URL, which the CRD's pattern admitted.
+fn port_of(url: &str) -> u16 {
+    let default = if url.starts_with("http://") { 80 } else { HTTPS };
+    let parsed = reqwest::Url::parse(url).ok();
+    parsed.and_then(|url| url.port_or_known_default()).unwrap_or(default)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::validate::test_support::with_spec;
+
+    fn policies(spec: &Value) -> Vec<Value> {
+        let settings = Settings {
+            scrapers: Some(Scrapers {
+                namespace: BTreeMap::from([("team".to_owned(), "monitoring".to_owned())]),
+                pods: BTreeMap::new(),
+            }),
+            ..Settings::new("rljob:7")
+        };
+        let job = with_spec(spec);
+        let policies = build_network_policies(&job, &settings);
+        let built: Vec<String> =
+            policies.iter().filter_map(|policy| policy.metadata.name.clone()).collect();
+        assert_eq!(names(&job), built);
+        policies.iter().map(|policy| serde_json::to_value(policy).unwrap()["spec"].take()).collect()
+    }
+
+    #[test]
+    fn pods_accept_each_other_the_operator_and_scrapers_and_reach_each_other_and_dns() {
+        let tcp = |port: u16| json!({"port": port, "protocol": "TCP"});
+        let own = json!({"podSelector": {"matchLabels": {"rljob.dev/job": "sums"}}});
+        let operator = json!({
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rljob-system"}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "rljob-operator"}},
+        });
+        let scrapers = json!({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}});
+        let expected = json!({
+            "podSelector": own["podSelector"],
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [
+                {"from": [own]},
+                {"from": [operator], "ports": [tcp(8080)]},
+                {"from": [scrapers], "ports": [tcp(8080), tcp(30000)]},
+            ],
+            "egress": [
+                {"to": [own]},
+                {"ports": [{"port": 53, "protocol": "UDP"}, tcp(53)]},
+            ],
+        });
+        assert_eq!(policies(&json!({})), [expected]);
+    }
+
+    #[test]
+    fn roles_reach_the_ports_of_servers_that_the_spec_names() {
+        let ports = |spec: &Value| -> Vec<(Value, Vec<u64>, bool)> {
+            let roles = policies(spec).into_iter().skip(1);
+            let facts = roles.map(|policy| {
+                let rule = &policy["egress"][0];
+                let ports = rule["ports"].as_array().unwrap().iter();
+                let role = policy["podSelector"]["matchLabels"]["rljob.dev/role"].clone();
+                let excepts_metadata = rule["to"][0]["ipBlock"]["except"].is_array();
+                (role, ports.filter_map(|port| port["port"].as_u64()).collect(), excepts_metadata)
+            });
+            facts.collect()
+        };
+        let verifier = json!({"name": "v", "http": {"url": "http://judge.lab:8000/score"}});
+        assert_eq!(
+            ports(&json!({"rewards": [verifier]})),
+            [(json!("coordinator"), vec![8000], true)]
+        );
+        let bucket = |more: Value| {
+            let mut s3 = json!({"bucket": "runs", "endpoint": "https://s3.example.com:9000"});
+            s3.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({
+                "storage": {"persistentVolumeClaim": null, "s3": s3},
+                "weightSync": {"method": "Distributed"},
+            })
+        };
+        assert_eq!(
+            ports(&bucket(json!({"credentialsSecretRef": {"name": "keys"}}))),
+            [(json!("coordinator"), vec![9000], true), (json!("trainer"), vec![9000], true)]
+        );
+        assert_eq!(
+            ports(&bucket(json!({}))),
+            [
+                (json!("coordinator"), vec![80, 443, 9000], false),
+                (json!("trainer"), vec![80, 443, 9000], false)
+            ],
+            "an identity from the metadata service"
+        );
     }
 }

@@ -13,7 +13,7 @@ use crate::children::children;
 use crate::validate::test_support::validated;
 
 fn settings() -> Settings {
-    Settings { image: "registry.example/rljob:7".to_owned() }
+    Settings::new("registry.example/rljob:7")
 }
 
 fn built(wanted: WantedRoles, pinned: &Pinned) -> Resources {
@@ -45,7 +45,7 @@ fn the_children_of_a_minimal_job() {
     let Resources {
         config_map,
         secret,
-        network_policy,
+        network_policies,
         disruption_budget,
         services,
         mut stateful_sets,
@@ -56,7 +56,7 @@ fn the_children_of_a_minimal_job() {
     }
     insta::assert_yaml_snapshot!("config_map", config_map);
     insta::assert_yaml_snapshot!("secret", secret);
-    insta::assert_yaml_snapshot!("network_policy", network_policy);
+    insta::assert_yaml_snapshot!("network_policies", network_policies);
     insta::assert_yaml_snapshot!("disruption_budget", disruption_budget);
     insta::assert_yaml_snapshot!("services", services);
     insta::assert_yaml_snapshot!("stateful_sets", stateful_sets);
@@ -125,7 +125,7 @@ fn applied(resources: &Resources, live: &Resources) -> Vec<Value> {
 fn another_image_or_spec_changes_objects_only_at_a_start_or_a_resume() {
     let mut job = validated();
     job.spec.training.seed = 99;
-    let newer = Settings { image: "registry.example/rljob:8".to_owned() };
+    let newer = Settings::new("registry.example/rljob:8");
     let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
     let (running, suspended) = (
         built(WantedRoles::Everything, &Pinned::default()),

@@ -89,6 +89,7 @@ pub fn validate(job: &RLJob, policy: Policy) -> Result<ValidatedJob, InvalidSpec
 pub(crate) mod test_support {
     use super::{Policy, ValidatedJob, parse_jobs, validate};
     use rljob_crds::RLJob;
+    use serde_json::Value;
 
     pub const MINIMAL: &str = "
 apiVersion: rljob.dev/v1alpha1
@@ -109,6 +110,25 @@ spec:
 
     pub fn minimal() -> RLJob {
         parse_jobs(MINIMAL).unwrap().remove(0)
+    }
+
+    /// The minimal job with a merge patch of its spec.
+    pub fn with_spec(patch: &Value) -> ValidatedJob {
+        let mut job = serde_json::to_value(minimal()).unwrap();
+        merge(&mut job["spec"], patch);
+        validate(&serde_json::from_value(job).unwrap(), Policy::LOCAL).unwrap()
+    }
+
+    /// Applies a merge patch, in which null sets a field to null.
+    pub fn merge(target: &mut Value, patch: &Value) {
+        match (target, patch) {
+            (Value::Object(target), Value::Object(patch)) => {
+                for (key, value) in patch {
+                    merge(target.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (target, patch) => target.clone_from(patch),
+        }
     }
 
     pub fn validated() -> ValidatedJob {

@@ -6,7 +6,7 @@ use rljob_crds::algorithm::Precision;
 use rljob_crds::job::WeightSyncMethod;
 
 use super::super::Policy;
-use super::super::test_support::minimal;
+use super::super::test_support::{merge, minimal};
 use super::problems;
 
 /// The problems of the minimal job with these fields of its spec.
@@ -17,17 +17,6 @@ fn problems_with(spec: &Value) -> Vec<String> {
         .iter()
         .map(ToString::to_string)
         .collect()
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    match (target, patch) {
-        (Value::Object(target), Value::Object(patch)) => {
-            for (key, value) in patch {
-                merge(target.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (target, patch) => target.clone_from(patch),
-    }
 }
 
 #[test]
