@@ -213,7 +213,7 @@ fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
 
 #[test]
 fn check_answers_names_the_first_row_with_an_unusable_answer() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"1/0\"}\n");
+    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"5 > 3\"}\n");
     let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
     let rewards = Rewards::new(&[spec]).unwrap();
     let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();

@@ -5,10 +5,17 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
 
-use crate::reward::math::lex::NEGATIONS;
-
 /// Maximum number of digits; a longer numeral has no value.
 const MAX_DIGITS: usize = 1000;
+
+/// Commands before a number that is part of a formula.
+const FORMULA_COMMANDS: [&str; 24] = [
+    "\\geq", "\\ge", "\\leq", "\\le", "\\neq", "\\ne", "\\lt", "\\gt", "\\log", "\\ln", "\\sin",
+    "\\cos", "\\tan", "\\sqrt", "\\pm", "\\to", "\\times", "\\cdot", "\\in", "\\mid", "\\approx",
+    "\\div", "\\frac", "\\equiv",
+];
+/// Words before a number that change its meaning.
+const NEGATIONS: [&str; 8] = ["not", "no", "non", "negative", "minus", "than", "least", "most"];
 
 /// A numeral in a text.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,31 +30,41 @@ pub struct Numeral<'a> {
 }
 
 impl Numeral<'_> {
-    /// Whether it is separate from letters, brackets and operators and no negation precedes it.
+    /// Whether it is not part of a formula, list or range: no operator, relation or bracket of a
+    /// tuple beside it, and no letter or command after it.
     pub fn stands_alone(&self) -> bool {
-        let touches = |character: char| {
-            character.is_alphanumeric() || "\\^_*/+=<>(){}[]|√".contains(character)
-        };
-        let before = self.before.trim_end_matches(['$', '-', '−', '*']);
-        let words = before.trim_end();
-        let spoken = words.trim_end_matches(|character: char| !character.is_alphanumeric());
-        let last_word = spoken
-            .rsplit(|character: char| !character.is_alphabetic())
-            .next()
-            .unwrap_or_default()
-            .to_lowercase();
-        if NEGATIONS.contains(&last_word.as_str())
-            || words.ends_with(['+', '*', '/', '^', '<', '>', '≤', '≥'])
-        {
-            return false;
-        }
-        let before = before.chars().next_back();
-        let after = self.after.trim_start_matches(['$', '*']);
-        let next = after.trim_start().chars().next();
-        !before.is_some_and(touches)
-            && !after.chars().next().is_some_and(touches)
-            && !next.is_some_and(|character| "+*/^=<>−-".contains(character))
+        let before = self.before.trim_end_matches(['$', '-', '−', '*', ' ', '\\', '{']);
+        let operator = before.ends_with(['^', '_', '≤', '≥', '≠', '/', '+', '√', '~', '|'])
+            || FORMULA_COMMANDS.iter().any(|command| before.ends_with(command))
+            || before.ends_with('<')
+            || before.ends_with('>') && !before.ends_with("r>") && !before.ends_with("k>")
+            || NEGATIONS.iter().any(|word| ends_with_word(before, word));
+        let mut after = self.after.trim_start_matches("**").chars();
+        let (next, second) = (after.next(), after.next());
+        let letter =
+            next.is_some_and(char::is_alphabetic) && !second.is_some_and(char::is_alphabetic);
+        let command = next == Some('\\')
+            && second.is_some_and(|second| !" %$)],;".contains(second))
+            && !self.after.starts_with("\\text")
+            && !self.after.starts_with("\\mathrm");
+        let joined = next.is_some_and(|next| "^_!/*=√(".contains(next));
+        !(operator || letter || command || joined || self.is_in_tuple())
     }
+
+    /// Whether an open bracket before it encloses a comma.
+    fn is_in_tuple(&self) -> bool {
+        let line = self.before.lines().next_back().unwrap_or_default();
+        let Some(open) = line.rfind(['(', '[']) else { return false };
+        let inside = &line[open..];
+        !inside.contains([')', ']'])
+            && (inside.contains(',') || self.after.trim_start().starts_with(','))
+    }
+}
+
+fn ends_with_word(text: &str, word: &str) -> bool {
+    let start = text.len().saturating_sub(word.len());
+    text.get(start..).is_some_and(|end| end.eq_ignore_ascii_case(word))
+        && !text[..start].ends_with(char::is_alphanumeric)
 }
 
 /// Value of a numeral; `None` if it has too many digits or divides by zero.

@@ -1,0 +1,125 @@
+//! Generators and monomials, with the relations `p^(1/2)·p^(1/2) = p` and `i² = −1`.
+
+use std::collections::BTreeMap;
+
+use num_bigint::{BigInt, BigUint};
+use num_rational::Ratio;
+use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
+
+use crate::algebra::{Rational, Value};
+use crate::limits::{Checked, MAX_BITS, MAX_EXPONENT, TOO_LARGE};
+
+pub type Exponent = Ratio<i64>;
+pub type Monomial = BTreeMap<Generator, Exponent>;
+
+/// A factor of a monomial.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Generator {
+    /// A number above 1 without a known factor; its exponent is between 0 and 1.
+    Prime(BigUint),
+    /// i; its exponent is 1.
+    Imaginary,
+    Pi,
+    Euler,
+    /// `1 ÷ ln b` for the unspecified base b of `\log`.
+    LogBase,
+    /// Natural logarithm of a [`Generator::Prime`].
+    Ln(BigUint),
+    /// A prime or e to the power of a monomial: `2^n`, `e^{xy}`.
+    Power(Box<Generator>, Monomial),
+    Function(Function, Vec<Value>),
+    Variable(String),
+}
+
+/// Functions without an exact value for most arguments.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Function {
+    Root(u32),
+    Ln,
+    Sin,
+    Cos,
+    Arcsin,
+    Arccos,
+    Arctan,
+    Sinh,
+    Cosh,
+    Abs,
+    Factorial,
+    Binomial,
+    /// Base and exponent.
+    Power,
+    /// `f(x)` of an unknown function.
+    Named(String),
+}
+
+impl Generator {
+    /// Whether the value depends on a variable or an unknown function.
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Variable(_) | Self::Function(Function::Named(_), _) => true,
+            Self::Function(_, arguments) => arguments.iter().any(Value::is_open),
+            Self::Power(_, exponent) => exponent.keys().any(Self::is_open),
+            _ => false,
+        }
+    }
+}
+
+/// `left × right` as a rational factor and a monomial.
+pub fn product(left: &Monomial, right: &Monomial) -> Checked<(Rational, Monomial)> {
+    let (mut factor, mut monomial) = (Rational::one(), left.clone());
+    for (generator, exponent) in right {
+        let sum = monomial.remove(generator).unwrap_or_else(Exponent::zero) + exponent;
+        let (carried, exponent) = reduced(generator, sum)?;
+        factor *= carried;
+        if !exponent.is_zero() {
+            monomial.insert(generator.clone(), exponent);
+        }
+    }
+    Ok((factor, monomial))
+}
+
+/// Moves the rational part of `generator ^ exponent` to a factor.
+fn reduced(generator: &Generator, exponent: Exponent) -> Checked<(Rational, Exponent)> {
+    if exponent.numer().abs() > MAX_EXPONENT || *exponent.denom() > MAX_EXPONENT {
+        return Err(TOO_LARGE);
+    }
+    match generator {
+        Generator::Prime(base) => {
+            let whole = exponent.floor();
+            Ok((power(base, whole.to_integer())?, exponent - whole))
+        }
+        Generator::Imaginary => {
+            let quarter = exponent.to_integer().rem_euclid(4);
+            let sign = if quarter >= 2 { -Rational::one() } else { Rational::one() };
+            Ok((sign, Exponent::from_integer(quarter % 2)))
+        }
+        _ => Ok((Rational::one(), exponent)),
+    }
+}
+
+/// `base ^ exponent` within the size limits.
+pub fn power(base: &BigUint, exponent: i64) -> Checked<Rational> {
+    let magnitude = exponent.unsigned_abs();
+    if base.bits().saturating_mul(magnitude) > MAX_BITS {
+        return Err(TOO_LARGE);
+    }
+    let magnitude = magnitude.to_u32().ok_or(TOO_LARGE)?;
+    let value = Rational::from_integer(BigInt::from(Pow::pow(base, magnitude)));
+    Ok(if exponent.is_negative() { value.recip() } else { value })
+}
+
+/// `monomial ^ exponent` for whole exponents.
+pub fn monomial_power(monomial: &Monomial, exponent: i64) -> Checked<(Rational, Monomial)> {
+    let (mut factor, mut result) = (Rational::one(), Monomial::new());
+    for (generator, own) in monomial {
+        if exponent.abs() > MAX_EXPONENT {
+            return Err(TOO_LARGE);
+        }
+        let (carried, exponent) = reduced(generator, own * exponent)?;
+        factor *= carried;
+        if !exponent.is_zero() {
+            result.insert(generator.clone(), exponent);
+        }
+    }
+    Ok((factor, result))
+}

@@ -1,0 +1,178 @@
+//! Answer extraction: finds the final answer in a text.
+//!
+//! The first place that exists in the text decides: a box without an answer does not fall back to a
+//! number elsewhere. The content of a place is parsed as a whole. After `####` and `answer is` an
+//! explanation may follow (`18, because …`).
+
+use num_rational::BigRational;
+
+use crate::Place;
+use crate::answer::{Answer, parse};
+use crate::limits::{Checked, Unsupported};
+use crate::scan::{Numeral, numbers};
+use crate::units;
+
+/// Words that start an explanation after an answer.
+const EXPLANATIONS: [&str; 7] =
+    [" because", ", since", ", as ", ", which", ", so", " out of", ", not "];
+/// Maximum number of boxes that are read as a list.
+const MAX_BOXES: usize = 16;
+
+/// Interpretations of a text's final answer.
+pub type Interpretations = Checked<Vec<Answer>>;
+
+/// Interpretations of a completion's final answer.
+pub fn final_answer(text: &str, places: &[Place]) -> Interpretations {
+    let found = places.iter().find_map(|place| at(*place, text));
+    found.unwrap_or(Err(Unsupported("the completion has no final answer")))
+}
+
+/// Interpretations of a reference answer: its marked part, else the whole text.
+pub fn reference_answer(text: &str) -> Interpretations {
+    if let Some(marked) = at(Place::Hashes, text).or_else(|| at(Place::Boxed, text)) {
+        return marked;
+    }
+    parse(text).or_else(|error| at(Place::Phrase, text).unwrap_or(Err(error)))
+}
+
+/// All boxes of a completion as one list, if boxes are its first place and there are several.
+pub fn boxed_list(text: &str, places: &[Place]) -> Option<Answer> {
+    let first = places.iter().find(|place| at(**place, text).is_some())?;
+    if *first != Place::Boxed {
+        return None;
+    }
+    let boxes = boxes(text);
+    if !(2..=MAX_BOXES).contains(&boxes.len()) {
+        return None;
+    }
+    let items: Option<Vec<Answer>> =
+        boxes.iter().map(|content| parse(content).ok()?.into_iter().next()).collect();
+    items.map(Answer::List)
+}
+
+/// The content of a place; `None` if the text lacks the place.
+fn at(place: Place, text: &str) -> Option<Interpretations> {
+    match place {
+        Place::Hashes => hashes(text).map(|content| explained(boxed(content).unwrap_or(content))),
+        Place::Boxed => boxed(text).map(parse),
+        Place::Phrase => phrase(text).map(|content| explained(boxed(content).unwrap_or(content))),
+        Place::Formula => formula(text).map(parse),
+        Place::LastNumber => numbers(text).last().map(|numeral| number(&numeral)),
+    }
+}
+
+/// Parses a text, or the part before an explanation.
+fn explained(content: &str) -> Interpretations {
+    parse(content).or_else(|error| {
+        let lower = content.to_ascii_lowercase();
+        let end = EXPLANATIONS.iter().filter_map(|words| lower.find(words)).min();
+        end.map_or(Err(error), |end| parse(&content[..end]))
+    })
+}
+
+/// The last number of a text with its unit.
+fn number(numeral: &Numeral<'_>) -> Interpretations {
+    let value: &BigRational =
+        numeral.value.as_ref().ok_or(Unsupported("a number exceeds the size limits"))?;
+    if !numeral.stands_alone() {
+        return Err(Unsupported("the last number is part of a formula"));
+    }
+    let percent = if numeral.percent { "\\%" } else { "" };
+    let number = |unit: &str| {
+        parse(&format!("\\frac{{{}}}{{{}}}{percent} {unit}", value.numer(), value.denom()))
+    };
+    let after = numeral.after.trim_start_matches(['$', '*']);
+    let mut words = after.split(|character: char| !character.is_alphanumeric());
+    let word = if after.starts_with(' ') || after.starts_with(char::is_alphabetic) {
+        words.find(|word| !word.is_empty())
+    } else {
+        None
+    };
+    match word.filter(|word| units::is_known(word) || units::multiplier(word).is_some()) {
+        // Prose such as `5 in all` and `10 am`.
+        Some("in" | "am" | "I" | "m" | "s" | "h" | "g" | "l" | "L") | None => number(""),
+        Some(word) => number(&format!("\\text{{ {word}}}")),
+    }
+}
+
+/// Text after the last `####` on its line.
+fn hashes(text: &str) -> Option<&str> {
+    let (_, rest) = text.rsplit_once("####")?;
+    nonempty(rest.trim_start_matches([' ', ':', '\t']).lines().next().unwrap_or_default())
+}
+
+/// Content of the last `\boxed{…}` or `\fbox{…}`, up to its closing brace or the end of the text.
+fn boxed(text: &str) -> Option<&str> {
+    let command = |name: &str| text.rfind(name).map(|at| at + name.len());
+    let start = command("\\boxed{").max(command("\\fbox{"))?;
+    Some(content(&text[start..]))
+}
+
+/// Contents of all boxes that are not nested.
+fn boxes(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("\\boxed{") {
+        let inside = content(&rest[start + 7..]);
+        found.push(inside);
+        rest = &rest[start + 7 + inside.len()..];
+        if found.len() > MAX_BOXES {
+            break;
+        }
+    }
+    found
+}
+
+/// The text up to the brace that closes it.
+fn content(text: &str) -> &str {
+    let mut depth = 1_usize;
+    for (index, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &text[..index];
+        }
+    }
+    text
+}
+
+/// Text after the last `answer is` or `answer:`, up to the end of its sentence or line.
+fn phrase(text: &str) -> Option<&str> {
+    // ASCII lower-casing keeps byte offsets.
+    let lower = text.to_ascii_lowercase();
+    let start = ["answer is", "answer:", "answer**:", "answer is:"]
+        .iter()
+        .filter_map(|words| lower.rfind(words).map(|at| at + words.len()))
+        .max()?;
+    let rest = text[start..].trim_start_matches(|character: char| {
+        character.is_whitespace() || matches!(character, ':' | '*' | '=')
+    });
+    let line = rest.lines().next().unwrap_or_default();
+    let sentence = line
+        .match_indices(['.', '?'])
+        .map(|(at, _)| at)
+        .find(|at| line[at + 1..].starts_with(char::is_whitespace));
+    nonempty(&line[..sentence.unwrap_or(line.len())])
+}
+
+/// The last formula between its delimiters.
+fn formula(text: &str) -> Option<&str> {
+    let between = |open: &str, close: &str| {
+        let end = text.rfind(close)?;
+        let start = text[..end].rfind(open)? + open.len();
+        Some((end, nonempty(&text[start..end])?))
+    };
+    let (_, content) =
+        [between("$$", "$$"), between("$", "$"), between("\\(", "\\)"), between("\\[", "\\]")]
+            .into_iter()
+            .flatten()
+            .max_by_key(|(end, _)| *end)?;
+    Some(content)
+}
+
+fn nonempty(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,84 @@
+//! Numerals: digits, decimal point, LaTeX thousands separators and exponents such as `1.5e3`.
+
+use crate::lex::{Kind, Lexer};
+use crate::limits::{Checked, MAX_DIGITS, Unsupported};
+
+/// Separators between groups of three digits that have no other meaning.
+const SEPARATORS: [&str; 8] = ["{,}", "\\,", ",\\!", ",\\,", "{,}\\!", "\\!", "\\;", "\\ "];
+
+impl Lexer<'_> {
+    pub(super) fn number(&mut self) -> Checked<()> {
+        let mut digits = String::new();
+        let mut places = 0;
+        self.digits(&mut digits);
+        if (1..=3).contains(&digits.len()) {
+            while let Some(length) = self.separator() {
+                self.at += length;
+                self.digits(&mut digits);
+            }
+        }
+        if self.peek(0) == Some('.') && self.peek(1).is_some_and(|next| next.is_ascii_digit()) {
+            self.at += 1;
+            let before = digits.len();
+            self.digits(&mut digits);
+            places = digits.len() - before;
+        }
+        self.exponent(&mut digits, &mut places)?;
+        if digits.len() > MAX_DIGITS || places > MAX_DIGITS {
+            return Err(Unsupported("a number has more than 1000 digits"));
+        }
+        self.push(Kind::Number(digits, places));
+        Ok(())
+    }
+
+    fn digits(&mut self, digits: &mut String) {
+        while let Some(digit) = self.peek(0).filter(char::is_ascii_digit) {
+            digits.push(digit);
+            self.at += 1;
+        }
+    }
+
+    /// Length of a thousands separator that exactly three digits follow.
+    fn separator(&self) -> Option<usize> {
+        let digit = |at: usize| self.peek(at).is_some_and(|next| next.is_ascii_digit());
+        SEPARATORS.iter().find_map(|separator| {
+            let length = separator.len();
+            let found =
+                separator.chars().enumerate().all(|(at, expected)| self.peek(at) == Some(expected));
+            let three = (0..3).all(|at| digit(length + at)) && !digit(length + 3);
+            (found && three).then_some(length)
+        })
+    }
+
+    /// `e3` after a number. `3e-2` may be `3e − 2` and is an error.
+    fn exponent(&mut self, digits: &mut String, places: &mut usize) -> Checked<()> {
+        if !matches!(self.peek(0), Some('e' | 'E')) {
+            return Ok(());
+        }
+        let sign = self.peek(1).filter(|sign| matches!(sign, '+' | '-'));
+        let start = 1 + usize::from(sign.is_some());
+        if !self.peek(start).is_some_and(|next| next.is_ascii_digit()) {
+            return Ok(());
+        }
+        if sign.is_some() && *places == 0 && digits != "1" {
+            return Err(Unsupported("a power of ten such as 3e-2 is ambiguous"));
+        }
+        self.at += start;
+        let mut exponent = String::new();
+        self.digits(&mut exponent);
+        let exponent: usize = exponent
+            .parse()
+            .ok()
+            .filter(|exponent| *exponent <= MAX_DIGITS)
+            .ok_or(Unsupported("an exponent is too large"))?;
+        if sign == Some('-') {
+            *places += exponent;
+        } else if exponent <= *places {
+            *places -= exponent;
+        } else {
+            digits.extend(std::iter::repeat_n('0', exponent - *places));
+            *places = 0;
+        }
+        Ok(())
+    }
+}
