@@ -3,6 +3,7 @@
 
 pub mod hub;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rljob_crds::data::PromptFormat;
@@ -96,6 +97,9 @@ pub struct Input {
     /// Longest sequence in tokens.
     pub context: u32,
 }
+
+/// Maximum size of `config.json` in bytes; the rest of a larger file is cut off.
+const MAX_CONFIG: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 struct ModelConfig {
@@ -194,7 +198,11 @@ fn check_stop_tokens(spec: &RLJobSpec, vocabulary: i64) -> Result<(), InputError
 
 fn model_config(folder: &Path) -> Result<ModelConfig, InputError> {
     let path = folder.join("config.json");
-    let read = || serde_json::from_slice(&std::fs::read(&path)?).map_err(std::io::Error::from);
+    let read = || {
+        let mut text = Vec::new();
+        std::fs::File::open(&path)?.take(MAX_CONFIG).read_to_end(&mut text)?;
+        serde_json::from_slice(&text).map_err(std::io::Error::from)
+    };
     read().map_err(|source| InputError::ModelConfig { path: path.clone(), source })
 }
 

@@ -40,6 +40,13 @@ pub struct Arguments {
     /// Token positions in the KV cache. Default: 2 GiB.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1024..))]
     pub max_total_tokens: Option<u64>,
+    /// Maximum number of prompt and completion tokens of a request. Default:
+    /// `max_position_embeddings` in config.json, which it must not exceed.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub context_length: Option<u32>,
+    /// Tokens between two events of a stream whose request sets no `stream_interval`.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub stream_interval: u32,
     /// Seed of requests without a seed, and of `dummy` weights.
     #[arg(long, default_value_t = 1)]
     pub random_seed: u64,

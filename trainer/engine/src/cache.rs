@@ -5,8 +5,8 @@
 //!  storage [layers, 2 (keys, values), slots, length, kv_heads, head_dim]
 //!           a request = one slot; when it ends, the last slot moves into its place
 //! ```
-//! Slots are padded to a multiple of [`ROWS`] and lengths to a [`bucket`]; deterministic mode
-//! computes on the padding.
+//! Lengths are padded to a [`bucket`] and, in deterministic mode, which computes on the padding,
+//! slots to a multiple of [`ROWS`].
 
 #![expect(
     non_snake_case,
@@ -16,8 +16,13 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-/// The number of slots is a multiple of this.
+/// The number of slots of deterministic mode is a multiple of this.
 pub const ROWS: usize = 8;
+
+/// Slots are padded to a multiple of this.
+pub fn slots_of(deterministic: bool) -> usize {
+    if deterministic { ROWS } else { 1 }
+}
 
 /// Attention length of a row with `tokens` positions. A pure function, so that the shapes of a row
 /// never depend on other rows.
@@ -55,6 +60,8 @@ pub struct LayerCache {
 pub struct KvCache {
     shape: CacheShape,
     budget: usize,
+    /// The number of slots is a multiple of this.
+    rows: usize,
     slots: usize,
     length: usize,
     storage: Tensor,
@@ -64,14 +71,14 @@ pub struct KvCache {
 impl KvCache {
     /// Creates an empty cache of at most `budget` token positions. A single request may exceed the
     /// budget.
-    pub fn new(shape: CacheShape, budget: usize) -> Result<Self, TchError> {
+    pub fn new(shape: CacheShape, budget: usize, rows: usize) -> Result<Self, TchError> {
         let storage = Tensor::f_zeros([0], (shape.kind, Device::Cpu))?;
-        Ok(Self { shape, budget, slots: 0, length: 0, storage, layers: Vec::new() })
+        Ok(Self { shape, budget, rows, slots: 0, length: 0, storage, layers: Vec::new() })
     }
 
     /// Whether `requests` requests of up to `tokens` positions fit into the budget.
     pub fn admits(&self, requests: usize, tokens: usize) -> bool {
-        requests.next_multiple_of(ROWS) * bucket(tokens) <= self.budget
+        requests.next_multiple_of(self.rows) * bucket(tokens) <= self.budget
     }
 
     /// Positions per slot.
@@ -86,7 +93,7 @@ impl KvCache {
     /// Grows the cache to `requests` slots of `tokens` positions. The first `keep` slots keep their
     /// contents.
     pub fn reserve(&mut self, requests: usize, tokens: usize, keep: usize) -> Result<(), TchError> {
-        let need = (requests.next_multiple_of(ROWS), bucket(tokens));
+        let need = (requests.next_multiple_of(self.rows), bucket(tokens));
         if need.0 <= self.slots && need.1 <= self.length {
             return Ok(());
         }
@@ -94,7 +101,7 @@ impl KvCache {
         let grown = |need: usize, now: usize, multiple: usize| {
             if need <= now { now } else { need.max((now + now / 2).next_multiple_of(multiple)) }
         };
-        let roomy = (grown(need.0, self.slots, ROWS), bucket(grown(need.1, self.length, 64)));
+        let roomy = (grown(need.0, self.slots, self.rows), bucket(grown(need.1, self.length, 64)));
         let (slots, length) = [roomy, (need.0, roomy.1), need]
             .into_iter()
             .find(|(slots, length)| slots * length <= self.budget)
@@ -149,7 +156,7 @@ impl KvCache {
 
     /// Frees the memory.
     pub fn clear(&mut self) -> Result<(), TchError> {
-        *self = Self::new(self.shape, self.budget)?;
+        *self = Self::new(self.shape, self.budget, self.rows)?;
         Ok(())
     }
 }
@@ -162,7 +169,7 @@ mod tests {
     #[test]
     fn contents_survive_growth_and_relocation() {
         let shape = CacheShape { layers: 2, kv_heads: 1, head_dim: 4, kind: Kind::Float };
-        let mut cache = KvCache::new(shape, 1 << 20).unwrap();
+        let mut cache = KvCache::new(shape, 1 << 20, super::ROWS).unwrap();
         cache.reserve(2, 10, 0).unwrap();
         let kv = Tensor::randn([2, 2, 10, 1, 4], (Kind::Float, Device::Cpu));
         cache.store(1, &kv).unwrap();
@@ -179,7 +186,7 @@ mod tests {
     #[test]
     fn the_budget_counts_padded_slots_times_bucketed_lengths() {
         let shape = CacheShape { layers: 1, kv_heads: 1, head_dim: 4, kind: Kind::Float };
-        let cache = KvCache::new(shape, 1024).unwrap();
+        let cache = KvCache::new(shape, 1024, super::ROWS).unwrap();
         assert_eq!([bucket(1), bucket(64), bucket(65), bucket(513)], [64, 64, 128, 768]);
         assert_eq!(
             [cache.admits(8, 128), cache.admits(9, 64), cache.admits(17, 64), cache.admits(8, 129)],

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Arguments;
+use crate::cache::slots_of;
 use crate::generation::Generation;
 use crate::loading::{Architecture, LoadedModel};
 use crate::metrics::Metrics;
@@ -101,11 +102,14 @@ impl Engine {
             is_generation: true,
             weight_version: DEFAULT_VERSION.to_owned(),
         });
-        let metrics = Metrics::new()?;
+        let metrics = Metrics::new(&served.name)?;
+        metrics.context_length.set(limits.context_length as i64);
         let (random_seed, deterministic) = (arguments.random_seed, arguments.deterministic);
         let settings = Settings {
             max_running,
             max_total_tokens,
+            cache_rows: slots_of(arguments.deterministic),
+            stream_interval: arguments.stream_interval,
             eos,
             random_seed,
             deterministic,

@@ -1,6 +1,7 @@
 //! Model loading: waits for a complete folder, reads or initializes the weights and derives the
 //! limits.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,15 @@ use serde::Deserialize;
 use tch::Kind;
 
 use crate::arguments::{Arguments, Dtype, LoadFormat};
+use crate::cache::slots_of;
 use crate::forward::{Model, cache_shape};
 use crate::request::Limits;
 use crate::weights::{Weights, WeightsError};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Maximum size of config.json in bytes; the rest of a larger file is cut off.
+const MAX_CONFIG: u64 = 16 << 20;
 
 /// Default memory of the KV cache.
 const CACHE_BYTES: u64 = 2 << 30;
@@ -115,19 +120,22 @@ pub fn load(arguments: &Arguments) -> Result<LoadedModel, LoadError> {
         .max_total_tokens
         .unwrap_or_else(|| (CACHE_BYTES / shape.bytes_per_token()).max(1024))
         as usize;
-    // A single request uses a padded row of slots.
-    let context_length =
-        (config.max_position_embeddings as usize).min(max_total_tokens / crate::cache::ROWS);
-    let (limits, eos) =
-        (Limits { context_length, vocabulary: config.vocab_size }, config.eos_token_ids.clone());
+    let context_length = context_length(&config, arguments.context_length, folder)?;
+    let capacity = max_total_tokens / slots_of(arguments.deterministic);
+    let (limits, eos) = (
+        Limits { context_length, capacity, vocabulary: config.vocab_size },
+        config.eos_token_ids.clone(),
+    );
     tracing::info!(
         parameters = layout.numel(),
         ?kind,
         context_length,
         max_total_tokens,
+        capacity,
         "model loaded"
     );
-    let model = Model::new(config, weights, context_length, arguments.deterministic)?;
+    let positions = context_length.min(capacity);
+    let model = Model::new(config, weights, positions, arguments.deterministic)?;
     let tokenizer = tokenizer(folder)?;
     let eos = with_own_eos(eos, tokenizer.as_ref());
     Ok(LoadedModel {
@@ -138,6 +146,23 @@ pub fn load(arguments: &Arguments) -> Result<LoadedModel, LoadError> {
         tokenizer,
         architecture: read_config(folder)?,
     })
+}
+
+/// The context length of the model, or a shorter one.
+fn context_length(
+    config: &ModelConfig,
+    wanted: Option<u32>,
+    folder: &Path,
+) -> Result<usize, LoadError> {
+    let of_model = usize::try_from(config.max_position_embeddings).unwrap_or(0);
+    match wanted.map(|wanted| wanted as usize) {
+        Some(wanted) if wanted > of_model => Err(config_error(
+            folder,
+            format!("--context-length {wanted} exceeds max_position_embeddings = {of_model}"),
+        )),
+        Some(wanted) => Ok(wanted),
+        None => Ok(of_model),
+    }
 }
 
 fn tokenizer(folder: &Path) -> Result<Option<TextTokenizer>, LoadError> {
@@ -173,7 +198,9 @@ fn configured_kind(folder: &Path) -> Result<Kind, LoadError> {
 }
 
 fn read_config<T: serde::de::DeserializeOwned>(folder: &Path) -> Result<T, LoadError> {
-    let text = std::fs::read(folder.join("config.json"))
+    let mut text = Vec::new();
+    std::fs::File::open(folder.join("config.json"))
+        .and_then(|file| file.take(MAX_CONFIG).read_to_end(&mut text))
         .map_err(|error| config_error(folder, error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| config_error(folder, error.to_string()))
 }

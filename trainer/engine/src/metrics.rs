@@ -1,7 +1,8 @@
-//! Prometheus metrics with SGLang's names.
+//! Prometheus metrics with SGLang's names and labels.
 
+use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, TextEncoder,
 };
 
 /// Histogram bounds in seconds.
@@ -13,6 +14,8 @@ pub struct Metrics {
     registry: Registry,
     pub running: IntGauge,
     pub queued: IntGauge,
+    /// Running requests that a pause keeps with their cache.
+    pub paused: IntGauge,
     /// Generated tokens per second over the last second; 0 when idle.
     pub throughput: Gauge,
     /// Prompt tokens of started requests.
@@ -27,6 +30,7 @@ pub struct Metrics {
     pub retracted: IntCounter,
     pub used_tokens: IntGauge,
     pub max_total_tokens: IntGauge,
+    pub context_length: IntGauge,
     /// Fraction of the token positions in use.
     pub token_usage: Gauge,
     /// Arrival to first token.
@@ -40,55 +44,48 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates metrics in a separate registry.
-    pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let gauge = |name, help| register(&registry, IntGauge::new(name, help)?);
-        let rate = |name, help| register(&registry, Gauge::new(name, help)?);
-        let counter = |name, help| register(&registry, IntCounter::new(name, help)?);
-        let histogram = |name, help| histogram(&registry, name, help);
+    /// Creates metrics in a separate registry, with SGLang's labels.
+    pub fn new(model: &str) -> Result<Self, prometheus::Error> {
+        let requests = Family { registry: Registry::new(), model, ranks: &[] };
+        let scheduler = Family { registry: requests.registry.clone(), model, ranks: &RANKS };
         Ok(Self {
-            running: gauge("sglang:num_running_reqs", "The number of running requests.")?,
-            queued: gauge("sglang:num_queue_reqs", "The number of requests in the waiting queue.")?,
-            throughput: rate("sglang:gen_throughput", "The generation throughput (token/s).")?,
-            prompt_tokens: counter(
-                "sglang:prompt_tokens_total",
-                "Number of prefill tokens processed.",
-            )?,
-            cached_tokens: counter(
-                "sglang:cached_tokens_total",
-                "Number of cached prompt tokens.",
-            )?,
-            generation_tokens: counter(
-                "sglang:generation_tokens_total",
-                "Number of generation tokens processed.",
-            )?,
-            requests: counter("sglang:num_requests_total", "Number of requests processed.")?,
-            aborted: counter("sglang:num_aborted_requests_total", "Number of requests aborted.")?,
-            retracted: counter(
-                "sglang:num_retracted_requests_total",
+            running: scheduler.gauge("num_running_reqs", "The number of running requests.")?,
+            queued: scheduler
+                .gauge("num_queue_reqs", "The number of requests in the waiting queue.")?,
+            paused: scheduler.gauge("num_paused_reqs", "The number of paused requests.")?,
+            throughput: scheduler.rate("gen_throughput", "The generation throughput (token/s).")?,
+            prompt_tokens: requests
+                .counter("prompt_tokens_total", "Number of prefill tokens processed.")?,
+            cached_tokens: requests
+                .counter("cached_tokens_total", "Number of cached prompt tokens.")?,
+            generation_tokens: requests
+                .counter("generation_tokens_total", "Number of generation tokens processed.")?,
+            requests: requests.counter("num_requests_total", "Number of requests processed.")?,
+            aborted: requests
+                .counter("num_aborted_requests_total", "Number of requests aborted.")?,
+            retracted: scheduler.counter(
+                "num_retracted_requests_total",
                 "Number of requests moved back to the queue.",
             )?,
-            used_tokens: gauge("sglang:num_used_tokens", "The number of used tokens.")?,
-            max_total_tokens: gauge(
-                "sglang:max_total_num_tokens",
+            used_tokens: scheduler.gauge("num_used_tokens", "The number of used tokens.")?,
+            max_total_tokens: scheduler.gauge(
+                "max_total_num_tokens",
                 "Maximum total number of tokens in the KV cache pool.",
             )?,
-            token_usage: rate("sglang:token_usage", "The token usage.")?,
-            first_token: histogram(
-                "sglang:time_to_first_token_seconds",
-                "Time to the first token in seconds.",
-            )?,
-            inter_token: histogram(
-                "sglang:inter_token_latency_seconds",
-                "Time from token to token in seconds.",
-            )?,
-            latency: histogram(
-                "sglang:e2e_request_latency_seconds",
+            context_length: scheduler
+                .gauge("context_len", "Maximum number of tokens of a request.")?,
+            token_usage: scheduler.rate("token_usage", "The token usage.")?,
+            first_token: requests
+                .histogram("time_to_first_token_seconds", "Time to the first token in seconds.")?,
+            inter_token: requests
+                .histogram("inter_token_latency_seconds", "Time from token to token in seconds.")?,
+            latency: requests.histogram(
+                "e2e_request_latency_seconds",
                 "Time from the arrival of a request to its response in seconds.",
             )?,
-            queue_time: histogram("sglang:queue_time_seconds", "Time in the queue in seconds.")?,
-            registry,
+            queue_time: scheduler
+                .histogram("queue_time_seconds", "Time in the queue in seconds.")?,
+            registry: requests.registry,
         })
     }
 
@@ -100,17 +97,43 @@ impl Metrics {
     }
 }
 
-fn register<C: prometheus::core::Collector + Clone + 'static>(
-    registry: &Registry,
-    metric: C,
-) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
+/// Labels of SGLang's scheduler processes, of which this engine has one.
+const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
+
+/// Metrics with the same labels.
+struct Family<'a> {
+    registry: Registry,
+    model: &'a str,
+    ranks: &'static [&'static str],
 }
 
-fn histogram(registry: &Registry, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-    register(
-        registry,
-        Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?,
-    )
+impl Family<'_> {
+    fn options(&self, name: &str, help: &str) -> Opts {
+        let options = Opts::new(format!("sglang:{name}"), help)
+            .const_label("engine_type", "unified")
+            .const_label("model_name", self.model);
+        self.ranks.iter().fold(options, |options, rank| options.const_label(*rank, "0"))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.register(IntGauge::with_opts(self.options(name, help))?)
+    }
+
+    fn rate(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
+        self.register(Gauge::with_opts(self.options(name, help))?)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.register(IntCounter::with_opts(self.options(name, help))?)
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+        let options = HistogramOpts::from(self.options(name, help)).buckets(SECONDS.to_vec());
+        self.register(Histogram::with_opts(options)?)
+    }
+
+    fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, prometheus::Error> {
+        self.registry.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
 }

@@ -67,6 +67,8 @@ pub struct Sampling {
     pub no_stop_trim: bool,
     /// Seed of the sample; default: a seed derived from the engine's.
     pub seed: Option<u64>,
+    /// Tokens between two partial responses; default: that of the engine.
+    pub stream_interval: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -82,8 +84,10 @@ pub struct Logprobs {
 /// Limits for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of prompt and completion tokens.
+    /// Maximum number of prompt and completion tokens of the model.
     pub context_length: usize,
+    /// Maximum number of prompt and completion tokens that the KV cache holds for one request.
+    pub capacity: usize,
     /// Exclusive upper bound of token ids.
     pub vocabulary: i64,
 }
@@ -136,6 +140,8 @@ impl Limits {
             requested.filter(|new| *new > (self.context_length - prompt) as i64)
         {
             self.too_many(prompt, new)
+        } else if let Some(message) = self.exceeds_cache(prompt, requested.unwrap_or(1)) {
+            message
         } else if let Some(logprobs) = request
             .logprobs
             .filter(|logprobs| logprobs.top > TOP_LOGPROBS.min(self.vocabulary as usize))
@@ -153,7 +159,7 @@ impl Limits {
                 {start}."
             )
         } else {
-            let room = self.context_length - prompt;
+            let room = self.room(prompt);
             return request
                 .sampling
                 .check(self.vocabulary)
@@ -161,6 +167,24 @@ impl Limits {
                 .map_err(GenerateError::Invalid);
         };
         Err(GenerateError::Invalid(message))
+    }
+
+    /// Maximum number of completion tokens after a prompt.
+    pub fn room(&self, prompt: usize) -> usize {
+        self.context_length.min(self.capacity).saturating_sub(prompt)
+    }
+
+    /// SGLang shortens such completions silently.
+    fn exceeds_cache(&self, prompt: usize, new: i64) -> Option<String> {
+        let total = new.max(0).saturating_add(prompt as i64);
+        (total > self.capacity as i64).then(|| {
+            format!(
+                "Input length ({prompt} tokens) and completion ({new} tokens) exceed the maximum \
+                 allowed length of the KV cache ({} tokens). Use a shorter input or raise \
+                 --max-total-tokens.",
+                self.capacity
+            )
+        })
     }
 
     fn too_many(&self, prompt: usize, new: i64) -> String {
@@ -192,6 +216,7 @@ impl Default for Sampling {
             skip_special_tokens: true,
             no_stop_trim: false,
             seed: None,
+            stream_interval: None,
         }
     }
 }
@@ -232,6 +257,8 @@ impl Sampling {
                 ),
             )?;
         }
+        let interval = self.stream_interval.unwrap_or(1);
+        ensure(interval >= 1, format!("stream_interval must be at least 1, got {interval}."))?;
         ensure(
             self.stop.len() <= STOP_STRINGS,
             format!("stop must have at most {STOP_STRINGS} strings, got {}.", self.stop.len()),
@@ -272,12 +299,15 @@ pub(crate) mod tests {
     }
 
     fn error(request: &Request) -> String {
-        Limits { context_length: 8, vocabulary: 10 }.check(request).unwrap_err().to_string()
+        Limits { context_length: 8, capacity: 8, vocabulary: 10 }
+            .check(request)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
     fn invalid_requests_are_rejected_with_a_reason() {
-        let limits = Limits { context_length: 8, vocabulary: 10 };
+        let limits = Limits { context_length: 8, capacity: 8, vocabulary: 10 };
         assert_eq!(limits.check(&request(vec![1, 9], 6)), Ok(6));
         let open = Request { sampling: Sampling::default(), ..request(vec![1, 9], 0) };
         assert_eq!(limits.check(&open), Ok(6));
@@ -297,6 +327,13 @@ pub(crate) mod tests {
         assert!(error(&request(vec![1; 3], 6)).starts_with(
             "Requested token count exceeds the model's maximum context length of 8 tokens."
         ));
+        let small = Limits { capacity: 4, ..limits };
+        assert_eq!(
+            small.check(&request(vec![1; 3], 2)).unwrap_err().to_string(),
+            "Input length (3 tokens) and completion (2 tokens) exceed the maximum allowed length \
+             of the KV cache (4 tokens). Use a shorter input or raise --max-total-tokens."
+        );
+        assert_eq!(small.check(&Request { sampling: Sampling::default(), ..open }), Ok(2));
         let mut late = request(vec![1], 1);
         late.logprobs = Some(Logprobs { start: Some(1), ..Logprobs::default() });
         assert_eq!(

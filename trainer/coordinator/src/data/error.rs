@@ -67,6 +67,25 @@ pub enum DataError {
         path.display()
     )]
     RowCount { path: PathBuf, found: u64, expected: u64 },
+    #[error("{location} is too large: more than {limit} bytes")]
+    LongRow {
+        location: RowLocation,
+        /// Bytes.
+        limit: u64,
+    },
+    #[error(
+        "the rows of {} are too large for the size of the file: is it a compression bomb?",
+        path.display()
+    )]
+    Expansion { path: PathBuf },
+    /// A path of the dataset card, or a link.
+    #[error(
+        "{} is outside the dataset folder {}: copy the file into the folder, or set the path of \
+         the dataset to it",
+        path.display(),
+        folder.display()
+    )]
+    Outside { path: PathBuf, folder: PathBuf },
     #[error("the data at {} has no rows", path.display())]
     Empty { path: PathBuf },
     #[error(

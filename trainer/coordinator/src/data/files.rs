@@ -10,6 +10,8 @@
 //! Must not read rows.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -18,6 +20,12 @@ use crate::data::error::DataError;
 
 /// Maximum depth of subfolders that are searched.
 const MAX_DEPTH: u32 = 4;
+/// In the cache of the Hugging Face Hub, the folder of a repository's commits.
+const HUB_SNAPSHOTS: &str = "snapshots";
+/// Maximum size of README.md and dataset_info.json in bytes.
+const MAX_CARD: u64 = 16 << 20;
+/// Maximum depth of lists and objects in README.md.
+const MAX_NESTING: usize = 128;
 /// Split names and the words in file names that select them.
 const KEYWORDS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
@@ -63,6 +71,7 @@ pub fn select(path: &Path, selector: FileSelector<'_>) -> Result<SplitFiles, Dat
     if paths.is_empty() {
         return Err(no_split(path, split, &splits));
     }
+    check_inside(path, &paths)?;
     Ok(SplitFiles { paths, rows: card.rows(path, selector.subset, split)? })
 }
 
@@ -103,6 +112,28 @@ pub fn select_remote(
     Ok(selected)
 }
 
+/// Checks that no file is outside the folder, by a link or otherwise. Files in the cache of the
+/// Hugging Face Hub are links to another folder of their repository.
+fn check_inside(folder: &Path, paths: &[PathBuf]) -> Result<(), DataError> {
+    let canonical = |path: &Path| {
+        std::fs::canonicalize(path)
+            .map_err(|source| DataError::Read { path: path.to_owned(), source })
+    };
+    let root = canonical(folder)?;
+    let repository = root
+        .parent()
+        .filter(|parent| parent.file_name().is_some_and(|name| name == HUB_SNAPSHOTS))
+        .and_then(Path::parent);
+    let root = repository.unwrap_or(&root);
+    for path in paths {
+        if !canonical(path)?.starts_with(root) {
+            let (path, folder) = (path.clone(), folder.to_owned());
+            return Err(DataError::Outside { path, folder });
+        }
+    }
+    Ok(())
+}
+
 fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {
     let (path, split) = (folder.to_owned(), split.to_owned());
     if splits.is_empty() {
@@ -112,12 +143,16 @@ fn no_split(folder: &Path, split: &str, splits: &[String]) -> DataError {
     }
 }
 
+/// Whether a relative path does not leave its folder.
+fn is_below(path: &str) -> bool {
+    !Path::new(path).is_absolute() && !path.split('/').any(|part| part == "..")
+}
+
 /// Returns the folder of a subset that README.md does not define.
 fn subfolder(path: &Path, subset: Option<&str>) -> Result<PathBuf, DataError> {
     let Some(subset) = subset else { return Ok(path.to_owned()) };
     let folder = path.join(subset);
-    let inside = !Path::new(subset).is_absolute() && !subset.split('/').any(|part| part == "..");
-    if inside && folder.is_dir() {
+    if is_below(subset) && folder.is_dir() {
         Ok(folder)
     } else {
         Err(DataError::NoSubset {
@@ -205,6 +240,10 @@ impl Card {
         let path = folder.join("README.md");
         let Some(text) = read_optional(&path)? else { return Ok(Self::default()) };
         let Some(front_matter) = front_matter(&text) else { return Ok(Self::default()) };
+        if is_deep(front_matter) {
+            let message = format!("more than {MAX_NESTING} nested lists or objects");
+            return Err(DataError::Card { path, message });
+        }
         serde_yaml::from_str(front_matter)
             .map_err(|error| DataError::Card { path, message: error.to_string() })
     }
@@ -276,8 +315,14 @@ impl Card {
 impl Config {
     /// Returns the files of a split and the names of all splits.
     fn files(&self, folder: &Path, split: &str) -> Result<(Vec<PathBuf>, Vec<String>), DataError> {
-        let folder =
-            self.data_dir.as_ref().map_or_else(|| folder.to_owned(), |below| folder.join(below));
+        let below = self.data_dir.as_deref().unwrap_or_default();
+        if !is_below(below) {
+            return Err(DataError::Card {
+                path: folder.join("README.md"),
+                message: format!("data_dir `{below}` must be a path below the folder"),
+            });
+        }
+        let folder = folder.join(below);
         let Some(data_files) = &self.data_files else { return by_names(&folder, split) };
         let (mut paths, mut splits) = (Vec::new(), Vec::new());
         for file in data_files.as_slice() {
@@ -303,10 +348,7 @@ fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
         path: folder.join("README.md"),
         message: format!("data_files `{pattern}`: {message}"),
     };
-    if Path::new(pattern).is_absolute()
-        || pattern.split('/').any(|part| part == "..")
-        || pattern.contains("://")
-    {
+    if !is_below(pattern) || pattern.contains("://") {
         return Err(wrong("must be a path below the folder".to_owned()));
     }
     let whole = format!("{}/{pattern}", glob::Pattern::escape(&folder.display().to_string()));
@@ -382,8 +424,36 @@ fn front_matter(text: &str) -> Option<&str> {
     rest.split_once("\n---").map(|(front_matter, _)| front_matter)
 }
 
+/// Whether YAML opens more lists and objects than it closes. The time of the parser grows with the
+/// square of the depth.
+fn is_deep(yaml: &str) -> bool {
+    let is_block = |line: &str| {
+        let markers = line.split([' ', '\t']).filter(|word| !word.is_empty());
+        markers.take_while(|word| matches!(*word, "-" | "?")).count() > MAX_NESTING
+    };
+    let mut depth = 0_usize;
+    let mut opens = |symbol: u8| {
+        match symbol {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > MAX_NESTING
+    };
+    yaml.lines().any(is_block) || yaml.bytes().any(&mut opens)
+}
+
 fn read_optional(path: &Path) -> Result<Option<String>, DataError> {
-    match std::fs::read_to_string(path) {
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        File::open(path)?.take(MAX_CARD.saturating_add(1)).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    match read() {
+        Ok(text) if text.len() as u64 > MAX_CARD => Err(DataError::Card {
+            path: path.to_owned(),
+            message: format!("the file is too large: more than {MAX_CARD} bytes"),
+        }),
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(DataError::Read { path: path.to_owned(), source }),

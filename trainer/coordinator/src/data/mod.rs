@@ -8,6 +8,7 @@
 //! `prompt` is a pure function of (data, spec, seed, position), so a restarted run needs only the
 //! position. Must not depend on steps or prompt groups.
 
+mod bounded_parquet;
 mod error;
 mod files;
 mod location;
@@ -25,7 +26,7 @@ pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
 
 use files::SplitFiles;
-use reader::{Fields, RowReader};
+use reader::{Fields, ReadLimits, RowReader};
 use row_order::RowOrder;
 use rows::{Row, Templates};
 use token_counts::{ROW_DEADLINE, count_tokens};
@@ -206,7 +207,7 @@ impl Source<'_> {
     fn open(self, tokenizer: &TextTokenizer, seed: Option<u64>) -> Result<Dataset, DataError> {
         let path = PathBuf::from(self.path);
         let SplitFiles { paths, rows: expected } = files::select(&path, self.selector)?;
-        let mut reader = (0..).zip(RowReader::new(paths));
+        let mut reader = (0..).zip(RowReader::new(paths, ReadLimits::default()));
         let (mut rows, mut dropped) = (Vec::new(), 0);
         while rows.len() < self.limit {
             let mut batch = self.batch(&mut reader, self.limit - rows.len())?;

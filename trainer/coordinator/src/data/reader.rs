@@ -1,30 +1,52 @@
 //! Row reader: streams rows of JSONL and Parquet files as JSON objects with their locations.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parquet::file::reader::SerializedFileReader;
 use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use serde_json::{Map, Value};
 
+use crate::data::bounded_parquet::{self, PageLimits};
 use crate::data::error::DataError;
 use crate::data::location::RowLocation;
 
 pub type Fields = Map<String, Value>;
 
+/// Limits of rows and files.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadLimits {
+    /// Bytes of a line, or of the values of a Parquet row.
+    pub row: u64,
+    /// Bytes of the values of all rows of a Parquet file, in multiples of the size of the file.
+    pub expansion: u64,
+    /// Added to that multiple.
+    pub spare: u64,
+    pub pages: PageLimits,
+}
+
+impl Default for ReadLimits {
+    fn default() -> Self {
+        Self { row: 64 << 20, expansion: 256, spare: 1 << 30, pages: PageLimits::default() }
+    }
+}
+
 /// Reads files in sequence and skips blank lines.
 pub struct RowReader {
     files: std::vec::IntoIter<PathBuf>,
     open: Option<OpenFile>,
+    limits: ReadLimits,
 }
 
 struct OpenFile {
     path: Arc<Path>,
     number: u64,
     rows: Rows,
+    limits: ReadLimits,
+    /// Bytes that the remaining rows of a Parquet file may have.
+    budget: u64,
 }
 
 enum Rows {
@@ -34,8 +56,8 @@ enum Rows {
 
 impl RowReader {
     /// Opens files lazily.
-    pub fn new(files: Vec<PathBuf>) -> Self {
-        Self { files: files.into_iter(), open: None }
+    pub fn new(files: Vec<PathBuf>, limits: ReadLimits) -> Self {
+        Self { files: files.into_iter(), open: None, limits }
     }
 }
 
@@ -50,7 +72,7 @@ impl Iterator for RowReader {
                     None => self.open = None,
                 }
             }
-            match OpenFile::new(&self.files.next()?) {
+            match OpenFile::new(&self.files.next()?, self.limits) {
                 Ok(open) => self.open = Some(open),
                 Err(error) => return Some(Err(error)),
             }
@@ -59,19 +81,21 @@ impl Iterator for RowReader {
 }
 
 impl OpenFile {
-    fn new(path: &Path) -> Result<Self, DataError> {
-        let file =
-            File::open(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    fn new(path: &Path, limits: ReadLimits) -> Result<Self, DataError> {
+        let unreadable = |source| DataError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        let budget = size.saturating_mul(limits.expansion).saturating_add(limits.spare);
         let parquet =
             path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
         let rows = if parquet {
-            let reader = SerializedFileReader::new(file)
+            let reader = bounded_parquet::open(file, limits.pages)
                 .map_err(|source| DataError::Parquet { path: path.to_owned(), source })?;
-            Rows::Parquet(reader.into_iter())
+            Rows::Parquet(RowIter::from_file_into(Box::new(reader)))
         } else {
             Rows::Lines(BufReader::new(file))
         };
-        Ok(Self { path: Arc::from(path), number: 0, rows })
+        Ok(Self { path: Arc::from(path), number: 0, rows, limits, budget })
     }
 
     fn location(&self) -> RowLocation {
@@ -87,11 +111,28 @@ impl OpenFile {
                     source,
                 })?;
                 self.number += 1;
-                row.as_ref().map(object)
+                let fields = row.as_ref().map(object);
+                self.spend(fields.as_ref())?;
+                fields
             }
             Rows::Lines(_) => self.line()?,
         };
         Ok(fields.map(|fields| (self.location(), fields)))
+    }
+
+    /// Subtracts the size of a row of a Parquet file from its budget. A few bytes of a compressed
+    /// file can stand for any number of equal rows.
+    fn spend(&mut self, fields: Option<&Fields>) -> Result<(), DataError> {
+        let size = fields.map_or(0, |fields| fields.values().map(size).sum::<u64>());
+        let limit = self.limits.row;
+        if size > limit {
+            return Err(DataError::LongRow { location: self.location(), limit });
+        }
+        match self.budget.checked_sub(size) {
+            Some(rest) => self.budget = rest,
+            None => return Err(DataError::Expansion { path: self.path.to_path_buf() }),
+        }
+        Ok(())
     }
 
     fn line(&mut self) -> Result<Option<Fields>, DataError> {
@@ -99,13 +140,18 @@ impl OpenFile {
         let mut bytes = Vec::new();
         loop {
             bytes.clear();
-            let read = file
+            let limit = self.limits.row;
+            let read = Read::by_ref(file)
+                .take(limit.saturating_add(1))
                 .read_until(b'\n', &mut bytes)
                 .map_err(|source| DataError::Read { path: self.path.to_path_buf(), source })?;
             if read == 0 {
                 return Ok(None);
             }
             self.number += 1;
+            if read as u64 > limit {
+                return Err(DataError::LongRow { location: self.location(), limit });
+            }
             if !bytes.iter().all(u8::is_ascii_whitespace) {
                 break;
             }
@@ -114,6 +160,19 @@ impl OpenFile {
             .map(Some)
             .map_err(|source| DataError::Json { location: self.location(), source })
     }
+}
+
+/// Approximate size of a value in memory.
+fn size(value: &Value) -> u64 {
+    let content = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len() as u64,
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() as u64 + size(value)).sum()
+        }
+    };
+    content + size_of::<Value>() as u64
 }
 
 fn object(row: &Row) -> Fields {
@@ -151,4 +210,99 @@ fn value(field: &Field) -> Value {
 
 fn key_text(key: &Field) -> String {
     if let Field::Str(text) = key { text.clone() } else { key.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use parquet::basic::{Compression, GzipLevel, ZstdLevel};
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+
+    use super::{PageLimits, ReadLimits, RowReader};
+
+    fn limits() -> ReadLimits {
+        let pages = PageLimits { page: 100_000, columns: 150_000 };
+        ReadLimits { row: 90_000, expansion: 10, spare: 1_000_000, pages }
+    }
+
+    /// Number of rows, or the error as one line with FILE for the path.
+    fn read(path: &Path) -> Result<usize, String> {
+        let rows: Result<Vec<_>, _> = RowReader::new(vec![path.to_owned()], limits()).collect();
+        rows.map(|rows| rows.len())
+            .map_err(|error| crate::error_line(&error).replace(&path.display().to_string(), "FILE"))
+    }
+
+    fn lines(content: &str) -> Result<usize, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        fs::write(&path, content).unwrap();
+        read(&path)
+    }
+
+    /// Writes `columns` columns with a text of this length in every one of `rows` rows.
+    fn parquet(
+        columns: usize,
+        length: usize,
+        rows: usize,
+        codec: Compression,
+    ) -> Result<usize, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        let fields: String =
+            (0..columns).map(|column| format!("REQUIRED BYTE_ARRAY c{column} (UTF8);")).collect();
+        let schema = Arc::new(parse_message_type(&format!("message m {{ {fields} }}")).unwrap());
+        let properties = Arc::new(WriterProperties::builder().set_compression(codec).build());
+        let file = fs::File::create(&path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, properties).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let text = ByteArray::from("a".repeat(length).as_str());
+        while let Some(mut column) = group.next_column().unwrap() {
+            let values = vec![text.clone(); rows];
+            column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+        writer.close().unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn long_lines_and_deeply_nested_rows_are_errors() {
+        assert_eq!(lines("{\"a\": 1}\n\n{\"a\": 2}"), Ok(2));
+        let endless = format!("{{\"a\": 1}}\n{}", "x".repeat(200_000));
+        assert_eq!(lines(&endless).unwrap_err(), "FILE line 2 is too large: more than 90000 bytes");
+        let nested = format!("{{\"a\": {}", "[".repeat(80_000));
+        let error = lines(&nested).unwrap_err();
+        assert!(error.contains("recursion limit exceeded"), "{error}");
+    }
+
+    #[test]
+    fn parquet_files_that_decode_to_far_more_than_their_size_are_errors() {
+        let codecs = [
+            Compression::UNCOMPRESSED,
+            Compression::SNAPPY,
+            Compression::GZIP(GzipLevel::default()),
+            Compression::ZSTD(ZstdLevel::default()),
+            Compression::LZ4_RAW,
+        ];
+        for codec in codecs {
+            assert_eq!(parquet(2, 1000, 5, codec), Ok(5), "{codec:?}");
+            let page = parquet(1, 200_000, 1, codec).unwrap_err();
+            let expected = "is too large: at most 100000";
+            assert!(page.contains(expected), "{codec:?}: {page}");
+            let columns = parquet(4, 50_000, 1, codec).unwrap_err();
+            let expected = "the pages of all columns are too large";
+            assert!(columns.contains(expected), "{codec:?}: {columns}");
+        }
+        let row = parquet(1, 95_000, 1, Compression::SNAPPY).unwrap_err();
+        assert_eq!(row, "FILE row 1 is too large: more than 90000 bytes");
+        let equal = parquet(1, 50_000, 1000, Compression::SNAPPY).unwrap_err();
+        assert!(equal.starts_with("the rows of FILE are too large"), "{equal}");
+    }
 }

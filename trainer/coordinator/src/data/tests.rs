@@ -357,6 +357,54 @@ fn folder_errors_name_the_folder_and_the_fix() {
 }
 
 #[test]
+fn files_outside_the_dataset_folder_are_rejected() {
+    let parent = tempfile::tempdir().unwrap();
+    let row = "{\"q\": \"secret\", \"a\": 1}\n";
+    fs::write(parent.path().join("train.jsonl"), row).unwrap();
+    let folder = parent.path().join("data");
+    fs::create_dir(&folder).unwrap();
+    let opened = |card: &str| {
+        fs::write(folder.join("README.md"), card).unwrap();
+        let path = folder.to_str().unwrap().to_owned();
+        opened(&TrainDataset { path: Some(path), ..File::new("").train("{{q}}") })
+            .unwrap_err()
+            .replace(&parent.path().display().to_string(), "PARENT")
+    };
+    let card = |files: &str| format!("---\nconfigs:\n- config_name: default\n{files}---\n");
+    for below in ["..", "/", "x/../.."] {
+        let error = opened(&card(&format!("  data_dir: {below}\n")));
+        let expected = format!("data_dir `{below}` must be a path below the folder");
+        assert!(error.ends_with(&expected), "{error}");
+    }
+    std::os::unix::fs::symlink("../train.jsonl", folder.join("train.jsonl")).unwrap();
+    let expected = "PARENT/data/train.jsonl is outside the dataset folder PARENT/data: copy the \
+        file into the folder, or set the path of the dataset to it";
+    for files in ["", "  data_files: '*.jsonl'\n"] {
+        assert_eq!(opened(&card(files)), expected);
+    }
+    assert_eq!(opened(""), expected);
+    for bomb in ["[".repeat(100_000), "{a: ".repeat(100_000), format!("\n{}", "- ".repeat(100_000))]
+    {
+        let error = opened(&card(&format!("  data_dir: {bomb}\n")));
+        assert!(error.ends_with("README.md: more than 128 nested lists or objects"), "{error}");
+    }
+}
+
+#[test]
+fn links_in_the_cache_of_the_hub_lead_to_files_of_the_repository() {
+    let cache = tempfile::tempdir().unwrap();
+    let repository = cache.path().join("datasets--lab--sums");
+    let snapshot = repository.join("snapshots/0123");
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir(repository.join("blobs")).unwrap();
+    fs::write(repository.join("blobs/ab"), "{\"q\": \"x\", \"a\": 1}\n").unwrap();
+    std::os::unix::fs::symlink("../../blobs/ab", snapshot.join("train.jsonl")).unwrap();
+    let path = Some(snapshot.to_str().unwrap().to_owned());
+    let rows = opened(&TrainDataset { path, ..File::new("").train("{{q}}") });
+    assert_eq!(rows.unwrap(), [(0, "x".to_owned())]);
+}
+
+#[test]
 fn folder_content_errors_name_the_file_and_the_cause() {
     let written = |files: &[(&str, &str)]| {
         let folder = tempfile::tempdir().unwrap();

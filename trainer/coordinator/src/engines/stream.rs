@@ -24,39 +24,54 @@ pub struct Events {
     rest: Vec<u8>,
     newest: Vec<u8>,
     max_bytes: usize,
+    /// Events that may follow.
+    remaining: usize,
     chunks: Arc<AtomicU64>,
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("an event has more than {0} bytes")]
-pub struct TooLong(usize);
+/// A stream that exceeds its limits.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StreamError {
+    #[error("an event is too large: more than {0} bytes")]
+    TooLong(usize),
+    #[error("the stream has more events than tokens")]
+    TooMany,
+}
 
 impl Events {
-    /// Limits events to `max_bytes` bytes; `chunks` counts calls of `push`.
-    pub fn new(max_bytes: usize, chunks: Arc<AtomicU64>) -> Self {
-        Self { rest: Vec::new(), newest: Vec::new(), max_bytes, chunks }
+    /// Limits the stream to `max_events` events of `max_bytes` bytes; `chunks` counts calls of
+    /// `push`.
+    pub fn new(max_events: usize, max_bytes: usize, chunks: Arc<AtomicU64>) -> Self {
+        Self { rest: Vec::new(), newest: Vec::new(), max_bytes, remaining: max_events, chunks }
     }
 
     /// Appends bytes of the stream.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.chunks.fetch_add(1, Ordering::Relaxed);
         if self.rest.is_empty() {
-            let complete = self.take_complete(bytes);
+            let complete = self.take_complete(bytes)?;
             self.rest.extend_from_slice(&bytes[complete..]);
         } else {
             let mut rest = std::mem::take(&mut self.rest);
             rest.extend_from_slice(bytes);
-            let complete = self.take_complete(&rest);
+            let complete = self.take_complete(&rest)?;
             rest.drain(..complete);
             self.rest = rest;
         }
-        if self.rest.len() > self.max_bytes { Err(TooLong(self.max_bytes)) } else { Ok(()) }
+        if self.rest.len() > self.max_bytes {
+            return Err(StreamError::TooLong(self.max_bytes));
+        }
+        Ok(())
     }
 
     /// Keeps the newest complete event of `bytes`. Returns the length of all complete events.
-    fn take_complete(&mut self, bytes: &[u8]) -> usize {
+    fn take_complete(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         let (mut complete, mut newest) = (0, None);
         for end in memmem::find_iter(bytes, END) {
+            self.remaining = self.remaining.checked_sub(1).ok_or(StreamError::TooMany)?;
+            if end - complete > self.max_bytes {
+                return Err(StreamError::TooLong(self.max_bytes));
+            }
             let content = bytes[complete..end].strip_prefix(PREFIX).map(<[u8]>::trim_ascii);
             newest = content.filter(|content| *content != DONE).or(newest);
             complete = end + END.len();
@@ -65,7 +80,7 @@ impl Events {
             self.newest.clear();
             self.newest.extend_from_slice(newest);
         }
-        complete
+        Ok(complete)
     }
 
     /// Content of the newest complete event.
@@ -78,13 +93,13 @@ impl Events {
 mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
 
-    use super::{Arc, Events, TooLong};
+    use super::{Arc, Events, StreamError};
 
     const STREAM: &[u8] = b"data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n";
 
     #[test]
     fn the_newest_complete_event_survives_an_incomplete_one() {
-        let mut events = Events::new(100, Arc::default());
+        let mut events = Events::new(10, 100, Arc::default());
         events.push(b"data: {\"n\":1}\n").unwrap();
         assert_eq!(events.newest(), None);
         events.push(b"\ndata: {\"n\":").unwrap();
@@ -93,8 +108,20 @@ mod tests {
 
     #[test]
     fn events_above_the_limit_are_errors() {
-        let mut events = Events::new(8, Arc::default());
-        assert_eq!(events.push(b"data: 0123456789"), Err(TooLong(8)));
+        let mut events = Events::new(10, 8, Arc::default());
+        assert_eq!(events.push(b"data: 0123456789"), Err(StreamError::TooLong(8)));
+        let mut events = Events::new(10, 8, Arc::default());
+        assert_eq!(events.push(b"data: 0123456789\n\n"), Err(StreamError::TooLong(8)));
+    }
+
+    #[test]
+    fn a_stream_that_does_not_end_is_an_error() {
+        for event in [&b"data: {}\n\n"[..], b"\n\n", b": comment\n\n"] {
+            let mut events = Events::new(5, 100, Arc::default());
+            let results: Vec<_> = (0..6).map(|_| events.push(event)).collect();
+            assert_eq!(results[..5], vec![Ok(()); 5]);
+            assert_eq!(results[5], Err(StreamError::TooMany));
+        }
     }
 
     proptest! {
@@ -105,7 +132,7 @@ mod tests {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let mut events = Events::new(100, Arc::default());
+            let mut events = Events::new(10, 100, Arc::default());
             for pair in cuts.windows(2) {
                 events.push(&STREAM[pair[0]..pair[1]]).unwrap();
             }

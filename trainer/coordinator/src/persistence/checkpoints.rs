@@ -5,6 +5,7 @@
 //! or altered one costs the steps since the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
@@ -40,6 +41,9 @@ pub fn is_complete(run_store: &RunStore, version: Version) -> Result<bool, Stora
 /// writes it; the manifest does not list it.
 const POSITION: &str = "position.json";
 
+/// Positions below this fit every sum.
+const MAX_POSITION: u64 = 1 << 48;
+
 /// Place in the training data after a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,7 +77,7 @@ pub fn put_position(
 pub fn position(checkpoint: &RunStore) -> Result<Option<u64>, StorageError> {
     let Some(bytes) = checkpoint.read(POSITION)? else { return Ok(None) };
     let position = serde_json::from_slice::<Position>(&bytes).ok();
-    Ok(position.map(|position| position.next_position))
+    Ok(position.map(|position| position.next_position).filter(|next| *next < MAX_POSITION))
 }
 
 /// Complete checkpoint whose files differ from its manifest.
@@ -151,6 +155,9 @@ fn verify(
         return Ok(Some(format!("its manifest is of {}", manifest.version)));
     }
     for entry in &manifest.files {
+        if Path::new(&entry.name).file_name().is_none_or(|name| name != entry.name.as_str()) {
+            return Ok(Some(format!("`{}` is not a file of its folder", entry.name)));
+        }
         let name = format!("{}/{}", folder(version), entry.name);
         match verify_file(run_store, &name, entry) {
             Ok(None) => {}

@@ -33,6 +33,8 @@ use crate::input::Input;
 const REFUSALS: u32 = 3;
 /// Between two tries of one sample.
 const RETRY: Duration = Duration::from_millis(100);
+/// Events of a stream besides one per token: its first and last ones, and keep-alive comments.
+const SPARE_EVENTS: usize = 1024;
 /// An answer's bytes besides its tokens, and for each token at most: id, log-probability and text.
 const ANSWER_BYTES: (usize, usize) = (1 << 20, 1 << 10);
 
@@ -225,9 +227,10 @@ impl<'s> Sampler<'s> {
         completion: &mut Completion,
     ) -> Result<(), EngineError> {
         let request = self.request(prompt, wanted, completion);
-        let longest =
-            ANSWER_BYTES.0 + ANSWER_BYTES.1 * request.sampling_params.max_new_tokens as usize;
-        let mut events = Events::new(longest, Arc::clone(&target.chunks));
+        let tokens = request.sampling_params.max_new_tokens as usize;
+        let longest = ANSWER_BYTES.0.saturating_add(ANSWER_BYTES.1.saturating_mul(tokens));
+        let most = tokens.saturating_add(SPARE_EVENTS);
+        let mut events = Events::new(most, longest, Arc::clone(&target.chunks));
         let ended = tokio::select! {
             () = target.lost.cancelled() => {
                 Err(EngineError::Aborted("the engine no longer responds".to_owned()))

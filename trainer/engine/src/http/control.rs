@@ -19,15 +19,23 @@ use crate::scheduler::{Command, PauseMode};
 const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there \
     are running or waiting requests, the operation will not be performed.)\n";
 
+/// Time limit of health checks.
+pub const HEALTH_LIMIT: Duration = Duration::from_secs(20);
+
 /// Interval of idle checks during a flush.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
 
 /// Maximum wait of a flush in seconds.
 const FLUSH_LIMIT: f64 = 600.0;
 
-/// Returns 200 while requests are accepted.
+/// Returns 200 once the scheduler responds; a paused engine returns 503 after 20 s, unless it
+/// continues. Kubernetes probes of engines that are paused use `/model_info`.
 pub async fn health(State(engine): State<Engine>) -> StatusCode {
-    if engine.is_serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    let probed = async { engine.is_serving() && engine.call(Command::Probe).await.is_some() };
+    match tokio::time::timeout(HEALTH_LIMIT, probed).await {
+        Ok(true) => StatusCode::OK,
+        Ok(false) | Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
 }
 
 /// Returns the model and weight version without waiting for the scheduler.
@@ -50,7 +58,7 @@ pub async fn server_info(State(engine): State<Engine>) -> Json<Value> {
         "model_path": model_path, "tokenizer_path": engine.served.name,
         "served_model_name": engine.served.name, "weight_version": weight_version,
         "context_length": engine.limits.context_length,
-        "max_req_input_len": engine.limits.context_length.saturating_sub(1),
+        "max_req_input_len": engine.limits.room(1),
         "internal_states": [{}], "status": "ready", "version": env!("CARGO_PKG_VERSION")
     }))
 }

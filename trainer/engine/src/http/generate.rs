@@ -1,8 +1,6 @@
 //! `/generate`, as one response or server-sent events, and the generating health check. A
 //! disconnected client aborts its request.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -11,14 +9,13 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
 
-use super::input::GenerateInput;
+use super::control::HEALTH_LIMIT;
+use super::input::{GenerateInput, off_thread};
 use super::neutral::strip_generate;
 use super::responses::{generate_error, parse_stripped};
 use super::stream::{Update, error_value, events, final_response, json, merged};
 use crate::engine::Engine;
 use crate::request::{GenerateError, Request, Sampling};
-
-const HEALTH_LIMIT: Duration = Duration::from_secs(20);
 
 pub async fn generate(State(engine): State<Engine>, body: Bytes) -> Response {
     let input: GenerateInput = match parse_stripped(&body, strip_generate) {
@@ -30,7 +27,7 @@ pub async fn generate(State(engine): State<Engine>, body: Bytes) -> Response {
 
 async fn respond(engine: &Engine, input: GenerateInput) -> Result<Response, GenerateError> {
     let streams = input.stream;
-    let requested = input.requests(engine)?;
+    let requested = off_thread(engine, move |engine| input.requests(engine)).await?;
     let is_list = requested.is_list;
     let pending = engine.generate_all(requested.requests).await?;
     if streams {

@@ -1,6 +1,8 @@
 //! Request body of `/generate` in all forms: one or many prompts, text or tokens, shared or
 //! individual parameters.
 
+use std::time::Duration;
+
 use rljob_text::TextTokenizer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -115,6 +117,7 @@ struct SamplingInput {
     skip_special_tokens: Option<bool>,
     no_stop_trim: Option<bool>,
     sampling_seed: Option<u64>,
+    stream_interval: Option<i64>,
 }
 
 impl SamplingInput {
@@ -137,6 +140,7 @@ impl SamplingInput {
             skip_special_tokens: self.skip_special_tokens.unwrap_or(plain.skip_special_tokens),
             no_stop_trim: self.no_stop_trim.unwrap_or(plain.no_stop_trim),
             seed: self.sampling_seed,
+            stream_interval: self.stream_interval,
         }
     }
 }
@@ -162,7 +166,7 @@ impl GenerateInput {
         }
         let mut requests = Vec::with_capacity(prompts.len() * samples);
         for (index, prompt) in prompts.into_iter().enumerate() {
-            let room = engine.limits.context_length.saturating_sub(prompt.len());
+            let room = engine.limits.room(prompt.len());
             let sampling = self
                 .sampling_params
                 .as_ref()
@@ -259,6 +263,27 @@ impl GenerateInput {
             .and_then(|start| usize::try_from(start).ok());
         let top = self.top_logprobs_num.as_ref().and_then(|top| top.at(index)).unwrap_or(0);
         wanted.then_some(Logprobs { start, top, text: self.return_text_in_logprobs })
+    }
+}
+
+/// Time for the tokens of the prompts of a body: tokenizers match regular expressions that may
+/// backtrack.
+const TOKENIZE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Tokenizes prompts on a thread that may block.
+pub async fn off_thread<T: Send + 'static>(
+    engine: &Engine,
+    requests: impl FnOnce(&Engine) -> Result<T, GenerateError> + Send + 'static,
+) -> Result<T, GenerateError> {
+    let engine = engine.clone();
+    let tokenized = tokio::task::spawn_blocking(move || requests(&engine));
+    match tokio::time::timeout(TOKENIZE_LIMIT, tokenized).await {
+        Ok(Ok(requests)) => requests,
+        Ok(Err(error)) => Err(GenerateError::Internal(error.to_string())),
+        Err(_) => Err(invalid(&format!(
+            "The tokens of the prompt take longer than {} s.",
+            TOKENIZE_LIMIT.as_secs()
+        ))),
     }
 }
 

@@ -9,8 +9,7 @@
 //!            /update_weights_from_distributed  /destroy_weights_update_group
 //!            /update_weight_version
 //! ```
-//! /health differs from SGLang: it responds immediately and while paused, because a paused engine
-//! is healthy.
+//! As in SGLang, /health does not respond with 200 while the engine is paused.
 
 mod auth;
 mod control;

@@ -64,8 +64,9 @@ fn is_neutral_in_generate(name: &str, value: &Value) -> bool {
 
 fn is_neutral_in_sampling(name: &str, value: &Value) -> bool {
     match name {
-        "json_schema" | "regex" | "ebnf" | "structural_tag" | "stop_regex" | "custom_params"
-        | "stream_interval" => value.is_null(),
+        "json_schema" | "regex" | "ebnf" | "structural_tag" | "stop_regex" | "custom_params" => {
+            value.is_null()
+        }
         "repetition_penalty" => value.is_null() || value.as_f64() == Some(1.0),
         "spaces_between_special_tokens" => is_null_or(value, &true.into()),
         "logit_bias" => is_null_or_empty(value),

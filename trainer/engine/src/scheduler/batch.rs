@@ -158,7 +158,8 @@ impl Scheduler {
         let tokenizer = self.settings.tokenizer.as_ref();
         let pushed = sequence.push(sampled, &self.settings.eos, tokenizer).and_then(|reason| {
             if reason.is_none() {
-                sequence.stream(&self.info.borrow().weight_version, tokenizer)?;
+                let interval = self.settings.stream_interval;
+                sequence.stream(interval, &self.info.borrow().weight_version, tokenizer)?;
             }
             Ok(reason)
         });

@@ -20,6 +20,8 @@ pub enum Command {
     Continue(oneshot::Sender<()>),
     /// Aborts requests whose id starts with this prefix, or all.
     Abort(Option<String>, oneshot::Sender<()>),
+    /// Responds while the engine is not paused.
+    Probe(oneshot::Sender<()>),
     /// Clears the caches if the engine is idle; returns whether it was.
     Flush(oneshot::Sender<bool>),
     /// Loads weights from a folder.
@@ -57,6 +59,7 @@ impl Scheduler {
                 }
                 let _ = done.send(());
             }
+            Command::Probe(done) => self.probe(done),
             Command::RenameVersion(version, done) => {
                 self.commit(&version, None);
                 let _ = done.send(());

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use rljob_collective::Group;
 use rljob_protocol::sglang::ModelInfo;
 use rljob_text::TextTokenizer;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use command::Command;
 pub use pause::PauseMode;
@@ -46,6 +46,10 @@ pub struct Settings {
     pub max_running: usize,
     /// Token positions of the KV cache. Cached prompts may use a quarter of its memory in addition.
     pub max_total_tokens: usize,
+    /// Slots of the KV cache are padded to a multiple of this.
+    pub cache_rows: usize,
+    /// Tokens between two partial responses.
+    pub stream_interval: u32,
     /// End-of-sequence tokens.
     pub eos: Vec<i64>,
     /// Seed of requests without a seed.
@@ -66,6 +70,8 @@ pub struct Scheduler {
     /// Request `i` uses slot `i` of the cache.
     running: Vec<Sequence>,
     paused: bool,
+    /// Health checks that arrived during a pause.
+    probes: Vec<oneshot::Sender<()>>,
     groups: HashMap<String, Group>,
     info: watch::Sender<ModelInfo>,
     metrics: Metrics,
@@ -84,7 +90,8 @@ impl Scheduler {
         info: watch::Sender<ModelInfo>,
         metrics: Metrics,
     ) -> Result<Self, tch::TchError> {
-        let cache = KvCache::new(model.cache_shape(), settings.max_total_tokens)?;
+        let cache =
+            KvCache::new(model.cache_shape(), settings.max_total_tokens, settings.cache_rows)?;
         let bytes = settings.max_total_tokens as u64 * model.cache_shape().bytes_per_token();
         let prompts = PromptCache::new((bytes / 4) as usize);
         metrics.max_total_tokens.set(settings.max_total_tokens as i64);
@@ -97,6 +104,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             paused: false,
+            probes: Vec::new(),
             groups: HashMap::new(),
             info,
             metrics,
@@ -184,6 +192,7 @@ impl Scheduler {
         const WINDOW: Duration = Duration::from_secs(1);
         self.metrics.running.set(self.running.len() as i64);
         self.metrics.queued.set((self.waiting.len() + self.held.len()) as i64);
+        self.metrics.paused.set(if self.paused { self.running.len() as i64 } else { 0 });
         let used: usize = self.running.iter().map(Sequence::cached_length).sum();
         self.metrics.used_tokens.set(used as i64);
         self.metrics.token_usage.set(used as f64 / self.settings.max_total_tokens.max(1) as f64);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
+use tokio::sync::oneshot;
 
 use super::Scheduler;
 use super::sequence::Sequence;
@@ -35,7 +36,20 @@ impl Scheduler {
 
     pub(super) fn resume(&mut self) {
         self.paused = false;
+        for probe in self.probes.drain(..) {
+            let _ = probe.send(());
+        }
         self.waiting.append(&mut self.held);
+    }
+
+    /// Answers a health check; during a pause, when the engine continues.
+    pub(super) fn probe(&mut self, done: oneshot::Sender<()>) {
+        if self.paused {
+            self.probes.retain(|probe| !probe.is_closed());
+            self.probes.push(done);
+        } else {
+            let _ = done.send(());
+        }
     }
 
     /// Moves running requests to the front of the queue in order.

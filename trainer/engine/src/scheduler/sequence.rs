@@ -221,15 +221,22 @@ impl Sequence {
         tokenizer.decode_as(&tokens, false)
     }
 
-    /// Sends a partial response to a streaming request, unless its end may start a stop string.
+    /// Sends a partial response to a streaming request every `interval` tokens, from the first one
+    /// on, unless its end may start a stop string.
     pub fn stream(
         &mut self,
+        interval: u32,
         version: &str,
         tokenizer: Option<&TextTokenizer>,
     ) -> Result<(), TextError> {
         let Some(detokenizer) = &mut self.detokenizer else { return Ok(()) };
         if let (Some(tokenizer), Some(newest)) = (tokenizer, self.sampled.last()) {
             detokenizer.push(tokenizer, &[newest.token])?;
+        }
+        let interval = self.job.request.sampling.stream_interval.unwrap_or(interval.into());
+        let interval = usize::try_from(interval).unwrap_or(1).max(1);
+        if !self.sampled.len().saturating_sub(1).is_multiple_of(interval) {
+            return Ok(());
         }
         let text = detokenizer.so_far();
         let tail = self.tail(tokenizer)?;

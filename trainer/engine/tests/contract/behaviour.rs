@@ -90,6 +90,15 @@ pub async fn pause_abort_finishes_running_requests_and_holds_new_ones(server: &S
     assert_eq!(answer["meta_info"]["finish_reason"], json!({"type": "length", "length": 5}));
 }
 
+pub async fn health_is_503_while_paused(server: &Server) {
+    assert_eq!(server.ask("GET", "/health", None).await.0, 200);
+    assert_eq!(server.post("/pause_generation", &json!({"mode": "abort"})).await.0, 200);
+    assert_eq!(server.ask("GET", "/health", None).await.0, 503);
+    assert_eq!(server.ask("GET", "/model_info", None).await.0, 200);
+    assert_eq!(server.post("/continue_generation", &json!({})).await.0, 200);
+    assert_eq!(server.ask("GET", "/health", None).await.0, 200);
+}
+
 pub async fn paused_requests_continue_after_retract_and_in_place(server: &Server) {
     let expected = ids(&server.generate(&greedy("whole", &PROMPT, 600)).await);
     for (mode, retractions) in [("retract", 1), ("in_place", 0)] {

@@ -70,6 +70,8 @@ fn of_stop_token(token: i64) -> Vec<Exchange> {
         stop(json!({"no_stop_trim": true})),
         stop(json!({"min_new_tokens": 9})),
         stop(json!({"ignore_eos": true})),
+        stop(json!({"min_new_tokens": 9, "stop": ["e", "a"]})),
+        stop(json!({"stop": ["zzz"], "stop_token_ids": [token, token + 1]})),
     ]
 }
 
@@ -121,6 +123,10 @@ fn of_openai() -> Vec<Exchange> {
                 "ignore_eos": true, "logprobs": true, "top_logprobs": 2})),
         chat(json!({"model": "m", "max_tokens": 3, "temperature": 0, "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "hello"}]}]})),
+        complete(json!({"model": "m", "prompt": "hello", "max_tokens": 3, "temperature": 0,
+                "ignore_eos": true, "user": "u", "stop": ["zzz"], "min_tokens": 2})),
+        chat(json!({"model": "m", "messages": messages, "max_tokens": 3, "temperature": 0,
+                "tools": [], "response_format": {"type": "text"}, "user": "u"})),
         chat(json!({"model": "m", "messages": []})),
         chat(json!({"model": "m", "messages": messages, "max_tokens": 99999})),
     ]

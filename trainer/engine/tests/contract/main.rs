@@ -13,6 +13,7 @@
 mod agreement;
 mod behaviour;
 mod exchanges;
+mod metrics;
 mod models;
 mod openai_client;
 mod requests;
@@ -41,8 +42,10 @@ async fn sglang_meets_the_contract_and_the_embedded_engine_responds_like_it() {
         "the embedded engine differs from SGLang:\n{}",
         problems.join("\n")
     );
-    embedded.stop().await;
     meets_the_contract(&sglang, models.path()).await;
+    let problems = metrics::differences(&embedded, &sglang).await;
+    assert_eq!(problems, Vec::<String>::new(), "metrics differ from SGLang's");
+    embedded.stop().await;
     sglang.stop().await;
 }
 
@@ -52,6 +55,7 @@ async fn meets_the_contract(server: &Server, models: &std::path::Path) {
     behaviour::a_batch_response_is_in_order_and_its_stream_has_indexes(server).await;
     behaviour::abort_matches_an_id_and_ids_that_start_with_it(server).await;
     behaviour::pause_abort_finishes_running_requests_and_holds_new_ones(server).await;
+    behaviour::health_is_503_while_paused(server).await;
     behaviour::paused_requests_continue_after_retract_and_in_place(server).await;
     behaviour::a_flush_needs_an_idle_server(server).await;
     behaviour::limits_that_leave_one_candidate_are_greedy(server).await;

@@ -32,10 +32,12 @@ async fn pause_finishes_requests_in_flight_and_holds_new_ones_until_continue() {
 
     let held = engine.spawn(&request("c", vec![5], 8, 3));
     engine.until("sglang:num_queue_reqs", 1.0).await;
-    assert_eq!((engine.get("/health").await.0, engine.get("/model_info").await.0), (200, 200));
+    let (client, url) = (engine.client.clone(), format!("{}/health", engine.url));
+    let health = tokio::spawn(async move { client.get(url).send().await.unwrap().status() });
+    assert_eq!(engine.get("/model_info").await.0, 200);
     assert_eq!(engine.get("/flush_cache").await.0, 200);
     engine.post("/pause_generation", &json!({"mode": "abort"})).await;
-    assert!(!held.is_finished());
+    assert!(!held.is_finished() && !health.is_finished());
 
     let continued = engine.post("/continue_generation", &json!({})).await;
     assert_eq!(
@@ -46,6 +48,7 @@ async fn pause_finishes_requests_in_flight_and_holds_new_ones_until_continue() {
         held.await.unwrap().meta_info.finish_reason,
         Some(FinishReason::Length { length: 8 })
     );
+    assert_eq!(health.await.unwrap(), 200);
     engine.stop().await;
 }
 
@@ -160,5 +163,59 @@ async fn clients_of_sglang_can_send_its_defaults_read_the_server_and_rename_the_
         assert_eq!((status, &info["weight_version"]), (200, &json!("v7")), "{info}");
     }
     assert_eq!(engine.get("/nowhere").await, (404, r#"{"detail":"Not Found"}"#.to_owned()));
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_context_is_the_models_or_that_of_the_flag_and_a_longer_request_is_rejected() {
+    let request = |tokens: usize, new: u32| json!({"input_ids": vec![5; tokens], "sampling_params": {"max_new_tokens": new}});
+    let error = async |engine: &crate::harness::Running, body| {
+        let (status, answer) = engine.post("/generate", &body).await;
+        assert_eq!(status, 400, "{answer}");
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let engine = start(&["--max-total-tokens", "2048"]).await;
+    assert_eq!(engine.metric("sglang:context_len").await, 8192.0, "that of config.json");
+    assert_eq!(engine.post("/generate", &request(2000, 48)).await.0, 200);
+    let message = error(&engine, request(2000, 49)).await;
+    assert!(message.contains("KV cache (2048 tokens)"), "{message}");
+    let message = error(&engine, request(8192, 1)).await;
+    assert!(message.contains("longer than the model's context length (8192 tokens)"), "{message}");
+    engine.stop().await;
+
+    let engine = start(&["--context-length", "64"]).await;
+    assert_eq!(engine.metric("sglang:context_len").await, 64.0);
+    let message = error(&engine, request(64, 1)).await;
+    assert!(message.contains("longer than the model's context length (64 tokens)"), "{message}");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_have_an_event_every_stream_interval_tokens() {
+    let engine = start(&["--stream-interval", "4"]).await;
+    let lengths = async |interval: Option<u32>| {
+        let mut body = json!({"input_ids": [5, 6], "stream": true, "sampling_params": {
+            "max_new_tokens": 12, "ignore_eos": true, "temperature": 0}});
+        if let Some(interval) = interval {
+            body["sampling_params"]["stream_interval"] = json!(interval);
+        }
+        let (status, text) = engine.post("/generate", &body).await;
+        assert_eq!(status, 200, "{text}");
+        let events = text.as_str().unwrap().split_terminator("\n\n");
+        let ids = events.filter_map(|event| {
+            let event: serde_json::Value =
+                serde_json::from_str(event.strip_prefix("data: ")?).ok()?;
+            Some(event["output_ids"].as_array()?.len())
+        });
+        ids.collect::<Vec<_>>()
+    };
+    // A client that reads slowly misses events, but never gets others.
+    for (interval, allowed) in [(None, &[1, 5, 9, 12][..]), (Some(6), &[1, 7, 12])] {
+        let found = lengths(interval).await;
+        assert!(found.iter().all(|length| allowed.contains(length)), "{found:?}");
+        assert_eq!(found.last(), Some(&12));
+    }
+    let body = json!({"input_ids": [5], "sampling_params": {"stream_interval": 0}});
+    assert_eq!(engine.post("/generate", &body).await.0, 400);
     engine.stop().await;
 }

@@ -126,7 +126,11 @@ impl Running {
 
     pub async fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.1;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = |line: &str| {
+            let labels = line.strip_prefix(name)?.strip_prefix('{')?;
+            Some(labels.rsplit_once("} ")?.1.to_owned())
+        };
+        let line = text.lines().find_map(value);
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 

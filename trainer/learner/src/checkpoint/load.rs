@@ -195,12 +195,12 @@ fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {
 
 /// Checks that every file is listed and has its size. Checksums are verified on reading.
 fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointError> {
-    let expected: Vec<String> =
-        (0..manifest.world_size).map(|rank| shard_file(rank, manifest.world_size)).collect();
-    if !manifest.files.iter().map(|entry| &entry.name).eq(&expected) {
+    let ranks = manifest.world_size;
+    let listed = manifest.files.iter().map(|entry| entry.name.clone());
+    if ranks == 0 || !listed.eq((0..ranks).map(|rank| shard_file(rank, ranks))) {
         return Err(torn(
             &folder.place(MANIFEST_FILE),
-            format!("does not list the files {expected:?}"),
+            format!("does not list one file for each of its {ranks} ranks"),
         ));
     }
     for entry in &manifest.files {

@@ -8,12 +8,20 @@
 //!  Qwen3     no             yes                                   128
 //! ```
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::ModelError;
 use super::rope::{self, RawRope, RopeScaling};
+
+/// Maximum size of a JSON file in bytes; the index of the largest models has a few MiB.
+const MAX_JSON: u64 = 64 << 20;
+
+/// Maximum number of parameters, far beyond any model.
+const MAX_PARAMETERS: i64 = 1 << 43;
 
 /// Shape and constants of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,11 +170,14 @@ impl ModelConfig {
 
 /// Reads and parses a JSON file.
 pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    let text = std::fs::read(path).map_err(|source| ModelError::File {
-        operation: "read",
-        path: PathBuf::from(path),
-        source,
-    })?;
+    let failed = |source| ModelError::File { operation: "read", path: PathBuf::from(path), source };
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(MAX_JSON.saturating_add(1)).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_JSON {
+        let reason = format!("the file is too large: more than {MAX_JSON} bytes");
+        return Err(ModelError::Config { path: PathBuf::from(path), reason });
+    }
     serde_json::from_slice(&text)
         .map_err(|source| ModelError::Json { path: PathBuf::from(path), source })
 }
@@ -264,18 +275,41 @@ impl Raw {
 }
 
 impl ModelConfig {
+    /// Number of matrix elements; `None` if it exceeds 64 bits.
+    fn parameters(&self) -> Option<i64> {
+        let product = |factors: [i64; 2]| factors[0].checked_mul(factors[1]);
+        let heads = self.num_attention_heads.checked_add(self.num_key_value_heads)?;
+        let attention = product([product([heads, self.head_dim])?, 2])?;
+        let widths = attention.checked_add(product([self.intermediate_size, 3])?)?;
+        let layer = product([widths, self.hidden_size])?;
+        let layers = product([layer, i64::try_from(self.num_hidden_layers).ok()?])?;
+        layers.checked_add(product([self.vocab_size, self.hidden_size])?)
+    }
+
     fn check_sizes(&self) -> Result<(), String> {
+        let layers = i64::try_from(self.num_hidden_layers).unwrap_or(i64::MAX);
         let sizes = [
-            ("vocab_size", self.vocab_size),
-            ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
-            ("num_attention_heads", self.num_attention_heads),
-            ("num_key_value_heads", self.num_key_value_heads),
-            ("head_dim", self.head_dim),
-            ("max_position_embeddings", self.max_position_embeddings),
+            ("vocab_size", self.vocab_size, 1, 1 << 28),
+            ("hidden_size", self.hidden_size, 1, 1 << 24),
+            ("intermediate_size", self.intermediate_size, 1, 1 << 28),
+            ("num_hidden_layers", layers, 0, 1 << 16),
+            ("num_attention_heads", self.num_attention_heads, 1, 1 << 20),
+            ("num_key_value_heads", self.num_key_value_heads, 1, 1 << 20),
+            ("head_dim", self.head_dim, 1, 1 << 20),
+            ("max_position_embeddings", self.max_position_embeddings, 1, (1 << 31) - 1),
         ];
-        if let Some((key, size)) = sizes.iter().find(|(_, size)| !(1..1 << 31).contains(size)) {
-            return Err(format!("{key} is {size}, expected at least 1"));
+        for (key, size, least, most) in sizes {
+            if size < least {
+                return Err(format!("{key} is {size}, expected at least {least}"));
+            }
+            if size > most {
+                return Err(format!("{key} is {size}, which is too large: at most {most}"));
+            }
+        }
+        if self.parameters().is_none_or(|parameters| parameters > MAX_PARAMETERS) {
+            return Err(format!(
+                "the model would have more than {MAX_PARAMETERS} parameters: is the file damaged?"
+            ));
         }
         if self.num_attention_heads % self.num_key_value_heads != 0 {
             return Err(format!(

@@ -36,18 +36,22 @@ impl SafetensorsFile {
         let damaged =
             |source| ModelError::Safetensors { operation: "read", path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
+        let size = file.metadata().map_err(failed)?.len();
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(failed)?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER_BYTES {
             return Err(damaged(safetensors::SafeTensorError::HeaderTooLarge));
         }
+        if length > size {
+            return Err(damaged(safetensors::SafeTensorError::InvalidHeaderLength));
+        }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(failed)?;
         let metadata: Metadata = serde_json::from_slice(&header)
             .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
         let data = 8 + length;
-        if file.metadata().map_err(failed)?.len() != data + metadata.data_len() as u64 {
+        if data.checked_add(metadata.data_len() as u64) != Some(size) {
             return Err(damaged(safetensors::SafeTensorError::MetadataIncompleteBuffer));
         }
         Ok(Self { path: path.to_owned(), file, data, metadata })
@@ -158,5 +162,54 @@ impl View for Lazy {
 
     fn data_len(&self) -> usize {
         self.tensor.numel() * self.kind.elt_size_in_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::SafetensorsFile;
+
+    fn open(header: &str, length: u64, data: usize) -> Result<Vec<String>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let bytes = [&length.to_le_bytes(), header.as_bytes(), &vec![0; data]].concat();
+        std::fs::write(&path, bytes).unwrap();
+        SafetensorsFile::open(&path).map(|file| file.names()).map_err(|error| {
+            let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+                error.source()
+            });
+            causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+        })
+    }
+
+    fn header(header: &Value, data: usize) -> Result<Vec<String>, String> {
+        let text = header.to_string();
+        open(&text, text.len() as u64, data)
+    }
+
+    #[test]
+    fn hostile_headers_are_errors() {
+        let tensor = |shape: &[u64], offsets: [u64; 2]| json!({"dtype": "F32", "shape": shape, "data_offsets": offsets});
+        assert_eq!(header(&json!({"a": tensor(&[2], [0, 8])}), 8), Ok(vec!["a".to_owned()]));
+        let huge = u64::MAX;
+        let hostile = [
+            (json!({"a": tensor(&[2], [0, 8]), "b": tensor(&[2], [4, 12])}), "overlap"),
+            (json!({"a": tensor(&[2], [8, 0])}), "reversed"),
+            (json!({"a": tensor(&[huge, huge], [0, 8])}), "overflow of the shape"),
+            (json!({"a": tensor(&[huge / 4], [0, huge])}), "overflow of the length"),
+            (json!({"a": tensor(&[3], [0, 8])}), "shape and offsets differ"),
+            (json!({"a": tensor(&[4], [0, 16])}), "beyond the file"),
+            (json!({"a": tensor(&[1], [4, 8])}), "a gap"),
+        ];
+        for (value, case) in hostile {
+            assert!(header(&value, 8).is_err(), "{case}");
+        }
+        for length in [u64::MAX, 100_000_001, 99_999_999, 3] {
+            assert!(open("{}", length, 0).is_err(), "{length}");
+        }
+        let nested = format!("{{\"a\": {}", "[".repeat(1_000_000));
+        assert!(open(&nested, nested.len() as u64, 0).unwrap_err().contains("recursion limit"));
     }
 }

@@ -18,19 +18,23 @@ use super::request::Body;
 use super::usage::Usage;
 use crate::engine::Engine;
 use crate::generation::{FinishReason, Generation};
-use crate::http::responses::parse;
+use crate::http::input::off_thread;
+use crate::http::neutral::strip_openai;
+use crate::http::responses::parse_stripped;
 use crate::http::stream::{Update, error_value, events, final_response, merged};
 use crate::request::GenerateError;
 
 pub async fn chat_completions(State(engine): State<Engine>, body: Bytes) -> Response {
-    match parse::<Body>(&body) {
+    match parse_stripped::<Body>(&body, strip_openai) {
         Ok(body) => respond(&engine, body).await.unwrap_or_else(|error| error_response(&error)),
         Err(response) => *response,
     }
 }
 
 async fn respond(engine: &Engine, body: Body) -> Result<Response, GenerateError> {
-    let pending = engine.generate_all(body.chat(engine)?).await?;
+    let tokenized = body.clone();
+    let requests = off_thread(engine, move |engine| tokenized.chat(engine)).await?;
+    let pending = engine.generate_all(requests).await?;
     if !body.streams() {
         let generations = try_join_all(pending.into_iter().map(final_response)).await?;
         return Ok(Json(whole(&body, &generations)).into_response());

@@ -17,6 +17,7 @@ use super::request::Body;
 use super::usage::Usage;
 use crate::engine::Engine;
 use crate::generation::{FinishReason, Generation};
+use crate::http::input::off_thread;
 use crate::http::neutral::strip_openai;
 use crate::http::responses::parse_stripped;
 use crate::http::stream::{Update, error_value, events, final_response, merged};
@@ -30,7 +31,9 @@ pub async fn completions(State(engine): State<Engine>, body: Bytes) -> Response 
 }
 
 async fn completed(engine: &Engine, body: Body) -> Result<Response, GenerateError> {
-    let pending = engine.generate_all(body.completions(engine)?).await?;
+    let tokenized = body.clone();
+    let requests = off_thread(engine, move |engine| tokenized.completions(engine)).await?;
+    let pending = engine.generate_all(requests).await?;
     if !body.streams() {
         let generations = try_join_all(pending.into_iter().map(final_response)).await?;
         return Ok(Json(whole(&body, &generations)).into_response());

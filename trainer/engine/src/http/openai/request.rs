@@ -211,6 +211,7 @@ impl Body {
             skip_special_tokens: self.skip_special_tokens.unwrap_or(plain.skip_special_tokens),
             no_stop_trim: self.no_stop_trim.unwrap_or(plain.no_stop_trim),
             seed: self.seed,
+            stream_interval: None,
         }
     }
 

@@ -85,3 +85,25 @@ fn the_error_of_a_missing_key_names_it() {
     });
     assert_eq!(error.unwrap_err(), "missing field `hidden_size`");
 }
+
+#[test]
+fn absurd_sizes_are_rejected_before_anything_is_allocated() {
+    let error =
+        |key: &str, value: serde_json::Value| json(|config| config[key] = value).unwrap_err();
+    assert_eq!(error("hidden_size", (-4).into()), "hidden_size is -4, expected at least 1");
+    let layers = error("num_hidden_layers", serde_json::json!(u64::MAX));
+    let expected = format!("num_hidden_layers is {}, which is too large: at most 65536", i64::MAX);
+    assert_eq!(layers, expected);
+    let large = error("max_position_embeddings", serde_json::json!(i64::MAX));
+    assert!(large.contains("max_position_embeddings is 9223372036854775807, which is too large"));
+    let product = json(|config| {
+        for key in ["hidden_size", "intermediate_size"] {
+            config[key] = (1 << 24).into();
+        }
+        config["num_hidden_layers"] = (1 << 16).into();
+        config["head_dim"] = 128.into();
+    });
+    let expected = "the model would have more than 8796093022208 parameters: is the file damaged?";
+    assert_eq!(product.unwrap_err(), expected);
+    assert!(error("vocab_size", serde_json::json!(1e300)).contains("invalid type"));
+}
