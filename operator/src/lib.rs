@@ -54,6 +54,7 @@ pub mod leader;
 
 pub mod requests;
 
+pub mod terminal;
 pub mod token_key;
 
 pub mod install;

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rljob_operator::terminal::printable;
 use rljob_operator::{cli, local};
 
 /// Reinforcement-learning post-training of language models as one Kubernetes object.
@@ -52,14 +53,14 @@ async fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         for line in format!("{error:#}").lines() {
-            eprintln!("error: {line}");
+            eprintln!("error: {}", printable(line));
         }
         ExitCode::FAILURE
     })
 }
 
 fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match writeln!(std::io::stdout().lock(), "{}", text.trim_end()) {
+    match writeln!(std::io::stdout().lock(), "{}", printable(text.trim_end())) {
         // The reader, such as `head`, has read enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         result => result?,

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 
 use crate::local::directory::{LOCK_FILE, LOGS_DIR};
 use crate::local::inspect;
+use crate::terminal::printable;
 
 /// Interval of reads with `--follow`.
 const POLL: Duration = Duration::from_millis(300);
@@ -94,7 +95,8 @@ fn files(directory: &Path, process: Option<&str>) -> anyhow::Result<Vec<(String,
     }
 }
 
-/// Prints the complete lines from `offset`; returns the offset of their end.
+/// Prints the complete lines from `offset`, without characters that act on a terminal; returns the
+/// offset of their end.
 fn print(
     path: &Path,
     name: &str,
@@ -121,7 +123,8 @@ fn print(
             if !name.is_empty() {
                 write!(out, "{name} | ")?;
             }
-            out.write_all(line)?;
+            let line = String::from_utf8_lossy(line).replace("\r\n", "\n");
+            out.write_all(printable(&line).as_bytes())?;
         }
         out.flush()?;
         offset += end as u64;
@@ -160,7 +163,7 @@ mod tests {
     fn lines_have_the_name_of_their_process_and_unknown_processes_are_errors() {
         let runs = tempfile::tempdir().unwrap();
         let directory = run_directory(runs.path());
-        fs::write(directory.log("trainer-0"), "three\n").unwrap();
+        fs::write(directory.log("trainer-0"), "th\u{1b}[2Jree\r\n").unwrap();
         let print = |process: Option<&str>, tail| {
             let arguments = LogsArgs {
                 dir: directory.path().to_owned(),
@@ -175,10 +178,13 @@ mod tests {
         };
         assert_eq!(
             print(None, None).unwrap(),
-            "coordinator | one\ncoordinator | two\ntrainer-0 | three\n"
+            "coordinator | one\ncoordinator | two\ntrainer-0 | th\u{fffd}[2Jree\n"
         );
         assert_eq!(print(Some("coordinator"), None).unwrap(), "one\ntwo\n");
-        assert_eq!(print(None, Some(1)).unwrap(), "coordinator | two\ntrainer-0 | three\n");
+        assert_eq!(
+            print(None, Some(1)).unwrap(),
+            "coordinator | two\ntrainer-0 | th\u{fffd}[2Jree\n"
+        );
         let unknown = print(Some("engine"), None).unwrap_err();
         assert!(
             unknown.starts_with("no process `engine` has a log in ")

@@ -6,7 +6,8 @@ use anyhow::Context;
 use kube::ResourceExt;
 use rljob_crds::RLJob;
 
-use crate::validate::{Problem, parse_jobs, warnings};
+use crate::local;
+use crate::validate::{Problem, job_text, parse_jobs, warnings};
 
 mod logs;
 mod render;
@@ -26,6 +27,37 @@ pub struct ValidateArgs {
     /// Job file, or `-` for standard input. Repeatable.
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command and the
+    /// run directories in RUNS.
+    #[arg(long)]
+    pub local: bool,
+    /// With `--local`: as for `rljob run`.
+    #[arg(long, value_name = "[NAME:]PATH=VALUE", requires = "local")]
+    pub set: Vec<String>,
+    /// With `--local`: as for `rljob run`.
+    #[arg(long, value_name = "RUNS", default_value = "runs", requires = "local")]
+    pub dir: PathBuf,
+    /// With `--local`: as for `rljob run`.
+    #[arg(long, requires = "local")]
+    pub use_bucket: bool,
+    /// With `--local`: as for `rljob run`.
+    #[arg(long, value_name = "COMMAND", requires = "local")]
+    pub engine_command: Option<String>,
+}
+
+impl ValidateArgs {
+    /// Checks a file as `rljob run` does before it starts a process.
+    fn check_local(&self, file: &Path) -> anyhow::Result<()> {
+        anyhow::ensure!(file != Path::new("-"), "--local needs a file: relative paths start there");
+        local::check(&local::RunArgs {
+            file: file.to_owned(),
+            set: self.set.clone(),
+            dir: self.dir.clone(),
+            use_bucket: self.use_bucket,
+            accept_changes: false,
+            engine_command: self.engine_command.clone(),
+        })
+    }
 }
 
 /// Checks all files; returns one line for each valid job, after its warnings.
@@ -35,7 +67,13 @@ pub struct ValidateArgs {
 pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
     let (mut valid, mut problems) = (Vec::new(), Vec::new());
     for file in &arguments.files {
-        match read_jobs(file) {
+        let read = read_jobs(file).and_then(|jobs| {
+            if arguments.local {
+                arguments.check_local(file)?;
+            }
+            Ok(jobs)
+        });
+        match read {
             Ok(jobs) => {
                 for job in &jobs {
                     let (file, name) = (file.display(), job.name_any());
@@ -68,9 +106,9 @@ pub fn crd() -> anyhow::Result<String> {
 /// Reads the jobs of a file; `-` is standard input. Errors have one line per problem.
 fn read_jobs(file: &Path) -> anyhow::Result<Vec<RLJob>> {
     let text = if file == Path::new("-") {
-        std::io::read_to_string(std::io::stdin())
+        job_text(std::io::stdin())
     } else {
-        std::fs::read_to_string(file)
+        std::fs::File::open(file).and_then(job_text)
     };
     let text = text.with_context(|| format!("failed to read {}", file.display()))?;
     let lines = |problems: &[Problem]| {
@@ -88,6 +126,48 @@ mod tests {
     use super::*;
     use crate::validate::test_support::MINIMAL;
 
+    fn arguments(files: &[&PathBuf]) -> ValidateArgs {
+        ValidateArgs {
+            files: files.iter().map(|&path| path.clone()).collect(),
+            local: false,
+            set: Vec::new(),
+            dir: "runs".into(),
+            use_bucket: false,
+            engine_command: None,
+        }
+    }
+
+    #[test]
+    fn with_local_what_a_run_needs_on_this_machine_is_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.yaml");
+        let text = MINIMAL
+            .replace("/models/", "")
+            .replace("inference: {replicas: 2}", "inference: {replicas: 2, sglang: {}}");
+        std::fs::write(&path, text).unwrap();
+        let local = |change: &dyn Fn(&mut ValidateArgs)| {
+            let mut arguments = arguments(&[&path]);
+            (arguments.local, arguments.dir) = (true, folder.path().join("runs"));
+            change(&mut arguments);
+            validate(&arguments).map_err(|error| error.to_string())
+        };
+        assert!(validate(&arguments(&[&path])).is_ok());
+        let error = local(&|_| ()).unwrap_err();
+        assert!(error.contains("pass --engine-command"), "{error}");
+        let command = |arguments: &mut ValidateArgs| {
+            arguments.engine_command = Some("python3 -m sglang.launch_server".to_owned());
+        };
+        let error = local(&command).unwrap_err();
+        assert!(error.contains("has no config.json"), "{error}");
+        assert!(error.contains("train.jsonl does not exist"), "{error}");
+        std::fs::create_dir(folder.path().join("tiny")).unwrap();
+        for file in ["tiny/config.json", "train.jsonl"] {
+            std::fs::write(folder.path().join(file), "{}").unwrap();
+        }
+        assert_eq!(local(&command), Ok(format!("{}: rljob sums is valid", path.display())));
+        assert!(!folder.path().join("runs").exists(), "a check creates nothing");
+    }
+
     #[test]
     fn problems_of_all_files_are_reported() {
         let folder = tempfile::tempdir().unwrap();
@@ -101,10 +181,8 @@ mod tests {
             file("bad", &MINIMAL.replace("steps: 10", "steps: 0")),
             folder.path().join("missing"),
         );
-        let validate = |files: &[&PathBuf]| {
-            validate(&ValidateArgs { files: files.iter().map(|&path| path.clone()).collect() })
-                .map_err(|error| error.to_string())
-        };
+        let validate =
+            |files: &[&PathBuf]| validate(&arguments(files)).map_err(|error| error.to_string());
         assert_eq!(validate(&[&good]), Ok(format!("{}: rljob sums is valid", good.display())));
         let problems = [
             format!("failed to read {}: No such file or directory (os error 2)", missing.display()),

@@ -63,6 +63,12 @@ pub enum DirectoryError {
         fields.join(", ")
     )]
     Changed { directory: PathBuf, fields: Vec<String> },
+    /// A link leads elsewhere.
+    #[error(
+        "{directory} is a link to a folder outside {runs}: pass the folder that should hold the \
+         runs as --dir"
+    )]
+    Outside { directory: PathBuf, runs: PathBuf },
     /// The directory contains a different run.
     #[error(
         "{directory} contains a run with another {what}; rename the job, choose another \
@@ -121,6 +127,19 @@ impl RunDirectory {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Checks that no link leads out of the folder of runs.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Outside`].
+    pub fn check_inside(&self, runs: &Path) -> Result<(), DirectoryError> {
+        let canonical = |path: &Path| fs::canonicalize(path).map_err(failed("look up", path));
+        if canonical(&self.path)?.starts_with(canonical(runs)?) {
+            return Ok(());
+        }
+        let (directory, runs) = (self.path.clone(), runs.to_owned());
+        Err(DirectoryError::Outside { directory, runs })
     }
 
     /// Path of the log of a process.
@@ -299,6 +318,19 @@ mod tests {
         );
         drop(first);
         assert!(RunDirectory::open(&path).is_ok());
+    }
+
+    #[test]
+    fn a_link_out_of_the_folder_of_runs_is_rejected() {
+        let (runs, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = runs.path().join("default/sums");
+        RunDirectory::open(&path).unwrap().check_inside(runs.path()).unwrap();
+        fs::create_dir(runs.path().join("lab")).unwrap();
+        let link = runs.path().join("lab/sums");
+        std::os::unix::fs::symlink(other.path(), &link).unwrap();
+        let error = RunDirectory::open(&link).unwrap().check_inside(runs.path()).unwrap_err();
+        let expected = format!("{} is a link to a folder outside", link.display());
+        assert!(error.to_string().starts_with(&expected), "{error}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::set::{Set, SetError, apply_all};
-use crate::validate::{InvalidSpec, Policy, ValidatedJob, parse_jobs, validate};
+use crate::validate::{InvalidSpec, Policy, ValidatedJob, job_text, parse_jobs, validate};
 
 /// Error of a job file.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ fn lines(path: &Path, problems: &[String]) -> String {
 /// [`JobsError`].
 pub fn read(file: &Path, sets: &[Set]) -> Result<Vec<ValidatedJob>, JobsError> {
     let failed = |source| JobsError::Read { path: file.to_owned(), source };
-    let text = fs::read_to_string(file).map_err(failed)?;
+    let text = fs::File::open(file).and_then(job_text).map_err(failed)?;
     let absolute = std::path::absolute(file).map_err(failed)?;
     parse(file, &text, sets, absolute.parent().unwrap_or(&absolute))
 }

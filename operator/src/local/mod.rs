@@ -14,12 +14,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
-use rljob_crds::algorithm::Algorithm;
-use rljob_crds::freeze::frozen_changes;
-use rljob_crds::roles::EngineKind;
-use rljob_crds::{BucketConfig, RunConfig};
+use anyhow::Context;
+use rljob_crds::RunConfig;
 
+use crate::terminal::printable;
 use crate::validate::{ValidatedJob, warnings};
 
 mod args;
@@ -32,6 +30,7 @@ pub mod inspect;
 pub mod interrupts;
 pub mod jobs;
 pub mod lines;
+mod prepare;
 pub mod process;
 pub mod processes;
 pub mod records;
@@ -45,8 +44,10 @@ mod watchdog;
 
 pub use args::RunArgs;
 use commands::Machine;
-use directory::{DirectoryError, RunDirectory, State};
+use directory::{RunDirectory, State};
 use interrupts::Interrupts;
+pub use prepare::check;
+use prepare::{Prepared, prepare, refuse_changes, run_config};
 use processes::Processes;
 use screen::print_line;
 use session::{Ending, Session};
@@ -59,19 +60,7 @@ const INTERRUPTED: u8 = 130;
 /// # Errors
 /// A job cannot be started. A failed job is not an error: it is printed and sets the exit code.
 pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<set::Set>, _>>()?;
-    let jobs = jobs::read(&args.file, &sets)?;
-    let runs = std::path::absolute(&args.dir)
-        .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
-    let machine = machine(&args, &jobs)?;
-    let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
-    missing.extend(jobs::missing_files(&runs, &jobs));
-    missing.extend(jobs.iter().filter_map(|job| {
-        Some(format!("{}: {}", job.name, gpus::shortage(job, machine.gpus.len())?))
-    }));
-    if !missing.is_empty() {
-        bail!(missing.join("\n"));
-    }
+    let Prepared { jobs, runs, machine } = prepare(&args)?;
     let mut interrupts = Interrupts::listen().context("failed to listen for Ctrl-C")?;
     for job in &jobs {
         match run_job(job, &runs, &args, &machine, &mut interrupts)
@@ -80,7 +69,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         {
             Ending::Succeeded => {}
             Ending::Failed(cause) => {
-                eprintln!("error: {} failed: {cause}", job.name);
+                eprintln!("error: {} failed: {}", job.name, printable(&cause));
                 return Ok(ExitCode::FAILURE);
             }
             ending @ (Ending::Drained | Ending::Stopped) => {
@@ -98,32 +87,6 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The engine command and the GPUs.
-fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
-    let wants_sglang = |job: &ValidatedJob| {
-        job.spec.inference.engine() == EngineKind::SGLang && job.spec.inference.replicas > 0
-    };
-    let Some(text) = &args.engine_command else {
-        if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
-            bail!(
-                "{}: spec.inference.sglang: the server must be started on this machine: pass \
-                    --engine-command 'python3 -m sglang.launch_server'",
-                job.name
-            );
-        }
-        return Ok(Machine { engine_command: Vec::new(), gpus: gpus::available() });
-    };
-    let engine_command = shlex::split(text)
-        .filter(|words| !words.is_empty())
-        .with_context(|| format!("--engine-command: `{text}` is not a command"))?;
-    anyhow::ensure!(
-        jobs.iter().any(wants_sglang),
-        "--engine-command: no job of {} has spec.inference.sglang",
-        args.file.display()
-    );
-    Ok(Machine { engine_command, gpus: gpus::available() })
-}
-
 async fn run_job(
     job: &ValidatedJob,
     runs: &Path,
@@ -132,6 +95,7 @@ async fn run_job(
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<Ending> {
     let directory = RunDirectory::open(&jobs::run_directory(runs, job))?;
+    directory.check_inside(runs)?;
     for warning in warnings(&job.spec) {
         print_line(&format!("{}: warning: {warning}", job.name))?;
     }
@@ -170,17 +134,6 @@ async fn run_job(
     Ok(ending)
 }
 
-/// Refuses a spec that differs from that of the existing run in fields that change its samples.
-fn refuse_changes(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
-    let Some(previous) = directory.previous()? else { return Ok(()) };
-    let fields =
-        frozen_changes(&serde_json::to_value(&previous.spec)?, &serde_json::to_value(&job.spec)?);
-    if fields.is_empty() {
-        return Ok(());
-    }
-    Err(DirectoryError::Changed { directory: directory.path().to_owned(), fields }.into())
-}
-
 fn start<'a>(
     job: &'a ValidatedJob,
     config: &RunConfig,
@@ -199,50 +152,6 @@ fn start<'a>(
     let coordinator =
         client::Coordinator::new(port, token).context("failed to create an HTTP client")?;
     Ok(Session::new(job, directory, processes, coordinator)?)
-}
-
-/// Run configuration of the processes. An existing run keeps its UID, and its bucket, model and
-/// algorithm cannot change.
-fn run_config(
-    job: &ValidatedJob,
-    runs: &Path,
-    use_bucket: bool,
-    directory: &RunDirectory,
-) -> Result<RunConfig, DirectoryError> {
-    let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
-    let mut config = RunConfig {
-        protocol: rljob_crds::run_config::PROTOCOL,
-        namespace: job.namespace.clone(),
-        name: job.name.clone(),
-        uid: job.uid.clone(),
-        run_directory: directory.path().to_owned(),
-        bucket: source.map(|source| BucketConfig::of(source, &job.namespace, &job.name, None)),
-        model_directory: jobs::model_directory(runs, job),
-        spec: job.spec.clone(),
-    };
-    let Some(previous) = directory.previous()? else {
-        if config.uid.is_empty() {
-            config.uid = directory.generate_uid()?;
-        }
-        return Ok(config);
-    };
-    let mismatch = |what| DirectoryError::Mismatch { directory: directory.path().to_owned(), what };
-    if previous.bucket != config.bucket {
-        return Err(mismatch("bucket (--use-bucket, spec.storage.s3)"));
-    }
-    let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
-    if (&previous.model_directory, &previous.spec.model)
-        != (&config.model_directory, &config.spec.model)
-    {
-        return Err(mismatch("spec.model"));
-    }
-    if algorithm(&previous) != algorithm(&config) {
-        return Err(mismatch("spec.algorithm"));
-    }
-    // A restarted failed run gets a new UID, so that its coordinator starts with no restarts.
-    config.uid =
-        if directory.state()?.failure.is_some() { directory.generate_uid()? } else { previous.uid };
-    Ok(config)
 }
 
 /// Writes the report and prints the summary.

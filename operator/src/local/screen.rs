@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::terminal::printable;
+
 /// Output of a running job.
 #[derive(Debug)]
 pub struct Screen {
@@ -46,9 +48,9 @@ impl Screen {
     }
 
     /// Sets the completed steps and the activity.
-    pub fn progress(&self, step: u32, doing: String) {
+    pub fn progress(&self, step: u32, doing: &str) {
         self.bar.set_position(u64::from(step));
-        self.bar.set_message(doing);
+        self.bar.set_message(printable(doing).into_owned());
     }
 
     /// Completed steps of the bar.
@@ -62,13 +64,13 @@ impl Screen {
     }
 }
 
-/// Prints a line to standard output.
+/// Prints a line to standard output, without characters that act on a terminal.
 ///
 /// # Errors
 /// Standard output is closed.
 pub fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
+    writeln!(out, "{}", printable(line))?;
     out.flush()
 }
 

@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
     /// [`SessionError`].
     pub async fn run(mut self, interrupts: &mut Interrupts) -> Result<Ending, SessionError> {
         let ending = self.run_until_end(interrupts).await;
-        self.screen.progress(self.screen.position(), "stopping".to_owned());
+        self.screen.progress(self.screen.position(), "stopping");
         match &ending {
             Ok(Ending::Stopped | Ending::Failed(_)) | Err(_) => self.processes.kill().await,
             Ok(Ending::Succeeded) => {
@@ -307,7 +307,7 @@ impl<'a> Session<'a> {
         }
         self.screen.progress(
             status.map_or(self.screen.position(), |status| status.step),
-            lines::phase(status),
+            &lines::phase(status),
         );
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Text → RLJobs: several YAML documents, a `List`, or JSON. Every problem has its path and line.
 
+use std::io::Read;
+
 use kube::ResourceExt;
 use rljob_crds::{RLJob, names};
 use serde::Deserialize;
@@ -10,6 +12,23 @@ use super::{InvalidSpec, Policy, Problem, locate::line_of, rules, schema};
 /// The API version that this program reads.
 const API_VERSION: &str = "rljob.dev/v1alpha1";
 
+/// Maximum size of a job file in bytes; the API server accepts objects of 1.5 MiB.
+const MAX_FILE: u64 = 16 << 20;
+
+/// Reads the text of a job file.
+///
+/// # Errors
+/// It cannot be read, or is too large.
+pub fn job_text(file: impl Read) -> std::io::Result<String> {
+    let mut text = String::new();
+    file.take(MAX_FILE.saturating_add(1)).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        let message = format!("the file is too large: more than {MAX_FILE} bytes");
+        return Err(std::io::Error::other(message));
+    }
+    Ok(text)
+}
+
 /// Reads every RLJob of a file, in order. Objects of other API groups are skipped.
 ///
 /// # Errors
@@ -19,7 +38,7 @@ pub fn parse_jobs(text: &str) -> Result<Vec<RLJob>, InvalidSpec> {
     let mut jobs = Vec::new();
     let mut problems = Vec::new();
     for (index, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
-        match read_value(document) {
+        match read_value(document, text) {
             // The rest of the file cannot be read after a syntax error.
             Err(problem) => {
                 problems.push(problem);
@@ -94,10 +113,19 @@ fn list_items(value: &Value) -> Option<&Vec<Value>> {
     value.get("items").filter(|_| kind == "List" || kind == "RLJobList")?.as_array()
 }
 
-fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> {
-    let problem = |error: serde_yaml::Error| Problem {
-        line: error.location().map(|at| at.line()),
-        ..Problem::new("", error.to_string())
+fn read_value(document: serde_yaml::Deserializer<'_>, text: &str) -> Result<Value, Problem> {
+    let problem = |error: serde_yaml::Error| {
+        let (line, message) = (error.location().map(|at| at.line()), error.to_string());
+        if let Some((path, number)) = beyond_64_bits(&message) {
+            return Problem { line, ..Problem::new(path, format!("{number} is too large")) };
+        }
+        match line.and_then(|line| tab_near(text, line)) {
+            Some(line) => Problem {
+                line: Some(line),
+                ..Problem::new("", "a tab indents this line; YAML allows spaces only")
+            },
+            None => Problem { line, ..Problem::new("", message) },
+        }
     };
     // serde_yaml rejects duplicate keys; serde_json would drop them.
     let mut value = serde_yaml::Value::deserialize(document).map_err(problem)?;
@@ -107,6 +135,23 @@ fn read_value(document: serde_yaml::Deserializer<'_>) -> Result<Value, Problem> 
     }
     serde_json::to_value(value)
         .map_err(|error| Problem::new("", format!("the document is not JSON: {error}")))
+}
+
+/// Path and digits of a number that the parser rejects because it has more than 64 bits.
+fn beyond_64_bits(message: &str) -> Option<(&str, &str)> {
+    let (path, rest) = message.split_once("invalid type: integer `")?;
+    let (number, rest) = rest.split_once('`')?;
+    let is_wide = rest.starts_with(" as u128") || rest.starts_with(" as i128");
+    is_wide.then(|| (path.trim_end_matches(": "), number))
+}
+
+/// The line or the one before it if a tab indents it; the parser may fail at the end of a line.
+fn tab_near(text: &str, line: usize) -> Option<usize> {
+    let is_tab = |line: &usize| {
+        let text = line.checked_sub(1).and_then(|index| text.lines().nth(index));
+        text.is_some_and(|text| text.trim_start_matches(' ').starts_with('\t'))
+    };
+    [line, line.saturating_sub(1)].into_iter().find(is_tab)
 }
 
 /// Path of the first number that JSON cannot express: not a number, or infinite.
@@ -379,6 +424,21 @@ spec:
             let text = MINIMAL.replace("steps: 10", &format!("steps: {number}"));
             let error = parse_jobs(&text).unwrap_err().to_string();
             assert_eq!(error, "spec.training.steps: must be a finite number");
+        }
+    }
+
+    #[test]
+    fn tabs_and_numbers_that_are_too_large_are_named() {
+        let tab = "a tab indents this line; YAML allows spaces only";
+        let indented = MINIMAL.replace("  training: {steps: 10}", "\ttraining: {steps: 10}");
+        assert_eq!(problems(&indented), [format!("line 12: {tab}")]);
+        let mixed = MINIMAL.replace("  training: {steps: 10}", "  training:\n  \tsteps: 10");
+        assert_eq!(problems(&mixed), [format!("line 13: {tab}")]);
+        for number in ["99999999999999999999", "-99999999999999999999", "1e300"] {
+            let found = problems(&MINIMAL.replace("steps: 10", &format!("steps: {number}")));
+            let [problem] = &found[..] else { panic!("{found:?}") };
+            assert!(problem.starts_with("line 12: spec.training.steps: "), "{problem}");
+            assert!(problem.contains("is too large"), "{problem}");
         }
     }
 

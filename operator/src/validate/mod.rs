@@ -20,7 +20,7 @@ mod schema;
 mod unvalidated;
 mod warnings;
 
-pub use document::parse_jobs;
+pub use document::{job_text, parse_jobs};
 pub use problem::{InvalidSpec, Policy, Problem};
 pub use unvalidated::UnvalidatedJob;
 pub use warnings::warnings;

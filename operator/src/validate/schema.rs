@@ -81,8 +81,9 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
     }
     if !has_type(schema, value) {
         let expected = schema.type_.as_deref().unwrap_or("integer or string");
-        problems
-            .push(Problem::new(path, format!("expected {expected}, found {}", describe(value))));
+        let message = too_large(schema, value)
+            .unwrap_or_else(|| format!("expected {expected}, found {}", describe(value)));
+        problems.push(Problem::new(path, message));
         *value = replacement(schema);
         return;
     }
@@ -99,6 +100,13 @@ fn check(path: &str, schema: &JSONSchemaProps, value: &mut Value, problems: &mut
     if problems.len() > before {
         *value = replacement(schema);
     }
+}
+
+/// A whole number beyond 64 bits, which YAML reads as a floating-point number.
+fn too_large(schema: &JSONSchemaProps, value: &Value) -> Option<String> {
+    let number = value.as_f64().filter(|number| number.abs() >= (1_u64 << 63) as f64)?;
+    let limit = schema.maximum.filter(|_| schema.type_.as_deref() == Some("integer"))?;
+    Some(format!("{number} is too large: at most {limit}"))
 }
 
 fn has_type(schema: &JSONSchemaProps, value: &Value) -> bool {

@@ -1,5 +1,7 @@
 //! HTML escaping.
 
+use crate::terminal::{REPLACEMENT, is_hidden};
+
 /// Escapes text for elements and double-quoted attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -11,7 +13,7 @@ pub fn escape(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
             // Control characters are invalid in HTML and would hide a model's output.
-            c if c.is_control() && c != '\n' && c != '\t' => escaped.push('\u{fffd}'),
+            c if is_hidden(c) => escaped.push(REPLACEMENT),
             c => escaped.push(c),
         }
     }

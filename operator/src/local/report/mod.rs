@@ -6,8 +6,12 @@
 //!  rollouts of the first, middle and last step, spec
 //! ```
 
-use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
+use sha2::{Digest as _, Sha256};
 
 use super::records::SampleLine;
 
@@ -57,15 +61,27 @@ pub fn render(report: &Report) -> String {
         samples::render(&report.samples),
         spec(&report.spec),
     ];
+    let (style, script) =
+        (format!("\n{}", include_str!("style.css")), format!("\n{}", include_str!("readout.js")));
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{} · rljob</title>\n<style>\n{}</style>\n</head>\n\
-         <body>\n<main>\n{}</main>\n<script>\n{}</script>\n</body>\n</html>\n",
+         <title>{} · rljob</title>\n<style>{style}</style>\n</head>\n\
+         <body>\n<main>\n{}</main>\n<script>{script}</script>\n</body>\n</html>\n",
+        security_policy(&style, &script),
         escape(&report.name),
-        include_str!("style.css"),
         sections.concat(),
-        include_str!("readout.js"),
+    )
+}
+
+/// Content-Security-Policy that allows this style and this script, and nothing else.
+fn security_policy(style: &str, script: &str) -> String {
+    let hash = |text: &str| format!("'sha256-{}'", BASE64.encode(Sha256::digest(text)));
+    format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        hash(style),
+        hash(script),
     )
 }
 

@@ -90,7 +90,7 @@ fn a_report_needs_no_network() {
 #[test]
 fn output_of_models_is_escaped() {
     let mut report = report();
-    let hostile = "</pre><script>alert(\"1\")</script>'\u{1b}";
+    let hostile = "</pre><script>alert(\"1\")</script>'\u{202e}";
     report.name = hostile.to_owned();
     report.spec = hostile.to_owned();
     report.outcome = Outcome::Failed(hostile.to_owned());
@@ -124,4 +124,26 @@ fn a_report_without_steps_says_so() {
             && html.contains("0 of 50 steps")
             && !html.contains("<svg")
     );
+}
+
+#[test]
+fn the_security_policy_allows_the_style_and_the_script_of_the_report_only() {
+    let html = render(&report());
+    let between = |start: &str, end: &str| {
+        let (_, rest) = html.split_once(start).unwrap();
+        rest.split_once(end).unwrap().0
+    };
+    let policy = between("http-equiv=\"Content-Security-Policy\" content=\"", "\"");
+    let hash = |text: &str| BASE64.encode(Sha256::digest(text));
+    let expected = format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
+         form-action 'none'",
+        hash(between("<style>", "</style>")),
+        hash(between("<script>", "</script>")),
+    );
+    assert_eq!(policy, expected);
+    assert!(html.find("Content-Security-Policy") < html.find("<style>"));
+    for blocked in [" style=\"", " onclick", " onload", "javascript:"] {
+        assert!(!html.contains(blocked), "the policy blocks {blocked}");
+    }
 }

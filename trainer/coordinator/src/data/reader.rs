@@ -254,8 +254,9 @@ mod tests {
     ) -> Result<usize, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
-        let fields: String =
+        let fields: Vec<String> =
             (0..columns).map(|column| format!("REQUIRED BYTE_ARRAY c{column} (UTF8);")).collect();
+        let fields = fields.concat();
         let schema = Arc::new(parse_message_type(&format!("message m {{ {fields} }}")).unwrap());
         let properties = Arc::new(WriterProperties::builder().set_compression(codec).build());
         let file = fs::File::create(&path).unwrap();

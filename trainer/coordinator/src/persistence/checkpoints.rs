@@ -284,6 +284,21 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_that_names_a_file_outside_its_folder_is_rejected() {
+        let run = tempfile::tempdir().unwrap();
+        let folder = whole(run.path(), 4);
+        std::fs::write(run.path().join("secret"), b"x").unwrap();
+        let manifest = std::fs::read_to_string(folder.join(MANIFEST)).unwrap();
+        for name in ["../../secret", "/etc/passwd", "..", "sub/x", ""] {
+            let hostile = manifest.replace("rank-0.safetensors", name);
+            std::fs::write(folder.join(MANIFEST), hostile).unwrap();
+            let found = Verifier::default().usable(&run_store(&run)).unwrap();
+            let [rejected] = &found.rejected[..] else { panic!("{name} was accepted") };
+            assert_eq!(rejected.detail, format!("`{name}` is not a file of its folder"));
+        }
+    }
+
+    #[test]
     fn a_torn_or_altered_checkpoint_is_rejected_once_and_the_previous_one_is_used() {
         let run = tempfile::tempdir().unwrap();
         let [_, altered, torn, garbled] = [2, 4, 6, 8].map(|step| whole(run.path(), step));

@@ -175,7 +175,7 @@ async fn the_context_is_the_models_or_that_of_the_flag_and_a_longer_request_is_r
         answer["error"]["message"].as_str().unwrap().to_owned()
     };
     let engine = start(&["--max-total-tokens", "2048"]).await;
-    assert_eq!(engine.metric("sglang:context_len").await, 8192.0, "that of config.json");
+    engine.until("sglang:context_len", 8192.0).await;
     assert_eq!(engine.post("/generate", &request(2000, 48)).await.0, 200);
     let message = error(&engine, request(2000, 49)).await;
     assert!(message.contains("KV cache (2048 tokens)"), "{message}");
@@ -184,7 +184,7 @@ async fn the_context_is_the_models_or_that_of_the_flag_and_a_longer_request_is_r
     engine.stop().await;
 
     let engine = start(&["--context-length", "64"]).await;
-    assert_eq!(engine.metric("sglang:context_len").await, 64.0);
+    engine.until("sglang:context_len", 64.0).await;
     let message = error(&engine, request(64, 1)).await;
     assert!(message.contains("longer than the model's context length (64 tokens)"), "{message}");
     engine.stop().await;

@@ -1,0 +1,147 @@
+//! Checks before a process starts: job file, inputs, GPUs, engine command, run directories. `rljob
+//! run` and `rljob validate --local` share them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use rljob_crds::algorithm::Algorithm;
+use rljob_crds::freeze::frozen_changes;
+use rljob_crds::roles::EngineKind;
+use rljob_crds::{BucketConfig, RunConfig};
+
+use super::args::RunArgs;
+use super::commands::Machine;
+use super::directory::{DirectoryError, RunDirectory};
+use super::set::Set;
+use super::{gpus, jobs};
+use crate::validate::ValidatedJob;
+
+/// Jobs whose inputs are on this machine.
+pub struct Prepared {
+    pub jobs: Vec<ValidatedJob>,
+    /// Folder of run directories, absolute.
+    pub runs: PathBuf,
+    pub machine: Machine,
+}
+
+/// Reads the jobs and checks their inputs.
+///
+/// # Errors
+/// Every problem, one per line.
+pub fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
+    let sets = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Set>, _>>()?;
+    let jobs = jobs::read(&args.file, &sets)?;
+    let runs = std::path::absolute(&args.dir)
+        .with_context(|| format!("failed to resolve {}", args.dir.display()))?;
+    let machine = machine(args, &jobs)?;
+    let mut missing = jobs::storage_problems(args.use_bucket, &jobs);
+    missing.extend(jobs::missing_files(&runs, &jobs));
+    missing.extend(jobs.iter().filter_map(|job| {
+        Some(format!("{}: {}", job.name, gpus::shortage(job, machine.gpus.len())?))
+    }));
+    if !missing.is_empty() {
+        bail!(missing.join("\n"));
+    }
+    Ok(Prepared { jobs, runs, machine })
+}
+
+/// Checks all that `rljob run` checks before it starts a process, and starts none.
+///
+/// # Errors
+/// What `rljob run` with these arguments would reject.
+pub fn check(args: &RunArgs) -> anyhow::Result<()> {
+    let Prepared { jobs, runs, .. } = prepare(args)?;
+    for job in &jobs {
+        let path = jobs::run_directory(&runs, job);
+        if !path.is_dir() {
+            continue;
+        }
+        let rejected = || format!("failed to run {}", job.name);
+        let directory = RunDirectory::open(&path).with_context(rejected)?;
+        directory.check_inside(&runs).with_context(rejected)?;
+        run_config(job, &runs, args.use_bucket, &directory).with_context(rejected)?;
+        refuse_changes(job, &directory).with_context(rejected)?;
+    }
+    Ok(())
+}
+
+/// The engine command and the GPUs.
+fn machine(args: &RunArgs, jobs: &[ValidatedJob]) -> anyhow::Result<Machine> {
+    let wants_sglang = |job: &ValidatedJob| {
+        job.spec.inference.engine() == EngineKind::SGLang && job.spec.inference.replicas > 0
+    };
+    let Some(text) = &args.engine_command else {
+        if let Some(job) = jobs.iter().find(|job| wants_sglang(job)) {
+            bail!(
+                "{}: spec.inference.sglang: the server must be started on this machine: pass \
+                    --engine-command 'python3 -m sglang.launch_server'",
+                job.name
+            );
+        }
+        return Ok(Machine { engine_command: Vec::new(), gpus: gpus::available() });
+    };
+    let engine_command = shlex::split(text)
+        .filter(|words| !words.is_empty())
+        .with_context(|| format!("--engine-command: `{text}` is not a command"))?;
+    anyhow::ensure!(
+        jobs.iter().any(wants_sglang),
+        "--engine-command: no job of {} has spec.inference.sglang",
+        args.file.display()
+    );
+    Ok(Machine { engine_command, gpus: gpus::available() })
+}
+
+/// Refuses a spec that differs from that of the existing run in fields that change its samples.
+pub fn refuse_changes(job: &ValidatedJob, directory: &RunDirectory) -> anyhow::Result<()> {
+    let Some(previous) = directory.previous()? else { return Ok(()) };
+    let fields =
+        frozen_changes(&serde_json::to_value(&previous.spec)?, &serde_json::to_value(&job.spec)?);
+    if fields.is_empty() {
+        return Ok(());
+    }
+    Err(DirectoryError::Changed { directory: directory.path().to_owned(), fields }.into())
+}
+
+/// Run configuration of the processes. An existing run keeps its UID, and its bucket, model and
+/// algorithm cannot change.
+pub fn run_config(
+    job: &ValidatedJob,
+    runs: &Path,
+    use_bucket: bool,
+    directory: &RunDirectory,
+) -> Result<RunConfig, DirectoryError> {
+    let source = job.spec.storage.s3.as_ref().filter(|_| use_bucket);
+    let mut config = RunConfig {
+        protocol: rljob_crds::run_config::PROTOCOL,
+        namespace: job.namespace.clone(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        run_directory: directory.path().to_owned(),
+        bucket: source.map(|source| BucketConfig::of(source, &job.namespace, &job.name, None)),
+        model_directory: jobs::model_directory(runs, job),
+        spec: job.spec.clone(),
+    };
+    let Some(previous) = directory.previous()? else {
+        if config.uid.is_empty() {
+            config.uid = directory.generate_uid()?;
+        }
+        return Ok(config);
+    };
+    let mismatch = |what| DirectoryError::Mismatch { directory: directory.path().to_owned(), what };
+    if previous.bucket != config.bucket {
+        return Err(mismatch("bucket (--use-bucket, spec.storage.s3)"));
+    }
+    let algorithm = |config: &RunConfig| config.spec.algorithm.resolve().map(Algorithm::name);
+    if (&previous.model_directory, &previous.spec.model)
+        != (&config.model_directory, &config.spec.model)
+    {
+        return Err(mismatch("spec.model"));
+    }
+    if algorithm(&previous) != algorithm(&config) {
+        return Err(mismatch("spec.algorithm"));
+    }
+    // A restarted failed run gets a new UID, so that its coordinator starts with no restarts.
+    config.uid =
+        if directory.state()?.failure.is_some() { directory.generate_uid()? } else { previous.uid };
+    Ok(config)
+}
