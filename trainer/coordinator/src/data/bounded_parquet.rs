@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  page header ─ get_read ─▶ decoded size ≤ limit, sum over columns ≤ limit
-//!  page data ─── get_bytes ─▶ gzip, LZ4: the reader does not stop at the decoded size; counted here
+//!  page data ─── get_bytes ─▶ gzip, LZ4: counted, as the reader does not stop at that size
 //! ```
 
 use std::collections::BTreeMap;

@@ -168,7 +168,10 @@ async fn clients_of_sglang_can_send_its_defaults_read_the_server_and_rename_the_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_context_is_the_models_or_that_of_the_flag_and_a_longer_request_is_rejected() {
-    let request = |tokens: usize, new: u32| json!({"input_ids": vec![5; tokens], "sampling_params": {"max_new_tokens": new}});
+    let request = |tokens: usize, new: u32| {
+        let sampling = json!({"max_new_tokens": new});
+        json!({"input_ids": vec![5; tokens], "sampling_params": sampling})
+    };
     let error = async |engine: &crate::harness::Running, body| {
         let (status, answer) = engine.post("/generate", &body).await;
         assert_eq!(status, 400, "{answer}");

@@ -191,7 +191,11 @@ mod tests {
 
     #[test]
     fn hostile_headers_are_errors() {
-        let tensor = |shape: &[u64], offsets: [u64; 2]| json!({"dtype": "F32", "shape": shape, "data_offsets": offsets});
+        let tensor = |shape: &[u64], offsets: [u64; 2]| {
+            let mut info = json!({"dtype": "F32", "shape": shape});
+            info["data_offsets"] = json!(offsets);
+            info
+        };
         assert_eq!(header(&json!({"a": tensor(&[2], [0, 8])}), 8), Ok(vec!["a".to_owned()]));
         let huge = u64::MAX;
         let hostile = [
