@@ -1,44 +1,54 @@
 //! Volumes of a pod: those of the operator (run directories, run configuration, tokens, keys,
 //! scratch) and those of the job.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
     PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, SecretVolumeSource,
     Volume, VolumeMount, VolumeProjection,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rljob_crds::names::{
     CONFIG_MOUNT, HUB_EVALUATION_TOKEN, HUB_MODEL_TOKEN, HUB_TOKENS_MOUNT, HUB_TRAIN_TOKEN,
     S3_KEYS_MOUNT, STORAGE_MOUNT, TOKENS_MOUNT,
 };
 use rljob_crds::roles::EngineKind;
-use rljob_crds::storage::{S3Source, SecretKeyReference, StorageSpec, VolumeSpec};
+use rljob_crds::storage::{S3Source, SecretKeyReference, VolumeSpec};
 use serde_json::Value;
 
 use super::{Role, meta, secret};
 use crate::validate::ValidatedJob;
+
+/// Limit of `/tmp`. A template of the job may set another one, by the name of the volume.
+const SCRATCH_LIMIT: &str = "16Gi";
+/// Limit of `/dev/shm`; it also counts as memory of the container.
+const SHARED_MEMORY_LIMIT: &str = "16Gi";
+/// Limit of the copy of a run in a bucket: model, weights, and checkpoints that are uploaded.
+const RUN_SCRATCH_LIMIT: &str = "1Ti";
 
 /// A volume and where it is mounted.
 type Mounted = (Volume, VolumeMount);
 
 /// Every volume of a role's pod, with its mount.
 pub(super) fn volumes(job: &ValidatedJob, role: Role) -> (Vec<Volume>, Vec<VolumeMount>) {
-    let mut all = vec![
-        storage(&job.spec.storage),
-        run_config(job),
-        tokens(job, role),
-        scratch("rljob-tmp", "/tmp", None),
-    ];
+    let mut all =
+        vec![run_config(job), tokens(job, role), scratch("rljob-tmp", "/tmp", None, SCRATCH_LIMIT)];
     // NCCL and SGLang's processes share memory.
     if role == Role::Trainer
         || (role == Role::Inference && job.spec.inference.engine() == EngineKind::SGLang)
     {
-        all.push(scratch("rljob-shm", "/dev/shm", Some("Memory")));
+        all.push(scratch("rljob-shm", "/dev/shm", Some("Memory"), SHARED_MEMORY_LIMIT));
     }
     all.extend(
         job.spec.storage.s3.as_ref().filter(|_| role != Role::Inference).and_then(bucket_keys),
     );
     all.extend(hub_tokens(job, role));
-    let (mut volumes, mut mounts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    let (storage, mut mounts) = storage(job, role);
+    let (mut volumes, more): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    volumes.insert(0, storage);
+    mounts.extend(more);
     volumes.extend(job.spec.volumes.iter().map(volume_of_job));
     mounts.extend(job.spec.volumes.iter().filter_map(mount_of_job));
     (volumes, mounts)
@@ -57,11 +67,14 @@ fn volume(name: &str) -> Volume {
     Volume { name: name.to_owned(), ..Volume::default() }
 }
 
-fn storage(storage: &StorageSpec) -> Mounted {
-    let name = "rljob-storage";
+/// The volume of run directories, with mounts of the job's own run directory and, read-only, of
+/// those that its spec names. Other jobs of the volume are out of reach. Engines only read weights.
+fn storage(job: &ValidatedJob, role: Role) -> (Volume, Vec<VolumeMount>) {
+    let (name, storage) = ("rljob-storage", &job.spec.storage);
     if storage.s3.is_some() {
         // The run is stored in the bucket.
-        return scratch(name, STORAGE_MOUNT, None);
+        let (volume, mount) = scratch(name, STORAGE_MOUNT, None, RUN_SCRATCH_LIMIT);
+        return (volume, vec![mount]);
     }
     let host_path = storage
         .host_path
@@ -70,12 +83,39 @@ fn storage(storage: &StorageSpec) -> Mounted {
     let persistent_volume_claim = storage.persistent_volume_claim.as_ref().map(|source| {
         PersistentVolumeClaimVolumeSource { claim_name: source.claim_name.clone(), read_only: None }
     });
-    let sub_path =
-        storage.persistent_volume_claim.as_ref().and_then(|source| source.sub_path.clone());
+    let parent =
+        storage.persistent_volume_claim.as_ref().and_then(|source| source.sub_path.as_deref());
+    let of_run = |run: &str, read_only| {
+        let path = meta::run_directory(job, run);
+        let parts = [parent, Some(job.namespace.as_str()), Some(run)];
+        let sub_path = parts.into_iter().flatten().collect::<Vec<_>>().join("/");
+        let mount = mount(name, &path.to_string_lossy(), read_only);
+        VolumeMount { sub_path: Some(sub_path), ..mount }
+    };
+    let own = of_run(&job.name, role == Role::Inference);
+    let others = other_runs(job).into_iter().map(|run| of_run(run, true));
     (
         Volume { host_path, persistent_volume_claim, ..volume(name) },
-        VolumeMount { sub_path, ..mount(name, STORAGE_MOUNT, false) },
+        [own].into_iter().chain(others).collect(),
     )
+}
+
+/// The runs of the job's namespace whose export or checkpoint it starts from.
+fn other_runs(job: &ValidatedJob) -> BTreeSet<&str> {
+    let restore = job.spec.restore_from.as_ref();
+    let namespace = Path::new(STORAGE_MOUNT).join(&job.namespace);
+    let paths = [job.spec.model.path.as_deref(), restore.and_then(|from| from.path.as_deref())];
+    let in_storage = paths.into_iter().flatten().filter_map(|path| {
+        let mut parts = Path::new(path).strip_prefix(&namespace).ok()?.components();
+        parts.next()?.as_os_str().to_str()
+    });
+    let named = [
+        job.spec.model.job(),
+        restore.and_then(|from| from.rljob.as_ref()).map(|from| from.name.as_str()),
+    ];
+    let mut runs: BTreeSet<&str> = named.into_iter().flatten().chain(in_storage).collect();
+    runs.remove(job.name.as_str());
+    runs
 }
 
 /// Keys of the bucket, if a Secret has them.
@@ -115,9 +155,9 @@ fn tokens(job: &ValidatedJob, role: Role) -> Mounted {
     (Volume { secret: Some(secret), ..volume(name) }, mount(name, TOKENS_MOUNT, true))
 }
 
-fn scratch(name: &str, path: &str, medium: Option<&str>) -> Mounted {
-    let empty_dir =
-        EmptyDirVolumeSource { medium: medium.map(ToOwned::to_owned), size_limit: None };
+fn scratch(name: &str, path: &str, medium: Option<&str>, limit: &str) -> Mounted {
+    let size_limit = Some(Quantity(limit.to_owned()));
+    let empty_dir = EmptyDirVolumeSource { medium: medium.map(ToOwned::to_owned), size_limit };
     (Volume { empty_dir: Some(empty_dir), ..volume(name) }, mount(name, path, false))
 }
 
@@ -175,4 +215,48 @@ fn volume_of_job(spec: &VolumeSpec) -> Volume {
 fn mount_of_job(spec: &VolumeSpec) -> Option<VolumeMount> {
     let mount = mount(&spec.name, spec.mount_path.as_ref()?, spec.read_only);
     Some(VolumeMount { sub_path: spec.sub_path.clone(), ..mount })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::validate::test_support::with_spec;
+
+    /// Path, path in the volume, and whether it is read-only, of the mounts of run directories.
+    fn mounts(spec: &Value, role: Role) -> Vec<(String, String, bool)> {
+        let (_, mounts) = storage(&with_spec(spec), role);
+        let facts = mounts.into_iter().map(|mount| {
+            (
+                mount.mount_path,
+                mount.sub_path.unwrap_or_default(),
+                mount.read_only.unwrap_or_default(),
+            )
+        });
+        facts.collect()
+    }
+
+    fn mounted(run: &str, read_only: bool) -> (String, String, bool) {
+        (format!("/rljob/runs/lab/{run}"), format!("team-a/lab/{run}"), read_only)
+    }
+
+    #[test]
+    fn a_pod_reaches_its_own_run_and_reads_those_that_its_spec_names() {
+        let alone = json!({});
+        assert_eq!(mounts(&alone, Role::Trainer), [mounted("sums", false)]);
+        assert_eq!(mounts(&alone, Role::Inference), [mounted("sums", true)]);
+        let others = json!({
+            "model": {"path": null, "rljob": {"name": "base"}},
+            "restoreFrom": {"path": "/rljob/runs/lab/older/checkpoints/step-4.attempt-0"},
+        });
+        assert_eq!(
+            mounts(&others, Role::Coordinator),
+            [mounted("sums", false), mounted("base", true), mounted("older", true)]
+        );
+        let of_another_namespace = json!({
+            "restoreFrom": {"path": "/rljob/runs/other/older/checkpoints/step-4.attempt-0"},
+        });
+        assert_eq!(mounts(&of_another_namespace, Role::Trainer), [mounted("sums", false)]);
+    }
 }
