@@ -2,7 +2,7 @@
 # running.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint \
-	build unit e2e e2e-sglang chaos bench docs compat
+	build unit e2e e2e-sglang chaos bench docs compat advisories fuzz asan
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -44,6 +44,23 @@ lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
 	test -z "$$(gofmt -l tests/kube tests/kubeflow tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	scripts/cargo_deny.sh licenses bans sources
+
+advisories: ## Check dependencies for known vulnerabilities (not in `make test`: needs github.com)
+	scripts/cargo_deny.sh advisories
+
+fuzz: setup-libtorch ## Fuzz the parsers of outside input: FUZZ_MINUTES (10), divided by targets
+	scripts/fuzz.sh
+
+# The runtime must be loaded first. Leaks are not reported: libtorch keeps its registries until the
+# process ends.
+ASAN_RUNNER = env LD_PRELOAD=$(shell c++ -print-file-name=libasan.so) \
+	ASAN_OPTIONS=detect_leaks=0
+
+asan: setup-libtorch ## Run the tests of the C++ shim with AddressSanitizer
+	RLJOB_SANITIZE=address CARGO_TARGET_DIR=target/asan OMP_NUM_THREADS=1 \
+		CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ASAN_RUNNER)" \
+		cargo test --locked --package rljob-collective
 
 build: setup-libtorch
 	cargo build --workspace --bins --locked

@@ -1,4 +1,5 @@
-//! Compiles the C++ shim against the libtorch of `LIBTORCH`.
+//! Compiles the C++ shim against the libtorch of `LIBTORCH`. With `RLJOB_SANITIZE=address`, the shim
+//! and the tests have AddressSanitizer (`make asan`).
 
 use std::path::PathBuf;
 
@@ -8,13 +9,20 @@ fn main() {
     println!("cargo:rerun-if-changed=src/linear_kernel.h");
     println!("cargo:rerun-if-changed=src/linear_tiles.h");
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-env-changed=RLJOB_SANITIZE");
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
         println!("cargo:error=LIBTORCH is not set: run `make setup`, which installs .libtorch");
         return;
     };
+    let mut flags = Vec::new();
+    if std::env::var("RLJOB_SANITIZE").is_ok_and(|name| name == "address") {
+        flags.push("-fsanitize=address");
+        println!("cargo:rustc-link-lib=dylib=asan");
+    }
     cc::Build::new()
         .cpp(true)
         .std("c++20")
+        .flags(flags.clone())
         .flag("-w") // libtorch's headers warn
         .define("USE_C10D_GLOO", None)
         .include(libtorch.join("include"))
@@ -24,6 +32,7 @@ fn main() {
     cc::Build::new()
         .cpp(true)
         .std("c++20")
+        .flags(flags.clone())
         .flag("-w")
         .flag("-fopenmp") // without it at::parallel_for is sequential
         .opt_level(3) // in every profile, because tests and the quick start use it too
