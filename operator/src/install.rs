@@ -1,7 +1,9 @@
 //! Manifests that install the operator (`manifests/install.yaml`), with all of its permissions.
 //!
 //! The operator can delete only objects that it creates, and pods. It can get only one Secret, its
-//! token key.
+//! token key. An admission policy restricts its writes to objects of RLJobs.
+
+mod admission_policy;
 
 use serde_json::{Value, json};
 
@@ -21,6 +23,9 @@ pub const METRICS_PORT: u16 = 8082;
 
 /// Every manifest, in the order of application.
 pub fn manifests(image: &str) -> Vec<Value> {
+    let account = format!("system:serviceaccount:{OPERATOR_NAMESPACE}:{OPERATOR_NAME}");
+    let key = (OPERATOR_NAMESPACE, TOKEN_KEY_SECRET);
+    let [policy, policy_binding] = admission_policy::manifests(OPERATOR_NAME, &account, key);
     vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": OPERATOR_NAMESPACE,
@@ -36,6 +41,8 @@ pub fn manifests(image: &str) -> Vec<Value> {
         binding("ClusterRole", false),
         own_role(),
         binding("Role", true),
+        policy,
+        policy_binding,
         deployment(image),
         disruption_budget(),
         service(),

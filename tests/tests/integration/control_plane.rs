@@ -17,6 +17,7 @@ mod faults;
 mod fields;
 mod fixture;
 mod idle;
+mod keys;
 mod leader;
 mod lifecycle;
 mod limits;
