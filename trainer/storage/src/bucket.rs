@@ -4,8 +4,11 @@
 //! and written in parts ([`super::upload`]), each retried separately.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::future::Future;
+use std::io::Write as _;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -106,6 +109,25 @@ impl Bucket {
         self.each_range(&key, size, |range| bytes.extend_from_slice(range))
             .map_err(self.failed("read", name))?;
         Ok(Some(bytes))
+    }
+
+    /// Downloads an object to a file, range by range; returns false if it does not exist. The file
+    /// appears complete.
+    pub fn download(&self, name: &str, path: &Path) -> Result<bool, StorageError> {
+        let Some(size) = self.size(name)? else { return Ok(false) };
+        let io = || StorageError::io("write", path.display().to_string());
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let mut file = File::create(&partial).map_err(io())?;
+        let mut written = Ok(());
+        self.each_range(&self.key(name), size, |range| {
+            if written.is_ok() {
+                written = file.write_all(range);
+            }
+        })
+        .map_err(self.failed("read", name))?;
+        written.and_then(|()| std::fs::rename(&partial, path)).map_err(io())?;
+        Ok(true)
     }
 
     /// Size of an object in bytes; `None` if it does not exist.

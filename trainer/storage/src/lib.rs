@@ -13,6 +13,7 @@
 mod bucket;
 pub mod coordinator_resolver;
 mod credentials;
+pub mod durable;
 mod error;
 pub mod model_folder;
 mod run_store;

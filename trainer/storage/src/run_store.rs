@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rljob_crds::{BucketConfig, RunConfig};
 use sha2::{Digest, Sha256};
 
-use crate::{Bucket, StorageError};
+use crate::{Bucket, StorageError, durable};
 
 /// Storage of a run.
 #[derive(Clone, Debug)]
@@ -90,22 +90,14 @@ impl RunStore {
         }
     }
 
-    /// Writes or replaces a small file atomically.
+    /// Writes or replaces a small file, atomically and durably.
     pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
         let root = match self {
             Self::Folder(root) => root,
             Self::Bucket(bucket) => return bucket.put(name, bytes),
         };
-        let (path, writing) = (root.join(name), root.join(format!("{name}.writing")));
-        let write = || {
-            if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::write(&writing, bytes)?;
-            File::open(&writing)?.sync_all()?;
-            fs::rename(&writing, &path)
-        };
-        write().map_err(StorageError::io("write", self.place(name)))
+        durable::replace(&root.join(name), &bytes)
+            .map_err(StorageError::io("write", self.place(name)))
     }
 
     /// Size of a file in bytes; `None` if it does not exist.
