@@ -43,6 +43,16 @@ pub enum ServeError {
     },
 }
 
+impl ServeError {
+    /// Whether the coordinator has a defect, so that the run must not continue.
+    pub fn defect(&self) -> Option<&WorkError> {
+        match self {
+            Self::Work(error @ WorkError::Panicked(_)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 /// Data that learners request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchRequest {
@@ -126,7 +136,7 @@ impl Batches {
                 ranks.iter().map(|rank| Ok(Bytes::from(rank.to_bytes()?))).collect();
             bytes
         });
-        let ranks = packing.await.map_err(SharedJournalError::from)??;
+        let ranks = packing.await.map_err(WorkError::from)??;
         Ok(Packed { request, ranks })
     }
 }
@@ -139,7 +149,7 @@ async fn validation(input: Arc<Input>) -> Result<Vec<TrainSample>, WorkError> {
             (0..data.len()).map(|position| data.prompt(position)).collect();
         Ok(from_prompts(&prompts.map_err(InputError::from)?)?)
     };
-    tokio::task::spawn_blocking(job).await.map_err(|_| WorkError::Interrupted)?
+    tokio::task::spawn_blocking(job).await?
 }
 
 /// Samples of a step for `sft`: positions (s−1)·B .. s·B of the dataset. A pure function of dataset
@@ -172,5 +182,5 @@ pub async fn supervised(
         }
         Ok(from_prompts(&prompts)?)
     };
-    tokio::task::spawn_blocking(job).await.map_err(|_| WorkError::Interrupted)?
+    tokio::task::spawn_blocking(job).await?
 }

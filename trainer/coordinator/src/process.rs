@@ -12,10 +12,10 @@ use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
 use rljob_http::Limits;
 use rljob_protocol::run_config;
-use rljob_storage::{RunStore, StorageError, coordinator_resolver};
+use rljob_storage::{RunStore, StorageError, coordinator_resolver, durable};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::batches::Batches;
@@ -113,6 +113,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         ended = &mut server => return ended.context("the server ended"),
+        panicked = panicked(&mut tasks) => return Err(panicked).context("a task ended"),
         result = unable_to_act(&coordinator) => return result,
     }
     tracing::info!("shutting down");
@@ -135,6 +136,9 @@ async fn unable_to_act(coordinator: &Coordinator) -> anyhow::Result<()> {
             anyhow::bail!("another coordinator has taken this run over")
         }
         () = coordinator.journal.fence().lost() => Ok(coordinator.journal.fence().ask().await?),
+        message = coordinator.journal.panicked() => {
+            anyhow::bail!("a call of the journal ended: {message}")
+        }
         () = coordinator.journal.damaged() => {
             let path = coordinator.journal.fence().journal();
             let detail = "a call could not read it; the log has the cause".to_owned();
@@ -144,6 +148,18 @@ async fn unable_to_act(coordinator: &Coordinator) -> anyhow::Result<()> {
             Err(tokio::task::spawn_blocking(explain).await?)
         }
     }
+}
+
+/// Waits until a task panics. Tasks that end otherwise are ignored.
+async fn panicked(tasks: &mut JoinSet<()>) -> JoinError {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            return error;
+        }
+    }
+    std::future::pending().await
 }
 
 /// Starts the tasks that run beside the server.
@@ -292,7 +308,7 @@ fn claim_blocking(
     epoch: u64,
 ) -> anyhow::Result<SharedJournal> {
     let (identity, directory) = (Identity::of(config)?, &config.run_directory);
-    std::fs::create_dir_all(directory)
+    durable::create_folder(directory)
         .with_context(|| format!("failed to make the run directory {}", directory.display()))?;
     identity.check(run_store)?;
     let fence = Fence::claim(directory, &config.uid, epoch, incarnation)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::version::Version;
 use rljob_storage::StorageError;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
@@ -28,10 +28,13 @@ use crate::work_error::WorkError;
 
 /// Interval between two ticks of the run.
 const TICK: Duration = Duration::from_millis(250);
-/// Delay before failed work is retried.
+/// First and longest delay before failed work is retried.
 const RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(30);
 /// Failure reason of unusable input.
 pub const INPUT_REASON: &str = "CoordinatorInput";
+/// Failure reason of a defect of the coordinator.
+pub const PANIC_REASON: &str = "CoordinatorPanicked";
 /// Failure reason of a verifier that was down for too long.
 pub const REWARD_REASON: &str = "RewardUnavailable";
 
@@ -74,7 +77,15 @@ async fn usable_checkpoints(
         let found = taken.usable(&run_store);
         (taken, found)
     });
-    let (returned, found) = verified.await.ok()?;
+    let (returned, found) = match verified.await {
+        Ok(verified) => verified,
+        Err(error) => {
+            if error.is_panic() {
+                fail(coordinator, &WorkError::from(error)).await;
+            }
+            return None;
+        }
+    };
     *verifier = returned;
     let warn = |error: &StorageError| {
         tracing::warn!(
@@ -118,8 +129,7 @@ pub async fn work(coordinator: Arc<Coordinator>) {
             () = tokio::time::sleep(RETRY) => {}
         }
     }
-    blocking.cancel().await;
-    sampling.cancel().await;
+    let _ = (blocking.cancel().await, sampling.cancel().await);
 }
 
 async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
@@ -130,9 +140,7 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
         .map_err(InputError::from)?;
     input::wait_for_model(config).await?;
     let config = Arc::clone(&coordinator.config);
-    Ok(tokio::task::spawn_blocking(move || Input::open(&config))
-        .await
-        .map_err(|_| WorkError::Interrupted)??)
+    Ok(tokio::task::spawn_blocking(move || Input::open(&config)).await??)
 }
 
 /// Records the opened input and makes it available to the learners.
@@ -158,7 +166,17 @@ async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
 /// Work in progress, at most one at a time.
 #[derive(Default)]
 struct WorkSlot {
-    current: Option<(Work, CancellationToken, JoinHandle<()>)>,
+    current: Option<(Work, CancellationToken, JoinHandle<Ended>)>,
+    /// Consecutive failures.
+    failures: u32,
+}
+
+/// The end of work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Done,
+    /// Will be retried.
+    Failed,
 }
 
 impl WorkSlot {
@@ -171,32 +189,51 @@ impl WorkSlot {
         {
             return;
         }
-        self.cancel().await;
+        if let Some(panicked) = self.cancel().await {
+            return fail(coordinator, &WorkError::Panicked(panicked)).await;
+        }
         if wanted == Work::None {
             return;
         }
         let stop = coordinator.stop.child_token();
         let (coordinator, input, stopped) =
             (Arc::clone(coordinator), Arc::clone(input), stop.clone());
+        let delay = retry_delay(self.failures);
         let handle = tokio::spawn(async move {
             tokio::select! {
-                () = stopped.cancelled() => {}
-                () = perform(&coordinator, &input, wanted) => {}
+                () = stopped.cancelled() => Ended::Done,
+                ended = perform(&coordinator, &input, wanted, delay) => ended,
             }
         });
         self.current = Some((wanted, stop, handle));
     }
 
-    async fn cancel(&mut self) {
-        if let Some((_, stop, handle)) = self.current.take() {
-            stop.cancel();
-            // The task ends at its next await point. The runtime logs panics.
-            let _ = handle.await;
+    /// Returns the error of work that panicked.
+    async fn cancel(&mut self) -> Option<JoinError> {
+        let (_, stop, handle) = self.current.take()?;
+        stop.cancel();
+        // The task ends at its next await point.
+        match handle.await {
+            Ok(Ended::Done) => self.failures = 0,
+            Ok(Ended::Failed) => self.failures = self.failures.saturating_add(1),
+            Err(error) => return Some(error).filter(JoinError::is_panic),
         }
+        None
     }
 }
 
-async fn perform(coordinator: &Coordinator, input: &Arc<Input>, work: Work) {
+/// Delay of a retry after a number of consecutive failures: 1, 2, 4, … 30 seconds.
+fn retry_delay(failures: u32) -> Duration {
+    RETRY.saturating_mul(1 << failures.min(5)).min(MAX_RETRY)
+}
+
+/// Performs the work; waits `delay` if it fails and will be retried.
+async fn perform(
+    coordinator: &Coordinator,
+    input: &Arc<Input>,
+    work: Work,
+    delay: Duration,
+) -> Ended {
     let result = match work {
         Work::None | Work::Validate => Ok(()),
         Work::Evaluate(version) => evaluate(coordinator, input, version).await,
@@ -205,11 +242,16 @@ async fn perform(coordinator: &Coordinator, input: &Arc<Input>, work: Work) {
         Work::Prepare { step } => prepare(coordinator, input, step).await,
     };
     match result {
-        Ok(()) => {}
-        Err(error) if error.is_fatal() => fail(coordinator, &error).await,
+        Ok(()) => Ended::Done,
+        Err(error) if error.is_fatal() => {
+            fail(coordinator, &error).await;
+            Ended::Done
+        }
         Err(error) => {
-            tracing::error!(error = %crate::error_line(&error), ?work, "work failed; retrying");
-            tokio::time::sleep(RETRY).await;
+            let (error, seconds) = (crate::error_line(&error), delay.as_secs());
+            tracing::error!(error, ?work, seconds, "work failed; retrying after a delay");
+            tokio::time::sleep(delay).await;
+            Ended::Failed
         }
     }
 }
@@ -251,16 +293,21 @@ pub fn input_failure(error: &(dyn std::error::Error + 'static)) -> LearnerFailur
     LearnerFailure { reason: INPUT_REASON.to_owned(), message, supervisor: None, exit_code: None }
 }
 
-async fn fail(coordinator: &Coordinator, error: &WorkError) {
-    let mut failure = input_failure(error);
-    if matches!(error, WorkError::Verifier(RewardError::Unavailable { .. })) {
-        REWARD_REASON.clone_into(&mut failure.reason);
-    }
+/// Fails the run.
+pub async fn fail(coordinator: &Coordinator, error: &WorkError) {
+    let reason = match error {
+        WorkError::Verifier(RewardError::Unavailable { .. }) => REWARD_REASON,
+        WorkError::Panicked(_) => PANIC_REASON,
+        _ => INPUT_REASON,
+    };
+    let failure = LearnerFailure { reason: reason.to_owned(), ..input_failure(error) };
+    let mut wait = RETRY;
     while let Err(error) = coordinator.run.change(|run, _| run.fail(failure.clone())).await {
         tracing::error!(
             error = %crate::error_line(&error),
             "failed to record the failure; retrying"
         );
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(MAX_RETRY);
     }
 }

@@ -24,14 +24,8 @@ pub fn fetch(run_store: &RunStore, fence: &Fence) -> Result<(), StorageError> {
     let RunStore::Bucket(bucket) = run_store else { return Ok(()) };
     for name in JSONL_FILES {
         let path = fence.file(name);
-        if !path.exists()
-            && let Some(bytes) = bucket.read(name)?
-        {
-            std::fs::write(&path, bytes).map_err(|source| StorageError::Io {
-                action: "write",
-                place: path.display().to_string(),
-                source,
-            })?;
+        if !path.exists() {
+            bucket.download(name, &path)?;
         }
     }
     Ok(())

@@ -33,9 +33,7 @@ pub async fn score(
 ) -> Result<Verdict, WorkError> {
     let rewards = input.rewards.as_ref().ok_or(WorkError::NoReward)?;
     let decoding = Arc::clone(input);
-    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens))
-        .await
-        .map_err(|_| WorkError::Interrupted)?;
+    let decoded = tokio::task::spawn_blocking(move || decoding.tokenizer.decode(&tokens)).await?;
     let text = decoded.map_err(InputError::from)?;
     let question =
         Question { prompt: &prompt.text, completion: &text, answer: prompt.answer.as_deref() };

@@ -19,13 +19,14 @@ use serde::Deserialize;
 
 use super::error::ApiError;
 use super::protocol::announced;
-use crate::batches::BatchRequest;
+use crate::batches::{BatchRequest, ServeError};
 use crate::coordinator::Coordinator;
 use crate::core::Rejection;
 use crate::core::reports::Folder;
 use crate::persistence::journal::Checkpoint;
 use crate::persistence::journal::shared::SharedJournalError;
 use crate::persistence::{checkpoints, exports};
+use crate::scheduler;
 use crate::sync::{distributed, folders};
 
 /// Time for which a request for an instruction is held while no action is due.
@@ -115,9 +116,22 @@ pub async fn batch(
         return Err(Rejection::Invalid(format!("the batch of step {step} is not fixed yet")).into());
     }
     let request = BatchRequest::Training(step);
-    let (config, journal) = (&coordinator.config, &coordinator.journal);
-    let bytes = coordinator.batches.get(config, journal, request, part.rank, part.world).await?;
+    let bytes = serve(&coordinator, request, part).await?;
     for_peer(bytes, announced(&headers))
+}
+
+/// A rank's part of the data. A defect fails the run: a learner that asks again would meet it again.
+async fn serve(
+    coordinator: &Coordinator,
+    request: BatchRequest,
+    part: Part,
+) -> Result<Bytes, ApiError> {
+    let (config, journal) = (&coordinator.config, &coordinator.journal);
+    let served = coordinator.batches.get(config, journal, request, part.rank, part.world).await;
+    if let Some(defect) = served.as_ref().err().and_then(ServeError::defect) {
+        scheduler::fail(coordinator, defect).await;
+    }
+    Ok(served?)
 }
 
 /// A batch that a learner of this protocol version can read.
@@ -139,8 +153,7 @@ pub async fn validation_data(
 ) -> Result<Bytes, ApiError> {
     coordinator.run.read(|run| run.fence(part.attempt)).await?;
     let request = BatchRequest::Validation(step);
-    let (config, journal) = (&coordinator.config, &coordinator.journal);
-    let bytes = coordinator.batches.get(config, journal, request, part.rank, part.world).await?;
+    let bytes = serve(&coordinator, request, part).await?;
     for_peer(bytes, announced(&headers))
 }
 

@@ -27,7 +27,14 @@ pub async fn run(sync: Arc<WeightSync>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = run_changes.changed() => {}
             _ = fleet_changes.changed() => {}
-            Some(_) = updates.join_next() => {}
+            // A panic of an update ends this task, and with it the process.
+            Some(ended) = updates.join_next() => {
+                if let Err(error) = ended
+                    && let Ok(panic) = error.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            }
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }

@@ -11,6 +11,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rljob_storage::durable;
+
 use super::{Journal, JournalError};
 
 /// Tries, and the wait between two: a holder that is alive stops writing when it finds that it was
@@ -35,6 +37,7 @@ pub fn copy(source: &Path, target: &Path) -> Result<(), JournalError> {
             File::open(&partial)
                 .and_then(|file| file.sync_all())
                 .and_then(|()| fs::rename(&partial, target))
+                .and_then(|()| durable::sync_parent(target))
                 .map_err(failed)?;
             return Ok(());
         }

@@ -17,6 +17,9 @@ pub enum JournalError {
         path.display()
     )]
     Busy { path: PathBuf },
+    /// Its name cannot be made durable.
+    #[error("failed to create the journal {}", path.display())]
+    Create { path: PathBuf, source: std::io::Error },
     /// It cannot be copied.
     #[error("failed to copy the journal {}", path.display())]
     Copy { path: PathBuf, source: std::io::Error },

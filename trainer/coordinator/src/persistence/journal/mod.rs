@@ -19,6 +19,7 @@ mod batches;
 mod blob;
 pub mod copy;
 mod error;
+mod history;
 mod migrate;
 mod open;
 mod parts;

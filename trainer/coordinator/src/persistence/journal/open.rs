@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rljob_storage::durable;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::error::is_damage;
@@ -33,7 +34,11 @@ impl Journal {
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(failed)?;
         match identity(&transaction).map_err(failed)? {
-            (0, 0, 0) => create(&transaction).map_err(failed)?,
+            (0, 0, 0) => {
+                create(&transaction).map_err(failed)?;
+                durable::sync_parent(path)
+                    .map_err(|source| JournalError::Create { path: path.to_owned(), source })?;
+            }
             (APPLICATION_ID, SCHEMA_VERSION, _) => {}
             (APPLICATION_ID, PREVIOUS_VERSION, _) => {
                 migrate::migrate(&transaction, SCHEMA)?;

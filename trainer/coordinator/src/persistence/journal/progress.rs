@@ -20,6 +20,7 @@ impl Journal {
             .connection
             .execute(sql, params![metrics.step, metrics.attempt, json])
             .map_err(JournalError::sqlite("record a step"))?;
+        self.bound_steps(metrics.step)?;
         Ok(rows == 1)
     }
 
@@ -31,7 +32,7 @@ impl Journal {
             .map_err(JournalError::sqlite("read the newest step"))
     }
 
-    /// A step's numbers as first reported.
+    /// A step's numbers as first reported; `None` for old steps ([`super::history`]).
     pub fn metrics(&self, step: u32) -> Result<Option<StepMetrics>, JournalError> {
         self.json("SELECT metrics FROM steps WHERE step = ?1", step, "steps.metrics")
     }
@@ -114,12 +115,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds to the audit trail.
+    /// Adds to the audit trail, whose oldest events are removed.
     pub fn put_event(&mut self, event: &Event) -> Result<(), JournalError> {
         let sql = "INSERT INTO events (at, kind, detail) VALUES (?1, ?2, ?3)";
         let values = params![event.at.to_string(), event.kind, event.detail.to_string()];
         self.connection.execute(sql, values).map_err(JournalError::sqlite("record an event"))?;
-        Ok(())
+        self.bound_events(self.connection.last_insert_rowid())
     }
 
     /// The newest `limit` events, oldest first.

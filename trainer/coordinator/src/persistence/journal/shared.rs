@@ -7,6 +7,8 @@ use super::{Journal, JournalError};
 use crate::persistence::fence::{Fence, FenceError};
 use crate::persistence::mirror::{Mirror, MirrorError};
 use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +20,9 @@ pub enum SharedJournalError {
     /// This coordinator was superseded, or the fence cannot be read.
     #[error(transparent)]
     Fenced(#[from] FenceError),
-    /// The process is shutting down.
-    #[error("the journal call was cancelled")]
-    Cancelled(#[from] tokio::task::JoinError),
+    /// The process is shutting down, or the call panicked.
+    #[error("the journal call did not complete")]
+    Task(#[from] JoinError),
 }
 
 /// A shared journal. Clones refer to the same journal.
@@ -31,6 +33,8 @@ pub struct SharedJournal {
     fence: Fence,
     /// Cancelled by the first call that finds the file damaged.
     damaged: CancellationToken,
+    /// Message of the first call that panicked.
+    panicked: watch::Sender<Option<String>>,
 }
 
 impl SharedJournal {
@@ -41,6 +45,7 @@ impl SharedJournal {
             mirror: None,
             fence,
             damaged: CancellationToken::new(),
+            panicked: watch::channel(None).0,
         }
     }
 
@@ -60,6 +65,16 @@ impl SharedJournal {
     /// Completes when a call has found the file damaged.
     pub async fn damaged(&self) {
         self.damaged.cancelled().await;
+    }
+
+    /// Waits until a call has panicked. Returns its message.
+    pub async fn panicked(&self) -> String {
+        let mut messages = self.panicked.subscribe();
+        let message = messages.wait_for(Option::is_some).await.map(|message| message.clone());
+        match message {
+            Ok(Some(message)) => message,
+            _ => std::future::pending().await,
+        }
     }
 
     /// Removes objects of the bucket that the journal no longer needs.
@@ -82,7 +97,12 @@ impl SharedJournal {
         F: FnOnce(&mut Journal) -> Result<T, JournalError> + Send + 'static,
     {
         let journal = self.clone();
-        tokio::task::spawn_blocking(move || journal.call_blocking(call)).await?
+        let called = tokio::task::spawn_blocking(move || journal.call_blocking(call)).await;
+        called.inspect_err(|error| {
+            if error.is_panic() {
+                self.panicked.send_replace(Some(error.to_string()));
+            }
+        })?
     }
 
     /// [`Self::call`] for blocking threads.
