@@ -6,9 +6,6 @@
 # usage: setup.sh
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-# The wheel is the CUDA build: its libtorch_cpu.so needs libcudart and libcupti, with or without
-# GPU.
-wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rljob
 folder=$cache/libtorch-2.11.0
 
@@ -31,7 +28,7 @@ pip() {
 install_libtorch() {
     local library
     pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: \
-        --target "$part/site" "${wheels[@]}"
+        --require-hashes --target "$part/site" --requirement "$root/trainer/collective/wheels.txt"
     rm -rf "$part/venv"
     mkdir -p "$part/lib"
     ln -s site/torch/include "$part/include"
