@@ -17,7 +17,7 @@ const MAX_EVENT: usize = 4 << 10;
 /// A stream of server-sent events, in chunks of the size that the first byte names.
 pub fn engine_stream(data: &[u8]) {
     let Some((size, stream)) = data.split_first() else { return };
-    let mut events = Events::new(MAX_EVENT, std::sync::Arc::default());
+    let mut events = Events::new(1 << 10, MAX_EVENT, std::sync::Arc::default());
     for chunk in stream.chunks(usize::from(*size).max(1)) {
         if events.push(chunk).is_err() {
             break;

@@ -18,26 +18,6 @@ pub fn manifests(name: &str, account: &str, key: (&str, &str)) -> [Value; 2] {
         })
     };
     let writes = ["CREATE", "UPDATE", "DELETE"];
-    let is_pod = "request.resource.resource == 'pods'";
-    let validations = json!([
-        {
-            "expression": format!("{is_pod} || variables.isKey || variables.wasOwned"),
-            "message": "the rljob operator changes only objects that an RLJob controls",
-        },
-        {
-            "expression": format!("{is_pod} || variables.isKey || variables.isOwned"),
-            "message": "the rljob operator creates only objects that an RLJob controls",
-        },
-        {
-            "expression": format!("!({is_pod}) || variables.isJobPod"),
-            "message": "the rljob operator changes only pods with the label rljob.dev/job",
-        },
-        {
-            "expression": "request.resource.resource != 'secrets' || object == null \
-                || !has(object.type) || object.type == 'Opaque'",
-            "message": "the rljob operator creates only Secrets of type Opaque",
-        },
-    ]);
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -65,7 +45,7 @@ pub fn manifests(name: &str, account: &str, key: (&str, &str)) -> [Value; 2] {
                         && 'rljob.dev/job' in oldObject.metadata.labels",
                 },
             ],
-            "validations": validations,
+            "validations": validations(),
         },
     });
     let binding = json!({
@@ -75,6 +55,30 @@ pub fn manifests(name: &str, account: &str, key: (&str, &str)) -> [Value; 2] {
         "spec": { "policyName": name, "validationActions": ["Deny"] },
     });
     [policy, binding]
+}
+
+/// The rules, with messages for the operator's log.
+fn validations() -> Value {
+    let is_pod = "request.resource.resource == 'pods'";
+    json!([
+        {
+            "expression": format!("{is_pod} || variables.isKey || variables.wasOwned"),
+            "message": "the rljob operator changes only objects that an RLJob controls",
+        },
+        {
+            "expression": format!("{is_pod} || variables.isKey || variables.isOwned"),
+            "message": "the rljob operator creates only objects that an RLJob controls",
+        },
+        {
+            "expression": format!("!({is_pod}) || variables.isJobPod"),
+            "message": "the rljob operator changes only pods with the label rljob.dev/job",
+        },
+        {
+            "expression": "request.resource.resource != 'secrets' || object == null \
+                || !has(object.type) || object.type == 'Opaque'",
+            "message": "the rljob operator creates only Secrets of type Opaque",
+        },
+    ])
 }
 
 /// Whether the request creates the Secret with the token key.

@@ -1,6 +1,8 @@
 //! Restart of a coordinator after 100,000 steps: memory stays far below the default request of
 //! 256 MiB, in the directory of a run as in a bucket's copy. Prints the figures with --nocapture.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
+
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
