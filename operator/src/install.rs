@@ -10,10 +10,8 @@ use serde_json::{Value, json};
 use rljob_crds::names::{COORDINATOR_PORT, LABEL_ROLE};
 
 use crate::desired::Role;
-use crate::desired::meta::OPERATOR_NAME;
+use crate::desired::meta::{OPERATOR_NAME, OPERATOR_NAMESPACE};
 
-/// Namespace of the operator.
-pub const OPERATOR_NAMESPACE: &str = "rljob-system";
 /// Secret with the token key. The operator creates it at its first start.
 pub const TOKEN_KEY_SECRET: &str = "rljob-operator-token-key";
 /// Image of the operator, and of roles without an image.

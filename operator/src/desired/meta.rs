@@ -12,6 +12,8 @@ use crate::validate::{Job, ValidatedJob};
 
 /// Name of the operator's objects, and its pods' `app.kubernetes.io/name`.
 pub const OPERATOR_NAME: &str = "rljob-operator";
+/// Namespace of the operator in install.yaml.
+pub const OPERATOR_NAMESPACE: &str = "rljob-system";
 
 /// A role of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

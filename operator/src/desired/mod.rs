@@ -29,6 +29,7 @@ pub mod pin;
 mod pod;
 mod secret;
 mod service;
+mod settings;
 mod stateful_set;
 mod template;
 pub mod tokens;
@@ -37,8 +38,8 @@ mod volumes;
 pub use config_map::run_config;
 pub use meta::Role;
 pub use pin::Pinned;
-pub use pod::Settings;
 pub(crate) use pod::{brief_tolerations, container_security, pod_security};
+pub use settings::{Scrapers, Settings};
 pub use tokens::Tokens;
 
 /// All objects of a job, ready to be applied.

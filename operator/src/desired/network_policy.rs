@@ -6,7 +6,7 @@
 //!  JOB.ROLE   one role   out: servers that the spec names: bucket, hub, verifiers
 //! ```
 //!
-//! Policies are additive: a user's own policy admits what templates and images need besides.
+//! Policies are additive: further policies admit what templates and images need besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rljob_crds::RLJobSpec;
 use rljob_crds::names::{COORDINATOR_PORT, ENGINE_PORT, LABEL_JOB, LABEL_NAME};
 
-use super::{Role, Settings, meta};
+use super::settings::{Scrapers, Settings};
+use super::{Role, meta};
 use crate::validate::{Job, ValidatedJob};
 
 /// Label of a namespace with its name, which the API server sets.
@@ -27,15 +28,6 @@ const LABEL_NAMESPACE: &str = "kubernetes.io/metadata.name";
 /// Link-local addresses, among them the metadata services of clouds.
 const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
 const HTTPS: u16 = 443;
-
-/// Pods that scrape metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scrapers {
-    /// Labels of their namespace.
-    pub namespace: BTreeMap<String, String>,
-    /// Labels of the pods; all pods of the namespace if empty.
-    pub pods: BTreeMap<String, String>,
-}
 
 /// The policies of a job: for all of its pods, then for roles with servers outside.
 pub(super) fn build_network_policies(

@@ -18,9 +18,8 @@ use rljob_crds::names::{
 };
 use rljob_crds::roles::EngineKind;
 
-use super::network_policy::Scrapers;
+use super::settings::Settings;
 use super::{Role, meta, run_config, template, volumes};
-use crate::install::OPERATOR_NAMESPACE;
 use crate::sglang;
 use crate::validate::ValidatedJob;
 
@@ -37,24 +36,6 @@ const GRACE_SECONDS: i64 = 30;
 const KILL_SECONDS: i64 = 5;
 /// Folder of the programs in the image.
 const PROGRAMS: &str = "/usr/local/bin";
-
-/// Settings of the operator that children depend on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Image of every role without one: the operator's own.
-    pub image: String,
-    /// The operator's namespace.
-    pub namespace: String,
-    /// Pods that scrape metrics of jobs.
-    pub scrapers: Option<Scrapers>,
-}
-
-impl Settings {
-    /// Settings of an operator in the namespace of install.yaml.
-    pub fn new(image: impl Into<String>) -> Self {
-        Self { image: image.into(), namespace: OPERATOR_NAMESPACE.to_owned(), scrapers: None }
-    }
-}
 
 pub(super) fn build_template(
     job: &ValidatedJob,

@@ -158,7 +158,10 @@ fn is_call(tokens: &[Token]) -> bool {
 
 /// A name of several tokens: words, `f(2)`, `\angle ABC`, `AB`.
 fn name(tokens: &[Token]) -> Option<String> {
-    let upper = |token: &Token| matches!(&token.kind, Kind::Variable(name) if name.chars().all(char::is_uppercase));
+    let upper = |token: &Token| match &token.kind {
+        Kind::Variable(name) => name.chars().all(char::is_uppercase),
+        _ => false,
+    };
     let words = |token: &Token| token.text().is_some() || upper(token);
     let marked = match tokens {
         [Token { kind: Kind::Command("angle" | "triangle"), .. }, rest @ ..] => {
