@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn all_children_except_the_secret_are_readable() {
         let job = validated();
-        let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+        let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
         let resources = build(
             &job,
             WantedRoles::Everything,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use rljob_crds::RLJob;
-use rljob_http::ReadError;
+use rljob_http::{ClientTls, ReadError};
 use rljob_protocol::desired::Desired;
 use rljob_protocol::error_line;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
@@ -45,6 +45,10 @@ const MAX_ERROR: usize = 16 << 10;
 /// Capacity of the trigger queue. A trigger that does not fit is sent again after a second.
 const TRIGGERS: usize = 1024;
 
+/// Message about a coordinator without TLS.
+pub const PLAIN_COORDINATOR: &str = "the coordinator does not prove its identity: it runs an older \
+    release; suspend and resume the job to run all of its pods with this release";
+
 /// Address and desired state of a coordinator.
 #[derive(Clone, PartialEq)]
 pub struct CoordinatorOrder {
@@ -56,16 +60,21 @@ pub struct CoordinatorOrder {
     pub restarts: u32,
     /// The operator's token for this job.
     pub token: String,
+    /// The operator's certificate and key for this job, as PEM.
+    pub certificate: Arc<str>,
+    /// Name in the coordinator's certificate.
+    pub server_name: String,
     pub desired: Desired,
 }
 
 impl fmt::Debug for CoordinatorOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { identity, url, restarts, token: _, desired } = self;
+        let Self { identity, url, restarts, token: _, certificate: _, server_name, desired } = self;
         f.debug_struct("CoordinatorOrder")
             .field("identity", identity)
             .field("url", url)
             .field("restarts", restarts)
+            .field("server_name", server_name)
             .field("desired", desired)
             .finish_non_exhaustive()
     }
@@ -163,7 +172,34 @@ impl From<ReadError> for ExchangeError {
 
 impl From<reqwest::Error> for ExchangeError {
     fn from(error: reqwest::Error) -> Self {
+        if rljob_http::is_plain_server(&error) {
+            return Self::Unsupported(PLAIN_COORDINATOR.to_owned());
+        }
         Self::Unanswered(error_line(&error))
+    }
+}
+
+/// The HTTP client of a job: with its certificate, it reaches only the job's coordinator.
+#[derive(Default)]
+struct Link(Option<(Arc<str>, reqwest::Client)>);
+
+impl Link {
+    fn client(&mut self, order: &CoordinatorOrder) -> Result<reqwest::Client, ExchangeError> {
+        if let Some((certificate, client)) = &self.0
+            && *certificate == order.certificate
+        {
+            return Ok(client.clone());
+        }
+        let tls = ClientTls::of_pem(&order.certificate, &order.server_name)
+            .map_err(|error| ExchangeError::Unanswered(error_line(&error)))?;
+        // No idle connections: each has 20 KiB of buffers, a fifth of the memory per running job.
+        let builder = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .pool_max_idle_per_host(0)
+            .default_headers(protocol_headers());
+        let client = tls.client(builder).build()?;
+        self.0 = Some((Arc::clone(&order.certificate), client.clone()));
+        Ok(client)
     }
 }
 
@@ -183,7 +219,6 @@ struct Poller {
 
 /// The tasks, by the job's UID.
 pub struct Pollers {
-    http: reqwest::Client,
     term: Term,
     tasks: Mutex<HashMap<String, Poller>>,
     trigger: mpsc::Sender<ObjectRef<RLJob>>,
@@ -192,21 +227,9 @@ pub struct Pollers {
 impl Pollers {
     /// Creates an empty set of tasks, and the stream of jobs that they trigger. The tasks send
     /// requests during the term only.
-    ///
-    /// # Errors
-    /// If the HTTP client cannot be created.
-    pub fn new(term: Term) -> reqwest::Result<(Self, mpsc::Receiver<ObjectRef<RLJob>>)> {
+    pub fn new(term: Term) -> (Self, mpsc::Receiver<ObjectRef<RLJob>>) {
         let (trigger, triggers) = mpsc::channel(TRIGGERS);
-        // No proxy: pods are reached directly. No idle connections: each has 20 KiB of buffers, a
-        // fifth of the memory per running job.
-        let http = reqwest::Client::builder()
-            .timeout(TIMEOUT)
-            .pool_max_idle_per_host(0)
-            .no_proxy()
-            .default_headers(protocol_headers())
-            .redirect(reqwest::redirect::Policy::none())
-            .build()?;
-        Ok((Self { http, term, tasks: Mutex::default(), trigger }, triggers))
+        (Self { term, tasks: Mutex::default(), trigger }, triggers)
     }
 
     /// Sends an order to the job's coordinator until another one replaces it.
@@ -222,8 +245,8 @@ impl Pollers {
         }
         let (sender, receiver) = watch::channel(order);
         let latest = Arc::new(Mutex::new(None));
-        let (http, term, trigger) = (self.http.clone(), self.term.clone(), self.trigger.clone());
-        let task = poll(http, term, receiver, latest.clone(), trigger, job);
+        let (term, trigger) = (self.term.clone(), self.trigger.clone());
+        let task = poll(term, receiver, latest.clone(), trigger, job);
         tasks.insert(
             uid.to_owned(),
             Poller { order: sender, latest, _task: AbortOnDropHandle::new(tokio::spawn(task)) },
@@ -282,7 +305,6 @@ impl Pollers {
 }
 
 async fn poll(
-    http: reqwest::Client,
     term: Term,
     mut orders: watch::Receiver<CoordinatorOrder>,
     latest: Arc<Mutex<Option<Report>>>,
@@ -291,7 +313,7 @@ async fn poll(
 ) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sent = Sent::default();
+    let (mut link, mut sent) = (Link::default(), Sent::default());
     let mut triggered: Option<(String, ReconcileTrigger, Instant)> = None;
     let mut known_health: Option<Health> = None;
     loop {
@@ -307,7 +329,7 @@ async fn poll(
         let exchanged = tokio::select! {
             biased;
             () = term.over() => continue,
-            exchanged = exchange(&http, &order, &mut sent) => exchanged,
+            exchanged = exchange(&mut link, &order, &mut sent) => exchanged,
         };
         let status = match exchanged {
             Ok(status) => status,
@@ -356,10 +378,11 @@ struct Sent {
 
 /// Sends the desired state if the coordinator lacks it, then gets its status.
 async fn exchange(
-    http: &reqwest::Client,
+    link: &mut Link,
     order: &CoordinatorOrder,
     sent: &mut Sent,
 ) -> Result<CoordinatorStatus, ExchangeError> {
+    let http = link.client(order)?;
     if sent.order.as_ref() != Some(order) {
         let request = http
             .put(format!("{}/v1/desired", order.url))
@@ -473,10 +496,13 @@ mod tests {
     use axum::body::Body;
     use axum::response::IntoResponse;
     use axum::routing::{get, put};
+    use rljob_http::{Limits, Role, Routes, ServerTls};
     use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::decide::test_support::{facts, report};
+    use crate::desired::tokens::{TokenKey, Tokens};
 
     /// A coordinator that answers with this code and this status body.
     async fn asked(desired: StatusCode, body: &'static str) -> String {
@@ -494,18 +520,26 @@ mod tests {
             .route("/v1/desired", put(async move || (desired, "unknown field `later`")))
             .route("/v1/status", get(status));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = tokio::spawn(axum::serve(listener, routes).into_future());
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), "uid");
+        let clients = [Role::Operator.server_name("uid")];
+        let pem = tokens.certificates.of(Role::Coordinator);
+        let tls = ServerTls::of_pem(pem, &clients).unwrap();
+        let routes = Routes::new(Router::new(), routes, &tls);
+        let stop = CancellationToken::new();
+        let server =
+            tokio::spawn(rljob_http::serve(listener, routes, Limits::default(), stop.clone()));
         let job = crate::validate::test_support::validated();
         let order = CoordinatorOrder {
             identity: "pod".to_owned(),
             url,
             restarts: 0,
             token: "secret".to_owned(),
+            certificate: tokens.certificates.of(Role::Operator).clone(),
+            server_name: Role::Coordinator.server_name("uid"),
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
-        let (pollers, _) = Pollers::new(Term::endless()).unwrap();
-        let result = exchange(&pollers.http, &order, &mut Sent::default()).await;
+        let result = exchange(&mut Link::default(), &order, &mut Sent::default()).await;
         server.abort();
         match result {
             Ok(status) => format!("{:?}", status.phase),
@@ -569,6 +603,8 @@ mod tests {
             url: String::new(),
             restarts,
             token: String::new(),
+            certificate: "".into(),
+            server_name: String::new(),
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
         let lost = || ExchangeError::Unanswered("connection refused".to_owned());

@@ -6,13 +6,14 @@ use std::path::Path;
 use rljob_crds::RLJobSpec;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
-use rljob_crds::names::EXPORT_COMPLETE_FILE;
+use rljob_crds::names::{EXPORT_COMPLETE_FILE, SGLANG_CONFIG_FILE};
+use rljob_http::Role;
 
 /// The release that rljob is tested with.
 pub const DEFAULT_IMAGE: &str = "lmsysorg/sglang:v0.5.12";
 
 /// Flags that a run sets itself; `inference.sglang.extraArgs` must not.
-pub const OWN_FLAGS: [&str; 16] = [
+pub const OWN_FLAGS: [&str; 22] = [
     "--model-path",
     "--model",
     "--host",
@@ -29,6 +30,12 @@ pub const OWN_FLAGS: [&str; 16] = [
     "--config",
     "--api-key",
     "--admin-api-key",
+    "--ssl-certfile",
+    "--ssl-keyfile",
+    "--ssl-keyfile-password",
+    "--ssl-ca-certs",
+    "--enable-ssl-refresh",
+    "--enable-http2",
 ];
 
 /// Waits for the file `$0`, then becomes the command `$@`. As process 1 of a container a shell
@@ -38,16 +45,17 @@ const WAIT_SCRIPT: &str = "trap 'exit 143' TERM; until [ -e \"$0\" ]; do sleep 1
 /// Time that an engine waits for the download of a model: the coordinator fails the run earlier.
 pub const DOWNLOAD_SECONDS: u64 = 7 * 24 * 3600;
 
-/// Flags of the server except `--port`, which the caller appends. `config_file` contains the keys,
-/// as written by [`config_text`].
+/// Flags of the server except `--port`, which the caller appends. `tokens` is the folder of the
+/// keys, as written by [`config_text`], and of the certificate.
 pub fn arguments(
     spec: &RLJobSpec,
     model_directory: &Path,
     host: &str,
-    config_file: &str,
+    tokens: &Path,
 ) -> Vec<String> {
     let load_format = if spec.model.weights == InitialWeights::Random { "dummy" } else { "auto" };
     let dtype = if spec.precision() == Precision::BF16 { "bfloat16" } else { "float32" };
+    let certificate = tokens.join(Role::Inference.file());
     let mut arguments = vec![
         format!("--model-path={}", model_directory.display()),
         format!("--host={host}"),
@@ -59,6 +67,9 @@ pub fn arguments(
         // At `info` the server logs its settings, keys included.
         "--log-level=warning".to_owned(),
         "--enable-metrics".to_owned(),
+        // One file has the certificate and the key.
+        format!("--ssl-certfile={}", certificate.display()),
+        format!("--ssl-keyfile={}", certificate.display()),
     ];
     if spec.inference.gpus() > 1 {
         arguments.push(format!("--tp-size={}", spec.inference.gpus()));
@@ -68,7 +79,8 @@ pub fn arguments(
     }
     arguments.extend(spec.inference.extra_args().iter().cloned());
     // The server finds this one only as two words.
-    arguments.extend(["--config".to_owned(), config_file.to_owned()]);
+    let config_file = tokens.join(SGLANG_CONFIG_FILE);
+    arguments.extend(["--config".to_owned(), config_file.display().to_string()]);
     arguments
 }
 
@@ -114,10 +126,13 @@ mod tests {
             "--sampling-backend=pytorch",
             "--log-level=warning",
             "--enable-metrics",
+            "--ssl-certfile=/tokens/tls-inference.pem",
+            "--ssl-keyfile=/tokens/tls-inference.pem",
             "--config",
-            "/keys.yaml",
+            "/tokens/sglang.yaml",
         ];
-        assert_eq!(arguments(&spec, Path::new("/models/tiny"), "0.0.0.0", "/keys.yaml"), plain);
+        let tokens = Path::new("/tokens");
+        assert_eq!(arguments(&spec, Path::new("/models/tiny"), "0.0.0.0", tokens), plain);
         spec.model.weights = InitialWeights::Random;
         spec.training.precision = Some(Precision::BF16);
         spec.training.deterministic = true;
@@ -126,10 +141,10 @@ mod tests {
             "resources": {"limits": {"nvidia.com/gpu": 4}},
         }))
         .unwrap();
-        let all = arguments(&spec, Path::new("/m"), "::", "/keys.yaml");
+        let all = arguments(&spec, Path::new("/m"), "::", tokens);
         assert_eq!(all[2..4], ["--load-format=dummy", "--dtype=bfloat16"]);
         assert_eq!(
-            all[8..11],
+            all[10..13],
             ["--tp-size=4", "--enable-deterministic-inference", "--mem-fraction-static=0.8"]
         );
     }

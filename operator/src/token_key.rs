@@ -28,7 +28,7 @@ const ENTRY: &str = "key";
 pub fn from_file(path: &Path) -> anyhow::Result<TokenKey> {
     let bytes = std::fs::read(path)
         .with_context(|| format!("failed to read the token key {}", path.display()))?;
-    TokenKey::new(bytes).with_context(|| format!("the token key {} is invalid", path.display()))
+    TokenKey::new(&bytes).with_context(|| format!("the token key {} is invalid", path.display()))
 }
 
 /// Reads the key from the Secret, which is created if it does not exist.
@@ -51,7 +51,7 @@ pub async fn from_secret(client: &Client, namespace: &str) -> anyhow::Result<Tok
              key (running jobs then get new tokens)"
         );
     };
-    TokenKey::new(bytes)
+    TokenKey::new(&bytes)
         .with_context(|| format!("Secret {namespace}/{TOKEN_KEY_SECRET} is invalid"))
 }
 

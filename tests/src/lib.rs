@@ -10,6 +10,7 @@
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
+//!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
 //!  bench                    medians and verdicts of the benchmarks of all crates
 //!  chaos                    jobs under seeded fault injection (`make chaos`)
@@ -40,6 +41,7 @@ pub mod s3;
 pub mod sandbox;
 pub mod scrape;
 pub mod sglang;
+pub mod tls;
 
 pub use api::Api;
 pub use audit::AuditedRequest;
@@ -49,3 +51,4 @@ pub use kubectl::Kubectl;
 pub use namespace::Namespace;
 pub use proxy::Proxy;
 pub use s3::S3;
+pub use tls::TlsListener;

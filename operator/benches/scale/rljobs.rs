@@ -238,7 +238,7 @@ impl Bench {
     /// All jobs succeed.
     async fn end(&self) {
         let before_end = self.operator.read();
-        let request = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'POST /end HTTP/1.0\\r\\nHost: \
+        let request = "exec 3<>/dev/tcp/127.0.0.1/8079; printf 'POST /end HTTP/1.0\\r\\nHost: \
             all\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3";
         self.stage.cluster.run("bash", &["-c", request]).unwrap();
         let minutes = (self.start.elapsed().as_secs_f64() / 60.0).floor();
@@ -276,7 +276,15 @@ pub async fn measure(jobs: usize) -> Seen {
     let _coordinators = bench
         .stage
         .cluster
-        .start_program("coordinators", &own, &["coordinators".to_owned()])
+        .start_program(
+            "coordinators",
+            "env".as_ref(),
+            &[
+                format!("KUBECONFIG={}", bench.stage.cluster.kubeconfig().display()),
+                own.display().to_string(),
+                "coordinators".to_owned(),
+            ],
+        )
         .unwrap();
     let seconds = bench.create().await;
     let (cores, usage) = bench.rest().await;

@@ -178,10 +178,7 @@ impl Leader {
     /// Reconciles all jobs until `stop`, then finishes passes in progress. Ends earlier if the API
     /// server was restored to an older state.
     async fn lead(&self, stop: &CancellationToken) {
-        let (pollers, triggers) = match Pollers::new(self.term.clone()) {
-            Ok(pollers) => pollers,
-            Err(error) => return tracing::error!(%error, "failed to create an HTTP client"),
-        };
+        let (pollers, triggers) = Pollers::new(self.term.clone());
         let health = Arc::default();
         let namespace = self.namespace.as_deref();
         let (controller, jobs) = controller::new(&self.client, namespace, &health);

@@ -1,7 +1,10 @@
 //! The desired step: decision → side effects. Pure.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use rljob_crds::status::RLJobStatus;
+use rljob_http::Role;
 
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
@@ -93,8 +96,15 @@ fn coordinator_action(
         let desired = desired_for_coordinator(job, &observed.facts)?;
         let pod = observed.coordinator.clone()?;
         let CoordinatorPod { uid: identity, url, restarts } = pod;
-        let token = tokens.operator;
-        Some(Box::new(CoordinatorOrder { identity, url: url?, restarts, token, desired }))
+        Some(Box::new(CoordinatorOrder {
+            identity,
+            url: url?,
+            restarts,
+            token: tokens.operator,
+            certificate: Arc::clone(tokens.certificates.of(Role::Operator)),
+            server_name: Role::Coordinator.server_name(&job.uid),
+            desired,
+        }))
     };
     order().map_or(CoordinatorAction::Keep, CoordinatorAction::Send)
 }

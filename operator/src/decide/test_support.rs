@@ -44,7 +44,7 @@ pub fn facts() -> Facts {
     let all = |count| RoleCounts { wanted: count, existing: count, ready: count };
     let engine = |index| EngineEndpoint {
         name: format!("sums-inference-{index}"),
-        url: format!("http://sums-inference-{index}.sums-inference.lab:30000"),
+        url: format!("https://sums-inference-{index}.sums-inference.lab:30000"),
         uid: None,
     };
     let epoch = Epoch { number: 3, holder: Some("pod-c".to_owned()) };

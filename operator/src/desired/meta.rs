@@ -98,7 +98,7 @@ pub fn pod_host(namespace: &str, pod: &str, service: &str) -> String {
 pub fn coordinator_url(job: &ValidatedJob) -> String {
     let name = role_name(job, Role::Coordinator);
     format!(
-        "http://{}:{}",
+        "https://{}:{}",
         pod_host(&job.namespace, &format!("{name}-0"), &name),
         names::COORDINATOR_PORT
     )

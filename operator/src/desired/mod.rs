@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::decide::WantedRoles;
 use crate::validate::ValidatedJob;
 
+pub mod certificates;
 mod config_map;
 mod disruption_budget;
 pub mod meta;

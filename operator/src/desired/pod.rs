@@ -1,6 +1,8 @@
 //! Pod template of a role before the template of the job is merged: one container under the
 //! restricted pod security standard.
 
+use std::path::Path;
+
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
     ObjectFieldSelector, PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
@@ -13,10 +15,10 @@ use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::{
     CONFIG_MOUNT, COORDINATOR_PORT, ENGINE_PORT, GATE_WEIGHTS_SYNCED, HUB_TOKENS_MOUNT,
-    RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API,
-    TOKENS_MOUNT,
+    RUN_CONFIG_FILE, SUPERVISOR_PORT, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKENS_MOUNT,
 };
 use rljob_crds::roles::EngineKind;
+use rljob_http as tls;
 
 use super::settings::Settings;
 use super::{Role, meta, run_config, template, volumes};
@@ -71,7 +73,7 @@ pub(super) fn build_template(
         volume_mounts: Some(volume_mounts),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        ..with_probes(role)
+        ..with_probes(role, is_sglang(job, role))
     };
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
@@ -130,7 +132,7 @@ fn command(job: &ValidatedJob, role: Role) -> Vec<String> {
         Role::Coordinator => {
             let mut arguments = config_arguments();
             arguments.extend([
-                format!("--listen=0.0.0.0:{COORDINATOR_PORT}"),
+                format!("--listen=[::]:{COORDINATOR_PORT}"),
                 "--address=$(POD_IP)".to_owned(),
             ]);
             arguments
@@ -159,8 +161,9 @@ fn sglang_command(job: &ValidatedJob) -> Vec<String> {
     let flags = sglang::arguments(
         &job.spec,
         &model_directory,
-        "0.0.0.0",
-        &format!("{TOKENS_MOUNT}/{SGLANG_CONFIG_FILE}"),
+        // The server listens on one family of addresses only.
+        "$(POD_IP)",
+        Path::new(TOKENS_MOUNT),
     );
     let command = program.into_iter().chain(flags).chain([format!("--port={ENGINE_PORT}")]);
     sglang::after_download(&job.spec, &model_directory, command)
@@ -181,13 +184,15 @@ fn engine_arguments(job: &ValidatedJob) -> Vec<String> {
     };
     let mut arguments = vec![
         format!("--model-path={}", run_config(job).model_directory.display()),
-        "--host=0.0.0.0".to_owned(),
+        "--host=::".to_owned(),
         format!("--port={ENGINE_PORT}"),
         format!("--load-format={load_format}"),
         format!("--dtype={dtype}"),
         format!("--random-seed={}", job.spec.training.seed),
         format!("--api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_API}"),
         format!("--admin-api-key-file={TOKENS_MOUNT}/{TOKEN_ENGINE_ADMIN}"),
+        format!("--tls-file={TOKENS_MOUNT}/{}", tls::Role::Inference.file()),
+        format!("--tls-client-name={}", tls::Role::Coordinator.server_name(&job.uid)),
     ];
     if job.spec.training.deterministic {
         arguments.push("--deterministic".to_owned());
@@ -283,13 +288,15 @@ fn with_default_requests(role: Role, resources: &ResourceRequirements) -> Resour
 /// Adds the probes of a role. An engine has no liveness probe, because a server that pauses for
 /// weights must not be killed; the coordinator detects hung engines. The start of an engine may
 /// take an hour: 100 GB of weights at 50 MB/s, kernel compilation, or a wait for the export of
-/// another job.
-fn with_probes(role: Role) -> Container {
+/// another job. Of rljob's programs, probes get plain answers on the port of TLS; SGLang's port
+/// speaks TLS only.
+fn with_probes(role: Role, is_sglang: bool) -> Container {
     let port = || IntOrString::String("http".to_owned());
     let get = |path: &str, period: i32, failures: i32| Probe {
         http_get: Some(HTTPGetAction {
             path: Some(path.to_owned()),
             port: port(),
+            scheme: is_sglang.then(|| "HTTPS".to_owned()),
             ..HTTPGetAction::default()
         }),
         period_seconds: Some(period),

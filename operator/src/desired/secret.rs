@@ -1,4 +1,4 @@
-//! Secret with the four tokens. Each role mounts only the tokens that it needs.
+//! Secret with the tokens and certificates. Each role mounts only what it needs.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use rljob_crds::names::{
     SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR,
 };
 use rljob_crds::roles::EngineKind;
+use rljob_http as tls;
 
 use super::{Role, Tokens, meta};
 use crate::sglang;
 use crate::validate::ValidatedJob;
 
 pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
-    let Tokens { operator, learner, engine_api, engine_admin } = tokens;
+    let Tokens { operator, learner, engine_api, engine_admin, certificates } = tokens;
     let tokens = [
         (TOKEN_OPERATOR, operator),
         (TOKEN_LEARNER, learner),
@@ -25,6 +26,11 @@ pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
         .into_iter()
         .map(|(name, token)| (name.to_owned(), ByteString(token.clone().into_bytes())))
         .collect();
+    // The operator derives its own certificate and mounts nothing.
+    for role in [tls::Role::Coordinator, tls::Role::Trainer, tls::Role::Inference] {
+        let pem = certificates.of(role).as_bytes().to_vec();
+        data.insert(role.file().to_owned(), ByteString(pem));
+    }
     if job.spec.inference.engine() == EngineKind::SGLang {
         data.insert(
             SGLANG_CONFIG_FILE.to_owned(),
@@ -39,14 +45,18 @@ pub(super) fn build_secret(job: &ValidatedJob, tokens: &Tokens) -> Secret {
     }
 }
 
-/// Names of the tokens that a role's pods see.
-pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> &'static [&'static str] {
-    match role {
+/// Names of the entries that a role's pods see.
+pub(super) fn tokens_of(job: &ValidatedJob, role: Role) -> Vec<&'static str> {
+    let (tokens, certificate): (&[_], _) = match role {
         Role::Inference if job.spec.inference.engine() == EngineKind::SGLang => {
-            &[SGLANG_CONFIG_FILE]
+            (&[SGLANG_CONFIG_FILE], tls::Role::Inference)
         }
-        Role::Inference => &[TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN],
-        Role::Coordinator => &[TOKEN_OPERATOR, TOKEN_LEARNER, TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN],
-        Role::Trainer => &[TOKEN_LEARNER],
-    }
+        Role::Inference => (&[TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN], tls::Role::Inference),
+        Role::Coordinator => (
+            &[TOKEN_OPERATOR, TOKEN_LEARNER, TOKEN_ENGINE_API, TOKEN_ENGINE_ADMIN],
+            tls::Role::Coordinator,
+        ),
+        Role::Trainer => (&[TOKEN_LEARNER], tls::Role::Trainer),
+    };
+    tokens.iter().copied().chain([certificate.file()]).collect()
 }

@@ -22,7 +22,7 @@ fn built(wanted: WantedRoles, pinned: &Pinned) -> Resources {
         &job,
         wanted,
         &settings(),
-        &Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid),
+        &Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid),
         pinned,
     )
 }
@@ -44,7 +44,7 @@ fn sglang(gpus: u32, extra_args: &[&str]) -> InferenceSpec {
 fn the_children_of_a_minimal_job() {
     let Resources {
         config_map,
-        secret,
+        mut secret,
         network_policies,
         disruption_budget,
         services,
@@ -53,6 +53,10 @@ fn the_children_of_a_minimal_job() {
     // The annotation duplicates the template below.
     for set in &mut stateful_sets {
         set["metadata"]["annotations"] = Value::Null;
+    }
+    for (_, value) in secret.data.iter_mut().flatten().filter(|(key, _)| key.starts_with("tls-")) {
+        assert!(value.0.starts_with(b"-----BEGIN CERTIFICATE-----"));
+        value.0 = b"certificate and key".to_vec();
     }
     insta::assert_yaml_snapshot!("config_map", config_map);
     insta::assert_yaml_snapshot!("secret", secret);
@@ -76,7 +80,7 @@ fn without_gpus_only_engines_on_gpus_have_no_replicas() {
     let replicas = |gpus: u32| {
         let mut job = validated();
         job.spec.inference = sglang(gpus, &[]);
-        let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+        let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
         build(&job, WantedRoles::WithoutGpus, &settings(), &tokens, &Pinned::default())
             .stateful_sets
             .map(|set| set["spec"]["replicas"].as_i64().unwrap())
@@ -126,7 +130,7 @@ fn another_image_or_spec_changes_objects_only_at_a_start_or_a_resume() {
     let mut job = validated();
     job.spec.training.seed = 99;
     let newer = Settings::new("registry.example/rljob:8");
-    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
     let (running, suspended) = (
         built(WantedRoles::Everything, &Pinned::default()),
         built(WantedRoles::Nothing, &Pinned::default()),
@@ -184,7 +188,7 @@ fn a_run_in_a_bucket_has_scratch_volumes_and_keys_only_where_needed() {
         }
     }))
     .unwrap();
-    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
     let Resources { config_map, stateful_sets, .. } =
         build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
     let config: serde_json::Value =
@@ -245,7 +249,7 @@ fn hub_tokens_are_mounted_only_into_containers_that_download() {
         run_config(&job).model_directory.to_str(),
         Some("/rljob/runs/lab/sums/hub/models/org--model@main")
     );
-    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
     let mounts = |job: &ValidatedJob| {
         build(job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default())
             .stateful_sets
@@ -264,7 +268,7 @@ fn hub_tokens_are_mounted_only_into_containers_that_download() {
 fn an_sglang_engine_reads_its_keys_from_a_file() {
     let mut job = validated();
     job.spec.inference = sglang(2, &["--mem-fraction-static=0.8"]);
-    let tokens = Tokens::derive(&TokenKey::new(vec![7; 32]).unwrap(), &job.uid);
+    let tokens = Tokens::derive(&TokenKey::new(&[7; 32]).unwrap(), &job.uid);
     let Resources { secret, stateful_sets, .. } =
         build(&job, WantedRoles::Everything, &settings(), &tokens, &Pinned::default());
     let config = &secret.data.unwrap()["sglang.yaml"].0;

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use rljob_http::{ClientTls, Role};
 use rljob_protocol::desired::Desired;
 use rljob_protocol::status::CoordinatorStatus;
+
+use crate::desired::Tokens;
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -17,17 +20,18 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Creates a client of the coordinator on a port of this machine.
+    /// Creates a client of the coordinator of the run with this UID on a port of this machine.
     ///
     /// # Errors
-    /// The HTTP client cannot be created.
-    pub fn new(port: u16, token: String) -> reqwest::Result<Self> {
+    /// The certificate cannot be used, or the HTTP client cannot be created.
+    pub fn new(port: u16, tokens: Tokens, uid: &str) -> anyhow::Result<Self> {
+        let pem = tokens.certificates.of(Role::Operator);
+        let tls = ClientTls::of_pem(pem, &Role::Coordinator.server_name(uid))?;
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
-            .no_proxy()
-            .default_headers(crate::poll::protocol_headers())
-            .build()?;
-        Ok(Self { http, url: format!("http://127.0.0.1:{port}"), token })
+            .default_headers(crate::poll::protocol_headers());
+        let url = format!("https://127.0.0.1:{port}");
+        Ok(Self { http: tls.client(http).build()?, url, token: tokens.operator })
     }
 
     /// Gets the status.

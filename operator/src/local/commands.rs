@@ -6,8 +6,9 @@ use std::ffi::{OsStr, OsString};
 use rljob_crds::RunConfig;
 use rljob_crds::algorithm::Precision;
 use rljob_crds::model::InitialWeights;
-use rljob_crds::names::{SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
+use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API};
 use rljob_crds::roles::EngineKind;
+use rljob_http as tls;
 
 use super::directory::RunDirectory;
 use super::gpus;
@@ -85,7 +86,7 @@ fn coordinator(directory: &RunDirectory, port: u16) -> ProcessSpec {
 fn supervisor(directory: &RunDirectory, port: u16, index: i32) -> ProcessSpec {
     let name = format!("trainer-{index}");
     let mut arguments = common(directory);
-    push(&mut arguments, "--coordinator", format!("http://127.0.0.1:{port}"));
+    push(&mut arguments, "--coordinator", format!("https://127.0.0.1:{port}"));
     push(&mut arguments, "--name", &name);
     push(&mut arguments, "--address", "127.0.0.1");
     // Shorter than the session's timeout for its processes.
@@ -119,6 +120,9 @@ fn embedded(config: &RunConfig, directory: &RunDirectory, index: i32) -> Process
     push(&mut arguments, "--random-seed", training.seed.to_string());
     push(&mut arguments, "--api-key-file", directory.token(TOKEN_ENGINE_API));
     push(&mut arguments, "--admin-api-key-file", directory.token(TOKEN_ENGINE_ADMIN));
+    push(&mut arguments, "--tls-file", directory.token(tls::Role::Inference.file()));
+    let client = tls::Role::Coordinator.server_name(&config.uid);
+    push(&mut arguments, "--tls-client-name", client);
     if training.deterministic {
         arguments.push("--deterministic".into());
     }
@@ -135,13 +139,8 @@ fn sglang(
     machine: &Machine,
     index: i32,
 ) -> ProcessSpec {
-    let keys = directory.token(SGLANG_CONFIG_FILE);
-    let flags = sglang::arguments(
-        &config.spec,
-        &config.model_directory,
-        "127.0.0.1",
-        &keys.to_string_lossy(),
-    );
+    let flags =
+        sglang::arguments(&config.spec, &config.model_directory, "127.0.0.1", &directory.tokens());
     let command = machine.engine_command.iter().cloned().chain(flags);
     let command = sglang::after_download(&config.spec, &config.model_directory, command);
     let words = ["with-parent", "--"].map(ToOwned::to_owned).into_iter().chain(command);
@@ -184,6 +183,7 @@ fn push(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
 
 #[cfg(test)]
 mod tests {
+    use rljob_crds::names::SGLANG_CONFIG_FILE;
     use rljob_crds::roles::SGLangSpec;
 
     use super::*;
@@ -194,7 +194,7 @@ mod tests {
     fn sglang_command_has_the_runs_flags_and_no_key() {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
-        let secrets = directory.create_tokens().unwrap();
+        let secrets = directory.create_tokens("uid").unwrap().operator;
         let mut job = validated();
         job.spec.inference.sglang = Some(SGLangSpec::default());
         let machine = Machine {

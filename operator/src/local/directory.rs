@@ -6,7 +6,7 @@
 //!    lock          held while `rljob run` runs
 //!    state.json    epoch and outcome
 //!    run.json      run configuration, read by all processes
-//!    tokens/       one file per token and sglang.yaml, 0600 in 0700, new in every run
+//!    tokens/       tokens, certificates and sglang.yaml, 0600 in 0700, new in every run
 //!    logs/         one file per process
 //!    tensorboard/  event files
 //!    report.html   curves and samples
@@ -24,10 +24,13 @@ use rljob_crds::names::{
     RUN_CONFIG_FILE, SGLANG_CONFIG_FILE, TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER,
     TOKEN_OPERATOR,
 };
+use rljob_http::Role;
 use rljob_protocol::run_config::{self, RunConfigError};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::desired::Tokens;
+use crate::desired::tokens::TokenKey;
 use crate::sglang;
 
 /// Held while `rljob run` runs.
@@ -200,12 +203,12 @@ impl RunDirectory {
         self.write(RUN_CONFIG_FILE, config)
     }
 
-    /// Creates new tokens and writes their files. Returns the operator's token, which this process
-    /// uses.
+    /// Derives tokens and certificates of the run with this UID from a new key and writes those of
+    /// its processes to files. Returns all.
     ///
     /// # Errors
     /// [`DirectoryError::Io`].
-    pub fn create_tokens(&self) -> Result<String, DirectoryError> {
+    pub fn create_tokens(&self, uid: &str) -> Result<Tokens, DirectoryError> {
         let folder = self.tokens();
         DirBuilder::new()
             .recursive(true)
@@ -214,11 +217,20 @@ impl RunDirectory {
             .map_err(failed("create", &folder))?;
         fs::set_permissions(&folder, Permissions::from_mode(0o700))
             .map_err(failed("protect", &folder))?;
-        self.create_token(TOKEN_LEARNER)?;
-        let (api, admin) =
-            (self.create_token(TOKEN_ENGINE_API)?, self.create_token(TOKEN_ENGINE_ADMIN)?);
-        self.write_secret(SGLANG_CONFIG_FILE, &sglang::config_text(&api, &admin))?;
-        self.create_token(TOKEN_OPERATOR)
+        let key = random_hex().map_err(failed("generate a key for", &folder))?;
+        let key = TokenKey::new(key.as_bytes())
+            .map_err(|error| failed("generate a key for", &folder)(io::Error::other(error)))?;
+        let tokens = Tokens::derive(&key, uid);
+        let Tokens { operator, learner, engine_api, engine_admin, certificates } = &tokens;
+        self.write_secret(TOKEN_OPERATOR, operator)?;
+        self.write_secret(TOKEN_LEARNER, learner)?;
+        self.write_secret(TOKEN_ENGINE_API, engine_api)?;
+        self.write_secret(TOKEN_ENGINE_ADMIN, engine_admin)?;
+        self.write_secret(SGLANG_CONFIG_FILE, &sglang::config_text(engine_api, engine_admin))?;
+        for role in [Role::Coordinator, Role::Trainer, Role::Inference] {
+            self.write_secret(role.file(), certificates.of(role))?;
+        }
+        Ok(tokens)
     }
 
     /// Generates a UID, for runs without an API server.
@@ -235,13 +247,6 @@ impl RunDirectory {
             &hex[17..20],
             &hex[20..32]
         ))
-    }
-
-    fn create_token(&self, name: &str) -> Result<String, DirectoryError> {
-        let path = self.token(name);
-        let token = random_hex().map_err(failed("generate", &path))?;
-        self.write_secret(name, &token)?;
-        Ok(token)
     }
 
     fn write_secret(&self, name: &str, text: &str) -> Result<(), DirectoryError> {
@@ -337,7 +342,7 @@ mod tests {
     fn tokens_are_private_distinct_and_new_every_time() {
         let runs = tempfile::tempdir().unwrap();
         let directory = RunDirectory::open(runs.path()).unwrap();
-        let operator = directory.create_tokens().unwrap();
+        let operator = directory.create_tokens("uid").unwrap().operator;
         assert_eq!(fs::read_to_string(directory.token(TOKEN_OPERATOR)).unwrap(), operator);
         assert_eq!(operator.len(), 64);
         assert_ne!(fs::read_to_string(directory.token(TOKEN_LEARNER)).unwrap(), operator);
@@ -346,7 +351,7 @@ mod tests {
             (mode(&directory.tokens()), mode(&directory.token(TOKEN_OPERATOR))),
             (0o700, 0o600)
         );
-        assert_ne!(directory.create_tokens().unwrap(), operator);
+        assert_ne!(directory.create_tokens("uid").unwrap().operator, operator);
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn start<'a>(
     machine: &Machine,
     directory: &'a RunDirectory,
 ) -> anyhow::Result<Session<'a>> {
-    let token = directory.create_tokens()?;
+    let tokens = directory.create_tokens(&config.uid)?;
     let port = process::free_port().context("failed to find a free port for the coordinator")?;
     let program = std::env::current_exe().context("failed to find the path of this program")?;
     let programs = program.parent().context("the path of this program has no folder")?;
@@ -149,8 +149,8 @@ fn start<'a>(
         commands::process_specs(config, directory, machine, port),
         |name| directory.log(name),
     );
-    let coordinator =
-        client::Coordinator::new(port, token).context("failed to create an HTTP client")?;
+    let coordinator = client::Coordinator::new(port, tokens, &config.uid)
+        .context("failed to create an HTTP client")?;
     Ok(Session::new(job, directory, processes, coordinator)?)
 }
 

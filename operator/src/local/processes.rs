@@ -127,7 +127,7 @@ impl Processes {
             .filter_map(|process| {
                 Some(EngineEndpoint {
                     name: process.spec.name.clone(),
-                    url: format!("http://127.0.0.1:{}", process.port?),
+                    url: format!("https://127.0.0.1:{}", process.port?),
                     uid: None,
                 })
             })

@@ -240,16 +240,17 @@ impl<'a> Session<'a> {
     async fn facts(&self) -> Facts {
         let identity = self.processes.coordinator();
         let status = match &identity {
-            Some(_) => self
-                .coordinator
-                .status()
-                .await
-                .inspect_err(
-                    |error| tracing::debug!(%error, "failed to get the coordinator's status"),
-                )
-                .ok(),
-            None => None,
+            Some(_) => self.coordinator.status().await.map(Some),
+            None => Ok(None),
         };
+        let unsupported = status
+            .as_ref()
+            .is_err_and(|error| rljob_http::is_plain_server(error))
+            .then(|| crate::poll::PLAIN_COORDINATOR.to_owned());
+        let status = status
+            .inspect_err(|error| tracing::debug!(%error, "failed to get the coordinator's status"))
+            .ok()
+            .flatten();
         Facts {
             suspend: self.interrupted,
             generation: if self.interrupted { 2 } else { 1 },
@@ -267,7 +268,7 @@ impl<'a> Session<'a> {
             exits: self.processes.exits(),
             exits_under_rules: self.processes.exits(),
             rules_digest: None,
-            unsupported: None,
+            unsupported,
             obstacle: None,
             engine_up_since: None,
             engines: self.processes.engines(),

@@ -196,9 +196,9 @@ fn waits_for_volumes_since(pod: &Pod) -> Option<Timestamp> {
 pub(super) fn url(pod: &Pod, port: u16) -> Option<String> {
     let address = pod.status.as_ref()?.pod_ip.as_ref().filter(|address| !address.is_empty())?;
     Some(if address.contains(':') {
-        format!("http://[{address}]:{port}")
+        format!("https://[{address}]:{port}")
     } else {
-        format!("http://{address}:{port}")
+        format!("https://{address}:{port}")
     })
 }
 

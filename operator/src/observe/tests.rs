@@ -93,7 +93,7 @@ fn only_own_pods_count_and_terminating_engines_are_not_listed() {
     let facts = observed(objects(), &job, Remembered::default()).facts;
     let names: Vec<&str> = facts.engines.iter().map(|engine| engine.name.as_str()).collect();
     assert_eq!(names, ["sums-inference-2", "sums-inference-10"]);
-    assert_eq!(facts.engines[0].url, "http://[fd00::7]:30000");
+    assert_eq!(facts.engines[0].url, "https://[fd00::7]:30000");
     job.spec.inference.replicas = 2;
     let engines = observed(objects(), &job, Remembered::default()).facts.engines;
     assert_eq!(engines, [], "the spec does not want them");
@@ -172,7 +172,7 @@ fn a_pod_that_waits_for_its_volumes_is_reported() {
 fn the_coordinator_is_identified_by_uid_and_address() {
     let expected = CoordinatorPod {
         uid: "uid of sums-coordinator-0".to_owned(),
-        url: Some("http://[fd00::7]:8080".to_owned()),
+        url: Some("https://[fd00::7]:8080".to_owned()),
         restarts: 0,
     };
     assert_eq!(objects().coordinator(), Some(expected));

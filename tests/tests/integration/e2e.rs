@@ -195,7 +195,7 @@ impl<'a> Run<'a> {
     fn kill_learner(&self) {
         cluster()
             .kill_oldest(&format!(
-                "rljob-learner .*--coordinator http://{}-coordinator-0[.]",
+                "rljob-learner .*--coordinator https://{}-coordinator-0[.]",
                 self.job
             ))
             .unwrap();

@@ -6,6 +6,8 @@
 )]
 
 use std::ffi::{CStr, CString, NulError, c_char, c_double, c_int, c_void};
+use std::net::TcpListener;
+use std::os::fd::IntoRawFd;
 use std::ptr::{NonNull, null_mut};
 
 use tch::Tensor;
@@ -18,10 +20,9 @@ mod raw {
         pub fn rljob_store_new(
             host: *const c_char,
             port: u16,
-            server: bool,
+            listen_fd: c_int,
             timeout_ms: i64,
             out: *mut *mut c_void,
-            chosen: *mut u16,
         ) -> *mut c_char;
         pub fn rljob_store_free(store: *mut c_void);
         pub fn rljob_group_new(
@@ -104,27 +105,21 @@ unsafe impl Send for StoreHandle {}
 unsafe impl Sync for StoreHandle {}
 
 impl StoreHandle {
-    /// Opens a store; returns it with its port.
+    /// Connects to the store on `port` of `host`; hosts it with `listener`, which listens there.
     pub fn new(
         host: &str,
         port: u16,
-        server: bool,
+        listener: Option<TcpListener>,
         timeout_ms: i64,
-    ) -> Result<(Self, u16), String> {
+    ) -> Result<Self, String> {
         let host = c_string(host)?;
-        let (mut out, mut chosen) = (null_mut(), 0);
-        // SAFETY: `host` outlives the call; `out` and `chosen` are valid for writes.
+        let mut out = null_mut();
+        let listen_fd = listener.map_or(-1, IntoRawFd::into_raw_fd);
+        // SAFETY: `host` outlives the call; `out` is valid for writes; the store owns the socket.
         check(unsafe {
-            raw::rljob_store_new(
-                host.as_ptr(),
-                port,
-                server,
-                timeout_ms,
-                &raw mut out,
-                &raw mut chosen,
-            )
+            raw::rljob_store_new(host.as_ptr(), port, listen_fd, timeout_ms, &raw mut out)
         })?;
-        Ok((Self(owned(out)?), chosen))
+        Ok(Self(owned(out)?))
     }
 }
 

@@ -62,19 +62,19 @@ extern "C" {
 
 void rljob_message_free(char* message) { free(message); }
 
-// `server`: hosts the store on every interface (port 0: any free port) and connects to it at
-// `host`; otherwise only connects. numWorkers is unset and waitWorkers off, because one store
+// Connects to the store at `host`. `listen_fd`: a listening socket on `port`, with which this
+// process hosts the store, or -1. By itself TCPStore would listen on every interface. numWorkers is unset and waitWorkers off, because one store
 // serves many process groups, whose members join at any time.
-char* rljob_store_new(const char* host, uint16_t port, bool server, int64_t timeout_ms, Store** out,
-                      uint16_t* chosen) {
+char* rljob_store_new(const char* host, uint16_t port, int listen_fd, int64_t timeout_ms,
+                      Store** out) {
   return guarded([&] {
     c10d::TCPStoreOptions options;
     options.port = port;
-    options.isServer = server;
+    options.isServer = listen_fd >= 0;
+    if (options.isServer) options.masterListenFd = listen_fd;
     options.waitWorkers = false;
     options.timeout = milliseconds(timeout_ms);
     auto tcp = c10::make_intrusive<c10d::TCPStore>(host, options);
-    *chosen = tcp->getPort();
     *out = new Store{std::move(tcp)};
   });
 }

@@ -1,6 +1,6 @@
 //! Rendezvous of process groups: the key-value store c10d::TCPStore.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use crate::CollectiveError;
@@ -23,16 +23,24 @@ pub struct Store {
 }
 
 impl Store {
-    /// Hosts a store on every interface and connects to it. Port 0 selects a free port, which
-    /// [`Self::port`] returns.
+    /// Hosts a store on an address of this process only, and connects to it. Port 0 selects a free
+    /// port, which [`Self::port`] returns.
     ///
     /// It does not wait for other members, so that one store serves any number of process groups.
     /// `timeout` applies to the connection.
     ///
     /// # Errors
-    /// The port is in use.
-    pub fn host(port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
-        Self::open("host a store", "localhost", port, true, timeout)
+    /// The address is not one of this machine, or the port is in use.
+    pub fn host(address: &str, port: u16, timeout: Duration) -> Result<Self, CollectiveError> {
+        let operation = "host a store";
+        let listened = TcpListener::bind((address, port))
+            .and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+        let (port, listener) = listened.map_err(|error| CollectiveError {
+            operation: operation.to_owned(),
+            place: format!("{address}:{port}"),
+            message: error.to_string(),
+        })?;
+        Self::open(operation, address, port, Some(listener), timeout)
     }
 
     /// Connects to the store at `host:port`, retrying until `timeout`.
@@ -49,7 +57,7 @@ impl Store {
             "connect to the store",
             host,
             port,
-            false,
+            None,
             timeout.saturating_sub(start.elapsed()),
         )
     }
@@ -58,11 +66,11 @@ impl Store {
         operation: &str,
         host: &str,
         port: u16,
-        server: bool,
+        listener: Option<TcpListener>,
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
-        let (handle, port) =
-            StoreHandle::new(host, port, server, milliseconds(timeout)).map_err(|message| {
+        let handle =
+            StoreHandle::new(host, port, listener, milliseconds(timeout)).map_err(|message| {
                 CollectiveError {
                     operation: operation.to_owned(),
                     place: format!("{host}:{port}"),

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use rljob_collective::{CollectiveError, Group, Store};
@@ -12,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs `body` as each of two ranks that share a store; returns the results in order of rank.
 fn two_ranks<T: Send>(body: impl Fn(&Store, u32) -> T + Sync) -> [T; 2] {
-    let host = Store::host(0, TIMEOUT).unwrap();
+    let host = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
     let port = host.port();
     std::thread::scope(|scope| {
         let second = scope.spawn(|| body(&Store::connect("127.0.0.1", port, TIMEOUT).unwrap(), 1));
@@ -53,6 +54,30 @@ fn every_collective_has_the_expected_result_on_each_rank() {
 }
 
 #[test]
+fn a_store_listens_on_its_address_only() {
+    let store = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
+    // Both addresses are on the loopback interface.
+    let connects = |host: &str| TcpStream::connect((host, store.port())).is_ok();
+    assert_eq!((connects("127.0.0.1"), connects("127.0.0.2")), (true, false));
+}
+
+#[test]
+fn groups_join_over_ipv6() {
+    let Ok(host) = Store::host("::1", 0, TIMEOUT) else { return };
+    let port = host.port();
+    let sum = |store: &Store, rank: u32| {
+        let group = Group::join(store, "six", rank, 2, "::1", TIMEOUT).unwrap();
+        let own = Tensor::from_slice(&[1.0_f32 + rank as f32]);
+        group.all_reduce(&own).unwrap();
+        floats(&own)
+    };
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| sum(&Store::connect("::1", port, TIMEOUT).unwrap(), 1));
+        assert_eq!((sum(&host, 0), second.join().expect("rank 1")), (vec![3.0], vec![3.0]));
+    });
+}
+
+#[test]
 fn bf16_and_bytes_are_transferred_unchanged() {
     let answers = two_ranks(|store, rank| {
         let group = join(store, "kinds", rank);
@@ -84,7 +109,7 @@ fn one_store_serves_several_process_groups() {
 
 #[test]
 fn a_missing_peer_does_not_delay_other_process_groups() {
-    let store = Store::host(0, TIMEOUT).unwrap();
+    let store = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
     std::thread::scope(|scope| {
         let late = scope.spawn(|| join(&store, "late", 0));
         let peer = scope.spawn(|| join(&store, "prompt", 1));
@@ -104,7 +129,7 @@ fn all_reduced(group: &Group) -> Tensor {
 
 #[test]
 fn joining_without_a_peer_fails_after_the_timeout() {
-    let store = Store::host(0, Duration::from_secs(1)).unwrap();
+    let store = Store::host("127.0.0.1", 0, Duration::from_secs(1)).unwrap();
     let error =
         Group::join(&store, "lonely", 0, 2, "127.0.0.1", Duration::from_secs(1)).unwrap_err();
     assert_eq!(

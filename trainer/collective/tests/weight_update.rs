@@ -34,7 +34,7 @@ fn sglang_joins_a_process_group_and_receives_broadcasts() {
         return;
     };
     let timeout = Duration::from_secs(300);
-    let store = Store::host(0, timeout).unwrap();
+    let store = Store::host("127.0.0.1", 0, timeout).unwrap();
     let arguments = ["-c", PEER, &store.port().to_string(), "weights-step-3"];
     let peer = Command::new(python)
         .args(arguments)

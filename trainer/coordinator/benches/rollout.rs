@@ -144,7 +144,7 @@ async fn fleet(url: &str) -> Fleet {
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let token = Token::open(folder.path(), "token").unwrap();
     let fence = Fence::claim(folder.path(), "bench", 1, 1).unwrap();
-    let fleet = Fleet::new(EngineClient::new(token.clone(), token), Clock::start());
+    let fleet = Fleet::new(EngineClient::new(token.clone(), token, None), Clock::start());
     fleet.set(&[EngineEndpoint { name: "engine-0".to_owned(), url: url.to_owned(), uid: None }]);
     let ready = fleet.lease(Weights::Since(0), 1, 1);
     tokio::select! {

@@ -10,12 +10,12 @@ use anyhow::Context;
 use rljob_crds::RunConfig;
 use rljob_crds::job::WeightSyncMethod;
 use rljob_crds::names::{TOKEN_ENGINE_ADMIN, TOKEN_ENGINE_API, TOKEN_LEARNER, TOKEN_OPERATOR};
-use rljob_http::Limits;
+use rljob_http::{ClientTls, Limits, Role, Routes, ServerTls, TlsError};
 use rljob_protocol::run_config;
 use rljob_storage::{RunStore, StorageError, coordinator_resolver, durable};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::batches::Batches;
@@ -76,15 +76,16 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
-    let client = EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?);
-    let listener = std::net::TcpListener::bind(options.listen)
+    let (server_tls, engine_tls) = authentication(options, &config.uid)?;
+    let client =
+        EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?, Some(engine_tls));
+    let listener = rljob_http::listen(options.listen)
         .with_context(|| format!("failed to listen on {}", options.listen))?;
-    listener.set_nonblocking(true)?;
     announce(listener.local_addr()?)?;
     let (gate, shut) = (StartupGate::default(), CancellationToken::new());
     let waiting = tokio::spawn(rljob_http::serve(
         TcpListener::from_std(listener.try_clone()?)?,
-        gate.router(operator.clone()),
+        Routes::new(StartupGate::plain_router(), gate.router(operator.clone()), &server_tls),
         LIMITS,
         shut.clone(),
     ));
@@ -104,7 +105,9 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut tasks = start_tasks(&coordinator);
 
     let stop = coordinator.stop.clone();
+    let plain = server::plain_router(Arc::clone(&coordinator));
     let routes = server::router(Arc::clone(&coordinator), operator, learner);
+    let routes = Routes::new(plain, routes, &server_tls);
     let listener = TcpListener::from_std(listener)?;
     let mut server = tokio::spawn(rljob_http::serve(listener, routes, LIMITS, stop.clone()));
     gate.open(Arc::clone(&coordinator));
@@ -118,15 +121,29 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     }
     tracing::info!("shutting down");
     stop.cancel();
+    finish([waiting, server], tasks).await;
+    Ok(())
+}
+
+/// Completes requests in progress, for up to [`SHUTDOWN`].
+async fn finish(servers: [JoinHandle<()>; 2], mut tasks: JoinSet<()>) {
     let ended = tokio::time::timeout(SHUTDOWN, async {
-        let _ = waiting.await;
-        let _ = server.await;
+        for server in servers {
+            let _ = server.await;
+        }
         while tasks.join_next().await.is_some() {}
     });
     if ended.await.is_err() {
         tracing::warn!("requests in flight were aborted");
     }
-    Ok(())
+}
+
+/// Certificate of this coordinator, for its clients and for engines.
+fn authentication(options: &Options, uid: &str) -> Result<(ServerTls, ClientTls), TlsError> {
+    let certificate = options.tokens.join(Role::Coordinator.file());
+    let clients = [Role::Operator, Role::Trainer].map(|role| role.server_name(uid));
+    let engine = Role::Inference.server_name(uid);
+    Ok((ServerTls::of_file(&certificate, &clients)?, ClientTls::of_file(&certificate, &engine)?))
 }
 
 /// Waits until another coordinator owns the run, or the journal is damaged.
@@ -352,6 +369,6 @@ fn reopened(mut record: Record, last_step: u32, total_steps: u32) -> Record {
 /// Prints the address on standard output, for callers that start the process with port 0.
 fn announce(address: SocketAddr) -> std::io::Result<()> {
     let mut out = std::io::stdout();
-    writeln!(out, "listening on http://{address}")?;
+    writeln!(out, "listening on https://{address}")?;
     out.flush()
 }

@@ -57,6 +57,13 @@ pub struct Arguments {
     /// File with the bearer token of the control routes.
     #[arg(long)]
     pub admin_api_key_file: Option<PathBuf>,
+    /// File with the certificate of this engine, that of its authority, and the key. All routes
+    /// except /health* and /metrics then need TLS and a client with a certificate of the authority.
+    #[arg(long, requires = "tls_client_name")]
+    pub tls_file: Option<PathBuf>,
+    /// Name in the certificate of clients.
+    #[arg(long, requires = "tls_file", value_name = "NAME")]
+    pub tls_client_name: Option<String>,
     /// Exit when the parent process with this id exits.
     #[arg(long, value_name = "PID")]
     pub exit_with_parent: Option<i32>,

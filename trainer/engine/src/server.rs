@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rljob_http::{Routes, ServerTls};
 use tokio::net::TcpListener;
 
 use crate::arguments::Arguments;
 use crate::engine::Engine;
-use crate::http::{Keys, router};
+use crate::http::{Keys, open_router, router};
 use crate::loading::{load, wait_for_folder};
 use crate::scheduler::Command;
 
@@ -33,12 +34,17 @@ pub struct Server {
     engine: Engine,
     listener: TcpListener,
     keys: Keys,
+    tls: Option<ServerTls>,
 }
 
 impl Server {
     pub async fn start(arguments: Arguments) -> anyhow::Result<Self> {
         let keys =
             Keys::read(arguments.api_key_file.as_deref(), arguments.admin_api_key_file.as_deref())?;
+        let tls = match (&arguments.tls_file, arguments.tls_client_name.clone()) {
+            (Some(file), Some(client)) => Some(ServerTls::of_file(file, &[client])?),
+            _ => None,
+        };
         wait_for_folder(
             &arguments.model_path,
             arguments.load_format,
@@ -53,11 +59,8 @@ impl Server {
             format!("failed to load the model in {}", arguments.model_path.display())
         })?;
         let engine = Engine::start(&arguments, loaded).await?;
-        let (host, port) = (arguments.host.as_str(), arguments.port);
-        let listener = TcpListener::bind((host, port))
-            .await
-            .with_context(|| format!("failed to listen on {host}:{port}"))?;
-        Ok(Self { engine, listener, keys })
+        let listener = listen(&arguments.host, arguments.port).await?;
+        Ok(Self { engine, listener, keys, tls })
     }
 
     pub fn address(&self) -> std::io::Result<SocketAddr> {
@@ -66,9 +69,13 @@ impl Server {
 
     /// Serves until `stop` completes, then rejects new requests and drains.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { engine, listener, keys } = self;
+        let Self { engine, listener, keys, tls } = self;
         let closing = engine.draining.clone();
-        let app = router(engine.clone(), keys);
+        let all = router(engine.clone(), keys);
+        let app = match tls {
+            Some(tls) => Routes::new(open_router(engine.clone()), all, &tls),
+            None => all.into(),
+        };
         let mut serving = tokio::spawn(rljob_http::serve(listener, app, LIMITS, closing));
         tokio::select! {
             ended = &mut serving => return ended.context("the HTTP server task failed"),
@@ -82,6 +89,14 @@ impl Server {
         serving.abort();
         Ok(())
     }
+}
+
+async fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
+    let failed = || format!("failed to listen on {host}:{port}");
+    let mut addresses = tokio::net::lookup_host((host, port)).await.with_context(failed)?;
+    let address = addresses.next().with_context(failed)?;
+    let listener = rljob_http::listen(address).with_context(failed)?;
+    TcpListener::from_std(listener).with_context(failed)
 }
 
 /// Waits for requests in flight, then aborts the rest.

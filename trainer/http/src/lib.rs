@@ -1,16 +1,28 @@
-//! HTTP servers and reads with limits, for all processes.
+//! HTTP servers and reads with limits, and mutual TLS between the roles of a job.
 //!
 //! ```text
 //!  accept ─▶ Connections ── room, or the oldest idle connection is closed ─▶ task
+//!              TLS for all routes but probes and metrics
 //!              header and idle timeout · body timeout · TCP keepalive
 //! ```
 //!
 //! A client that opens many connections, sends slowly or stops reading occupies at most the limit
 //! of connections, and idle ones make room for new ones: probes and metrics are always answered.
+//! Certificates: docs/decisions/0013.
 
+mod authority;
 mod connections;
+mod identity;
 mod read;
+mod role;
 mod serve;
+#[cfg(test)]
+mod tests;
+mod tls;
 
+pub use authority::{Authority, AuthorityError, SEED_BYTES};
+pub use identity::TlsError;
 pub use read::{ReadError, read};
-pub use serve::{Limits, serve};
+pub use role::Role;
+pub use serve::{Limits, Routes, listen, serve};
+pub use tls::{ClientTls, ServerTls, is_plain_server};

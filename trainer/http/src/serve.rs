@@ -1,6 +1,14 @@
-//! HTTP/1 server with limits of connections and time.
+//! HTTP/1 server with limits of connections and time, for plain and TLS connections on one port.
+//!
+//! ```text
+//!  first byte ── 0x16, a TLS handshake ─▶ client's certificate ─▶ all routes
+//!              └ otherwise ─────────────────────────────────────▶ plain routes: probes, metrics
+//! ```
+//!
+//! Kubelets and metrics scrapers have no certificate of the job.
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,18 +21,26 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::connections::{Connection, Connections, Request};
+use crate::tls::ServerTls;
 
 /// Wait after a failed accept, for example without file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Time without an acknowledgement after which a dead peer is probed, and between probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// First byte of a TLS record with a handshake message.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// Length of the queue of connections that are not accepted yet.
+const BACKLOG: i32 = 1024;
 
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +60,72 @@ impl Default for Limits {
     }
 }
 
+/// Routes of a server by the kind of connection.
+#[derive(Clone)]
+pub struct Routes {
+    /// Connections without TLS.
+    plain: Router,
+    /// Connections of clients that have proved their role.
+    authenticated: Option<(TlsAcceptor, Router)>,
+}
+
+impl Routes {
+    /// Serves `plain` without TLS, and `authenticated` to clients that `tls` accepts.
+    pub fn new(plain: Router, authenticated: Router, tls: &ServerTls) -> Self {
+        let acceptor = TlsAcceptor::from(tls.config());
+        Self { plain, authenticated: Some((acceptor, authenticated)) }
+    }
+
+    fn limited(self, limits: Limits) -> Self {
+        let layer = |router: Router| router.layer(RequestBodyTimeoutLayer::new(limits.body));
+        Self {
+            plain: layer(self.plain),
+            authenticated: self.authenticated.map(|(tls, router)| (tls, layer(router))),
+        }
+    }
+}
+
+impl From<Router> for Routes {
+    /// Serves without TLS only.
+    fn from(plain: Router) -> Self {
+        Self { plain, authenticated: None }
+    }
+}
+
+/// Listens on an address. `[::]` also accepts IPv4, and is `0.0.0.0` on a host without IPv6.
+///
+/// # Errors
+/// The address or port is not available.
+pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    if !(address.is_ipv6() && address.ip().is_unspecified()) {
+        return open(address);
+    }
+    open(address).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
+        _ => open((Ipv4Addr::UNSPECIFIED, address.port()).into()),
+    })
+}
+
+fn open(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
 /// Serves until `stop`, then completes the requests in progress.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
-    let router = router.layer(RequestBodyTimeoutLayer::new(limits.body));
+pub async fn serve(
+    listener: TcpListener,
+    routes: impl Into<Routes>,
+    limits: Limits,
+    stop: CancellationToken,
+) {
+    let routes = routes.into().limited(limits);
     let (connections, tasks) = (Connections::new(limits.connections), TaskTracker::new());
     loop {
         let stream = tokio::select! {
@@ -65,7 +144,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
             tracing::debug!(%error, "failed to configure a connection");
             continue;
         }
-        tasks.spawn(handle(stream, connection, router.clone(), limits, stop.clone()));
+        tasks.spawn(accept(stream, connection, routes.clone(), limits, stop.clone()));
     }
     drop(listener);
     tasks.close();
@@ -78,8 +157,45 @@ fn configure(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-async fn handle(
+/// Finds out the kind of a connection, and serves its routes.
+async fn accept(
     stream: TcpStream,
+    connection: Connection,
+    routes: Routes,
+    limits: Limits,
+    stop: CancellationToken,
+) {
+    let Routes { plain, authenticated } = routes;
+    let Some((tls, router)) = authenticated else {
+        return handle(stream, connection, plain, limits, stop).await;
+    };
+    let opened = async {
+        let mut first = [0];
+        if stream.peek(&mut first).await? != 1 || first != [TLS_HANDSHAKE] {
+            return Ok(Opened::Plain(stream));
+        }
+        io::Result::Ok(Opened::Tls(Box::new(tls.accept(stream).await?)))
+    };
+    let opened = tokio::select! {
+        () = connection.close.cancelled() => return,
+        () = stop.cancelled() => return,
+        opened = tokio::time::timeout(limits.headers, opened) => opened,
+    };
+    match opened {
+        Ok(Ok(Opened::Plain(stream))) => handle(stream, connection, plain, limits, stop).await,
+        Ok(Ok(Opened::Tls(stream))) => handle(stream, connection, router, limits, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "rejected a connection"),
+        Err(_) => tracing::debug!("a client did not complete its handshake"),
+    }
+}
+
+enum Opened {
+    Plain(TcpStream),
+    Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+}
+
+async fn handle(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     connection: Connection,
     router: Router,
     limits: Limits,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use rljob_http::ClientTls;
 use rljob_protocol::batch::{BatchError, RankBatch};
 use rljob_protocol::learner::{
     CheckpointReport, Instruction, StepReport, ValidationReport, WeightsReady,
@@ -95,7 +96,8 @@ pub struct CoordinatorClient {
 
 impl CoordinatorClient {
     /// Creates a client of the coordinator at `base`, whose host `resolver` resolves and whose
-    /// epoch is at least `epoch`. `token` is the file of the token.
+    /// epoch is at least `epoch`. `token` is the file of the token. `tls` accepts only the run's
+    /// coordinator; tests have none.
     ///
     /// # Errors
     /// The runtime or the HTTP client cannot be created.
@@ -103,6 +105,7 @@ impl CoordinatorClient {
         base: &str,
         resolver: CoordinatorResolver,
         token: PathBuf,
+        tls: Option<&ClientTls>,
         epoch: u64,
         attempt: u32,
     ) -> Result<Self, ClientError> {
@@ -116,10 +119,11 @@ impl CoordinatorClient {
             .timeout(REQUEST_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
             .dns_resolver(Arc::new(resolver));
-        let http = http
-            .no_proxy()
-            .build()
-            .map_err(|error| ClientError::Start(crate::error_line(&error)))?;
+        let http = match tls {
+            Some(tls) => tls.client(http),
+            None => http.no_proxy(),
+        };
+        let http = http.build().map_err(|error| ClientError::Start(crate::error_line(&error)))?;
         Ok(Self {
             runtime: Arc::new(runtime),
             http,

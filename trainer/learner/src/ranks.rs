@@ -48,7 +48,7 @@ impl Ranks {
         }
         let (host, port) = rendezvous;
         let store = if rank == 0 {
-            Store::host(port, JOIN_TIMEOUT)?
+            Store::host(host, port, JOIN_TIMEOUT)?
         } else {
             Store::connect(host, port, JOIN_TIMEOUT)?
         };

@@ -9,6 +9,7 @@ use rljob_crds::algorithm::{Activations, ModelRole, Precision};
 use rljob_crds::model::InitialWeights;
 use rljob_crds::names::TOKEN_LEARNER;
 use rljob_crds::{RLJobSpec, RunConfig};
+use rljob_http::{ClientTls, Role, TlsError};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
@@ -70,6 +71,8 @@ pub enum StartError {
     Storage(#[from] StorageError),
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl StartError {
@@ -88,7 +91,7 @@ impl StartError {
                 )
             }
             Self::Checkpoint(error) => matches!(error, CheckpointError::Other { .. }),
-            Self::Collective(_) | Self::Client(_) | Self::Storage(_) => false,
+            Self::Collective(_) | Self::Client(_) | Self::Storage(_) | Self::Tls(_) => false,
         }
     }
 }
@@ -105,10 +108,15 @@ pub fn start(
 ) -> Result<Learner, StartError> {
     // Transfers of large checkpoints count as progress.
     let run_store = RunStore::of(&config)?.on_response(heartbeat::advance);
+    let tls = ClientTls::of_file(
+        &arguments.tokens.join(Role::Trainer.file()),
+        &Role::Coordinator.server_name(&config.uid),
+    )?;
     let client = CoordinatorClient::new(
         &arguments.coordinator,
         CoordinatorResolver::of(run_store.clone()),
         arguments.tokens.join(TOKEN_LEARNER),
+        Some(&tls),
         arguments.epoch,
         arguments.attempt,
     )?;

@@ -57,7 +57,7 @@ fn reported(announced: Option<u32>) -> Vec<Value> {
     runtime.spawn(axum::serve(listener, routes).into_future());
     let resolver = CoordinatorResolver::of(RunStore::Folder(folder.path().to_owned()));
     let token = folder.path().join("learner");
-    let client = CoordinatorClient::new(&url, resolver, token, 0, 1).unwrap();
+    let client = CoordinatorClient::new(&url, resolver, token, None, 0, 1).unwrap();
     let metrics = StepMetrics::with_scalars(1, [("loss", 0.5), ("reward/format", 1.0)]);
     client.report_step(&StepReport { attempt: 1, metrics }).unwrap();
     coordinator.bodies.lock().clone()

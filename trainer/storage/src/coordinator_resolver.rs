@@ -6,7 +6,8 @@
 //! ```
 //!
 //! DNS caches keep the address of a previous pod, or a failed lookup, for 30 s in many clusters. A
-//! stale address is harmless: epochs fence old coordinators, tokens reject other servers.
+//! stale or altered address is harmless: epochs fence old coordinators, and other servers cannot
+//! prove to be the coordinator.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -46,11 +46,11 @@ fn invalid_engine_responses_are_reported_and_the_repeated_samples_have_the_same_
         ),
         sample(
             "failed to reach the engine at /generate: the connection failed: error reading a body \
-                from connection: end of file before message length reached",
+                from connection: peer closed connection without sending TLS close_notify",
         ),
         sample(
-            "failed to reach the engine at /generate: the connection failed: connection closed \
-                before message completed",
+            "failed to reach the engine at /generate: the connection failed: connection error: \
+                peer closed connection without sending TLS close_notify",
         ),
         update(failure),
         update("200 OK: weights not found"),

@@ -13,6 +13,7 @@ import http.server
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -102,6 +103,8 @@ for name in [
     "--sampling-backend",
     "--log-level",
     "--config",
+    "--ssl-certfile",
+    "--ssl-keyfile",
 ]:
     flags.add_argument(name)
 flags.add_argument("--port", type=int)
@@ -119,5 +122,8 @@ command += ["--admin-api-key-file", f"{tokens}/engine-admin"]
 engine = subprocess.Popen(command)
 proxy = http.server.ThreadingHTTPServer((flags.host, flags.port), Proxy)
 proxy.daemon_threads = True
+tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+tls.load_cert_chain(flags.ssl_certfile, flags.ssl_keyfile)
+proxy.socket = tls.wrap_socket(proxy.socket, server_side=True, do_handshake_on_connect=False)
 threading.Thread(target=proxy.serve_forever, daemon=True).start()
 sys.exit(engine.wait())

@@ -78,7 +78,7 @@ fn the_operators_account_reaches_no_foreign_object() {
     assert!(error.contains("only pods with the label rljob.dev/job"), "{error}");
 }
 
-/// The tokens in the Secret of the job.
+/// The tokens and certificates in the Secret of the job.
 fn tokens(namespace: &Namespace) -> anyhow::Result<BTreeSet<String>> {
     let mut secrets = namespace.kubectl.get(&["secrets", OWN])?;
     let data = secrets["items"][0]["data"].take();
@@ -95,7 +95,7 @@ fn a_deleted_token_key_is_replaced_and_running_jobs_get_new_tokens() {
     let namespace = namespace_in(&cluster, "keys", &json!({}));
     wait_for_pods(&namespace, 3);
     let before = tokens(&namespace).unwrap();
-    assert_eq!(before.len(), 4, "the tokens of the job");
+    assert_eq!(before.len(), 7, "the tokens and certificates of the job");
     let pods = || namespace.kubectl.run(&["get", "pods", OWN, "--output=jsonpath={..uid}"]);
     let running = pods().unwrap();
 
@@ -105,5 +105,5 @@ fn a_deleted_token_key_is_replaced_and_running_jobs_get_new_tokens() {
     let _operator = Operator::start_in(&cluster, "rljob:b", &[]);
     wait_until("new tokens", LIMIT, || Ok(tokens(&namespace)?.is_disjoint(&before))).unwrap();
     assert_eq!(pods().unwrap(), running, "no pod restarts");
-    assert_eq!(tokens(&namespace).unwrap().len(), 4);
+    assert_eq!(tokens(&namespace).unwrap().len(), 7);
 }

@@ -5,7 +5,7 @@
 //! coordinators and distinguishes them by the requested address.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -14,10 +14,12 @@ use anyhow::Context;
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, put};
+use k8s_openapi::ByteString;
 use parking_lot::Mutex;
 use rljob_crds::names::RUN_CONFIG_FILE;
+use rljob_http::{Role, ServerTls};
 use rljob_tests::api::runtime;
-use rljob_tests::{Api, Namespace};
+use rljob_tests::{Api, Namespace, TlsListener};
 use serde_json::{Value, json};
 
 use super::cluster;
@@ -53,6 +55,8 @@ struct Coordinator {
     desired: Value,
     /// `training.steps` of the run configuration that the pod mounts.
     total_steps: Value,
+    /// The pod's certificate.
+    tls: Option<ServerTls>,
 }
 
 /// Coordinators by address.
@@ -76,8 +80,12 @@ static SIMULATED_CLUSTER: LazyLock<SimulatedCluster> = LazyLock::new(|| {
         .route("/v1/desired", put(desired))
         .route("/v1/status", get(status))
         .with_state(coordinators.clone());
+    let certificates = coordinators.clone();
+    let certificate =
+        move |address: IpAddr| certificates.lock().get(&address.to_string())?.tls.clone();
     runtime().spawn(async move {
-        axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        axum::serve(TlsListener::new(listener, certificate), router).await
     });
     SimulatedCluster { coordinators, api: cluster.api().unwrap(), addresses: AtomicU32::new(0) }
 });
@@ -116,7 +124,7 @@ async fn status(
     headers: HeaderMap,
 ) -> Result<Json<Value>, StatusCode> {
     let coordinators = coordinators.lock();
-    let Coordinator { run, desired, total_steps } =
+    let Coordinator { run, desired, total_steps, tls: _ } =
         coordinators.get(&address(&headers)).ok_or(StatusCode::NOT_FOUND)?;
     let mut run = run.lock();
     run.status_requests += 1;
@@ -186,7 +194,9 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         let address = format!("10.200.{}.{}", number / 250, number % 250 + 1);
         if pod["metadata"]["labels"]["rljob.dev/role"] == "coordinator" {
             let total_steps = run_config(namespace, pod)?["spec"]["training"]["steps"].take();
-            let coordinator = Coordinator { run: run.clone(), desired: Value::Null, total_steps };
+            let tls = Some(certificate(namespace, pod)?);
+            let coordinator =
+                Coordinator { run: run.clone(), desired: Value::Null, total_steps, tls };
             let mut coordinators = SIMULATED_CLUSTER.coordinators.lock();
             coordinators.insert(address.clone(), coordinator);
         }
@@ -204,6 +214,19 @@ fn start_pods(namespace: &str, run: &Arc<Mutex<Run>>) -> anyhow::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// The coordinator's certificate in the Secret that a pod mounts.
+fn certificate(namespace: &str, pod: &Value) -> anyhow::Result<ServerTls> {
+    let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let tokens = volumes.find(|volume| volume["name"] == "rljob-tokens");
+    let name = tokens.and_then(|volume| volume["secret"]["secretName"].as_str());
+    let name = name.context("the pod mounts no tokens")?;
+    let secret =
+        SIMULATED_CLUSTER.api.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}"))?;
+    let pem: ByteString = serde_json::from_value(secret["data"][Role::Coordinator.file()].clone())?;
+    let uid = secret["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
+    Ok(ServerTls::of_pem(&String::from_utf8(pem.0)?, &[Role::Operator.server_name(uid)])?)
 }
 
 /// The run configuration in the ConfigMap that a pod mounts.

@@ -156,7 +156,7 @@ fn requires_its_key(run: &Run<'_>) {
             "get",
             "--raw",
             &format!(
-                "/api/v1/namespaces/{}/pods/{}-inference-0:30000/proxy{path}",
+                "/api/v1/namespaces/{}/pods/https:{}-inference-0:30000/proxy{path}",
                 run.namespace.name, run.job
             ),
         ])

@@ -9,6 +9,7 @@ use clap::Parser;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
 use rljob_crds::names::{EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
+use rljob_http::TlsError;
 use rljob_protocol::run_config::RunConfigError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tracing_subscriber::EnvFilter;
@@ -20,11 +21,12 @@ use tracing_subscriber::EnvFilter;
 struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin.
+    /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
+    /// the certificate, tls-coordinator.pem.
     #[arg(long, value_name = "DIR")]
     tokens: PathBuf,
     /// Address and port to listen on; port 0 takes a free one and prints it.
-    #[arg(long, default_value = "0.0.0.0:8080")]
+    #[arg(long, default_value = "[::]:8080")]
     listen: SocketAddr,
     /// IP address announced in the run store for supervisors and learners. Default: the service
     /// name is used.
@@ -52,7 +54,9 @@ fn main() -> ExitCode {
             // The last line is what an operator shows.
             eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
             let in_use = matches!(error.downcast_ref(), Some(IdentityError::Another { .. }));
-            let unreadable = error.downcast_ref::<RunConfigError>().is_some();
+            // The starter is of a release without certificates.
+            let without_identity = matches!(error.downcast_ref(), Some(TlsError::Read(..)));
+            let unreadable = without_identity || error.downcast_ref::<RunConfigError>().is_some();
             match (in_use, unreadable) {
                 (true, _) => ExitCode::from(EXIT_RUN_DIRECTORY_IN_USE as u8),
                 (_, true) => ExitCode::from(EXIT_PROTOCOL_UNSUPPORTED as u8),

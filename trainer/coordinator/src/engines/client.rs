@@ -8,6 +8,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use rljob_http::ClientTls;
 use rljob_protocol::sglang::{
     ContinueGeneration, DestroyWeightsUpdateGroup, GenerateRequest, InitWeightsUpdateGroup,
     ModelInfo, PauseGeneration, UpdateWeightsFromDisk, UpdateWeightsFromDistributed, WeightsAnswer,
@@ -83,11 +84,14 @@ pub struct EngineClient {
     connections: Arc<Connections>,
     api: Token,
     admin: Token,
+    tls: Option<ClientTls>,
 }
 
 impl EngineClient {
-    pub fn new(api: Token, admin: Token) -> Self {
-        Self { connections: Arc::default(), api, admin }
+    /// A client of the engines that `tls` accepts. Without it, of engines on this machine in tests
+    /// and benchmarks.
+    pub fn new(api: Token, admin: Token, tls: Option<ClientTls>) -> Self {
+        Self { connections: Arc::default(), api, admin, tls }
     }
 
     /// Closes idle connections to URLs for which `exists` is false.
@@ -256,7 +260,7 @@ impl EngineClient {
                 sent => return Ok((connection, sent.map_err(|error| broken(call.route, error))?)),
             }
         }
-        let mut connection = Connection::open(url)
+        let mut connection = Connection::open(url, self.tls.as_ref())
             .await
             .map_err(|source| EngineError::Unreachable { route: call.route, source })?;
         let response =

@@ -1,4 +1,4 @@
-//! HTTP/1.1 connection pool of the engines.
+//! HTTP/1.1 connection pool of the engines. An engine proves its identity before it gets a key.
 //!
 //! ```text
 //!  idle or new connection ─▶ send ─▶ head, chunks … ─▶ put, after a complete response
@@ -23,19 +23,25 @@ use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::{Mutex, MutexGuard};
+use rljob_http::ClientTls;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::engines::slots::MAX_REQUESTS;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const SCHEME: &str = "http://";
+const SCHEME: &str = "https://";
+/// Scheme of engines on this machine in tests and benchmarks.
+const PLAIN_SCHEME: &str = "http://";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    #[error("invalid engine URL `{0}`, expected http://HOST:PORT")]
+    #[error("invalid engine URL `{0}`, expected https://HOST:PORT")]
     Url(String),
     #[error("failed to connect")]
     Connect(#[source] std::io::Error),
+    #[error("the engine did not prove its identity")]
+    Tls(#[source] std::io::Error),
     /// The connection broke or the response is not HTTP.
     #[error("the connection failed")]
     Http(#[source] hyper::Error),
@@ -45,7 +51,11 @@ pub enum ConnectionError {
     Deadline(Duration),
 }
 
-type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+type Driver = http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
 
 /// A connection for one request at a time.
 pub struct Connection {
@@ -55,16 +65,23 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to `http://HOST:PORT`.
-    pub async fn open(url: &str) -> Result<Self, ConnectionError> {
+    /// Connects to `https://HOST:PORT`, or without `tls` to `http://HOST:PORT`.
+    pub async fn open(url: &str, tls: Option<&ClientTls>) -> Result<Self, ConnectionError> {
         let bad = || ConnectionError::Url(url.to_owned());
-        let authority = url.strip_prefix(SCHEME).ok_or_else(bad)?;
+        let scheme = if tls.is_some() { SCHEME } else { PLAIN_SCHEME };
+        let authority = url.strip_prefix(scheme).ok_or_else(bad)?;
         let host = HeaderValue::from_str(authority).map_err(|_| bad())?;
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority))
+        let connected = async {
+            let stream = TcpStream::connect(authority).await.map_err(ConnectionError::Connect)?;
+            stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
+            Ok(match tls {
+                None => Box::new(stream) as Box<dyn Stream>,
+                Some(tls) => Box::new(tls.connect(stream).await.map_err(ConnectionError::Tls)?),
+            })
+        };
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connected)
             .await
-            .map_err(|_| ConnectionError::Deadline(CONNECT_TIMEOUT))?;
-        let stream = connected.map_err(ConnectionError::Connect)?;
-        stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
+            .map_err(|_| ConnectionError::Deadline(CONNECT_TIMEOUT))??;
         let (sender, driver) =
             http1::handshake(TokioIo::new(stream)).await.map_err(ConnectionError::Http)?;
         Ok(Self { sender, driver: driver.fuse(), host })

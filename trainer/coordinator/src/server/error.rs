@@ -20,6 +20,9 @@ pub enum ApiError {
     /// The token is missing or wrong.
     #[error("the bearer token is missing or wrong")]
     Unauthorized,
+    /// A route for the job's roles on a connection without TLS.
+    #[error("this route needs TLS with a certificate of the job, as this release has it")]
+    Unauthenticated,
     /// The run says no.
     #[error(transparent)]
     Run(#[from] Rejection),
@@ -53,7 +56,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Protocol(_) => StatusCode::UPGRADE_REQUIRED,
+            Self::Protocol(_) | Self::Unauthenticated => StatusCode::UPGRADE_REQUIRED,
             Self::Run(Rejection::Fenced { .. } | Rejection::Replaced(_)) => StatusCode::CONFLICT,
             Self::Run(Rejection::Invalid(_)) | Self::Batch(ServeError::Rank { .. }) => {
                 StatusCode::BAD_REQUEST

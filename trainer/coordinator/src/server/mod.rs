@@ -6,8 +6,9 @@
 //!                   GET /v1/instructions · /v1/attempts/ATTEMPT · /v1/batches/STEP
 //!                   GET, POST /v1/validations/STEP
 //!                   POST /v1/steps/STEP · /v1/checkpoints/STEP · /v1/weights
-//!  no token         GET /healthz · GET /metrics
+//!  no token         GET /healthz · GET /metrics, also without TLS
 //! ```
+//! Clients prove their role with a certificate of the job; tokens distinguish roles once more.
 //! Every response has the headers `rljob-protocol` and, except without a token, `rljob-epoch`.
 
 mod auth;
@@ -26,11 +27,22 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post, put};
 use axum::{Router, middleware};
 
+use self::error::ApiError;
 use crate::coordinator::Coordinator;
 use crate::tokens::Token;
 
 /// Largest body: the manifest of a large model's tensors is well below it.
 const MAX_BODY: usize = 16 << 20;
+
+/// Routes without authentication: probes and metrics.
+pub fn plain_router(coordinator: Arc<Coordinator>) -> Router {
+    Router::new()
+        .route("/healthz", get(operator::health))
+        .route("/metrics", get(operator::metrics))
+        .fallback(async || ApiError::Unauthenticated)
+        .layer(middleware::map_response(protocol::announce))
+        .with_state(coordinator)
+}
 
 /// All routes.
 pub fn router(coordinator: Arc<Coordinator>, operator: Token, learner: Token) -> Router {

@@ -34,6 +34,14 @@ impl Default for StartupGate {
 }
 
 impl StartupGate {
+    /// The routes without authentication until the run is open: `GET /healthz`.
+    pub fn plain_router() -> Router {
+        Router::new()
+            .route("/healthz", get(operator::health))
+            .fallback(async || ApiError::Unauthenticated)
+            .layer(middleware::map_response(protocol::announce))
+    }
+
     /// The routes until the run is open: `GET /healthz`, `PUT /v1/desired`.
     pub fn router(&self, operator: Token) -> Router {
         let desired =

@@ -62,7 +62,7 @@ async fn server_of(protocol: u32, change: impl FnOnce(&mut Value)) -> Server {
         std::fs::write(directory.path().join(name), format!("secret-{name}\n")).unwrap();
     }
     let token = |name| Token::open(directory.path(), name).unwrap();
-    let client = EngineClient::new(token("engine-api"), token("engine-admin"));
+    let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
     let config = RunConfig { protocol, ..config(directory.path(), change) };
     let coordinator = Arc::new(process::open(config, client, 7, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));

@@ -9,6 +9,7 @@
 //!            /update_weights_from_distributed  /destroy_weights_update_group
 //!            /update_weight_version
 //! ```
+//! With a certificate, open routes are served with and without TLS, the others with TLS only.
 //! As in SGLang, /health does not respond with 200 while the engine is paused.
 
 mod auth;
@@ -36,12 +37,21 @@ use crate::engine::Engine;
 /// Maximum size of a request body in bytes: a prompt of a million token ids.
 const BODY_LIMIT: usize = 8 << 20;
 
-pub fn router(engine: Engine, keys: Keys) -> Router {
-    let keys = Arc::new(keys);
-    let open = Router::new()
+/// The routes without keys.
+pub fn open_router(engine: Engine) -> Router {
+    open().fallback(async || responses::detail(StatusCode::NOT_FOUND)).with_state(engine)
+}
+
+fn open() -> Router<Engine> {
+    Router::new()
         .route("/health", get(control::health))
         .route("/health_generate", get(generate::health_generate))
-        .route("/metrics", get(control::metrics));
+        .route("/metrics", get(control::metrics))
+}
+
+/// All routes.
+pub fn router(engine: Engine, keys: Keys) -> Router {
+    let keys = Arc::new(keys);
     let normal = Router::new()
         .route("/generate", post(generate::generate).put(generate::generate))
         .route("/model_info", get(control::model_info))
@@ -65,7 +75,8 @@ pub fn router(engine: Engine, keys: Keys) -> Router {
         .route("/destroy_weights_update_group", post(weights::destroy_group))
         .route("/update_weight_version", post(control::update_weight_version))
         .layer(from_fn_with_state(keys, auth::admin));
-    open.merge(normal)
+    open()
+        .merge(normal)
         .merge(admin)
         .fallback(async || responses::detail(StatusCode::NOT_FOUND))
         .method_not_allowed_fallback(async || responses::detail(StatusCode::METHOD_NOT_ALLOWED))

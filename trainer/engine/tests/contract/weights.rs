@@ -65,7 +65,7 @@ pub async fn a_broadcast_gives_the_same_weights_as_the_folder(server: &Server, m
         tensor)| json!(tensor.size())), "dtypes": vec!["float32"; tensors.len()],
         "group_name": "contract", "flush_cache": true, "weight_version": "step-5.attempt-0"
     });
-    let store = Store::host(0, LIMIT).unwrap();
+    let store = Store::host("127.0.0.1", 0, LIMIT).unwrap();
     let port = store.port();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let sender = std::thread::spawn(move || {

@@ -109,7 +109,7 @@ async fn paused_requests_wait_for_the_new_weights() {
 /// Starts a sender that hosts a store and broadcasts the first `count` tensors of a model with
 /// weights of seed 2. It stays in the group until it receives a message.
 fn sender(count: usize) -> (u16, Value, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
-    let store = Store::host(0, TIMEOUT).unwrap();
+    let store = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
     let port = store.port();
     let (layout, blocks) = random_blocks(&tiny_config(), 2);
     let tensors = named_tensors(&layout, &blocks);

@@ -129,7 +129,8 @@ impl Broadcaster {
             return Ok(Arc::clone(store));
         }
         let store = Arc::new(
-            Store::host(0, TIMEOUT).map_err(|error| PublishError::Broadcast(error.to_string()))?,
+            Store::host(&self.address, 0, TIMEOUT)
+                .map_err(|error| PublishError::Broadcast(error.to_string()))?,
         );
         self.store = Some(Arc::clone(&store));
         Ok(store)
@@ -214,7 +215,7 @@ mod tests {
         let (_source, layout, blocks) = source();
         let staged = staged(&layout, &blocks, Kind::BFloat16);
         let infos = staged.infos();
-        let store = Arc::new(Store::host(0, Duration::from_secs(60)).unwrap());
+        let store = Arc::new(Store::host("127.0.0.1", 0, Duration::from_secs(60)).unwrap());
         let port = store.port();
         let engine = |group: &'static str| {
             let infos = infos.clone();
@@ -258,7 +259,7 @@ mod tests {
         let (_source, layout, blocks) = source();
         let offer = Offer::new(staged(&layout, &blocks, Kind::BFloat16));
         offer.withdraw();
-        let store = Store::host(0, Duration::from_secs(60)).unwrap();
+        let store = Store::host("127.0.0.1", 0, Duration::from_secs(60)).unwrap();
         let port = store.port();
         let engine = std::thread::spawn(move || {
             let store = Store::connect("127.0.0.1", port, Duration::from_secs(60)).unwrap();

@@ -18,7 +18,7 @@ fn client(key: &str) -> EngineClient {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("key"), key).unwrap();
     let token = Token::open(folder.path(), "key").unwrap();
-    EngineClient::new(token.clone(), token)
+    EngineClient::new(token.clone(), token, None)
 }
 
 /// Starts a server; returns its URL and its number of accepted connections.
@@ -69,7 +69,7 @@ async fn invalid_responses_urls_and_keys_are_errors() {
     assert_eq!(
         message(&valid, "ftp://engine").await,
         "failed to reach the engine at /model_info: \
-         invalid engine URL `ftp://engine`, expected http://HOST:PORT"
+         invalid engine URL `ftp://engine`, expected https://HOST:PORT"
     );
     assert_eq!(
         message(&invalid, &url).await,

@@ -1,6 +1,7 @@
 //! Liveness endpoint `/healthz` of a supervisor: 200 while its loop runs. The coordinator and the
 //! learners are not checked, because a new pod would not repair them.
 
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -32,7 +33,8 @@ pub async fn serve(port: u16, beat: watch::Receiver<Instant>) -> std::io::Result
             }
         }
     };
-    let listener = TcpListener::bind(("0.0.0.0", port)).await?;
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let listener = TcpListener::from_std(rljob_http::listen(any)?)?;
     let router = Router::new().route("/healthz", get(health));
     rljob_http::serve(listener, router, LIMITS, CancellationToken::new()).await;
     Ok(())

@@ -21,6 +21,7 @@ use clap::Parser;
 use rand::RngCore;
 use rljob_crds::RunConfig;
 use rljob_crds::names::EXIT_PROTOCOL_UNSUPPORTED;
+use rljob_http::{ClientTls, Role, TlsError};
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_storage::RunStore;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
@@ -38,7 +39,7 @@ struct Arguments {
     /// The run configuration, `run.json`.
     #[arg(long)]
     config: PathBuf,
-    /// Folder of tokens, one file per token.
+    /// Folder of tokens, one file per token, and of the certificate, tls-trainer.pem.
     #[arg(long)]
     tokens: PathBuf,
     /// Base URL of the coordinator.
@@ -76,7 +77,9 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
-            if error.downcast_ref::<RunConfigError>().is_some() {
+            // The starter is of a release without certificates.
+            let without_identity = matches!(error.downcast_ref(), Some(TlsError::Read(..)));
+            if without_identity || error.downcast_ref::<RunConfigError>().is_some() {
                 ExitCode::from(EXIT_PROTOCOL_UNSUPPORTED as u8)
             } else {
                 ExitCode::FAILURE
@@ -88,6 +91,10 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = read_config(&arguments.config)?;
     let resolver = CoordinatorResolver::of(RunStore::of(&config)?);
+    let tls = ClientTls::of_file(
+        &arguments.tokens.join(Role::Trainer.file()),
+        &Role::Coordinator.server_name(&config.uid),
+    )?;
     let settings = settings(&arguments, &config)?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
@@ -107,7 +114,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     let (beat, last_beat) = watch::channel(Instant::now());
-    let supervisor = Supervisor::new(settings, resolver, beat)?.run(shutdown);
+    let supervisor = Supervisor::new(settings, resolver, &tls, beat)?.run(shutdown);
     let Some(port) = arguments.health_port else { return Ok(supervisor.await?) };
     let failed = || format!("failed to serve /healthz on port {port}");
     tokio::select! {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use rljob_crds::names::TOKEN_LEARNER;
+use rljob_http::ClientTls;
 use rljob_protocol::peer::{PROTOCOL_HEADER, PROTOCOL_VERSION, peer_version};
 use rljob_protocol::supervisor::{EPOCH_HEADER, Order, SupervisorReport};
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
@@ -62,20 +63,21 @@ pub struct Reporter {
 
 impl Reporter {
     /// Creates a client for the supervisor `name`. `resolver` resolves the host of `coordinator`, a
-    /// base URL; `tokens` is the folder of tokens.
+    /// base URL; `tokens` is the folder of tokens. `tls` accepts only the run's coordinator.
     pub fn new(
         coordinator: &str,
         name: &str,
         tokens: &Path,
         resolver: CoordinatorResolver,
+        tls: &ClientTls,
     ) -> reqwest::Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
-            .dns_resolver(Arc::new(resolver))
-            .no_proxy();
+            .dns_resolver(Arc::new(resolver));
         let url = format!("{coordinator}/v1/supervisors/{name}");
-        Ok(Self { http: http.build()?, url, token: tokens.join(TOKEN_LEARNER), peer: 1 })
+        let (http, token) = (tls.client(http).build()?, tokens.join(TOKEN_LEARNER));
+        Ok(Self { http, url, token, peer: 1 })
     }
 
     /// Sends a report; returns the order and the epoch of the coordinator that sent it. `epoch` is

@@ -8,10 +8,11 @@
 //! ```
 
 use std::ffi::OsString;
-use std::net::TcpListener;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rljob_http::ClientTls;
 use rljob_protocol::supervisor::{Group, Order, SupervisorReport};
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
 use tokio::sync::watch;
@@ -87,19 +88,20 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Creates a supervisor without learners. `resolver` resolves the host of the coordinator;
-    /// `beat` receives the start of every iteration of the loop.
+    /// Creates a supervisor without learners. `resolver` resolves the host of the coordinator, and
+    /// `tls` accepts only it; `beat` receives the start of every iteration of the loop.
     ///
     /// # Errors
     /// No port is free, or the HTTP client cannot be created.
     pub fn new(
         settings: Settings,
         resolver: CoordinatorResolver,
+        tls: &ClientTls,
         beat: watch::Sender<Instant>,
     ) -> Result<Self, SupervisorError> {
         let Settings { coordinator, name, tokens, .. } = &settings;
-        let reporter =
-            Reporter::new(coordinator, name, tokens, resolver).map_err(SupervisorError::Client)?;
+        let reporter = Reporter::new(coordinator, name, tokens, resolver, tls)
+            .map_err(SupervisorError::Client)?;
         Ok(Self {
             settings,
             reporter,
@@ -277,7 +279,7 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) ->
     add("--world-size", group.world_size.to_string().into());
     add("--epoch", epoch.to_string().into());
     add("--attempt", group.attempt.to_string().into());
-    add("--rendezvous", format!("{}:{}", group.rendezvous_address, group.rendezvous_port).into());
+    add("--rendezvous", host_and_port(&group.rendezvous_address, group.rendezvous_port).into());
     if let Some(restore) = &group.restore {
         add("--restore", restore.path.clone().into());
         add("--restore-version", restore.version.to_string().into());
@@ -285,8 +287,14 @@ fn learner_command(settings: &Settings, group: &Group, rank: u32, epoch: u64) ->
     LearnerCommand { program: settings.learner.clone(), arguments, rank }
 }
 
+/// `HOST:PORT`, with IPv6 addresses in brackets.
+fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 fn free_port() -> Result<u16, SupervisorError> {
-    let listener = TcpListener::bind(("0.0.0.0", 0)).map_err(SupervisorError::Port)?;
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let listener = rljob_http::listen(any).map_err(SupervisorError::Port)?;
     Ok(listener.local_addr().map_err(SupervisorError::Port)?.port())
 }
 
@@ -303,7 +311,7 @@ mod tests {
         let settings = Settings {
             config: "/c/run.json".into(),
             tokens: "/t".into(),
-            coordinator: "http://coordinator:8080".into(),
+            coordinator: "https://coordinator:8080".into(),
             name: "trainer-1".into(),
             uid: None,
             address: "10.0.0.2".into(),
@@ -330,10 +338,16 @@ mod tests {
             command.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
         assert_eq!(
             arguments.join(" "),
-            "--config /c/run.json --tokens /t --coordinator http://coordinator:8080 \
+            "--config /c/run.json --tokens /t --coordinator https://coordinator:8080 \
              --address 10.0.0.2 --rank 3 --world-size 4 --epoch 5 --attempt 2 \
              --rendezvous 10.0.0.1:29400 --restore /run/checkpoints/step-7.attempt-1 \
              --restore-version step-7.attempt-1"
         );
+    }
+
+    #[test]
+    fn an_ipv6_rendezvous_is_bracketed() {
+        assert_eq!(super::host_and_port("fd00::7", 29400), "[fd00::7]:29400");
+        assert_eq!(super::host_and_port("10.0.0.1", 29400), "10.0.0.1:29400");
     }
 }
