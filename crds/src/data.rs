@@ -29,6 +29,17 @@ pub struct DatasetSpec {
     /// no evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationDataset>,
+    /// Largest share of rows that may have a reference answer that a reward cannot compare with
+    /// anything, for example a sentence where a formula is expected. Such rows are dropped, counted
+    /// and listed in `dropped-rows.jsonl` of the run; beyond this share, of the training or of the
+    /// evaluation rows, the run fails at its start. Default 0.05.
+    #[serde(default = "max_unusable_share")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub max_unusable_share: f64,
+}
+
+fn max_unusable_share() -> f64 {
+    0.05
 }
 
 /// Dataset repository of the Hugging Face Hub.
@@ -197,10 +208,15 @@ pub struct EvaluationDataset {
     #[serde(default = "evaluation_every_steps")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub every_steps: u32,
-    /// Prompts taken from the start of the file. Default 256.
-    #[serde(default = "evaluation_limit")]
+    /// Number of prompts, drawn from all rows without replacement by `sampleSeed`. Every evaluation
+    /// of the run uses the same ones. Default all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
-    pub limit: u32,
+    pub limit: Option<u32>,
+    /// Seed of the sample of `limit` prompts. Default 0.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub sample_seed: u32,
     /// Sampled completions per prompt, in addition to the greedy one. pass@k (unbiased estimator of
     /// Chen et al., arXiv 2107.03374) and maj@k are computed from them for k = 1, 2, 4, …. Default
     /// 1.
@@ -211,6 +227,15 @@ pub struct EvaluationDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub temperature: Option<f64>,
+    /// Nucleus of the sampled completions: the most probable tokens that together have this
+    /// probability. Default 1, all tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.01, max = 1.0))]
+    pub top_p: Option<f64>,
+    /// Maximum length of a completion in tokens. Default `rollout.maxNewTokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub max_new_tokens: Option<u32>,
     /// Smallest reward of a correct completion, for pass@k. Default 1.
     #[serde(default = "correct_reward")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
@@ -239,10 +264,6 @@ fn correct_reward() -> f64 {
 
 fn evaluation_every_steps() -> u32 {
     10
-}
-
-fn evaluation_limit() -> u32 {
-    256
 }
 
 /// Conversion of a rendered prompt to tokens.

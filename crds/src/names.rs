@@ -228,8 +228,11 @@ pub const EVALUATIONS_FILE: &str = "evaluations.jsonl";
 pub const EVALUATION_SAMPLES_FILE: &str = "evaluation-samples.jsonl";
 /// In the run directory: some samples of each step, one JSON line each.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
+/// In the run directory: dataset rows whose reference answers no reward can compare, one JSON line
+/// each.
+pub const DROPPED_ROWS_FILE: &str = "dropped-rows.jsonl";
 /// The JSONL files of a run directory.
-pub const JSONL_FILES: [&str; 4] =
-    [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE];
+pub const JSONL_FILES: [&str; 5] =
+    [METRICS_FILE, EVALUATIONS_FILE, SAMPLES_FILE, EVALUATION_SAMPLES_FILE, DROPPED_ROWS_FILE];
 /// In a local run's directory: the folder of TensorBoard event files.
 pub const TENSORBOARD_DIR: &str = "tensorboard";

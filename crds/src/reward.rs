@@ -64,14 +64,20 @@ impl Default for RewardSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MathReward {
     /// Places of the final answer in a completion, in order of preference. The first place that the
-    /// completion has decides. Default Hashes, Boxed, Phrase, LastNumber.
+    /// completion has decides. Default Hashes, Boxed, Phrase, Formula, LastNumber.
     #[serde(default = "extract")]
     #[schemars(length(min = 1, max = 5))]
     pub extract: Vec<AnswerPlace>,
 }
 
 fn extract() -> Vec<AnswerPlace> {
-    vec![AnswerPlace::Hashes, AnswerPlace::Boxed, AnswerPlace::Phrase, AnswerPlace::LastNumber]
+    vec![
+        AnswerPlace::Hashes,
+        AnswerPlace::Boxed,
+        AnswerPlace::Phrase,
+        AnswerPlace::Formula,
+        AnswerPlace::LastNumber,
+    ]
 }
 
 impl Default for MathReward {

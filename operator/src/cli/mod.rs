@@ -9,6 +9,7 @@ use rljob_crds::RLJob;
 use crate::local;
 use crate::validate::{Problem, job_text, parse_jobs, warnings};
 
+mod data;
 mod logs;
 mod render;
 mod report;
@@ -27,6 +28,10 @@ pub struct ValidateArgs {
     /// Job file, or `-` for standard input. Repeatable.
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// Read the datasets as a run would: print their numbers of rows, and the first rows that no
+    /// reward can compare. Model and data must be local files.
+    #[arg(long)]
+    pub data: bool,
     /// Also check what `rljob run` needs on this machine: files, GPUs, the engine command and the
     /// run directories in RUNS.
     #[arg(long)]
@@ -84,6 +89,12 @@ pub fn validate(arguments: &ValidateArgs) -> anyhow::Result<String> {
                     );
                     valid.push(format!("{file}: rljob {name} is valid"));
                 }
+                if arguments.data {
+                    match data::check(file) {
+                        Ok(lines) => valid.extend(lines),
+                        Err(error) => problems.push(format!("{error:#}")),
+                    }
+                }
             }
             Err(error) => problems.push(format!("{error:#}")),
         }
@@ -129,6 +140,7 @@ mod tests {
     fn arguments(files: &[&PathBuf]) -> ValidateArgs {
         ValidateArgs {
             files: files.iter().map(|&path| path.clone()).collect(),
+            data: false,
             local: false,
             set: Vec::new(),
             dir: "runs".into(),

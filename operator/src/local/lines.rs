@@ -43,13 +43,28 @@ pub fn step(step: &StepMetrics, total_steps: u32) -> String {
 pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
     let mut line = counter("eval", metrics.step, total_steps);
     if let (Some(sampled), Some(greedy)) = (metrics.sampled, metrics.greedy) {
-        push(&mut line, "accuracy", &format!("{sampled:.3} sampled  {greedy:.3} greedy"));
+        let (sampled, greedy) = (
+            with_error(sampled, metrics.sampled_standard_error),
+            with_error(greedy, metrics.greedy_standard_error),
+        );
+        push(&mut line, "accuracy", &format!("{sampled} sampled  {greedy} greedy"));
     }
     if let Some(loss) = metrics.loss {
         push(&mut line, "loss", &significant(loss));
     }
     let _ = write!(line, "  ({} prompts, {:.1} s)", metrics.prompts, metrics.seconds);
+    if let Some(rejected) = metrics.rejected.filter(|rejected| *rejected > 0) {
+        let _ = write!(line, "  {rejected} completions rejected by a verifier");
+    }
     line
+}
+
+/// A mean with its standard error.
+pub fn with_error(mean: f64, standard_error: Option<f64>) -> String {
+    match standard_error {
+        Some(error) => format!("{mean:.3} ± {error:.3}"),
+        None => format!("{mean:.3}"),
+    }
 }
 
 /// Current activity of the run.

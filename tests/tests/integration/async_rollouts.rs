@@ -58,7 +58,19 @@ fn staleness_is_at_most_one_step() {
     assert_eq!(u64::from(staleness.values().sum::<u32>()), u64::from(STEPS) * BATCH * GROUP);
     let evaluations: Vec<EvaluationMetrics> = lines(&directory.join(EVALUATIONS_FILE));
     assert!(evaluations.len() >= 3, "{evaluations:?}");
+    let last = evaluations.last().unwrap();
+    assert_eq!((last.step, last.newer_tokens), (STEPS, None), "the last one is exact");
     for evaluation in evaluations {
+        let beside = evaluation.step < STEPS;
+        assert_eq!(evaluation.newer_tokens.is_some(), beside, "{evaluation:?}");
+        assert_eq!(evaluation.rejected, Some(0), "{evaluation:?}");
+        assert!(
+            evaluation.sampled_standard_error.is_some()
+                && evaluation.greedy_standard_error.is_some()
+                && evaluation.pass_at_standard_error.len() == 3
+                && evaluation.majority_at_standard_error.len() == 3,
+            "{evaluation:?}"
+        );
         let pass = |k| evaluation.pass_at.get(&k).copied().unwrap();
         assert!(
             (pass(1) - evaluation.sampled.unwrap()).abs() < 1e-9

@@ -176,6 +176,7 @@ async fn requests_per_core_second(fleet: &Fleet) -> f64 {
         let key = |index| Key { purpose: Purpose::Rollout, step: 1, position, index };
         let wanted: Vec<_> = (0..GROUP)
             .map(|index| SampleRequest {
+                top_p: 1.0,
                 key: key(index),
                 temperature: 1.0,
                 max_new_tokens: COMPLETION,

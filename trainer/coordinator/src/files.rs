@@ -16,7 +16,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rljob_crds::names::{EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE};
+use rljob_crds::names::{
+    DROPPED_ROWS_FILE, EVALUATION_SAMPLES_FILE, EVALUATIONS_FILE, METRICS_FILE, SAMPLES_FILE,
+};
 use rljob_protocol::status::{EvaluationMetrics, StepMetrics};
 use serde::Serialize;
 
@@ -33,6 +35,28 @@ const SAMPLES_SHOWN: usize = 4;
 pub struct FileError {
     path: PathBuf,
     source: io::Error,
+}
+
+/// Writes `dropped-rows.jsonl`, whose lines depend only on the data and the spec.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_dropped_rows<T: Serialize>(
+    fence: &Fence,
+    lines: impl Iterator<Item = T>,
+) -> io::Result<()> {
+    let path = fence.file(DROPPED_ROWS_FILE);
+    let mut file = io::BufWriter::new(File::create(&path)?);
+    for line in lines {
+        serde_json::to_writer(&mut file, &line)?;
+        file.write_all(b"\n")?;
+    }
+    file.flush()?;
+    let link = fence.directory().join(DROPPED_ROWS_FILE);
+    match path.file_name().filter(|_| path != link) {
+        Some(name) => fence::relink(&link, name.as_ref()),
+        None => Ok(()),
+    }
 }
 
 /// The files of a run. Clones are the same ones.

@@ -126,17 +126,19 @@ impl Input {
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
             (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards)).transpose()?;
-        let train = Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
-        let evaluation = config
+        let mut train =
+            Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
+        let mut evaluation = config
             .evaluation_dataset()
             .map(|evaluation| Dataset::open_evaluation(&evaluation, &tokenizer))
             .transpose()?;
         for data in [Some(&train), evaluation.as_ref()].into_iter().flatten() {
             data.check_lengths(model.max_position_embeddings)?;
         }
+        let share = spec.dataset.max_unusable_share;
         if let Some(rewards) = &rewards {
             if spec.algorithm.has_rollouts() {
-                train.check_answers(rewards)?;
+                train.drop_unusable(rewards, share)?;
             }
             let scored = spec
                 .dataset
@@ -144,9 +146,9 @@ impl Input {
                 .as_ref()
                 .is_some_and(|evaluation| evaluation.answer.is_some());
             evaluation
-                .as_ref()
+                .as_mut()
                 .filter(|_| scored)
-                .map_or(Ok(()), |evaluation| evaluation.check_answers(rewards))?;
+                .map_or(Ok(()), |evaluation| evaluation.drop_unusable(rewards, share))?;
         }
         Ok(Self {
             tokenizer,

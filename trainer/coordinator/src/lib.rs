@@ -19,6 +19,7 @@
 //! [`coordinator::Coordinator`]; other modules receive the handles that they use.
 
 pub mod batches;
+pub mod check;
 pub mod clock;
 pub mod coordinator;
 pub mod core;

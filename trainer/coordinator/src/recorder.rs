@@ -169,6 +169,7 @@ impl Recorder {
             Ok(())
         });
         done.await?;
+        self.metrics.evaluated(&metrics);
         self.newest().evaluation = Some(metrics);
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rljob_crds::names::DROPPED_ROWS_FILE;
 use rljob_protocol::status::LearnerFailure;
 use rljob_protocol::version::Version;
 use rljob_storage::StorageError;
@@ -145,12 +146,16 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
 
 /// Records the opened input and makes it available to the learners.
 async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
-    let rows = |data: &Dataset| serde_json::json!({"rows": data.len(), "dropped": data.dropped()});
+    let rows = |data: &Dataset| {
+        let unusable = data.unusable().len();
+        serde_json::json!({"rows": data.len(), "dropped": data.dropped(), "unusable": unusable})
+    };
     let detail = serde_json::json!({
         "train": rows(&input.train),
         "evaluation": input.evaluation.as_ref().map(rows),
     });
     coordinator.recorder.event("DataOpened", detail).await;
+    list_dropped_rows(coordinator, input).await;
     coordinator.batches.set_input(Arc::clone(input));
     let (files, data) = (coordinator.recorder.files.clone(), Arc::clone(input));
     let appended =
@@ -160,6 +165,32 @@ async fn input_opened(coordinator: &Coordinator, input: &Arc<Input>) {
     }
     if let Err(error) = coordinator.run.change(|run, _| run.data_opened()).await {
         tracing::error!(error = %crate::error_line(&error), "failed to record the run's state");
+    }
+}
+
+/// Counts the rows with unusable reference answers, and lists them in the run directory.
+async fn list_dropped_rows(coordinator: &Coordinator, input: &Arc<Input>) {
+    let (fence, data) = (coordinator.journal.fence().clone(), Arc::clone(input));
+    let rows = move || {
+        let train = data.train.unusable().iter().map(|row| row.line("train"));
+        let evaluation = data.evaluation.iter().flat_map(Dataset::unusable);
+        let lines = train.chain(evaluation.map(|row| row.line("evaluation")));
+        crate::files::write_dropped_rows(&fence, lines)
+    };
+    let evaluation = input.evaluation.as_ref();
+    let count = input.train.unusable().len() + evaluation.map_or(0, |data| data.unusable().len());
+    coordinator.recorder.metrics.dropped_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
+    if count > 0 {
+        tracing::warn!(
+            rows = count,
+            file = DROPPED_ROWS_FILE,
+            "dropped rows whose reference answers no reward can compare"
+        );
+    }
+    match tokio::task::spawn_blocking(rows).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "failed to write {DROPPED_ROWS_FILE}"),
+        Err(error) => tracing::warn!(%error, "failed to list dropped rows"),
     }
 }
 
@@ -261,11 +292,13 @@ async fn evaluate(
     input: &Arc<Input>,
     version: Version,
 ) -> Result<(), WorkError> {
-    let metrics = coordinator.evaluator(input).run(version).await?;
+    let beside = coordinator.run.read(|run| run.evaluates_beside(version)).await;
+    let metrics = coordinator.evaluator(input).run(version, beside).await?;
     tracing::info!(
         step = metrics.step,
         sampled = metrics.sampled,
         greedy = metrics.greedy,
+        rejected = metrics.rejected,
         seconds = metrics.seconds,
         "evaluated"
     );

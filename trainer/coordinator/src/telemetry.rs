@@ -4,7 +4,7 @@ use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     TextEncoder,
 };
-use rljob_protocol::metrics::{REWARD, StepMetrics};
+use rljob_protocol::metrics::{EvaluationMetrics, REWARD, StepMetrics};
 use rljob_protocol::status::CoordinatorStatus;
 
 /// 0, 1, … up to this, and above.
@@ -28,6 +28,9 @@ pub struct Metrics {
     pub stale_samples: IntCounter,
     /// Samples that were rejected because their verifier failed, by cause.
     pub rejected_samples: IntCounterVec,
+    /// Dataset rows that were dropped because of their reference answers.
+    pub dropped_rows: IntGauge,
+    evaluation: EvaluationGauges,
     staleness: Histogram,
     step_seconds: Histogram,
 }
@@ -89,6 +92,14 @@ impl Metrics {
                 "Samples made again because they were too old to be trained on.",
             )?,
             rejected_samples: rejected_samples(&registry)?,
+            dropped_rows: register(
+                &registry,
+                IntGauge::new(
+                    "rljob_dropped_rows",
+                    "Dataset rows dropped because no reward can compare their reference answers.",
+                )?,
+            )?,
+            evaluation: EvaluationGauges::new(&registry)?,
             staleness: register(&registry, Histogram::with_opts(staleness)?)?,
             step_seconds: register(&registry, Histogram::with_opts(seconds)?)?,
             registry,
@@ -114,6 +125,20 @@ impl Metrics {
         }
     }
 
+    /// An evaluation is done.
+    pub fn evaluated(&self, metrics: &EvaluationMetrics) {
+        let EvaluationGauges { step, sampled, greedy, rejected } = &self.evaluation;
+        step.set(metrics.step.into());
+        let set = |gauges: &[Gauge; 2], mean: Option<f64>, error: Option<f64>| {
+            let [value, standard_error] = gauges;
+            value.set(mean.unwrap_or(f64::NAN));
+            standard_error.set(error.unwrap_or(f64::NAN));
+        };
+        set(sampled, metrics.sampled, metrics.sampled_standard_error);
+        set(greedy, metrics.greedy, metrics.greedy_standard_error);
+        rejected.set(metrics.rejected.unwrap_or(0).into());
+    }
+
     /// The text form, with the gauges as the status has them.
     pub fn render(&self, status: &CoordinatorStatus) -> Result<String, prometheus::Error> {
         self.step.set(status.step.into());
@@ -128,6 +153,42 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// The newest evaluation. NaN before the first one and for what it does not measure.
+#[derive(Clone)]
+struct EvaluationGauges {
+    step: IntGauge,
+    /// Mean and standard error.
+    sampled: [Gauge; 2],
+    greedy: [Gauge; 2],
+    rejected: IntGauge,
+}
+
+impl EvaluationGauges {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| {
+            let gauge = register(registry, Gauge::new(name, help)?)?;
+            gauge.set(f64::NAN);
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let integer = |name: &str, help: &str| register(registry, IntGauge::new(name, help)?);
+        Ok(Self {
+            step: integer("rljob_evaluation_step", "Steps done at the newest evaluation.")?,
+            sampled: [
+                gauge("rljob_evaluation_sampled", "Mean reward of sampled completions.")?,
+                gauge("rljob_evaluation_sampled_standard_error", "Its standard error.")?,
+            ],
+            greedy: [
+                gauge("rljob_evaluation_greedy", "Mean reward of greedy completions.")?,
+                gauge("rljob_evaluation_greedy_standard_error", "Its standard error.")?,
+            ],
+            rejected: integer(
+                "rljob_evaluation_rejected",
+                "Completions of the newest evaluation whose verifier failed.",
+            )?,
+        })
     }
 }
 

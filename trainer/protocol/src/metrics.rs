@@ -268,12 +268,33 @@ pub struct EvaluationMetrics {
     /// Completions of each prompt beside the greedy one; 0 where accuracy is not measured.
     #[serde(default)]
     pub samples: u32,
-    /// Mean reward of the sampled completions.
+    /// Mean over prompts of the mean reward of a prompt's sampled completions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<f64>,
     /// Mean reward of the greedy completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub greedy: Option<f64>,
+    /// Standard error of `sampled`, clustered by prompt: s ÷ √n of the n prompts' means, with
+    /// s² = Σ (xᵢ − x̄)² ÷ (n − 1) (Miller, arXiv 2411.00640). Absent for fewer than two prompts,
+    /// like the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled_standard_error: Option<f64>,
+    /// Standard error of `greedy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub greedy_standard_error: Option<f64>,
+    /// Standard errors of `passAt`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pass_at_standard_error: BTreeMap<u32, f64>,
+    /// Standard errors of `majorityAt`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub majority_at_standard_error: BTreeMap<u32, f64>,
+    /// Completions that no estimate contains because their verifier failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<u32>,
+    /// Share of completion tokens that were sampled with newer weights than those of `step`; only
+    /// of evaluations beside training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_tokens: Option<f64>,
     /// By k: probability that one of k samples is correct, the unbiased estimate of Chen et al.
     /// (arXiv 2107.03374), as the mean over prompts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -314,6 +335,12 @@ impl EvaluationMetrics {
     pub fn for_peer(mut self, protocol: u32) -> Self {
         if protocol < 2 {
             self.scalars = Scalars::default();
+            self.sampled_standard_error = None;
+            self.greedy_standard_error = None;
+            self.pass_at_standard_error.clear();
+            self.majority_at_standard_error.clear();
+            self.rejected = None;
+            self.newer_tokens = None;
         }
         self
     }

@@ -218,6 +218,12 @@ fn messages_of_release_0_1_are_read_and_written() {
 fn metrics_of_this_release_reach_a_peer_of_version_1_without_new_names() {
     let metrics = StepMetrics::with_scalars(1, [("loss", 0.5), ("reward/format", 1.0)]);
     let evaluation = EvaluationMetrics {
+        sampled_standard_error: Some(0.1),
+        greedy_standard_error: Some(0.1),
+        pass_at_standard_error: BTreeMap::from([(1, 0.1)]),
+        majority_at_standard_error: BTreeMap::from([(1, 0.1)]),
+        rejected: Some(1),
+        newer_tokens: Some(0.5),
         scalars: [("reward/format", 1.0)].into_iter().collect(),
         ..EvaluationMetrics::default()
     };

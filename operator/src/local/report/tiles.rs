@@ -5,6 +5,10 @@ use std::fmt::Write;
 use rljob_protocol::metrics::{self, EvaluationMetrics, StepMetrics};
 
 use super::html::escape;
+use crate::local::lines::with_error;
+
+/// A mean and its standard error.
+type Measured = Option<(f64, Option<f64>)>;
 
 /// Renders the tiles; empty before the first step.
 pub fn render(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> String {
@@ -28,15 +32,19 @@ pub fn render(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> Strin
 fn tiles(steps: &[StepMetrics], evaluations: &[EvaluationMetrics]) -> Vec<(&'static str, String)> {
     let mut tiles = Vec::new();
     if let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) {
-        let of = |value: fn(&EvaluationMetrics) -> Option<f64>| {
-            Some(change(value(first)?, value(last)?))
+        let of = |value: fn(&EvaluationMetrics) -> Measured| {
+            let text = |metrics| value(metrics).map(|(mean, error)| with_error(mean, error));
+            Some(format!("{} → {}", text(first)?, text(last)?))
         };
         let values = [
-            ("Accuracy, sampled", of(|m| m.sampled)),
-            ("Accuracy, greedy", of(|m| m.greedy)),
-            ("Validation loss", of(|m| m.loss)),
+            ("Accuracy, sampled", of(|m| Some((m.sampled?, m.sampled_standard_error)))),
+            ("Accuracy, greedy", of(|m| Some((m.greedy?, m.greedy_standard_error)))),
+            ("Validation loss", of(|m| Some((m.loss?, None)))),
         ];
         tiles.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        if let Some(rejected) = last.rejected.filter(|rejected| *rejected > 0) {
+            tiles.push(("Rejected in the last evaluation", format!("{rejected} completions")));
+        }
     }
     let rewards: Vec<f64> = steps.iter().filter_map(|step| step.get(metrics::REWARD)).collect();
     if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {

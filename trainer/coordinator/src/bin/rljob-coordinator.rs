@@ -23,8 +23,8 @@ struct Arguments {
     config: PathBuf,
     /// Folder of bearer tokens, one file each: operator, learner, engine-api, engine-admin; and of
     /// the certificate, tls-coordinator.pem.
-    #[arg(long, value_name = "DIR")]
-    tokens: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "check_data")]
+    tokens: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one and prints it.
     #[arg(long, default_value = "[::]:8080")]
     listen: SocketAddr,
@@ -35,6 +35,10 @@ struct Arguments {
     /// Download the Hugging Face model of the run into the run directory and exit.
     #[arg(long)]
     download_model: bool,
+    /// Read the data as a run would, print its numbers of rows and those that would be dropped, and
+    /// exit.
+    #[arg(long)]
+    check_data: bool,
     /// Exit when the parent process with this id exits.
     #[arg(long, value_name = "PID")]
     exit_with_parent: Option<i32>,
@@ -76,6 +80,11 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         );
     }
     let Arguments { config, tokens, listen, address, download_model: only_model, .. } = arguments;
+    let Some(tokens) = tokens.filter(|_| !arguments.check_data) else {
+        let (config, _) = rljob_protocol::run_config::read(&config)?;
+        print!("{}", rljob_coordinator::check::check(&config)?);
+        return Ok(());
+    };
     let options = Options { config, tokens, listen, address, incarnation: rand::random() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {

@@ -31,6 +31,9 @@ impl Run {
     fn awaited(&self, engines: &[EngineView]) -> Activity {
         let holds = |version| engines.iter().any(|engine| engine.version == Some(version));
         match self.work() {
+            Work::Evaluate(_) if self.settings.ahead() && self.sampling_limit() > 0 => {
+                Activity::Rollouts
+            }
             Work::Evaluate(version) | Work::Rollout(version) if !holds(version) => {
                 Activity::WeightSync
             }
@@ -63,7 +66,7 @@ mod tests {
             panic!("not published")
         };
         assert_eq!(activity(&run), Some(Activity::WeightSync));
-        run.folder_ready(0, version, &path, at(2)).unwrap();
+        run.folder_ready(0, version, &path).unwrap();
         assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
         assert_eq!(activity(&run), Some(Activity::WeightSync), "no engine holds the weights");
         run.instruct(0, 0, &[engine(Some(version))], at(2)).unwrap();

@@ -2,9 +2,9 @@
 //! the rollouts admitted meanwhile.
 //!
 //! ```text
-//!  learners   train 1 ─ publish 1 ─ train 2 ─ publish 2 ─ …   wait for the next batch, and for
-//!                                                             evaluations of the current weights
+//!  learners   train 1 ─ publish 1 ─ train 2 ─ publish 2 ─ …   wait for the next batch
 //!  engines    0 ────────────┴─ 1 ─────────────┴─ 2 ─ …        pause; samples keep their tokens
+//!  evaluation └─ of 0, then of the newest that is due          continues across publications
 //!  rollouts   batches 1 … 1 + maxStaleness, then one more for each completed step
 //! ```
 
@@ -15,10 +15,6 @@ use rljob_protocol::version::Version;
 use super::instruct::EngineView;
 use super::work::Work;
 use super::{Now, Run};
-
-/// Maximum wait of a publication for the evaluation of the previous weights. After it, the
-/// evaluation restarts with the new weights.
-const EVALUATION_PATIENCE: Now = Now::from_secs(600);
 
 impl Run {
     /// Rollouts that are due. With sampling ahead, they continue while the learners restart.
@@ -52,12 +48,15 @@ impl Run {
         version.and_then(|version| Some((version, self.folder_of(version)?)))
     }
 
-    /// Evaluation that is due for the last published weights. They stay until it is complete, or as
-    /// long as a publication waits for it.
+    /// Evaluation in progress, or due for the last published weights. It continues while newer
+    /// weights are published; after a restart of the learners it begins again when it is due.
     pub(super) fn evaluation_ahead(&self) -> Option<Version> {
+        let current = |version: &Version| version.attempt == self.record.attempt;
+        if let Some(version) = self.evaluating.filter(current) {
+            return Some(version);
+        }
         let version = self.record.published.as_ref()?.version;
-        (version.attempt == self.record.attempt && self.evaluation_due(version.step))
-            .then_some(version)
+        (current(&version) && self.evaluation_due(version.step)).then_some(version)
     }
 
     pub(super) fn instruct_ahead(
@@ -67,11 +66,13 @@ impl Run {
         engines: &[EngineView],
         now: Now,
     ) -> Instruction {
+        // Before weights can be published, so that the evaluation keeps its version.
+        self.evaluating = self.evaluation_ahead();
         if let Some(instruction) = self.publish_ahead(steps, world, engines, now) {
             return instruction;
         }
         if steps == self.settings.total_steps {
-            return if self.evaluation_due(steps) {
+            return if self.evaluating.is_some() || self.evaluation_due(steps) {
                 Instruction::Wait
             } else {
                 self.finish(steps, now)
@@ -93,17 +94,12 @@ impl Run {
         engines: &[EngineView],
         now: Now,
     ) -> Option<Instruction> {
-        let evaluated = self.evaluation_ahead();
-        let evaluate = self.evaluation_due(steps) && evaluated.is_none();
+        let evaluate = self.evaluation_due(steps) && self.evaluating.is_none();
         let needed = evaluate
             || (self.evaluation_due(steps) && steps == self.settings.total_steps)
             || self.facts.fixed_step < self.settings.total_steps;
         if steps < self.facts.last_step || !needed || !self.lacking(steps, evaluate, engines) {
             return None;
-        }
-        let in_use = evaluated.is_some_and(|version| version.step < steps);
-        if in_use && now.saturating_sub(self.published_at) < EVALUATION_PATIENCE {
-            return Some(Instruction::Wait);
         }
         Some(self.publish(
             Version { step: steps, attempt: self.record.attempt },

@@ -73,9 +73,16 @@ impl Run {
         self.validation.as_ref().filter(|(measured, _)| *measured == step).map(|(_, report)| report)
     }
 
+    /// Whether the evaluation of `version` runs while the learners train on, so that newer weights
+    /// may be published meanwhile. The last one of a run does not.
+    pub fn evaluates_beside(&self, version: Version) -> bool {
+        self.settings.ahead() && version.step < self.settings.total_steps
+    }
+
     /// The evaluation at `step` is in the journal.
     pub fn evaluated(&mut self, step: u32) {
         self.facts.evaluated.insert(step);
+        self.evaluating = self.evaluating.filter(|version| version.step != step);
     }
 
     /// Whether the batch of `step` is fixed.

@@ -133,8 +133,8 @@ pub struct Run {
     /// The newest loss of the evaluation data, and after how many steps it was measured.
     validation: Option<(u32, ValidationReport)>,
     publication: Option<Publication>,
-    /// When the newest weights left the learners, as far as this process knows.
-    published_at: Now,
+    /// Evaluation beside training that has begun.
+    evaluating: Option<Version>,
     incarnation: u64,
     serial: u64,
 }
@@ -165,7 +165,7 @@ impl Run {
             data_open: false,
             validation: None,
             publication: None,
-            published_at: now,
+            evaluating: None,
             incarnation,
             serial: 0,
         }

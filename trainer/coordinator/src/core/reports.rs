@@ -7,7 +7,7 @@ use rljob_protocol::learner::{Transfer, ValidationReport};
 use rljob_protocol::version::Version;
 
 use super::record::Published;
-use super::{Now, Publication, Rejection, Route, Run};
+use super::{Publication, Rejection, Route, Run};
 
 /// Purpose of a weights folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,6 @@ impl Run {
         attempt: u32,
         version: Version,
         path: &Path,
-        now: Now,
     ) -> Result<Folder, Rejection> {
         self.fence(attempt)?;
         if path == self.settings.run_directory.join(EXPORT_DIR) {
@@ -99,7 +98,6 @@ impl Run {
                     && publication.route == Route::Disk(path.to_owned()) =>
             {
                 self.record.published = Some(Published { version, folder: Some(path.to_owned()) });
-                self.published_at = now;
                 Ok(Folder::Published)
             }
             _ => Ok(Folder::Superseded),
@@ -112,7 +110,6 @@ impl Run {
         attempt: u32,
         version: Version,
         rank: u32,
-        now: Now,
     ) -> Result<Vec<Transfer>, Rejection> {
         self.fence(attempt)?;
         match &mut self.publication {
@@ -122,7 +119,6 @@ impl Run {
                         return Ok(Vec::new());
                     }
                     self.record.published = Some(Published { version, folder: None });
-                    self.published_at = now;
                     Ok(transfers
                         .iter()
                         .filter(|transfer| transfer.sender == rank)

@@ -151,7 +151,7 @@ pub(super) fn ask(run: &mut Run, attempt: u32, steps: u32) -> Instruction {
 /// Publishes to disk where that is asked for, and fixes the next batch.
 fn publish_and_fix(run: &mut Run, attempt: u32, steps: u32) {
     if let Instruction::PublishToDisk { version, path } = ask(run, attempt, steps) {
-        run.folder_ready(attempt, version, &path, at(2)).unwrap();
+        run.folder_ready(attempt, version, &path).unwrap();
     }
     run.batch_fixed(steps + 1);
 }
@@ -245,8 +245,8 @@ fn an_older_attempt_is_fenced() {
         run.checkpoint_done(0, version(2, 0), "/run/checkpoints/step-2.attempt-0".as_ref()),
         Err(fenced(0))
     );
-    assert_eq!(run.folder_ready(0, version(0, 0), "/x".as_ref(), at(2)), Err(fenced(0)));
-    assert_eq!(run.sender_ready(2, version(0, 0), 0, at(2)), Err(fenced(2)));
+    assert_eq!(run.folder_ready(0, version(0, 0), "/x".as_ref()), Err(fenced(0)));
+    assert_eq!(run.sender_ready(2, version(0, 0), 0), Err(fenced(2)));
 }
 
 #[test]

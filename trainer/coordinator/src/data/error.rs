@@ -144,8 +144,21 @@ pub enum DataError {
         path.display()
     )]
     NoAnswerField { path: PathBuf },
-    #[error("unusable reference answer in {location}")]
-    Answer { location: RowLocation, source: UnusableAnswer },
+    /// More rows than `maxUnusableShare` have reference answers that no completion could match.
+    #[error(
+        "{unusable} of {rows} rows of the data at {} have unusable reference answers, more than \
+         dataset.maxUnusableShare = {share}; the first is in {location}",
+        path.display()
+    )]
+    Unusable {
+        path: PathBuf,
+        unusable: usize,
+        rows: usize,
+        share: f64,
+        /// The first such row.
+        location: RowLocation,
+        source: UnusableAnswer,
+    },
     /// Completions need an end-of-sequence token.
     #[error(
         "the model folder sets no end-of-sequence token: \

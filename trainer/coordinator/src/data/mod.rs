@@ -9,6 +9,7 @@
 //! position. Must not depend on steps or prompt groups.
 
 mod bounded_parquet;
+mod dropped;
 mod error;
 mod files;
 mod location;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 
 use rljob_crds::data::{EvaluationDataset, TrainDataset};
 
+pub use dropped::DroppedRow;
 pub use error::DataError;
 pub use files::{FileSelector, select_remote};
 pub use location::RowLocation;
@@ -59,6 +61,8 @@ pub struct Dataset {
     path: PathBuf,
     rows: Vec<Row>,
     dropped: u64,
+    unusable: Vec<DroppedRow>,
+    seed: Option<u64>,
     order: RowOrder,
     style: PromptStyle,
     tokenizer: TextTokenizer,
@@ -71,7 +75,8 @@ struct Source<'a> {
     templates: Templates,
     style: PromptStyle,
     max_prompt_tokens: Option<u32>,
-    limit: usize,
+    /// Number of rows of a random sample, with its seed.
+    sample: Option<(usize, u64)>,
 }
 
 impl Dataset {
@@ -100,12 +105,12 @@ impl Dataset {
                 arguments: spec.chat_template_arguments.clone(),
             },
             max_prompt_tokens: spec.max_prompt_tokens,
-            limit: usize::MAX,
+            sample: None,
         };
         source.open(tokenizer, Some(seed))
     }
 
-    /// Opens evaluation data: the first `limit` rows that fit, in file order.
+    /// Opens evaluation data in file order: all rows that fit, or a random sample of `limit`.
     pub fn open_evaluation(
         spec: &EvaluationDataset,
         tokenizer: &TextTokenizer,
@@ -129,7 +134,7 @@ impl Dataset {
                 arguments: spec.chat_template_arguments.clone(),
             },
             max_prompt_tokens: spec.max_prompt_tokens,
-            limit: spec.limit as usize,
+            sample: spec.limit.map(|limit| (limit as usize, spec.sample_seed.into())),
         };
         source.open(tokenizer, None)
     }
@@ -177,19 +182,47 @@ impl Dataset {
         Ok(())
     }
 
-    /// Checks that the rewards can use the reference answer of every row.
-    pub fn check_answers(&self, rewards: &Rewards) -> Result<(), DataError> {
-        for row in &self.rows {
+    /// Rows that [`Self::drop_unusable`] dropped.
+    pub fn unusable(&self) -> &[DroppedRow] {
+        &self.unusable
+    }
+
+    /// Drops rows whose reference answers the rewards cannot compare. Fails if they are more than
+    /// `share` of the rows.
+    pub fn drop_unusable(&mut self, rewards: &Rewards, share: f64) -> Result<(), DataError> {
+        let before = self.rows.len();
+        let mut kept = Vec::with_capacity(before);
+        for row in std::mem::take(&mut self.rows) {
             match row.answer.as_deref() {
-                Some(answer) => rewards.check_answer(answer).map_err(|source| {
-                    DataError::Answer { location: row.location.clone(), source }
-                })?,
+                Some(answer) => match rewards.check_answer(answer) {
+                    Ok(()) => kept.push(row),
+                    Err(source) => self.unusable.push(DroppedRow {
+                        location: row.location,
+                        answer: answer.to_owned(),
+                        source,
+                    }),
+                },
                 None if rewards.needs_answers() => {
                     return Err(DataError::NoAnswerField { path: self.path.clone() });
                 }
-                None => {}
+                None => kept.push(row),
             }
         }
+        let unusable = self.unusable.len();
+        if let Some(first) = self.unusable.first()
+            && (kept.is_empty() || unusable as f64 > share * before as f64)
+        {
+            return Err(DataError::Unusable {
+                path: self.path.clone(),
+                unusable,
+                rows: before,
+                share,
+                location: first.location.clone(),
+                source: first.source.clone(),
+            });
+        }
+        self.order = RowOrder::new(self.seed, kept.len() as u64);
+        self.rows = kept;
         Ok(())
     }
 }
@@ -209,8 +242,8 @@ impl Source<'_> {
         let SplitFiles { paths, rows: expected } = files::select(&path, self.selector)?;
         let mut reader = (0..).zip(RowReader::new(paths, ReadLimits::default()));
         let (mut rows, mut dropped) = (Vec::new(), 0);
-        while rows.len() < self.limit {
-            let mut batch = self.batch(&mut reader, self.limit - rows.len())?;
+        loop {
+            let batch = self.batch(&mut reader)?;
             if batch.is_empty() {
                 let found = rows.len() as u64 + dropped;
                 if let Some(expected) = expected.filter(|expected| *expected != found) {
@@ -219,12 +252,14 @@ impl Source<'_> {
                 break;
             }
             let before = batch.len();
-            batch = count_tokens(batch, tokenizer, &self.style, ROW_DEADLINE)?;
-            batch.retain(|row| {
-                self.max_prompt_tokens.is_none_or(|limit| row.prompt_tokens <= limit as usize)
-            });
+            // Rows of a sample are counted once drawn.
+            let batch = if self.sample.is_some() { batch } else { self.fitting(batch, tokenizer)? };
             dropped += (before - batch.len()) as u64;
-            rows.append(&mut batch);
+            rows.extend(batch);
+        }
+        if let Some((limit, seed)) = self.sample {
+            let drawn = self.draw(rows, limit, seed, tokenizer)?;
+            (rows, dropped) = drawn;
         }
         match (rows.is_empty(), self.max_prompt_tokens) {
             (true, Some(limit)) if dropped > 0 => {
@@ -236,19 +271,59 @@ impl Source<'_> {
             }
         }
         let order = RowOrder::new(seed, rows.len() as u64);
-        Ok(Dataset { path, rows, dropped, order, style: self.style, tokenizer: tokenizer.clone() })
+        let (unusable, style, tokenizer) = (Vec::new(), self.style, tokenizer.clone());
+        Ok(Dataset { path, rows, dropped, unusable, seed, order, style, tokenizer })
+    }
+
+    /// The rows whose prompts fit, with their numbers of tokens.
+    fn fitting(&self, rows: Vec<Row>, tokenizer: &TextTokenizer) -> Result<Vec<Row>, DataError> {
+        let mut rows = count_tokens(rows, tokenizer, &self.style, ROW_DEADLINE)?;
+        rows.retain(|row| {
+            self.max_prompt_tokens.is_none_or(|limit| row.prompt_tokens <= limit as usize)
+        });
+        Ok(rows)
+    }
+
+    /// The first `limit` rows that fit in a random order, in file order, and the number of drawn
+    /// rows that do not fit.
+    fn draw(
+        &self,
+        rows: Vec<Row>,
+        limit: usize,
+        seed: u64,
+        tokenizer: &TextTokenizer,
+    ) -> Result<(Vec<Row>, u64), DataError> {
+        let order = RowOrder::new(Some(seed), rows.len() as u64);
+        let mut places: Vec<u64> = (0..rows.len() as u64).collect();
+        for place in &mut places {
+            *place = order.row(*place);
+        }
+        let mut rows: Vec<Option<Row>> = rows.into_iter().map(Some).collect();
+        let mut drawn = places.into_iter().filter_map(|at| rows.get_mut(at as usize)?.take());
+        let (mut fitting, mut dropped) = (Vec::new(), 0);
+        while fitting.len() < limit {
+            let batch: Vec<Row> = drawn.by_ref().take((limit - fitting.len()).min(BATCH)).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let before = batch.len();
+            let batch = self.fitting(batch, tokenizer)?;
+            dropped += (before - batch.len()) as u64;
+            fitting.extend(batch);
+        }
+        fitting.sort_by_key(|row| row.number);
+        Ok((fitting, dropped))
     }
 
     fn batch(
         &self,
         reader: &mut impl Iterator<Item = (u64, Result<(RowLocation, Fields), DataError>)>,
-        limit: usize,
     ) -> Result<Vec<Row>, DataError> {
         let rendered = |(number, row): (u64, Result<(RowLocation, Fields), DataError>)| {
             let (location, fields) = row?;
             self.templates.row(location, number, &fields)
         };
-        reader.take(limit.min(BATCH)).map(rendered).collect()
+        reader.take(BATCH).map(rendered).collect()
     }
 }
 

@@ -82,10 +82,11 @@ fn a_supervised_row_becomes_a_prompt_and_a_completion_with_eos() {
 }
 
 #[test]
-fn evaluation_uses_the_first_rows_in_file_order() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"a\":\"2\"}\nnot even JSON");
+fn evaluation_uses_all_rows_in_file_order() {
+    let file = File::new("{\"q\":\"x\",\"a\":\"1\"}\n{\"q\":\"y\",\"a\":\"2\"}\n");
     let spec = EvaluationDataset {
         completion: Some("{{a}}".to_owned()),
+        limit: None,
         ..file.evaluation("{{q}}", PromptFormat::Chat, 2)
     };
     let tokenizer = tokenizer();
@@ -102,6 +103,27 @@ fn evaluation_uses_the_first_rows_in_file_order() {
         (0..dataset.len()).map(|position| dataset.prompt(position).unwrap()).collect::<Vec<_>>(),
         [prompt(0, "x", "1"), prompt(1, "y", "2")]
     );
+}
+
+#[test]
+fn an_evaluation_sample_is_drawn_by_its_seed_from_all_rows() {
+    let lines: String = (0..100).map(|row| format!("{{\"q\":\"x{row}\",\"a\":\"1\"}}\n")).collect();
+    let file = File::new(&lines);
+    let sample = |limit, sample_seed| {
+        let spec = EvaluationDataset {
+            sample_seed,
+            ..file.evaluation("{{q}}", PromptFormat::Text, limit)
+        };
+        let dataset = Dataset::open_evaluation(&spec, &tokenizer()).unwrap();
+        let row = |position| dataset.prompt(position).unwrap().row;
+        (0..dataset.len()).map(row).collect::<Vec<_>>()
+    };
+    let rows = sample(20, 1);
+    assert!(rows.is_sorted() && rows.len() == 20 && rows[19] > 50, "{rows:?}");
+    assert_eq!(rows, sample(20, 1));
+    assert_ne!(rows, sample(20, 2));
+    assert!(sample(30, 1).len() == 30 && rows.iter().all(|row| sample(30, 1).contains(row)));
+    assert_eq!(sample(1000, 1), (0..100).collect::<Vec<_>>());
 }
 
 #[test]
@@ -211,23 +233,47 @@ fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
     assert!(text.contains("ran out of fuel"), "{text}");
 }
 
-#[test]
-fn check_answers_names_the_first_row_with_an_unusable_answer() {
-    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"5 > 3\"}\n");
+fn math_rewards() -> Rewards {
     let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
-    let rewards = Rewards::new(&[spec]).unwrap();
-    let dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
-    let error = dataset.check_answers(&rewards).unwrap_err();
-    assert!(
-        matches!(&error, DataError::Answer { location, .. } if location.number == 2),
-        "{error}"
+    Rewards::new(&[spec]).unwrap()
+}
+
+#[test]
+fn rows_with_unusable_answers_are_dropped_and_listed() {
+    let file = File::new(concat!(
+        "{\"q\":\"x\",\"a\":\"#### 1\"}\n",
+        "{\"q\":\"y\",\"a\":\"5 > 3\"}\n",
+        "{\"q\":\"z\",\"a\":\"3\"}\n",
+    ));
+    let mut dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
+    dataset.drop_unusable(&math_rewards(), 0.34).unwrap();
+    let mut rows: Vec<u64> = (0..2).map(|position| dataset.prompt(position).unwrap().row).collect();
+    rows.sort_unstable();
+    assert_eq!((dataset.len(), rows), (2, vec![0, 2]));
+    let [dropped] = dataset.unusable() else { panic!("{:?}", dataset.unusable()) };
+    let line = serde_json::to_value(dropped.line("train")).unwrap();
+    let expected = serde_json::json!({
+        "dataset": "train", "file": file.path(), "number": 2, "answer": "5 > 3",
+        "reward": "reward", "reason": "an equation without variables is not supported",
+    });
+    assert_eq!(line, expected);
+}
+
+#[test]
+fn more_unusable_answers_than_the_share_are_an_error_that_names_the_first_row() {
+    let file = File::new("{\"q\":\"x\",\"a\":\"#### 1\"}\n{\"q\":\"y\",\"a\":\"5 > 3\"}\n");
+    let mut dataset = Dataset::open_train(&file.train("{{q}}"), &tokenizer(), 1).unwrap();
+    let error = dataset.drop_unusable(&math_rewards(), 0.49).unwrap_err();
+    let expected = format!(
+        "1 of 2 rows of the data at {0} have unusable reference answers, more than \
+         dataset.maxUnusableShare = 0.49; the first is in {0} line 2",
+        file.path()
     );
-    let unnamed = TrainDataset { answer: None, ..file.train("{{q}}") };
-    let error = Dataset::open_train(&unnamed, &tokenizer(), 1)
-        .unwrap()
-        .check_answers(&rewards)
-        .unwrap_err();
-    assert!(matches!(&error, DataError::NoAnswerField { .. }), "{error}");
+    assert_eq!(error.to_string(), expected);
+    let spec = TrainDataset { answer: None, ..file.train("{{q}}") };
+    let mut without = Dataset::open_train(&spec, &tokenizer(), 1).unwrap();
+    let error = without.drop_unusable(&math_rewards(), 1.0).unwrap_err();
+    assert!(error.to_string().starts_with("the rewards need reference answers"), "{error}");
 }
 
 fn fixture(path: &str) -> String {

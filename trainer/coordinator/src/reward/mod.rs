@@ -67,7 +67,7 @@ struct WeightedVerifier {
 }
 
 /// A reference answer that no completion can match.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("reward {reward} does not support the answer `{excerpt}`: {reason}")]
 pub struct UnusableAnswer {
     pub reward: String,

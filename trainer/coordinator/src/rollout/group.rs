@@ -109,6 +109,7 @@ impl Groups<'_> {
             .map(|&index| SampleRequest {
                 key: key(index),
                 temperature: rollout.temperature,
+                top_p: 1.0,
                 max_new_tokens,
             })
             .collect();

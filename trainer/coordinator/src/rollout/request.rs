@@ -69,6 +69,8 @@ pub struct Sampling<'a> {
     pub min_new_tokens: u32,
     /// 0 is greedy.
     pub temperature: f64,
+    /// 1 for all tokens.
+    pub top_p: f64,
 }
 
 /// Sampling parameters of the remaining tokens of a sample of at most `longest` tokens, `kept` of
@@ -80,7 +82,7 @@ pub fn parameters(key: Key, sampling: &Sampling<'_>, kept: u32, longest: u32) ->
         min_new_tokens: sampling.min_new_tokens.saturating_sub(kept).min(max_new_tokens),
         stop: sampling.stop.to_vec(),
         temperature: sampling.temperature,
-        top_p: 1.0,
+        top_p: sampling.top_p,
         top_k: -1,
         stop_token_ids: sampling.stop_token_ids.to_vec(),
         ignore_eos: false,
@@ -152,6 +154,7 @@ mod tests {
             stop: &["END".to_owned()],
             min_new_tokens: 5,
             temperature: 0.7,
+            top_p: 0.9,
         };
         let whole = generate(KEY, 9, &sampling, &[5, 6], &[], 10);
         let mut rest = generate(KEY, 9, &sampling, &[5, 6], &[7, 8, 9], 10);

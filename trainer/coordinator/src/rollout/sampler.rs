@@ -44,6 +44,8 @@ pub struct SampleRequest {
     pub key: Key,
     /// 0 is greedy.
     pub temperature: f64,
+    /// 1 for all tokens.
+    pub top_p: f64,
     /// Longest completion in tokens.
     pub max_new_tokens: u32,
 }
@@ -195,6 +197,7 @@ impl<'s> Sampler<'s> {
             stop: &self.stops.strings,
             min_new_tokens: self.stops.min_new_tokens,
             temperature: wanted.temperature,
+            top_p: wanted.top_p,
         }
     }
 

@@ -294,7 +294,7 @@ pub async fn weights(
         WeightsReady::Disk { attempt, version, path } => {
             let folder = coordinator
                 .run
-                .change(|run, now| run.folder_ready(attempt, version, &path, now))
+                .change(|run, _| run.folder_ready(attempt, version, &path))
                 .await??;
             tracing::info!(%version, path = %path.display(), kind = ?folder, "weights are on disk");
             match folder {
@@ -311,10 +311,8 @@ pub async fn weights(
             store_port,
             tensors,
         } => {
-            let transfers = coordinator
-                .run
-                .change(|run, now| run.sender_ready(attempt, version, rank, now))
-                .await??;
+            let transfers =
+                coordinator.run.change(|run, _| run.sender_ready(attempt, version, rank)).await??;
             let sender =
                 distributed::Sender { version, address: store_address, port: store_port, tensors };
             distributed::start(

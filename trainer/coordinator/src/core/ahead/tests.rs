@@ -42,7 +42,7 @@ fn published_on_the_way(run: &mut Run, steps: u32, now: Now) -> (Vec<Version>, I
     loop {
         match run.instruct(0, steps, &[engine(None)], now).unwrap() {
             Instruction::PublishToDisk { version, path } => {
-                run.folder_ready(0, version, &path, now).unwrap();
+                run.folder_ready(0, version, &path).unwrap();
                 published.push(version);
             }
             other => return (published, other),
@@ -121,7 +121,7 @@ fn rollouts_continue_during_a_restart_and_a_replay_publishes_only_at_its_end() {
 }
 
 #[test]
-fn an_evaluation_keeps_its_weights_during_training_and_restarts_after_its_deadline() {
+fn no_publication_waits_for_an_evaluation_and_it_keeps_its_version() {
     let mut run = ahead(1, 1, Facts::default());
     run.batch_fixed(1);
     assert_eq!(
@@ -130,21 +130,66 @@ fn an_evaluation_keeps_its_weights_during_training_and_restarts_after_its_deadli
         "training does not wait for it"
     );
     assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
-    run.step_done(0, 1).unwrap();
-    run.batch_fixed(2);
-    assert_eq!(
-        published_on_the_way(&mut run, 1, at(500)),
-        (vec![], Instruction::Wait),
-        "the next publication does"
-    );
-    assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
-    assert_eq!(
-        published_on_the_way(&mut run, 1, at(700)),
-        (vec![version(1, 0)], Instruction::Train { step: 2 })
-    );
-    assert_eq!(run.work(), Work::Evaluate(version(1, 0)));
-    run.evaluated(1);
+    assert!(run.evaluates_beside(version(0, 0)));
+    for step in 1..3 {
+        run.step_done(0, step).unwrap();
+        run.batch_fixed(step + 1);
+        assert_eq!(
+            published_on_the_way(&mut run, step, at(3)),
+            (vec![version(step, 0)], Instruction::Train { step: step + 1 }),
+            "nor does a publication"
+        );
+        assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
+    }
+    run.evaluated(0);
     assert_eq!(run.work(), Work::None);
+    run.step_done(0, 3).unwrap();
+    assert_eq!(
+        published_on_the_way(&mut run, 3, at(4)),
+        (vec![version(3, 0)], Instruction::Wait),
+        "batch 4 is not there"
+    );
+    assert_eq!(run.work(), Work::Evaluate(version(3, 0)), "the next one is due");
+}
+
+#[test]
+fn an_evaluation_that_is_late_is_followed_by_one_of_the_newest_weights_that_are_due() {
+    let mut run = ahead(1, 1, Facts::default());
+    for step in 0..4 {
+        run.batch_fixed(step + 1);
+        published_on_the_way(&mut run, step, at(2));
+        run.step_done(0, step + 1).unwrap();
+        assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
+    }
+    assert!(matches!(ask(&mut run, 0, 4), Instruction::Checkpoint { .. }));
+    assert_eq!(
+        published_on_the_way(&mut run, 4, at(3)),
+        (vec![version(4, 0)], Instruction::Wait),
+        "the run ends after both"
+    );
+    run.evaluated(0);
+    assert_eq!(run.work(), Work::Evaluate(version(4, 0)));
+    assert!(!run.evaluates_beside(version(4, 0)), "its weights stay");
+    run.evaluated(4);
+    assert_eq!(run.work(), Work::None);
+}
+
+#[test]
+fn an_evaluation_begins_again_after_a_restart_of_the_learners() {
+    let mut run = ahead(1, 1, Facts::default());
+    run.batch_fixed(1);
+    published_on_the_way(&mut run, 0, at(2));
+    assert_eq!(run.work(), Work::Evaluate(version(0, 0)));
+    restart(&mut run, 0);
+    run.tick(at(70));
+    for (name, instance) in [("t-0", "a"), ("t-1", "b")] {
+        tell(&mut run, name, running(instance, 1), at(70));
+    }
+    assert_eq!(run.work(), Work::None, "no engine holds weights of this attempt");
+    let published = run.instruct(1, 0, &[engine(None)], at(70)).unwrap();
+    let Instruction::PublishToDisk { version, path } = published else { panic!("{published:?}") };
+    run.folder_ready(1, version, &path).unwrap();
+    assert_eq!(run.work(), Work::Evaluate(version));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rljob_protocol::desired::{CheckpointPolicy, Desired};
 use rljob_protocol::learner::Instruction;
 
-use super::{ask, at, desired, restart, settings, started_with, version};
+use super::{ask, desired, restart, settings, started_with, version};
 use crate::core::reports::Folder;
 use crate::core::{Facts, Run, Settings};
 
@@ -24,7 +24,7 @@ fn exports_ordered(run: &mut Run, steps: std::ops::RangeInclusive<u32>, written:
                     exports.push(version.step);
                     if written {
                         assert_eq!(
-                            run.folder_ready(version.attempt, version, &path, at(2)),
+                            run.folder_ready(version.attempt, version, &path),
                             Ok(Folder::Exported)
                         );
                     }

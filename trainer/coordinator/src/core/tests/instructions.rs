@@ -25,7 +25,7 @@ fn publication_comes_before_rollouts_and_training_after_them() {
     assert_eq!(run.work(), Work::Rollout(version(0, 0)));
     assert_eq!(run.folder_of(version(0, 0)), None);
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
-    run.folder_ready(0, version(0, 0), &path, at(2)).unwrap();
+    run.folder_ready(0, version(0, 0), &path).unwrap();
     assert_eq!(run.folder_of(version(0, 0)), Some(path.as_path()));
     assert_eq!(ask(&mut run, 0, 0), Instruction::Wait);
     run.batch_fixed(1);
@@ -74,10 +74,10 @@ fn a_broadcast_goes_to_the_engines_that_lack_the_weights_and_is_over_when_they_a
         first,
         Instruction::PublishByBroadcast { version: version(0, 0), transfers: expected.clone() }
     );
-    assert_eq!(run.sender_ready(0, version(0, 0), 0, at(2)), Ok(vec![]));
-    assert_eq!(run.sender_ready(0, version(0, 0), 1, at(2)), Ok(expected.clone()));
+    assert_eq!(run.sender_ready(0, version(0, 0), 0), Ok(vec![]));
+    assert_eq!(run.sender_ready(0, version(0, 0), 1), Ok(expected.clone()));
     assert_eq!(
-        run.sender_ready(0, version(0, 0), 1, at(2)),
+        run.sender_ready(0, version(0, 0), 1),
         Ok(vec![]),
         "a repeated report starts nothing"
     );
@@ -109,7 +109,7 @@ fn an_engine_that_hangs_in_its_update_keeps_the_weights_from_no_other() {
         |engines: &[EngineView], seconds| match run.instruct(0, 0, engines, at(seconds)).unwrap() {
             Instruction::PublishByBroadcast { transfers, .. } => {
                 for transfer in &transfers {
-                    run.sender_ready(0, version(0, 0), transfer.sender, at(seconds)).unwrap();
+                    run.sender_ready(0, version(0, 0), transfer.sender).unwrap();
                 }
                 transfers.into_iter().map(|transfer| transfer.engine).collect()
             }
@@ -187,7 +187,7 @@ fn the_last_step_is_checkpointed_evaluated_exported_and_ends_the_run() {
         ask(&mut run, 0, 4),
         Instruction::Export { version: version(4, 0), path: export.clone() }
     );
-    run.folder_ready(0, version(4, 0), &export, at(2)).unwrap();
+    run.folder_ready(0, version(4, 0), &export).unwrap();
     assert_eq!(ask(&mut run, 0, 4), Instruction::Wait, "the checkpoint is not reported yet");
     run.checkpoint_done(0, version(4, 0), &checkpoint).unwrap();
     assert_eq!(ask(&mut run, 0, 4), Instruction::Exit);

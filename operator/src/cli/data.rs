@@ -1,0 +1,72 @@
+//! Check of the data of jobs: `rljob-coordinator --check-data` reads it as a run would.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use rljob_crds::RunConfig;
+
+use crate::local::jobs;
+use crate::validate::ValidatedJob;
+
+/// Checks the data of all jobs of a file; returns the lines to print.
+///
+/// # Errors
+/// What would fail a run at its start, or sources that are downloaded then.
+pub fn check(file: &Path) -> anyhow::Result<Vec<String>> {
+    if file == Path::new("-") {
+        bail!("--data needs a file: relative paths of data start at its folder");
+    }
+    let program = std::env::current_exe().context("failed to find the path of this program")?;
+    let coordinator = program.with_file_name("rljob-coordinator");
+    let mut lines = Vec::new();
+    for job in jobs::read(file, &[])? {
+        let at = format!("{}: rljob {}", file.display(), job.name);
+        let found = check_job(&job, &coordinator).with_context(|| at.clone())?;
+        lines.extend(found.lines().map(|line| format!("{at}: {line}")));
+    }
+    Ok(lines)
+}
+
+fn check_job(job: &ValidatedJob, coordinator: &Path) -> anyhow::Result<String> {
+    let dataset = &job.spec.dataset;
+    let evaluation = dataset.evaluation.as_ref();
+    let downloaded = dataset.train.hugging_face.is_some()
+        || evaluation.is_some_and(|evaluation| evaluation.hugging_face.is_some());
+    let Some(model) = job.spec.model.path.as_ref().filter(|_| !downloaded) else {
+        bail!("--data reads local files: set model.path and the paths of the datasets");
+    };
+    let config = RunConfig {
+        protocol: rljob_crds::run_config::PROTOCOL,
+        namespace: job.namespace.clone(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        run_directory: PathBuf::new(),
+        bucket: None,
+        model_directory: PathBuf::from(model),
+        spec: job.spec.clone(),
+    };
+    let mut child = Command::new(coordinator)
+        .args(["--check-data", "--config", "/dev/stdin"])
+        .env("RUST_LOG", "error")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("failed to start {}", coordinator.display()))?;
+    // Dropped, and thereby closed, after the write. A program that does not read says why below.
+    let written = child.stdin.take().map(|mut stdin| {
+        serde_json::to_vec(&config)
+            .map_err(std::io::Error::from)
+            .and_then(|json| stdin.write_all(&json))
+    });
+    let output = child.wait_with_output().context("failed to read the output of the check")?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let last = error.lines().last().unwrap_or("the check failed without a message");
+        bail!("{}", last.trim_start_matches("error: "));
+    }
+    written.transpose().context("failed to pass the job to the check")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,44 @@
+//! Check of a job's data without a run (`rljob validate --data`): numbers of rows, and the rows
+//! that a run would drop. Reads the tokenizer and the data as a run does, and writes nothing.
+
+use std::fmt::Write;
+
+use rljob_crds::RunConfig;
+
+use crate::data::Dataset;
+use crate::input::{Input, InputError};
+
+/// Dropped rows that are shown of each dataset.
+const SHOWN: usize = 10;
+
+/// Counts and dropped rows as lines.
+///
+/// # Errors
+/// What would fail a run at its start.
+pub fn check(config: &RunConfig) -> Result<String, InputError> {
+    let input = Input::open(config)?;
+    let mut text = String::new();
+    describe(&mut text, "training", &input.train);
+    if let Some(evaluation) = &input.evaluation {
+        describe(&mut text, "evaluation", evaluation);
+    }
+    Ok(text)
+}
+
+fn describe(text: &mut String, name: &str, data: &Dataset) {
+    let unusable = data.unusable();
+    let _ = write!(text, "{name} data: {} rows are used", data.len());
+    if data.dropped() > 0 {
+        let _ = write!(text, "; {} dropped: longer than maxPromptTokens", data.dropped());
+    }
+    if !unusable.is_empty() {
+        let _ = write!(text, "; {} dropped: unusable reference answers", unusable.len());
+    }
+    text.push('\n');
+    for row in unusable.iter().take(SHOWN) {
+        let _ = writeln!(text, "  {}: {}", row.location, row.source);
+    }
+    if unusable.len() > SHOWN {
+        let _ = writeln!(text, "  and {} more", unusable.len() - SHOWN);
+    }
+}

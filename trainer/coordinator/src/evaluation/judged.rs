@@ -1,0 +1,131 @@
+//! Results of one prompt: rewards by completion, pass@k, maj@k and completions to read. Pure.
+
+use std::collections::BTreeMap;
+
+use rljob_crds::data::EvaluationDataset;
+use serde::Serialize;
+
+use crate::data::Prompt;
+use crate::evaluation::estimate::{self, majority_at, pass_at, sizes};
+use crate::reward::Rewards;
+use crate::rollout::score::Scored;
+
+/// Number of prompts whose completions are stored for reading.
+const SHOWN: u64 = 16;
+
+/// A completion to read.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    step: u32,
+    row: u64,
+    index: u32,
+    greedy: bool,
+    prompt: String,
+    answer: Option<String>,
+    completion: String,
+    reward: f64,
+    tokens: u64,
+}
+
+/// Results of one prompt.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// Rewards of the samples, in order of index.
+    pub sampled: Vec<f64>,
+    pub greedy: Option<f64>,
+    /// By k.
+    pub pass_at: BTreeMap<u32, f64>,
+    pub majority_at: BTreeMap<u32, bool>,
+    /// Completions without a reward.
+    pub rejected: u32,
+    pub tokens: u64,
+    /// Tokens of weights newer than the evaluated ones.
+    pub newer_tokens: u64,
+    pub shown: Vec<Shown>,
+}
+
+/// Completions of one prompt.
+#[derive(Default)]
+pub struct Judgement {
+    /// Text with reward, and number of tokens, by index; the greedy one is last.
+    pub completions: BTreeMap<u32, (Scored, u64)>,
+    pub rejected: u32,
+    pub tokens: u64,
+    pub newer_tokens: u64,
+}
+
+impl Judgement {
+    pub fn judge(
+        self,
+        spec: &EvaluationDataset,
+        rewards: Option<&Rewards>,
+        step: u32,
+        prompt: &Prompt,
+    ) -> Judged {
+        let samples = spec.samples;
+        let Self { completions, rejected, tokens, newer_tokens } = self;
+        let sampled: Vec<&Scored> =
+            completions.range(..samples).map(|(_, (scored, _))| scored).collect();
+        let values: Vec<f64> = sampled.iter().map(|scored| scored.reward.value).collect();
+        let correct: Vec<bool> =
+            values.iter().map(|reward| *reward >= spec.correct_reward).collect();
+        let votes = votes(&sampled, &correct, rewards);
+        let right = correct.iter().filter(|correct| **correct).count() as u32;
+        let by_size = || sizes(samples).into_iter();
+        let pass =
+            by_size().filter_map(|k| Some((k, pass_at(values.len() as u32, right, k)?))).collect();
+        let majority = by_size().filter_map(|k| Some((k, majority_at(&votes, k)?))).collect();
+        Judged {
+            greedy: completions.get(&samples).map(|(scored, _)| scored.reward.value),
+            sampled: values,
+            pass_at: pass,
+            majority_at: majority,
+            rejected,
+            tokens,
+            newer_tokens,
+            shown: shown(completions, samples, step, prompt),
+        }
+    }
+}
+
+/// The samples with the classes of their answers; empty where answers cannot be compared.
+fn votes(
+    sampled: &[&Scored],
+    correct: &[bool],
+    rewards: Option<&Rewards>,
+) -> Vec<estimate::Scored> {
+    let texts: Vec<&str> = sampled.iter().map(|scored| scored.text.as_str()).collect();
+    let reported: Vec<Option<&str>> =
+        sampled.iter().map(|scored| scored.reward.answer.as_deref()).collect();
+    let answers = rewards.and_then(|rewards| rewards.answer_classes(&texts, &reported));
+    answers
+        .unwrap_or_default()
+        .into_iter()
+        .zip(correct)
+        .map(|(answer, &correct)| estimate::Scored { correct, answer })
+        .collect()
+}
+
+fn shown(
+    completions: BTreeMap<u32, (Scored, u64)>,
+    samples: u32,
+    step: u32,
+    prompt: &Prompt,
+) -> Vec<Shown> {
+    if prompt.position >= SHOWN {
+        return Vec::new();
+    }
+    let show = |(index, (scored, tokens)): (u32, (Scored, u64))| Shown {
+        step,
+        row: prompt.row,
+        index,
+        greedy: index == samples,
+        prompt: prompt.text.clone(),
+        answer: prompt.answer.clone(),
+        completion: scored.text,
+        reward: scored.reward.value,
+        tokens,
+    };
+    completions.into_iter().map(show).collect()
+}
