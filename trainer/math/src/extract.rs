@@ -6,9 +6,9 @@
 
 use num_rational::BigRational;
 
-use crate::Place;
 use crate::answer::{Answer, parse};
 use crate::limits::{Checked, Unsupported};
+use crate::places::Place;
 use crate::scan::{Numeral, numbers};
 use crate::units;
 

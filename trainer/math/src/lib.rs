@@ -39,33 +39,14 @@ mod extract;
 mod lex;
 mod limits;
 mod parse;
+mod places;
 mod scan;
 mod units;
 
 pub use limits::Unsupported;
+pub use places::Place;
 
 use answer::Answer;
-
-/// Place of the final answer in a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Text after the last `####` on its line.
-    Hashes,
-    /// The content of the last `\boxed{}`.
-    Boxed,
-    /// Text after the last `answer is` or `answer:` in its sentence, in any case.
-    Phrase,
-    /// The last formula between `$`, `\(` and `\)` or `\[` and `\]`.
-    Formula,
-    /// The last number of the text.
-    LastNumber,
-}
-
-impl Place {
-    /// The default order of search.
-    pub const DEFAULT: [Self; 5] =
-        [Self::Hashes, Self::Boxed, Self::Phrase, Self::Formula, Self::LastNumber];
-}
 
 /// A parsed reference answer.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use num_bigint::BigInt;
 use num_integer::Integer;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-use crate::algebra::power::root;
 use crate::algebra::primes::factors;
+use crate::algebra::roots::root;
 use crate::algebra::{
     Exponent, Function, Generator, Monomial, Poly, Rational, Value, integer, numeric,
 };

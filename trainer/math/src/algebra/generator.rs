@@ -1,56 +1,10 @@
 //! Generators and monomials, with the relations `p^(1/2)·p^(1/2) = p` and `i² = −1`.
 
-use std::collections::BTreeMap;
-
 use num_bigint::{BigInt, BigUint};
-use num_rational::Ratio;
 use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
 
-use crate::algebra::{Rational, Value};
+use crate::algebra::{Exponent, Function, Generator, Monomial, Rational, Value};
 use crate::limits::{Checked, MAX_BITS, MAX_EXPONENT, TOO_LARGE};
-
-pub type Exponent = Ratio<i64>;
-pub type Monomial = BTreeMap<Generator, Exponent>;
-
-/// A factor of a monomial.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Generator {
-    /// A number above 1 without a known factor; its exponent is between 0 and 1.
-    Prime(BigUint),
-    /// i; its exponent is 1.
-    Imaginary,
-    Pi,
-    Euler,
-    /// `1 ÷ ln b` for the unspecified base b of `\log`.
-    LogBase,
-    /// Natural logarithm of a [`Generator::Prime`].
-    Ln(BigUint),
-    /// A prime or e to the power of a monomial: `2^n`, `e^{xy}`.
-    Power(Box<Generator>, Monomial),
-    Function(Function, Vec<Value>),
-    Variable(String),
-}
-
-/// Functions without an exact value for most arguments.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Function {
-    Root(u32),
-    Ln,
-    Sin,
-    Cos,
-    Arcsin,
-    Arccos,
-    Arctan,
-    Sinh,
-    Cosh,
-    Abs,
-    Factorial,
-    Binomial,
-    /// Base and exponent.
-    Power,
-    /// `f(x)` of an unknown function.
-    Named(String),
-}
 
 impl Generator {
     /// Whether the value depends on a variable or an unknown function.

@@ -15,11 +15,11 @@ pub mod numeric;
 mod poly;
 pub mod power;
 pub mod primes;
+pub mod roots;
+mod types;
 mod value;
 
-pub use generator::{Exponent, Function, Generator, Monomial};
-pub use poly::Poly;
-pub use value::Value;
+pub use types::{Exponent, Function, Generator, Monomial, Poly, Value};
 
 pub type Rational = num_rational::BigRational;
 
@@ -29,11 +29,11 @@ pub fn integer(value: i64) -> Rational {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rational, Value, integer, power};
+    use super::{Rational, Value, integer, power, roots};
     use crate::limits::Fuel;
 
     fn root(value: i64, degree: u32) -> Value {
-        power::root(&Value::integer(value), degree, &Fuel::default()).unwrap()
+        roots::root(&Value::integer(value), degree, &Fuel::default()).unwrap()
     }
 
     fn times(left: &Value, right: &Value) -> Value {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn close_values_are_not_equal() {
         let fuel = Fuel::default();
-        let nested = |value: &Value| power::root(value, 2, &Fuel::default()).unwrap();
+        let nested = |value: &Value| roots::root(value, 2, &Fuel::default()).unwrap();
         let inner = Value::one().plus(&root(2, 3), &fuel).unwrap();
         let value = nested(&inner);
         let tiny = Value::from(Rational::new(1.into(), 10_i64.pow(15).into()));

@@ -5,13 +5,8 @@ use std::collections::BTreeMap;
 use num_traits::{One, Zero};
 
 use crate::algebra::generator::{monomial_power, product};
-use crate::algebra::{Generator, Monomial, Rational};
+use crate::algebra::{Generator, Monomial, Poly, Rational};
 use crate::limits::{Checked, Fuel, MAX_BITS, MAX_TERMS, TOO_LARGE, UNDEFINED};
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Poly {
-    terms: BTreeMap<Monomial, Rational>,
-}
 
 impl From<Rational> for Poly {
     fn from(value: Rational) -> Self {

@@ -1,20 +1,16 @@
-//! Powers and roots.
+//! Powers.
 
-use num_bigint::BigUint;
-use num_traits::{One, Signed, ToPrimitive, Zero};
+use num_traits::{One, Signed, ToPrimitive};
 
 use crate::algebra::elementary::cis;
-use crate::algebra::generator::{monomial_power, power as whole_power, product};
+use crate::algebra::generator::{monomial_power, power as whole_power};
 use crate::algebra::primes::factors;
-use crate::algebra::{
-    Exponent, Function, Generator, Monomial, Poly, Rational, Value, integer, numeric,
-};
+use crate::algebra::roots::{generator_power, root};
+use crate::algebra::{Exponent, Function, Generator, Monomial, Poly, Rational, Value, integer};
 use crate::limits::{Checked, Fuel, MAX_EXPONENT, TOO_LARGE, UNDEFINED, Unsupported};
 
 /// Maximum exponent of a polynomial with several terms.
 const MAX_POLYNOMIAL_EXPONENT: u64 = 32;
-/// Maximum degree of a root.
-const MAX_DEGREE: u32 = 64;
 
 /// `base ^ exponent`; fractional powers of negative numbers are real if the degree is odd.
 pub fn power(base: &Value, exponent: &Value, fuel: &Fuel) -> Checked<Value> {
@@ -62,12 +58,6 @@ fn rational_power(base: &Rational, exponent: i64) -> Checked<Rational> {
     let above = whole_power(base.numer().magnitude(), exponent)?;
     let value = above / whole_power(base.denom().magnitude(), exponent)?;
     Ok(if base.is_negative() && exponent % 2 != 0 { -value } else { value })
-}
-
-/// A generator to a rational power.
-fn generator_power(generator: Generator, exponent: Exponent) -> Checked<Value> {
-    let (factor, monomial) = product(&Monomial::new(), &Monomial::from([(generator, exponent)]))?;
-    Ok(Value::from(Poly::term(factor, monomial)))
 }
 
 fn small(value: &Rational) -> Checked<Exponent> {
@@ -140,119 +130,4 @@ fn term_power(
     }
     let generator = Generator::Power(Box::new(base.clone()), monomial.clone());
     generator_power(generator, small(coefficient)?)
-}
-
-/// The real root if it exists, else the principal square root.
-pub fn root(value: &Value, degree: u32, fuel: &Fuel) -> Checked<Value> {
-    if degree == 1 {
-        return Ok(value.clone());
-    }
-    if degree == 0 || degree > MAX_DEGREE {
-        return Err(Unsupported("the degree of the root is not supported"));
-    }
-    if let Some(rational) = value.rational() {
-        return rational_root(&rational, degree, fuel);
-    }
-    if let Some((monomial, coefficient)) = value.polynomial().and_then(Poly::single_term)
-        && coefficient.is_positive()
-        && (monomial.keys().all(is_positive) || is_plain(monomial))
-    {
-        let mut result = rational_root(coefficient, degree, fuel)?;
-        for (generator, exponent) in monomial {
-            let exponent = exponent / i64::from(degree);
-            result = result.times(&generator_power(generator.clone(), exponent)?, fuel)?;
-        }
-        return Ok(result);
-    }
-    match if degree == 2 { denested(value, fuel)? } else { None } {
-        Some(root) => Ok(root),
-        None => opaque_root(value, degree, fuel),
-    }
-}
-
-/// Whether a factor is a positive real number.
-fn is_positive(generator: &Generator) -> bool {
-    matches!(generator, Generator::Prime(_) | Generator::Pi | Generator::Euler | Generator::Ln(_))
-}
-
-/// Whether a monomial is one variable.
-fn is_plain(monomial: &Monomial) -> bool {
-    let mut factors = monomial.iter();
-    let plain = factors.next().is_some_and(|(generator, exponent)| {
-        matches!(generator, Generator::Variable(_)) && exponent.is_one()
-    });
-    plain && factors.next().is_none()
-}
-
-fn rational_root(value: &Rational, degree: u32, fuel: &Fuel) -> Checked<Value> {
-    if value.is_zero() {
-        return Ok(Value::zero());
-    }
-    if value.is_negative() {
-        let positive = rational_root(&-value, degree, fuel)?;
-        return match degree {
-            2 => positive.times(&Value::from(Generator::Imaginary), fuel),
-            degree if degree % 2 == 1 => Ok(positive.negated()),
-            _ => Err(UNDEFINED),
-        };
-    }
-    let mut result = Value::one();
-    let mut multiply = |number: &BigUint, sign: i64| {
-        for (prime, count) in factors(number, fuel)? {
-            let exponent = Exponent::new(sign * i64::from(count), i64::from(degree));
-            result = result.times(&generator_power(Generator::Prime(prime), exponent)?, fuel)?;
-        }
-        Ok(())
-    };
-    multiply(value.numer().magnitude(), 1)?;
-    multiply(value.denom().magnitude(), -1)?;
-    Ok(result)
-}
-
-/// `√(a + b√c)` as `√((a + d)/2) ± √((a − d)/2)` with `d = √(a² − b²c)` if d is rational.
-fn denested(value: &Value, fuel: &Fuel) -> Checked<Option<Value>> {
-    let Some(polynomial) = value.polynomial() else { return Ok(None) };
-    let mut terms = polynomial.terms();
-    let (Some((none, a)), Some((surd, b)), None) = (terms.next(), terms.next(), terms.next())
-    else {
-        return Ok(None);
-    };
-    let is_surd = surd.iter().all(|(generator, exponent)| {
-        matches!(generator, Generator::Prime(_)) && *exponent.denom() == 2
-    });
-    if !none.is_empty() || !is_surd || !a.is_positive() {
-        return Ok(None);
-    }
-    let (factor, rest) = monomial_power(surd, 2)?;
-    let square = a * a - b * b * factor;
-    if !rest.is_empty() || square.is_negative() {
-        return Ok(None);
-    }
-    let Some(d) = rational_root(&square, 2, fuel)?.rational() else { return Ok(None) };
-    let half = |value: Rational| rational_root(&(value / integer(2)), 2, fuel);
-    let (large, small) = (half(a + &d)?, half(a - &d)?);
-    let small = if b.is_negative() { small.negated() } else { small };
-    Ok(Some(large.plus(&small, fuel)?))
-}
-
-/// A root as a generator, with a positive rational factor moved outside.
-fn opaque_root(value: &Value, degree: u32, fuel: &Fuel) -> Checked<Value> {
-    if !value.is_open() {
-        let negative = numeric::real(value).map(|value| value < 0.0);
-        match (negative, degree % 2) {
-            (Some(true), 1) => return Ok(opaque_root(&value.negated(), degree, fuel)?.negated()),
-            (Some(true), 0) if degree == 2 => {
-                let positive = root(&value.negated(), 2, fuel)?;
-                return positive.times(&Value::from(Generator::Imaginary), fuel);
-            }
-            (Some(false), _) => {}
-            _ => return Err(Unsupported("the root is not real")),
-        }
-    }
-    let content = value.numerator().terms().next().map(|(_, first)| first.abs());
-    let content = content.ok_or(UNDEFINED)?;
-    let inside = value.scaled(&content.recip())?;
-    let outside = rational_root(&content, degree, fuel)?;
-    let inner = Generator::Function(Function::Root(degree), vec![inside]);
-    outside.times(&Value::from(inner), fuel)
 }

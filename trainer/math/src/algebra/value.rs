@@ -2,15 +2,8 @@
 
 use num_traits::{One, Zero};
 
-use crate::algebra::{Exponent, Generator, Monomial, Poly, Rational, numeric};
+use crate::algebra::{Exponent, Generator, Monomial, Poly, Rational, Value, numeric};
 use crate::limits::{Checked, Fuel, UNDEFINED};
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Value {
-    numerator: Poly,
-    /// Not zero; 1 unless it has several terms.
-    denominator: Poly,
-}
 
 impl From<Rational> for Value {
     fn from(value: Rational) -> Self {

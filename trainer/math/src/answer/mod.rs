@@ -9,6 +9,7 @@
 mod equal;
 mod equation;
 mod list;
+mod measure;
 mod quantity;
 mod region;
 mod relation;

@@ -1,6 +1,6 @@
 //! Letters outside commands: variables, function names, units or words, by context.
 
-use crate::lex::{Kind, Lexer, Token};
+use crate::lex::token::{Kind, Lexer, Token};
 use crate::units;
 
 /// Functions that are also recognized without a backslash.

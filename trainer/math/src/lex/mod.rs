@@ -7,10 +7,13 @@
 mod commands;
 mod letters;
 mod numerals;
+mod token;
 
 pub use letters::FUNCTION_NAMES;
+pub use token::{Kind, Token};
 
 use crate::limits::{Checked, MAX_BYTES, Unsupported};
+use token::Lexer;
 
 /// `\{`.
 pub const SET_OPEN: char = '⟦';
@@ -20,41 +23,6 @@ pub const SET_CLOSE: char = '⟧';
 pub const MID: char = '¦';
 /// `\\` in a matrix.
 pub const ROW: char = '⏎';
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Digits, and the number of them after the decimal point.
-    Number(String, usize),
-    Variable(String),
-    /// A word or unit.
-    Text(String),
-    /// An operator, bracket or separator.
-    Sign(char),
-    /// A command with arguments, or a function.
-    Command(&'static str),
-    /// Start of a matrix.
-    Begin,
-    End,
-    /// Adjacent letters outside `\text`; replaced before parsing.
-    Letters(String),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
-    pub kind: Kind,
-    /// Whether white space precedes it.
-    pub space: bool,
-}
-
-impl Token {
-    pub fn is(&self, sign: char) -> bool {
-        self.kind == Kind::Sign(sign)
-    }
-
-    pub fn text(&self) -> Option<&str> {
-        if let Kind::Text(text) = &self.kind { Some(text) } else { None }
-    }
-}
 
 /// Tokens of an answer.
 pub fn lex(text: &str) -> Checked<Vec<Token>> {
@@ -82,30 +50,7 @@ pub fn lex(text: &str) -> Checked<Vec<Token>> {
     Ok(letters::resolve(lexer.out))
 }
 
-struct Lexer<'a> {
-    characters: &'a [char],
-    at: usize,
-    out: Vec<Token>,
-    space: bool,
-    /// Whether the next `$` is a currency.
-    currency: bool,
-    depth: u32,
-}
-
 impl Lexer<'_> {
-    fn peek(&self, ahead: usize) -> Option<char> {
-        self.characters.get(self.at + ahead).copied()
-    }
-
-    fn push(&mut self, kind: Kind) {
-        self.out.push(Token { kind, space: self.space });
-        self.space = false;
-    }
-
-    fn sign(&mut self, sign: char) {
-        self.push(Kind::Sign(sign));
-    }
-
     /// Reads up to the position `end`, in `\text{…}` if `words`.
     fn run(&mut self, end: usize, words: bool) -> Checked<()> {
         while self.at < end {

@@ -3,7 +3,7 @@
 use num_traits::ToPrimitive;
 
 use crate::algebra::elementary::{abs, binomial, factorial, rounded};
-use crate::algebra::power::root;
+use crate::algebra::roots::root;
 use crate::algebra::{Function, Generator, Rational, Value};
 use crate::lex::Kind;
 use crate::limits::{Checked, Unsupported};
