@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::exact_recovery::practise;
 
+mod data;
 mod process;
 mod user_engine;
 

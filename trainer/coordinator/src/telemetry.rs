@@ -39,32 +39,21 @@ impl Metrics {
     /// All metrics, at 0.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let seconds = HistogramOpts::new(
-            "rljob_step_seconds",
-            "Seconds from the end of the step before to the end of a step.",
-        )
-        .buckets(prometheus::exponential_buckets(0.1, 2.0, 16)?);
-        let staleness = HistogramOpts::new(
-            "rljob_sample_staleness",
-            "Steps done since the oldest weights that a sample trained on was sampled with.",
-        )
-        .buckets(prometheus::linear_buckets(0.0, 1.0, STALENESS_BUCKETS)?);
         Ok(Self {
-            step: register(&registry, IntGauge::new("rljob_step", "Steps done.")?)?,
+            step: gauge(&registry, "rljob_step", "Steps done.")?,
             reward: register(
                 &registry,
                 Gauge::new("rljob_reward", "Mean reward of the newest step.")?,
             )?,
-            restarts: register(
+            restarts: gauge(
                 &registry,
-                IntGauge::new("rljob_restarts_total", "Counted restarts of the learners.")?,
+                "rljob_restarts_total",
+                "Counted restarts of the learners.",
             )?,
-            lag: register(
+            lag: gauge(
                 &registry,
-                IntGauge::new(
-                    "rljob_engine_version_lag",
-                    "Steps by which the engine furthest behind lags the newest published weights.",
-                )?,
+                "rljob_engine_version_lag",
+                "Steps by which the engine furthest behind lags the newest published weights.",
             )?,
             rollout_tokens: counter(
                 &registry,
@@ -92,16 +81,14 @@ impl Metrics {
                 "Samples made again because they were too old to be trained on.",
             )?,
             rejected_samples: rejected_samples(&registry)?,
-            dropped_rows: register(
+            dropped_rows: gauge(
                 &registry,
-                IntGauge::new(
-                    "rljob_dropped_rows",
-                    "Dataset rows dropped because no reward can compare their reference answers.",
-                )?,
+                "rljob_dropped_rows",
+                "Dataset rows dropped because no reward can compare their reference answers.",
             )?,
             evaluation: EvaluationGauges::new(&registry)?,
-            staleness: register(&registry, Histogram::with_opts(staleness)?)?,
-            step_seconds: register(&registry, Histogram::with_opts(seconds)?)?,
+            staleness: staleness(&registry)?,
+            step_seconds: step_seconds(&registry)?,
             registry,
         })
     }
@@ -156,6 +143,20 @@ impl Metrics {
     }
 }
 
+fn step_seconds(registry: &Registry) -> Result<Histogram, prometheus::Error> {
+    let help = "Seconds from the end of the step before to the end of a step.";
+    let options = HistogramOpts::new("rljob_step_seconds", help)
+        .buckets(prometheus::exponential_buckets(0.1, 2.0, 16)?);
+    register(registry, Histogram::with_opts(options)?)
+}
+
+fn staleness(registry: &Registry) -> Result<Histogram, prometheus::Error> {
+    let help = "Steps done since the oldest weights that a sample trained on was sampled with.";
+    let options = HistogramOpts::new("rljob_sample_staleness", help)
+        .buckets(prometheus::linear_buckets(0.0, 1.0, STALENESS_BUCKETS)?);
+    register(registry, Histogram::with_opts(options)?)
+}
+
 /// The newest evaluation. NaN before the first one and for what it does not measure.
 #[derive(Clone)]
 struct EvaluationGauges {
@@ -168,21 +169,21 @@ struct EvaluationGauges {
 
 impl EvaluationGauges {
     fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| {
-            let gauge = register(registry, Gauge::new(name, help)?)?;
-            gauge.set(f64::NAN);
-            Ok::<_, prometheus::Error>(gauge)
+        let real = |name: &str, help: &str| {
+            let real = register(registry, Gauge::new(name, help)?)?;
+            real.set(f64::NAN);
+            Ok::<_, prometheus::Error>(real)
         };
-        let integer = |name: &str, help: &str| register(registry, IntGauge::new(name, help)?);
+        let integer = |name: &str, help: &str| gauge(registry, name, help);
         Ok(Self {
             step: integer("rljob_evaluation_step", "Steps done at the newest evaluation.")?,
             sampled: [
-                gauge("rljob_evaluation_sampled", "Mean reward of sampled completions.")?,
-                gauge("rljob_evaluation_sampled_standard_error", "Its standard error.")?,
+                real("rljob_evaluation_sampled", "Mean reward of sampled completions.")?,
+                real("rljob_evaluation_sampled_standard_error", "Its standard error.")?,
             ],
             greedy: [
-                gauge("rljob_evaluation_greedy", "Mean reward of greedy completions.")?,
-                gauge("rljob_evaluation_greedy_standard_error", "Its standard error.")?,
+                real("rljob_evaluation_greedy", "Mean reward of greedy completions.")?,
+                real("rljob_evaluation_greedy_standard_error", "Its standard error.")?,
             ],
             rejected: integer(
                 "rljob_evaluation_rejected",
@@ -196,6 +197,10 @@ fn rejected_samples(registry: &Registry) -> Result<IntCounterVec, prometheus::Er
     let help = "Samples left out of batches because their verifier failed.";
     let options = Opts::new("rljob_rejected_samples_total", help);
     register(registry, IntCounterVec::new(options, &["cause"])?)
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+    register(registry, IntGauge::new(name, help)?)
 }
 
 fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {

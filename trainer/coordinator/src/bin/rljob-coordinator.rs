@@ -1,6 +1,6 @@
 //! `rljob-coordinator`: arguments, logging and exit codes. The library has everything else.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -82,8 +82,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     let Arguments { config, tokens, listen, address, download_model: only_model, .. } = arguments;
     let Some(tokens) = tokens.filter(|_| !arguments.check_data) else {
         let (config, _) = rljob_protocol::run_config::read(&config)?;
-        print!("{}", rljob_coordinator::check::check(&config)?);
-        return Ok(());
+        let found = rljob_coordinator::check::check(&config)?;
+        return Ok(std::io::stdout().lock().write_all(found.as_bytes())?);
     };
     let options = Options { config, tokens, listen, address, incarnation: rand::random() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -157,7 +157,7 @@ pub enum DataError {
         share: f64,
         /// The first such row.
         location: RowLocation,
-        source: UnusableAnswer,
+        source: Box<UnusableAnswer>,
     },
     /// Completions need an end-of-sequence token.
     #[error(

@@ -218,7 +218,7 @@ impl Dataset {
                 rows: before,
                 share,
                 location: first.location.clone(),
-                source: first.source.clone(),
+                source: Box::new(first.source.clone()),
             });
         }
         self.order = RowOrder::new(self.seed, kept.len() as u64);

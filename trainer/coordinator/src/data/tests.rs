@@ -107,7 +107,8 @@ fn evaluation_uses_all_rows_in_file_order() {
 
 #[test]
 fn an_evaluation_sample_is_drawn_by_its_seed_from_all_rows() {
-    let lines: String = (0..100).map(|row| format!("{{\"q\":\"x{row}\",\"a\":\"1\"}}\n")).collect();
+    let line = |row: u32| format!("{{\"q\":\"x{row}\",\"a\":\"1\"}}");
+    let lines = (0..100).map(line).collect::<Vec<_>>().join("\n");
     let file = File::new(&lines);
     let sample = |limit, sample_seed| {
         let spec = EvaluationDataset {

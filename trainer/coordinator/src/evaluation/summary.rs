@@ -158,9 +158,9 @@ mod tests {
         let close = |found: Option<f64>, expected: f64| {
             assert!((found.unwrap() - expected).abs() < 1e-12, "{found:?} and {expected}");
         };
-        close(metrics.sampled, 0.4791666666666667);
-        close(metrics.sampled_standard_error, 0.15280934017410208);
-        close(metrics.greedy_standard_error, 0.22360679774997896);
+        close(metrics.sampled, 0.479_166_666_666_666_7);
+        close(metrics.sampled_standard_error, 0.152_809_340_174_102_08);
+        close(metrics.greedy_standard_error, 0.223_606_797_749_978_96);
         // Samples taken as independent: an error that is too small.
         let independent = Estimate::of(&rewards.concat()).unwrap().standard_error.unwrap();
         assert!(independent < 0.7 * metrics.sampled_standard_error.unwrap(), "{independent}");

@@ -120,7 +120,8 @@ pub async fn batch(
     for_peer(bytes, announced(&headers))
 }
 
-/// A rank's part of the data. A defect fails the run: a learner that asks again would meet it again.
+/// A rank's part of the data. A defect fails the run: a learner that asks again would meet it
+/// again.
 async fn serve(
     coordinator: &Coordinator,
     request: BatchRequest,
