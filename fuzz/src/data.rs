@@ -9,7 +9,7 @@ use rljob_protocol::batch::RankBatch;
 use rljob_storage::RunStore;
 
 use crate::folder::{with_folder, write};
-use crate::templates::{TOKENIZER, tokenizer};
+use crate::tokenizer::{TOKENIZER, tokenizer};
 
 /// Rows of the dataset folder.
 const ROWS: &[u8] = b"{\"q\":\"1+1\",\"a\":\"2\"}\n{\"q\":\"2+2\",\"a\":\"4\"}\n";

@@ -18,6 +18,7 @@ mod data;
 mod folder;
 mod math;
 mod templates;
+mod tokenizer;
 
 /// A target: a parser with its checks.
 pub type Target = fn(&[u8]);

@@ -1,5 +1,5 @@
-//! Compiles the C++ shim against the libtorch of `LIBTORCH`. With `RLJOB_SANITIZE=address`, the shim
-//! and the tests have AddressSanitizer (`make asan`).
+//! Compiles the C++ shim against the libtorch of `LIBTORCH`. With `RLJOB_SANITIZE=address`, the
+//! shim and the tests have AddressSanitizer (`make asan`).
 
 use std::path::PathBuf;
 

@@ -106,7 +106,15 @@ fn convert_version_1(spec: &mut Map<String, Value>) {
     let resource = take(spec, "inference", "gpuResourceName");
     let gpus = take(spec, "inference", "gpusPerReplica").and_then(|gpus| gpus.as_u64());
     if let (Some(gpus @ 1..), Some(Value::String(resource))) = (gpus, resource) {
-        spec["inference"]["resources"]["limits"][resource] = gpus.to_string().into();
+        // Other values of `resources` are left to the parser, which rejects them.
+        let inference = spec.get_mut("inference").and_then(Value::as_object_mut);
+        let resources =
+            inference.map(|inference| inference.entry("resources").or_insert(json!({})));
+        let resources = resources.and_then(Value::as_object_mut);
+        let limits = resources.map(|resources| resources.entry("limits").or_insert(json!({})));
+        if let Some(limits) = limits.and_then(Value::as_object_mut) {
+            limits.insert(resource, gpus.to_string().into());
+        }
     }
 }
 
