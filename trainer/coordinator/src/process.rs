@@ -74,13 +74,13 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let config = read_config(options)?;
     let (identity, run_store) = (Identity::of(&config)?, RunStore::of(&config)?);
     tokio::task::spawn_blocking(move || identity.check(&run_store)).await??;
+    let listener = rljob_http::listen(options.listen)
+        .with_context(|| format!("failed to listen on {}", options.listen))?;
     let token = |name| Token::open(&options.tokens, name);
     let (operator, learner) = (token(TOKEN_OPERATOR)?, token(TOKEN_LEARNER)?);
     let (server_tls, engine_tls) = authentication(options, &config.uid)?;
     let client =
         EngineClient::new(token(TOKEN_ENGINE_API)?, token(TOKEN_ENGINE_ADMIN)?, Some(engine_tls));
-    let listener = rljob_http::listen(options.listen)
-        .with_context(|| format!("failed to listen on {}", options.listen))?;
     announce(listener.local_addr()?)?;
     let (gate, shut) = (StartupGate::default(), CancellationToken::new());
     let waiting = tokio::spawn(rljob_http::serve(
