@@ -114,6 +114,7 @@ fn a_minimal_job_gets_the_documented_defaults() {
                 "path": "/data/train.jsonl", "prompt": "{{question}}", "answer": "answer",
                 "format": "Chat",
             },
+            "maxUnusableShare": 0.05,
         },
         "rewards": [{"name": "correct", "weight": 1.0, "exactMatch": {}}],
         "algorithm": {"grpo": {

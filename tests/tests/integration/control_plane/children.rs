@@ -129,7 +129,7 @@ fn pods_of_a_run_in_a_bucket_share_no_volume_and_mount_keys_only_where_needed() 
     for role in ["coordinator", "trainer", "inference"] {
         assert_eq!(
             volumes(role, "rljob-storage"),
-            r#"{"emptyDir":{},"name":"rljob-storage"}"#,
+            r#"{"emptyDir":{"sizeLimit":"1Ti"},"name":"rljob-storage"}"#,
             "{role}"
         );
         let keys = if role == "inference" {
