@@ -21,6 +21,8 @@ const NEEDS_USER: [&str; 5] = [
 ];
 /// Reasons of image pulls, which may also fail while a registry is unavailable.
 const IMAGE_PULLS: [&str; 2] = ["ErrImagePull", "ImagePullBackOff"];
+/// Number of log lines of a container that exited.
+const LOG_LINES: usize = 3;
 /// Parts of a registry's answer that a retry does not change.
 const PERMANENT_PULL_FAILURES: [&str; 5] =
     ["not found", "unauthorized", "denied", "no match for platform", "invalid reference"];
@@ -81,12 +83,13 @@ fn container_waiting(pod: &Pod, container: &ContainerStatus) -> Option<Waiting> 
     Some(Waiting { name, reason: reason.to_owned(), message, needs_user })
 }
 
-/// Exit code and last log line of the container before its restart.
+/// Exit code and last log lines of the container before its restart.
 fn last_exit(state: Option<&ContainerState>) -> Option<String> {
     let exit = state?.terminated.as_ref()?;
     let log = exit.message.as_deref().unwrap_or_default();
-    let last_line = log.lines().rev().find(|line| !line.trim().is_empty());
-    let cause = last_line.map(|line| format!(": {}", line.trim())).unwrap_or_default();
+    let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default();
+    let cause = if last.is_empty() { String::new() } else { format!(": {}", last.join("; ")) };
     Some(format!(": it exited with code {}{cause}", exit.exit_code))
 }
 
@@ -168,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_loop_has_the_exit_code_and_the_last_log_line() {
+    fn a_crash_loop_has_the_exit_code_and_the_last_log_lines() {
         let state = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
         let last = json!({"terminated": {"exitCode": 3, "message": "loading\nno such model\n\n"}});
         let crashing = seen(json!({"containerStatuses": [container(state.clone(), last)]}));
         let message = "container supervisor of sums-trainer-0: CrashLoopBackOff: it exited with \
-            code 3: no such model";
+            code 3: loading; no such model";
         assert_eq!(crashing, Some(("CrashLoopBackOff".to_owned(), message.to_owned(), false)));
         let init = json!({"initContainerStatuses": [container(state, json!({}))]});
         assert_eq!(seen(init).unwrap().0, "CrashLoopBackOff", "init containers count too");

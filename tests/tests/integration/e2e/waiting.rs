@@ -56,7 +56,36 @@ fn admission_cases() -> Vec<Case> {
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
         "spec": {"hard": {"pods": "0"}},
     });
+    // Applies to the case's namespace only.
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "NAMESPACE"},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["pods"],
+            }]},
+            "validations": [{"expression": "false", "message": "no pods today"}],
+        },
+    });
+    let names = json!({"matchLabels": {"kubernetes.io/metadata.name": "NAMESPACE"}});
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "NAMESPACE"},
+        "spec": {
+            "policyName": "NAMESPACE", "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": names},
+        },
+    });
     vec![
+        Case {
+            name: "policy",
+            objects: vec![policy, binding],
+            spec: json!({}),
+            message: &["FailedCreate", "no pods today"],
+            needs_user: true,
+        },
         Case {
             name: "quota",
             objects: vec![quota],
@@ -105,14 +134,49 @@ fn reference_cases() -> Vec<Case> {
             message: &["cannot be scheduled", "persistentvolumeclaim \"no\" not found"],
             needs_user: false,
         },
+        Case {
+            name: "no-driver",
+            objects: volume_without_driver(),
+            spec: volume(json!({"persistentVolumeClaim": {"claimName": "remote"}})),
+            message: &["FailedMount", "none.example.com not found"],
+            needs_user: true,
+        },
     ]
 }
 
-fn other_cases() -> Vec<Case> {
-    let failing = json!({
-        "name": "prepare", "image": full_reference(&operator_image()), "imagePullPolicy": "Never",
-        "command": ["/usr/local/bin/rljob-engine", "--no-such-flag"],
+/// A claim that is bound to a volume whose driver runs on no node.
+fn volume_without_driver() -> Vec<Value> {
+    let size = json!({"storage": "1Gi"});
+    let access = json!(["ReadWriteMany"]);
+    let driver = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+        "metadata": {"name": "none.example.com"}, "spec": {"attachRequired": false},
     });
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "NAMESPACE"},
+        "spec": {
+            "capacity": size, "accessModes": access, "storageClassName": "",
+            "csi": {"driver": "none.example.com", "volumeHandle": "a"},
+        },
+    });
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "remote"},
+        "spec": {
+            "resources": {"requests": size}, "accessModes": access, "storageClassName": "",
+            "volumeName": "NAMESPACE",
+        },
+    });
+    vec![driver, volume, claim]
+}
+
+fn other_cases() -> Vec<Case> {
+    let failing = |name: &str| {
+        json!({
+            "name": name, "image": full_reference(&operator_image()), "imagePullPolicy": "Never",
+            "command": ["/usr/local/bin/rljob-engine", "--no-such-flag"],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        })
+    };
     vec![
         Case {
             name: "no-node",
@@ -124,8 +188,15 @@ fn other_cases() -> Vec<Case> {
         Case {
             name: "init-fails",
             objects: vec![],
-            spec: trainer_template(json!({ "initContainers": [failing] })),
+            spec: trainer_template(json!({"initContainers": [failing("prepare")]})),
             message: &["container prepare of", "CrashLoopBackOff", "exited with code 2"],
+            needs_user: false,
+        },
+        Case {
+            name: "crash-loop",
+            objects: vec![],
+            spec: trainer_template(json!({"containers": [failing("watch")]})),
+            message: &["container watch of", "CrashLoopBackOff", "code 2", "--no-such-flag"],
             needs_user: false,
         },
     ]
@@ -142,6 +213,11 @@ fn state(run: &Run<'_>) -> (String, bool) {
     (message, find("Stalled")["status"] == "True")
 }
 
+fn pods_are_denied(namespace: &Namespace) -> bool {
+    let probe = ["run", "probe", "--image=none", "--dry-run=server"];
+    namespace.kubectl.run(&probe).is_err_and(|error| format!("{error:#}").contains("denied"))
+}
+
 fn is_reported(case: &Case) {
     let namespace = Namespace::create(cluster(), case.name).unwrap();
     if case.name == "restricted" {
@@ -149,7 +225,11 @@ fn is_reported(case: &Case) {
         namespace.kubectl.run(&["label", &format!("namespace/{}", namespace.name), label]).unwrap();
     }
     for object in &case.objects {
-        namespace.kubectl.apply(&object.to_string()).unwrap();
+        let object = object.to_string().replace("NAMESPACE", &namespace.name);
+        namespace.kubectl.apply(&object).unwrap();
+    }
+    if case.name == "policy" {
+        wait_until("the policy to be in force", LIMIT, || Ok(pods_are_denied(&namespace))).unwrap();
     }
     let mut job: Value = serde_yaml::from_str(include_str!("waiting.yaml")).unwrap();
     merge(&mut job["spec"], &case.spec);
