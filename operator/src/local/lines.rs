@@ -60,7 +60,7 @@ pub fn evaluation(metrics: &EvaluationMetrics, total_steps: u32) -> String {
 }
 
 /// A mean with its standard error.
-pub fn with_error(mean: f64, standard_error: Option<f64>) -> String {
+fn with_error(mean: f64, standard_error: Option<f64>) -> String {
     match standard_error {
         Some(error) => format!("{mean:.3} ± {error:.3}"),
         None => format!("{mean:.3}"),
