@@ -53,9 +53,9 @@ fuzz: setup-libtorch ## Fuzz the parsers of outside input: FUZZ_MINUTES (10), di
 	scripts/fuzz.sh
 
 # The runtime must be loaded first. Leaks are not reported: libtorch keeps its registries until the
-# process ends.
+# process ends. Programs of target/asan do not find libtorch by their run path.
 ASAN_RUNNER = env LD_PRELOAD=$(shell c++ -print-file-name=libasan.so) \
-	ASAN_OPTIONS=detect_leaks=0
+	ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH=$(CURDIR)/.libtorch/lib
 
 asan: setup-libtorch ## Run the tests of the C++ shim with AddressSanitizer
 	RLJOB_SANITIZE=address CARGO_TARGET_DIR=target/asan OMP_NUM_THREADS=1 \
