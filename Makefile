@@ -1,8 +1,9 @@
 # Commands of this project. CI runs `make test`. Every target can be repeated and leaves no process
 # running.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 quickstart test lint \
-	build unit e2e e2e-sglang chaos bench docs compat advisories fuzz asan
+.PHONY: help setup setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-network \
+	quickstart test lint build unit e2e e2e-network e2e-sglang chaos bench docs compat \
+	advisories fuzz asan
 
 # Test clusters require root; for other users, cargo starts the test programs through sudo.
 SUDO_RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo --preserve-env"
@@ -20,7 +21,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install all requirements
+setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-network ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -34,15 +35,19 @@ setup-sglang:
 setup-s3:
 	tests/s3/build.sh >/dev/null
 
+setup-network:
+	scripts/packages.sh ipset=ipset
+	tests/network/build.sh >/dev/null
+
 quickstart: setup-libtorch ## Train a tiny model on arithmetic with GRPO on this machine (minutes)
 	cargo build --profile quick --locked $(QUICKSTART)
 	manifests/samples/quickstart.sh
 
-test: setup lint build unit e2e docs ## Run all checks: lints, tests, jobs on a real Kubernetes
+test: setup lint build unit e2e e2e-network docs ## Run all checks: lints, tests, jobs on a real Kubernetes
 
 lint: setup-libtorch ## Check formatting and lints; warnings are errors
 	cargo fmt --all --check
-	test -z "$$(gofmt -l tests/kube tests/kubeflow tests/s3)"
+	test -z "$$(gofmt -l tests/kube tests/kubeflow tests/network tests/s3)"
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	scripts/cargo_deny.sh licenses bans sources
 
@@ -69,8 +74,12 @@ unit: setup build
 	$(CARGO_TEST) -- --skip e2e::
 
 e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault injection
-	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --nocapture
+	$(CARGO_TEST) --test integration e2e:: -- --skip e2e::sglang:: --skip e2e::network:: \
+		--nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
+
+e2e-network: setup build ## Run a job on a node that enforces NetworkPolicies
+	$(CARGO_TEST) --test integration e2e::network:: -- --nocapture
 
 chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE
 	$(CHAOS)

@@ -45,6 +45,16 @@ pub fn s3_server() -> Result<PathBuf> {
     }
 }
 
+/// The program that enforces NetworkPolicies, from the cache that tests/network/build.sh fills.
+pub fn kube_router() -> Result<PathBuf> {
+    let path = cache()?.join("kube-router-2.1.0/kube-router");
+    if path.is_file() {
+        Ok(path)
+    } else {
+        bail!("{} does not exist: run `make setup`", path.display())
+    }
+}
+
 /// The project's cache folder.
 pub fn cache() -> Result<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME")

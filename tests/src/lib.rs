@@ -9,6 +9,8 @@
 //!  sglang                   image that runs the real SGLang on the CPU
 //!  Proxy ── Api             fault-injecting proxy between the operator and the API server
 //!  Namespace ── Kubectl     user actions; a failing test prints the namespace's objects and logs
+//!  NetworkNamespace         connections and listeners of the test process in a pod's network
+//!  policies                 kube-router's firewall, which enforces NetworkPolicies
 //!  S3 ── Link               bucket on a real server, and a fault-injecting link to it
 //!  TlsListener              server of the simulated coordinators of many jobs
 //!  Hub                      server with the Hugging Face hub's HTTP API, with fault injection
@@ -30,9 +32,11 @@ pub mod image;
 pub mod kubectl;
 pub mod link;
 pub mod namespace;
+pub mod netns;
 pub mod node;
 pub mod partition;
 pub mod pki;
+pub mod policies;
 pub mod process;
 pub mod procfs;
 pub mod proxy;
@@ -49,6 +53,7 @@ pub use cluster::Cluster;
 pub use hub::Hub;
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
+pub use netns::NetworkNamespace;
 pub use proxy::Proxy;
 pub use s3::S3;
 pub use tls::TlsListener;

@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -13,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::files;
+use crate::netns::NetworkNamespace;
 use crate::process::{run, wait_until};
 use crate::procfs::{self, PodProcess};
 
@@ -134,18 +133,7 @@ impl Sandbox {
 
     /// Listens in the sandbox's network; the test process accepts the connections.
     pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
-        let network = File::open(format!("/proc/{}/ns/net", self.init))?;
-        // A socket belongs to the namespace of the thread that creates it; a separate thread enters
-        // the namespace.
-        let listen = move || -> Result<TcpListener> {
-            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Ok(TcpListener::bind(address)?)
-        };
-        let listener = std::thread::spawn(listen)
-            .join()
-            .map_err(|_| anyhow::anyhow!("the thread that listens on {address} panicked"))?;
-        listener
-            .with_context(|| format!("failed to listen on {address} in the sandbox {}", self.name))
+        NetworkNamespace::of_process(self.init)?.listen(address)
     }
 
     /// Log file of a started program.
