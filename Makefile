@@ -81,7 +81,7 @@ e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault
 e2e-network: setup build ## Run a job on a node that enforces NetworkPolicies
 	$(CARGO_TEST) --test integration e2e::network:: -- --nocapture
 
-chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE
+chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE, CHAOS_FAULTS
 	$(CHAOS)
 
 e2e-sglang: setup build ## Run jobs with the real SGLang on the CPU in pods (not in `make test`)

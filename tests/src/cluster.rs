@@ -14,7 +14,7 @@ use crate::api::Api;
 use crate::audit::{self, AuditedRequest};
 use crate::image::Image;
 use crate::kubectl::Kubectl;
-use crate::node::{API_ADDRESS, DNS_ADDRESS, Node};
+use crate::node::{API_ADDRESS, DNS_ADDRESS, HiddenImage, Node};
 use crate::pki::Authority;
 use crate::process::{run, wait_until};
 use crate::procfs::{self, PodProcess};
@@ -117,6 +117,11 @@ impl Cluster {
     /// Imports an image into every node.
     pub fn import(&self, image: &Image) -> Result<()> {
         self.nodes.iter().try_for_each(|node| node.import(&self.sandbox, image))
+    }
+
+    /// Hides an image from the kubelets of all nodes until the value is dropped.
+    pub fn hide_image(&self, reference: &str) -> Result<HiddenImage<'_>> {
+        HiddenImage::hide(&self.nodes, reference)
     }
 
     /// Sends SIGKILL to the cluster's oldest process whose command line matches an extended regular

@@ -27,6 +27,7 @@ pub mod bench;
 pub mod chaos;
 pub mod cluster;
 pub mod files;
+pub mod firewall;
 pub mod hub;
 pub mod image;
 pub mod kubectl;

@@ -97,8 +97,46 @@ impl Node {
             .with_context(|| format!("failed to import {} into {}", image.reference, self.name))
     }
 
+    /// Gives an image in the node's containerd another name.
+    fn rename_image(&self, from: &str, to: &str) -> Result<()> {
+        self.ctr(&["--namespace", "k8s.io", "images", "tag", "--force", from, to])?;
+        self.ctr(&["--namespace", "k8s.io", "images", "rm", from]).map(drop)
+    }
+
     fn ctr(&self, arguments: &[&str]) -> Result<String> {
         run(Command::new("ctr").arg("--address").arg(&self.socket).args(arguments))
+    }
+}
+
+/// An image without its name on the nodes, so that no new container starts from it. Dropping the
+/// value restores it.
+#[derive(Debug)]
+pub struct HiddenImage<'a> {
+    nodes: &'a [Node],
+    reference: String,
+}
+
+impl<'a> HiddenImage<'a> {
+    /// Name of the image meanwhile.
+    const NAME: &'static str = "rljob.local/hidden:test";
+
+    pub(crate) fn hide(nodes: &'a [Node], reference: &str) -> Result<Self> {
+        let mut hidden = Self { nodes: &[], reference: reference.to_owned() };
+        for (number, node) in nodes.iter().enumerate() {
+            node.rename_image(reference, Self::NAME)?;
+            hidden.nodes = nodes.get(..=number).unwrap_or_default();
+        }
+        Ok(hidden)
+    }
+}
+
+impl Drop for HiddenImage<'_> {
+    fn drop(&mut self) {
+        for node in self.nodes {
+            if let Err(error) = node.rename_image(Self::NAME, &self.reference) {
+                eprintln!("failed to restore an image of {}: {error:#}", node.name);
+            }
+        }
     }
 }
 

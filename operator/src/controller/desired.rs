@@ -9,7 +9,7 @@ use rljob_http::Role;
 use super::requeue::MOUNT_PATIENCE;
 use super::subject::Subject;
 use crate::children::{Kind, children};
-use crate::decide::{Decision, Obstacle, desired_for_coordinator, wanted_roles};
+use crate::decide::{Decision, Obstacle, Recorded, desired_for_coordinator, wanted_roles};
 use crate::desired::tokens::TokenKey;
 use crate::desired::{Pinned, Settings, Tokens, build};
 use crate::execute::{Actions, ChildAction, CoordinatorAction, Secrets};
@@ -103,8 +103,16 @@ fn coordinator_action(
             token: tokens.operator,
             certificate: Arc::clone(tokens.certificates.of(Role::Operator)),
             server_name: Role::Coordinator.server_name(&job.uid),
+            max_steps: max_steps(job, &observed.facts.recorded),
             desired,
         }))
     };
     order().map_or(CoordinatorAction::Keep, CoordinatorAction::Send)
+}
+
+/// The steps of the run; more if they were lowered, until its coordinator has restarted with the
+/// new number, or if it had done more by then.
+fn max_steps(job: &Job, recorded: &Recorded) -> u32 {
+    let done = recorded.progress.map_or(0, |(step, _)| step);
+    job.spec.training.steps.max(recorded.total_steps.unwrap_or_default()).max(done)
 }

@@ -37,17 +37,20 @@ pub struct CoordinatorOrder {
     pub certificate: Arc<str>,
     /// Name in the coordinator's certificate.
     pub server_name: String,
+    /// Highest number of steps that its status can have.
+    pub max_steps: u32,
     pub desired: Desired,
 }
 
 impl fmt::Debug for CoordinatorOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { identity, url, restarts, token: _, certificate: _, server_name, desired } = self;
+        let Self { identity, url, restarts, server_name, max_steps, desired, .. } = self;
         f.debug_struct("CoordinatorOrder")
             .field("identity", identity)
             .field("url", url)
             .field("restarts", restarts)
             .field("server_name", server_name)
+            .field("max_steps", max_steps)
             .field("desired", desired)
             .finish_non_exhaustive()
     }
@@ -147,7 +150,10 @@ pub(super) async fn exchange(
         &rljob_http::read(response, MAX_STATUS).await?,
     )
     .map_err(|error| incompatible(version, &format!("its status is unreadable: {error}")))?;
-    status.check().map_err(|problem| incompatible(version, &problem))?;
+    status
+        .check()
+        .and_then(|()| check_steps(&status, order.max_steps))
+        .map_err(|problem| incompatible(version, &problem))?;
     // A restarted container of the same pod has lost the desired state.
     if status.epoch != Some(order.desired.epoch)
         || status.generation != Some(order.desired.generation)
@@ -155,6 +161,14 @@ pub(super) async fn exchange(
         sent.order = None;
     }
     Ok(status)
+}
+
+fn check_steps(status: &CoordinatorStatus, max: u32) -> Result<(), String> {
+    let steps = status.step.max(status.total_steps);
+    if steps > max {
+        return Err(format!("its status has {steps} steps of a run of {max} steps"));
+    }
+    Ok(())
 }
 
 fn announced(response: &Response) -> u32 {
@@ -235,6 +249,7 @@ mod tests {
             token: "secret".to_owned(),
             certificate: tokens.certificates.of(Role::Operator).clone(),
             server_name: Role::Coordinator.server_name("uid"),
+            max_steps: 10,
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
         let result = exchange(&mut Link::default(), &order, &mut Sent::default()).await;
@@ -290,5 +305,11 @@ mod tests {
         let huge: &'static str = serde_json::to_string(&huge).unwrap().leak();
         let answer = asked(StatusCode::OK, huge).await;
         assert!(answer.contains("epoch in its status exceeds 1099511627776"), "{answer}");
+        for (step, total_steps) in [(11, 10), (3, 11)] {
+            let other = CoordinatorStatus { step, total_steps, ..report() };
+            let other: &'static str = serde_json::to_string(&other).unwrap().leak();
+            let answer = asked(StatusCode::OK, other).await;
+            assert!(answer.contains("its status has 11 steps of a run of 10 steps"), "{answer}");
+        }
     }
 }

@@ -143,6 +143,7 @@ mod tests {
             token: String::new(),
             certificate: "".into(),
             server_name: String::new(),
+            max_steps: 10,
             desired: crate::decide::desired_for_coordinator(&job, &facts()).unwrap(),
         };
         let lost = || ExchangeError::Unanswered("connection refused".to_owned());

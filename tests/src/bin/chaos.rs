@@ -1,7 +1,7 @@
 //! `rljob-chaos`: jobs under fault injection on a cluster of two nodes. Environment:
 //! `CHAOS_MINUTES` (default 30), `CHAOS_SEED` (default: clock), `CHAOS_ENGINE` (Embedded or
-//! SGLang). Prints a table of faults by target and phase and a summary line; exits with 1 if an
-//! invariant was violated.
+//! SGLang), `CHAOS_FAULTS` (part of the target and name of the faults to draw). Prints a table of
+//! faults by target and phase and a summary line; exits with 1 if an invariant was violated.
 
 #![expect(clippy::print_stdout, reason = "the last line is the result")]
 
@@ -17,8 +17,9 @@ fn main() -> Result<ExitCode> {
     let clock =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let engine = variable("CHAOS_ENGINE", Engine::Embedded)?;
-    let summary =
-        chaos::run(variable("CHAOS_MINUTES", 30.0)?, variable("CHAOS_SEED", clock)?, engine)?;
+    let (minutes, seed) = (variable("CHAOS_MINUTES", 30.0)?, variable("CHAOS_SEED", clock)?);
+    let only = env::var("CHAOS_FAULTS").unwrap_or_default();
+    let summary = chaos::run(minutes, seed, engine, &only)?;
     print!("{summary}");
     println!("chaos: {} faults, {} violations", summary.faults(), summary.violations);
     Ok(if summary.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -9,6 +9,7 @@ use rljob_crds::names::EXPORT_DIR;
 use serde_json::Value;
 
 use super::Summary;
+use super::faults::Fault;
 use super::monitor::Monitor;
 use super::results::RunResults;
 use super::schedule::{Injection, Schedule};
@@ -66,6 +67,7 @@ fn succeeds(testbed: &Testbed, namespace: &str, manifest: &str) -> Result<()> {
 pub(super) fn run_with_faults(
     testbed: &Testbed,
     seed: u64,
+    faults: &[&'static Fault],
     baseline: Option<&RunResults>,
 ) -> Result<Summary> {
     let namespace = format!("chaos-{seed}");
@@ -88,7 +90,7 @@ pub(super) fn run_with_faults(
     testbed.cluster.kubectl().in_namespace(&namespace).apply(&manifest)?;
 
     let mut monitor = Monitor::default();
-    let injections = Schedule::new(seed, testbed).play(testbed, &mut monitor);
+    let injections = Schedule::new(seed, testbed, faults).play(testbed, &mut monitor);
     let limit = testbed.engine.limit();
     monitor.until(testbed, limit, |monitor| monitor.succeeded() || !monitor.can_succeed());
     monitor.check(monitor.succeeded(), || {

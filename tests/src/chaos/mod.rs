@@ -2,16 +2,18 @@
 //! monitors invariants continuously.
 //!
 //! ```text
-//!  seed ─▶ schedule: phase × fault ─┬─▶ Testbed: processes, pods, nodes, links   testbed.rs
-//!          phases.rs  faults.rs     └─▶ Monitor: continuous invariants           monitor.rs
+//!  seed ─▶ schedule: phase × fault ─┬─▶ Testbed: processes, pods, nodes, links   targets.rs
+//!          phases.rs  faults/       └─▶ Monitor: continuous invariants           monitor.rs
 //!  baseline run ─────────────────────▶ comparison of final results               results.rs
 //!                                      faults by target and phase, violations    summary.rs
 //! ```
 //!
-//! A fault is an entry in [`faults::FAULTS`]: target, name, whether it may count a restart, and a
-//! function that injects and reverts it. The function blocks until the fault is over; other faults
-//! run concurrently. If there is no target, it returns an error and the fault is not counted. For
-//! example, an engine that gets little CPU time:
+//! A fault is an entry in a table of [`faults`]: target, name, whether it may count a restart, its
+//! relation to other faults, its share of draws, and a function that injects and reverts it. The
+//! function blocks until the fault is over; other faults run concurrently. If there is no target,
+//! it returns an error and the fault is not counted. A fault that checks what the status says
+//! meanwhile returns a `Violation`, and overlaps no fault that would prevent it. For example, an
+//! engine that gets little CPU time:
 //!
 //! ```ignore
 //! Fault::new("engine", "starved", |testbed, random| {
@@ -23,30 +25,35 @@
 //! }),
 //! ```
 //!
-//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`). Job n of a run uses the
-//! seed `CHAOS_SEED` + n, so that a failed job is repeated by passing its seed. This is the only
-//! module of the harness that knows RLJobs.
+//! `make chaos` runs it (`CHAOS_MINUTES`, `CHAOS_SEED`, `CHAOS_ENGINE`, `CHAOS_FAULTS`). Job n of a
+//! run uses the seed `CHAOS_SEED` + n, so that a failed job is repeated by passing its seed. This
+//! is the only module of the harness that knows RLJobs.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 mod engine;
+mod expectations;
 pub mod faults;
+mod impostor;
 mod job;
 mod monitor;
 mod phases;
 mod results;
 mod schedule;
 mod summary;
+mod targets;
 mod testbed;
 
 pub use engine::Engine;
 pub use summary::Summary;
 pub use testbed::{Testbed, allow_host_path};
 
-/// Runs jobs under faults until the time is up, and finishes the last one.
-pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Summary> {
+/// Runs jobs under faults until the time is up, and finishes the last one. Draws only faults whose
+/// target and name contain `only`.
+pub fn run(minutes: f64, seed: u64, engine: Engine, only: &str) -> Result<Summary> {
+    let faults = faults::matching(only)?;
     let start = Instant::now();
     let testbed = Testbed::start(engine)?;
     eprintln!("chaos: seed {seed}; cluster started after {:.0} s", start.elapsed().as_secs_f64());
@@ -59,6 +66,7 @@ pub fn run(minutes: f64, seed: u64, engine: Engine) -> Result<Summary> {
         summary.add(job::run_with_faults(
             &testbed,
             seed + u64::from(summary.jobs),
+            &faults,
             baseline.as_ref(),
         )?);
         eprintln!(

@@ -1,5 +1,5 @@
-//! Continuous invariant checks: reported progress never decreases, and visible checkpoints are
-//! complete.
+//! Continuous invariant checks: reported progress never decreases or exceeds the run, the run
+//! directory never returns to an earlier coordinator, and visible checkpoints are complete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rljob_crds::names::{CHECKPOINTS_DIR, METRICS_FILE};
 use serde_json::Value;
 
-use super::testbed::Testbed;
+use super::testbed::{STEPS, Testbed};
 
 /// Status fields that never decrease.
 const GROWING: [&str; 5] =
@@ -26,6 +26,8 @@ pub(super) struct Monitor {
     status: Value,
     /// The complete lines of metrics.jsonl.
     metrics: String,
+    /// Epoch of the last owner of the run directory.
+    claimed_epoch: u64,
     violations: Vec<String>,
 }
 
@@ -49,9 +51,12 @@ impl Monitor {
 
     /// Checks once. State that cannot be read is checked in the next iteration.
     fn poll(&mut self, testbed: &Testbed) {
+        // Read before the status, which may be older than the end of the fault.
+        let may_stall = testbed.expects_stall();
         if let Ok(job) = testbed.job() {
-            self.check_status(&job["status"]);
+            self.check_status(&job["status"], may_stall || testbed.expects_stall());
         }
+        self.check_claim(testbed.claimed_epoch());
         let directory = testbed.run_directory();
         self.check_metrics(&fs::read_to_string(directory.join(METRICS_FILE)).unwrap_or_default());
         for (folder, why) in torn_checkpoints(&directory) {
@@ -59,7 +64,7 @@ impl Monitor {
         }
     }
 
-    fn check_status(&mut self, new: &Value) {
+    fn check_status(&mut self, new: &Value, may_stall: bool) {
         for field in GROWING {
             let (before, after) = (
                 self.status.pointer(field).and_then(Value::as_u64),
@@ -69,6 +74,7 @@ impl Monitor {
                 format!("status{} went from {before:?} to {after:?}", field.replace('/', "."))
             });
         }
+        self.check_bounds(new);
         let before = self.condition("Succeeded");
         self.status = new.clone();
         let after = self.condition("Succeeded");
@@ -76,7 +82,31 @@ impl Monitor {
             format!("Succeeded changed from True to {after:?}")
         });
         let stalled = self.condition("Stalled");
-        self.check(stalled != "True", || format!("the job is stalled: {}", stalled_condition(new)));
+        self.check(stalled != "True" || may_stall, || {
+            format!("the job is stalled: {}", stalled_condition(new))
+        });
+    }
+
+    /// Lies of a coordinator are not in the status.
+    fn check_bounds(&mut self, new: &Value) {
+        let progress = &new["progress"];
+        if progress.is_null() {
+            return;
+        }
+        let (step, total) = (progress["step"].as_u64(), progress["totalSteps"].as_u64());
+        let steps = Some(STEPS as u64);
+        self.check(step <= steps && total == steps, || {
+            format!("the status has the progress {progress} of {STEPS} steps")
+        });
+    }
+
+    fn check_claim(&mut self, epoch: u64) {
+        let before = self.claimed_epoch;
+        // 0 while the file is missing or being replaced.
+        self.check(epoch >= before || epoch == 0, || {
+            format!("the run directory returned from epoch {before} to epoch {epoch}")
+        });
+        self.claimed_epoch = before.max(epoch);
     }
 
     fn check_metrics(&mut self, text: &str) {
@@ -188,10 +218,13 @@ mod tests {
     #[test]
     fn decreasing_status_fields_are_violations() {
         let mut monitor = Monitor::default();
-        monitor.check_status(&json!({"attempt": 1, "epoch": 2, "progress": {"step": 7}}));
-        monitor.check_status(&json!({"attempt": 2, "epoch": 2, "progress": {"step": 7}}));
+        let progress = json!({"step": 7, "totalSteps": 60});
+        for attempt in [1, 2] {
+            let status = json!({"attempt": attempt, "epoch": 2, "progress": progress});
+            monitor.check_status(&status, false);
+        }
         assert_eq!(monitor.violations(), [""; 0]);
-        monitor.check_status(&json!({"attempt": 1, "epoch": 2}));
+        monitor.check_status(&json!({"attempt": 1, "epoch": 2}), false);
         assert_eq!(
             monitor.violations(),
             [
@@ -199,6 +232,27 @@ mod tests {
                 "status.progress.step went from Some(7) to None"
             ]
         );
+    }
+
+    #[test]
+    fn progress_beyond_the_run_an_earlier_owner_and_unexpected_stalls_are_violations() {
+        let violations = |status: serde_json::Value, may_stall| {
+            let mut monitor = Monitor::default();
+            monitor.check_status(&status, may_stall);
+            monitor.violations().len()
+        };
+        let progress = |step: u32, total: u32| {
+            violations(json!({"progress": {"step": step, "totalSteps": total}}), false)
+        };
+        assert_eq!([progress(60, 60), progress(61, 60), progress(5, 61)], [0, 1, 1]);
+        let stalled = json!({"conditions": [{"type": "Stalled", "status": "True"}]});
+        assert_eq!([violations(stalled.clone(), true), violations(stalled, false)], [0, 1]);
+        let mut monitor = Monitor::default();
+        for epoch in [1, 2, 0, 2, 1] {
+            monitor.check_claim(epoch);
+        }
+        let returned = "the run directory returned from epoch 2 to epoch 1";
+        assert_eq!(monitor.violations(), [returned]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::faults::{FAULTS, targets};
+use super::faults::{all, targets};
 use super::phases::PHASES;
 
 /// Counts of one or more jobs.
@@ -46,7 +46,7 @@ impl fmt::Display for Summary {
         };
         writeln!(f, "{}", row("", PHASES.map(str::to_owned)))?;
         writeln!(f, "{}", row("---", PHASES.map(|phase| "-".repeat(width(phase)))))?;
-        for target in targets(FAULTS) {
+        for target in targets(all()) {
             let count = |phase| self.injected.get(&(target, phase)).copied().unwrap_or_default();
             writeln!(f, "{}", row(target, PHASES.map(|phase| count(phase).to_string())))?;
         }

@@ -1,28 +1,25 @@
-//! Testbed of chaos runs: a cluster of two nodes with an operator, and the processes and pods of
-//! one job at a time.
+//! Testbed of chaos runs: a cluster of two nodes with an operator, and one job at a time.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use parking_lot::Mutex;
+use anyhow::{Context, Result};
+use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::engine::Engine;
 use crate::files::workspace;
 use crate::namespace::report;
 use crate::process::run;
-use crate::{Api, Cluster, Kubectl, procfs, rootfs, sglang};
+use crate::{Api, Cluster, Kubectl, rootfs, sglang};
 
 /// Image of manifests/install.yaml as kubelet resolves it.
-const IMAGE: &str = "docker.io/library/rljob:latest";
+pub(super) const IMAGE: &str = "docker.io/library/rljob:latest";
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
 /// Steps of every job (job.yaml).
@@ -47,6 +44,10 @@ pub struct Testbed {
     pub data: PathBuf,
     runs: PathBuf,
     namespace: Mutex<String>,
+    expected_stalls: AtomicUsize,
+    /// Held by faults that are related to others: shared by disturbing ones, alone by checking
+    /// ones.
+    pub(super) undisturbed: RwLock<()>,
 }
 
 /// Adds `--allow-host-path` to the operator: test jobs share folders of the nodes.
@@ -86,7 +87,16 @@ impl Testbed {
         run(Command::new("python3")
             .arg(workspace().join("manifests/samples/quickstart/make_data.py"))
             .arg(&data))?;
-        Ok(Self { engine, api: cluster.api()?, cluster, data, runs, namespace: Mutex::default() })
+        Ok(Self {
+            engine,
+            api: cluster.api()?,
+            cluster,
+            data,
+            runs,
+            namespace: Mutex::default(),
+            expected_stalls: AtomicUsize::new(0),
+            undisturbed: RwLock::new(()),
+        })
     }
 
     /// Creates a namespace and makes it the current one.
@@ -127,65 +137,21 @@ impl Testbed {
         self.api.patch(&self.job_path(), &json!({"spec": spec})).map(drop)
     }
 
-    /// Names of the job's pods of a role.
-    pub(super) fn pods(&self, role: &str) -> Result<Vec<String>> {
-        self.of_pods(role, "/metadata/name")
+    /// Epoch of the coordinator that owns the run directory; 0 before the first one.
+    pub(super) fn claimed_epoch(&self) -> u64 {
+        let fence = fs::read(self.run_directory().join("fence.json")).unwrap_or_default();
+        let fence: Value = serde_json::from_slice(&fence).unwrap_or_default();
+        fence["epoch"].as_u64().unwrap_or_default()
     }
 
-    /// IP addresses of the job's pods of a role.
-    pub(super) fn addresses(&self, role: &str) -> Result<Vec<IpAddr>> {
-        Ok(self
-            .of_pods(role, "/status/podIP")?
-            .iter()
-            .filter_map(|address| address.parse().ok())
-            .collect())
+    /// Expects that the job is stalled at times, until the value is dropped.
+    pub(super) fn expect_stall(&self) -> ExpectedStall<'_> {
+        self.expected_stalls.fetch_add(1, Ordering::SeqCst);
+        ExpectedStall(&self.expected_stalls)
     }
 
-    fn of_pods(&self, role: &str, field: &str) -> Result<Vec<String>> {
-        let list = self
-            .api
-            .get(&self.path("api/v1", &format!("pods?labelSelector=rljob.dev/role={role}")))?;
-        Ok(list["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|pod| pod.pointer(field)?.as_str().map(str::to_owned))
-            .collect())
-    }
-
-    /// A random pod of a role.
-    pub(super) fn pod(&self, role: &str, random: &mut ChaCha8Rng) -> Result<String> {
-        one(self.pods(role)?, random).with_context(|| format!("no {role} pod exists"))
-    }
-
-    /// Processes in pods whose command line contains `command`.
-    pub fn processes(&self, command: &str) -> Vec<Pid> {
-        self.cluster
-            .pod_processes("")
-            .into_iter()
-            .filter(|process| process.command_line.contains(command))
-            .map(|process| process.pid)
-            .collect()
-    }
-
-    /// A random process in pods whose command line contains `command`.
-    pub(super) fn random_process(&self, command: &str, random: &mut ChaCha8Rng) -> Result<Pid> {
-        one(self.processes(command), random)
-            .with_context(|| format!("no process matches {command:?}"))
-    }
-
-    /// PID of a cluster component whose command line contains `command`.
-    pub(super) fn server(&self, command: &str) -> Result<Pid> {
-        self.cluster.own_process(command)
-    }
-
-    /// Stops processes for `time`.
-    pub(super) fn stopped(pids: &[Pid], time: Duration) -> Result<()> {
-        let stopped = pids.iter().filter(|pid| kill_process(**pid, Signal::STOP).is_ok()).count();
-        ensure!(stopped > 0, "no process to stop");
-        std::thread::sleep(time);
-        pids.iter().copied().for_each(procfs::resume);
-        Ok(())
+    pub(super) fn expects_stall(&self) -> bool {
+        self.expected_stalls.load(Ordering::SeqCst) > 0
     }
 
     /// State of the current job and the operator for failure reports: objects, logs, run directory.
@@ -198,12 +164,14 @@ impl Testbed {
             [&self.namespace(), SYSTEM].map(|namespace| report(&kubectl.in_namespace(namespace)));
         format!("{job}\n── operator\n{system}\n── run directory\n{}", directory.join("\n"))
     }
+}
 
-    /// Command lines of the job's processes that are still running.
-    pub(super) fn leftovers(&self) -> BTreeSet<String> {
-        let own = [self.engine.command(), COORDINATOR, LEARNER, SUPERVISOR];
-        let all = self.cluster.pod_processes("").into_iter().map(|process| process.command_line);
-        all.filter(|line| own.iter().any(|command| line.contains(command))).collect()
+/// A fault that lets the job be stalled at times.
+pub(super) struct ExpectedStall<'a>(&'a AtomicUsize);
+
+impl Drop for ExpectedStall<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -214,4 +182,13 @@ pub(super) fn one<T>(mut items: Vec<T>, random: &mut ChaCha8Rng) -> Option<T> {
 /// A random duration between two limits in seconds.
 pub(super) fn between(random: &mut ChaCha8Rng, from: f64, to: f64) -> Duration {
     Duration::from_secs_f64(random.random_range(from..to))
+}
+
+/// A duration shorter than most timeouts.
+pub(super) fn short(random: &mut ChaCha8Rng) -> Duration {
+    between(random, 0.2, 5.0)
+}
+
+pub(super) fn random_node(random: &mut ChaCha8Rng) -> String {
+    format!("node-{}", random.random_range(1..=2))
 }

@@ -53,8 +53,8 @@ pub fn write_dropped_rows<T: Serialize>(
     }
     file.flush()?;
     let link = fence.directory().join(DROPPED_ROWS_FILE);
-    match path.file_name().filter(|_| path != link) {
-        Some(name) => fence::relink(&link, name.as_ref()),
+    match path.file_name().and_then(|name| name.to_str()).filter(|_| path != link) {
+        Some(name) => fence::relink(&link, name),
         None => Ok(()),
     }
 }
@@ -185,8 +185,9 @@ impl Lines {
 
     /// Links the file for readers. A superseded coordinator may have restored its own link.
     fn link(&self) {
-        let Some(name) = self.path.file_name().filter(|_| self.path != self.link) else { return };
-        if let Err(error) = fence::relink(&self.link, name.as_ref()) {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|_| self.path != self.link) else { return };
+        if let Err(error) = fence::relink(&self.link, name) {
             tracing::warn!(%error, link = %self.link.display(), "failed to link a file");
         }
     }

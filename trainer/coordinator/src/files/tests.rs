@@ -46,8 +46,11 @@ fn a_superseded_coordinator_writes_to_no_file_of_its_successor() {
         files.append_evaluation(&evaluation(1));
         files.append_evaluation(&evaluation(2));
     }
+    assert_eq!(steps(), [0], "a superseded coordinator does not restore its link");
     new.append_evaluation(&evaluation(1));
     assert_eq!(steps(), [0, 1], "the link names the file of the successor");
+    let _claimed = Fence::claim(run.path(), "u", 3, 7).unwrap();
+    assert_eq!(steps(), [0, 1], "readers find the files while the next coordinator starts");
     drop(open(run.path(), 3));
     assert_eq!(steps(), [0, 1]);
     let files = std::fs::read_dir(run.path()).unwrap().map(|file| file.unwrap().file_name());

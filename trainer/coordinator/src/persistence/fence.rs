@@ -17,6 +17,8 @@
 //! files are named by process, so that the old coordinator only writes or removes its own;
 //! `journal.sqlite`, `metrics.jsonl` and so on are symbolic links for readers.
 
+mod links;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +30,8 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::persistence::journal::{Journal, JournalError, copy};
+use links::name_of_process;
+pub use links::relink;
 
 const FILE: &str = "fence.json";
 /// An answer that commits nothing may rest on a check that is so old.
@@ -246,7 +250,7 @@ impl Fence {
     fn link(&self) {
         let Some(name) = self.holder().journal.clone() else { return };
         let link = self.0.directory.join(JOURNAL_FILE);
-        if let Err(error) = relink(&link, Path::new(&name)) {
+        if let Err(error) = relink(&link, &name) {
             tracing::warn!(%error, "failed to link {} to the journal", link.display());
         }
     }
@@ -283,30 +287,6 @@ fn write(directory: &Path, holder: &Holder) -> Result<(), FenceError> {
     done.map_err(file("write", directory))
 }
 
-/// Makes `link` a symbolic link to `target`, a file in the same directory. Atomic.
-///
-/// # Errors
-/// The link cannot be written.
-pub fn relink(link: &Path, target: &Path) -> std::io::Result<()> {
-    if std::fs::read_link(link).is_ok_and(|found| found == target) {
-        return Ok(());
-    }
-    let new = PathBuf::from(format!("{}.link", link.display()));
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    std::os::unix::fs::symlink(target, &new)?;
-    std::fs::rename(&new, link)
-}
-
-/// `metrics.jsonl` becomes `metrics-3-1f.jsonl` for the process with journal `journal-3-1f.sqlite`.
-fn name_of_process(file: &str, journal: &str) -> String {
-    let process = journal.strip_prefix("journal").and_then(|rest| rest.strip_suffix(".sqlite"));
-    let (stem, extension) = file.rsplit_once('.').unwrap_or((file, ""));
-    format!("{stem}{}.{extension}", process.unwrap_or_default())
-}
-
 /// Copies a JSONL file of the process with journal `from`. Earlier releases have one file for all
 /// processes.
 fn copy_lines(directory: &Path, file: &str, from: &str, to: &str) -> Result<(), FenceError> {
@@ -322,12 +302,16 @@ fn copy_lines(directory: &Path, file: &str, from: &str, to: &str) -> Result<(), 
     Ok(())
 }
 
-/// Removes the files of a process whose journal was taken over. A file that cannot be removed only
-/// occupies space.
+/// Removes the files of a process whose journal was taken over. Those that readers find stay until
+/// the links name the files of this process. A file that cannot be removed only occupies space.
 fn forget(directory: &Path, journal: &str) {
-    let lines = JSONL_FILES.iter().map(|file| name_of_process(file, journal));
-    let lines = lines.filter(|name| !JSONL_FILES.contains(&name.as_str()));
-    for name in [journal.to_owned(), format!("{journal}-wal")].into_iter().chain(lines) {
+    let lines = JSONL_FILES.iter().map(|file| (*file, name_of_process(file, journal)));
+    let lines = lines.filter(|(file, name)| {
+        let linked = std::fs::read_link(directory.join(file));
+        file != name && !linked.is_ok_and(|linked| linked == Path::new(name))
+    });
+    let names = [journal.to_owned(), format!("{journal}-wal")];
+    for name in names.into_iter().chain(lines.map(|(_, name)| name)) {
         let _ = std::fs::remove_file(directory.join(name));
     }
 }
