@@ -43,6 +43,8 @@ pub const CONDITION_TRAINER_READY: &str = "TrainerReady";
 pub const CONDITION_WEIGHTS_SYNCED: &str = "WeightsSynced";
 /// Condition: a complete checkpoint exists.
 pub const CONDITION_CHECKPOINT_AVAILABLE: &str = "CheckpointAvailable";
+/// Condition: False if a setting of the spec has no effect; absent otherwise.
+pub const CONDITION_SETTINGS_EFFECTIVE: &str = "SettingsEffective";
 
 /// Reason: processes are starting.
 pub const REASON_STARTING: &str = "Starting";
@@ -104,6 +106,8 @@ pub const REASON_OVERDUE: &str = "Overdue";
 pub const REASON_UNKNOWN: &str = "Unknown";
 /// Reason: a complete checkpoint exists.
 pub const REASON_CHECKPOINT_COMPLETE: &str = "CheckpointComplete";
+/// Reason: settings without effect, which the message lists.
+pub const REASON_WITHOUT_EFFECT: &str = "WithoutEffect";
 /// Reason: no checkpoint has been completed yet.
 pub const REASON_NO_CHECKPOINT: &str = "NoCheckpoint";
 

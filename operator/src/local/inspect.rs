@@ -48,8 +48,8 @@ impl Run {
             config: run_config::read(&file(RUN_CONFIG_FILE))?.0,
             state,
             running: is_locked(&file(LOCK_FILE))?,
-            metrics: records::read_all(&file(METRICS_FILE))?.pop(),
-            evaluation: records::read_all(&file(EVALUATIONS_FILE))?.pop(),
+            metrics: records::newest(&file(METRICS_FILE))?,
+            evaluation: records::newest(&file(EVALUATIONS_FILE))?,
         })
     }
 

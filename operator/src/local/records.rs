@@ -1,8 +1,8 @@
 //! Reader of the JSONL files of a run directory while they grow. An incomplete last line is left
 //! for the next read.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -22,6 +22,11 @@ pub struct SampleLine {
     pub answer: Option<String>,
 }
 
+/// Longest line that is parsed; longer ones are malformed.
+const MAX_LINE: u64 = 64 << 20;
+/// Part of a file that [`newest`] reads.
+const NEWEST_WITHIN: u64 = 1 << 20;
+
 /// Follows a file of lines.
 #[derive(Debug)]
 pub struct Tail {
@@ -36,25 +41,55 @@ impl Tail {
         Self { path, offset: 0 }
     }
 
-    /// Lines completed since the last call. Malformed lines are skipped with a warning.
+    /// Lines completed since the last call.
     ///
     /// # Errors
     /// The file exists and cannot be read.
     pub fn read<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
+        let mut lines = Vec::new();
+        self.each(|line| {
+            lines.push(line);
+            Ok(())
+        })?;
+        Ok(lines)
+    }
+
+    /// Calls `visit` with each line completed since the last call. Malformed lines are skipped with
+    /// a warning.
+    ///
+    /// # Errors
+    /// The file exists and cannot be read, or `visit` fails.
+    pub fn each<T: DeserializeOwned>(
+        &mut self,
+        mut visit: impl FnMut(T) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
         file.seek(SeekFrom::Start(self.offset))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        self.offset += complete as u64;
-        let lines = bytes[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        Ok(lines.filter_map(|line| self.parse(line)).collect())
+        let (mut reader, mut line) = (BufReader::new(file), Vec::new());
+        loop {
+            line.clear();
+            let length = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? as u64;
+            let rest = if length == MAX_LINE && !line.ends_with(b"\n") {
+                reader.skip_until(b'\n')? as u64
+            } else if line.ends_with(b"\n") {
+                0
+            } else {
+                return Ok(()); // incomplete
+            };
+            self.offset = self.offset.saturating_add(length).saturating_add(rest);
+            if let Some(line) = self.parse(&line) {
+                visit(line)?;
+            }
+        }
     }
 
     fn parse<T: DeserializeOwned>(&self, line: &[u8]) -> Option<T> {
+        if line == b"\n" {
+            return None;
+        }
         serde_json::from_slice(line)
             .inspect_err(|error| {
                 tracing::warn!(path = %self.path.display(), %error, "skipped a malformed line");
@@ -63,12 +98,67 @@ impl Tail {
     }
 }
 
-/// Complete lines of a file; empty if the file does not exist.
+/// The newest complete line of a file; `None` without one. Reads the end of the file only.
 ///
 /// # Errors
 /// The file exists and cannot be read.
-pub fn read_all<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
-    Tail::new(path.to_owned()).read()
+pub fn newest<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let length = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?.len(),
+    };
+    let mut end = Vec::new();
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(length.saturating_sub(NEWEST_WITHIN)))?;
+    file.take(NEWEST_WITHIN).read_to_end(&mut end)?;
+    let complete = end.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+    let mut lines = end.get(..complete).unwrap_or_default().rsplit(|byte| *byte == b'\n');
+    Ok(lines.find_map(|line| serde_json::from_slice(line).ok()))
+}
+
+/// A series of bounded length: of many values, every second, fourth, … is kept, and the last.
+#[derive(Debug)]
+pub struct Thinned<T> {
+    kept: Vec<T>,
+    last: Option<T>,
+    stride: u64,
+    seen: u64,
+}
+
+impl<T> Default for Thinned<T> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), last: None, stride: 1, seen: 0 }
+    }
+}
+
+impl<T> Thinned<T> {
+    /// Most values that are kept.
+    pub const MAX: usize = 4096;
+
+    /// Adds the next value.
+    pub fn push(&mut self, value: T) {
+        let previous = self.last.replace(value);
+        if let Some(previous) = previous {
+            if self.seen.is_multiple_of(self.stride) {
+                self.kept.push(previous);
+            }
+            self.seen = self.seen.saturating_add(1);
+        }
+        if self.kept.len() >= Self::MAX {
+            let mut index = 0_usize;
+            self.kept.retain(|_| {
+                index += 1;
+                !index.is_multiple_of(2)
+            });
+            self.stride = self.stride.saturating_mul(2);
+        }
+    }
+
+    /// The values, in order.
+    pub fn into_vec(mut self) -> Vec<T> {
+        self.kept.extend(self.last);
+        self.kept
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +177,33 @@ mod tests {
         assert_eq!(tail.read::<u32>().unwrap(), [1, 2]);
         file.write_all(b"4\nnot a number\n5\n").unwrap();
         assert_eq!(tail.read::<u32>().unwrap(), [34, 5]);
-        assert_eq!(read_all::<u32>(&path).unwrap(), [1, 2, 34, 5]);
+        assert_eq!(Tail::new(path.clone()).read::<u32>().unwrap(), [1, 2, 34, 5]);
+        file.write_all(b"6").unwrap();
+        assert_eq!(newest::<u32>(&path).unwrap(), Some(5), "6 may be incomplete");
+    }
+
+    #[test]
+    fn the_newest_line_is_read_from_the_end_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("numbers.jsonl");
+        assert_eq!(newest::<u32>(&path).unwrap(), None);
+        fs::write(&path, b"12").unwrap();
+        assert_eq!(newest::<u32>(&path).unwrap(), None);
+        fs::write(&path, "7\n".repeat(1 << 20) + "8\n").unwrap();
+        assert_eq!(newest::<u32>(&path).unwrap(), Some(8));
+    }
+
+    #[test]
+    fn a_long_series_keeps_its_ends_and_a_bounded_number_of_values() {
+        let of = |count: u32| {
+            let mut series = Thinned::default();
+            (0..count).for_each(|value| series.push(value));
+            series.into_vec()
+        };
+        assert_eq!(of(3), [0, 1, 2]);
+        let long = of(100_000);
+        assert!(long.len() <= Thinned::<u32>::MAX, "{}", long.len());
+        assert_eq!((long[0], long[1], long[long.len() - 1]), (0, 32, 99_999));
+        assert!(long.is_sorted());
     }
 }

@@ -94,13 +94,13 @@ impl<'a> Session<'a> {
         let mut evaluations = Tail::new(directory.path().join(EVALUATIONS_FILE));
         let mut tensorboard = TensorBoard::open(&directory.path().join(TENSORBOARD_DIR))?;
         let mut done = 0;
-        for step in metrics.read::<StepMetrics>()? {
+        metrics.each(|step: StepMetrics| {
             done = step.step;
-            tensorboard.add_step(&step, wall_time())?;
-        }
-        for evaluation in evaluations.read::<EvaluationMetrics>()? {
-            tensorboard.add_evaluation(&evaluation, wall_time())?;
-        }
+            tensorboard.add_step(&step, wall_time())
+        })?;
+        evaluations.each(|evaluation: EvaluationMetrics| {
+            tensorboard.add_evaluation(&evaluation, wall_time())
+        })?;
         let screen = Screen::new(&job.name, job.spec.training.steps);
         screen.resume_at(done);
         let epoch = Epoch { number: directory.state()?.epoch, holder: None };

@@ -5,18 +5,20 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use rljob_crds::names::{
     CONDITION_CHECKPOINT_AVAILABLE, CONDITION_INFERENCE_READY, CONDITION_READY,
-    CONDITION_RECONCILING, CONDITION_STALLED, CONDITION_SUCCEEDED, CONDITION_SUSPENDED,
-    CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
+    CONDITION_RECONCILING, CONDITION_SETTINGS_EFFECTIVE, CONDITION_STALLED, CONDITION_SUCCEEDED,
+    CONDITION_SUSPENDED, CONDITION_TRAINER_READY, CONDITION_WEIGHTS_SYNCED, REASON_AS_EXPECTED,
     REASON_CHECKPOINT_COMPLETE, REASON_COORDINATOR_UNRESPONSIVE, REASON_DRAINING,
     REASON_NO_CHECKPOINT, REASON_NO_PROGRESS, REASON_NOT_SUSPENDED, REASON_NOT_WANTED,
     REASON_OVERDUE, REASON_PODS_NOT_READY, REASON_PODS_READY, REASON_RELEASING, REASON_RESTARTING,
     REASON_REWARD_UNAVAILABLE, REASON_RUNNING, REASON_STARTING, REASON_SUSPENDED, REASON_SYNCED,
-    REASON_SYNCING, REASON_UNKNOWN,
+    REASON_SYNCING, REASON_UNKNOWN, REASON_WITHOUT_EFFECT,
 };
 use rljob_crds::status::RLJobStatus;
 use rljob_protocol::status::EngineCondition;
 
-use super::text::{clip, missing_pods, no_progress, reward_outage, silence, waits_for};
+use super::text::{
+    clip, missing_pods, no_progress, reward_outage, silence, waits_for, without_effect,
+};
 use crate::decide::{Decision, Facts, RoleCounts, Wait};
 use crate::validate::Job;
 
@@ -139,6 +141,9 @@ pub(super) fn compute(
     let engines = if keeps_running { job.spec.inference.replicas } else { 0 };
     set_weights_synced(&mut conditions, facts, engines);
     set_checkpoint(&mut conditions, old, facts);
+    if let Some(settings) = without_effect(&job.spec) {
+        conditions.set(CONDITION_SETTINGS_EFFECTIVE, false, REASON_WITHOUT_EFFECT, settings);
+    }
     conditions.list
 }
 

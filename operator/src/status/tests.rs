@@ -219,6 +219,24 @@ fn missing_weights_become_a_failure_when_overdue() {
 }
 
 #[test]
+fn settings_without_effect_are_a_condition() {
+    let find = |status: &RLJobStatus| {
+        let conditions = status.conditions.iter();
+        let found = conditions.filter(|condition| condition.type_ == "SettingsEffective");
+        found.map(|it| format!("{} {}: {}", it.status, it.reason, it.message)).collect::<Vec<_>>()
+    };
+    let mut job = validated();
+    let decision = decide(&job, &running(), at(0));
+    let plain = next(&job, &unvisited(), &running(), &decision, None, at(0)).status;
+    assert_eq!(find(&plain), [""; 0]);
+    job.spec.optimizer.minimum_learning_rate = 0.1;
+    let ineffective = next(&job, &plain, &running(), &decision, None, at(1)).status;
+    let expected = "False WithoutEffect: spec.optimizer.minimumLearningRate: has no effect: \
+        schedule Constant does not decay";
+    assert_eq!(find(&ineffective), [expected]);
+}
+
+#[test]
 fn rejected_children_stall_the_job_and_the_next_pass_writes_nothing() {
     let old = status(&unvisited(), &running(), at(0));
     let mut facts = running();

@@ -1,10 +1,11 @@
 //! Message parts of the status: missing pods and their causes, and the length limit.
 
+use rljob_crds::RLJobSpec;
 use rljob_crds::names::INCIDENT_VANISHED;
 use rljob_protocol::status::Activity;
 
 use crate::decide::{Facts, Silence};
-use crate::validate::Job;
+use crate::validate::{Job, warnings};
 
 /// Longest message that is copied into the status, in characters.
 const MESSAGE_LIMIT: usize = 4096;
@@ -106,4 +107,10 @@ fn cause(facts: &Facts) -> String {
 pub(super) fn clip(message: &str) -> String {
     let length = message.chars().count();
     message.chars().skip(length.saturating_sub(MESSAGE_LIMIT)).collect()
+}
+
+/// Settings of the spec that have no effect; `None` if there are none.
+pub(super) fn without_effect(spec: &RLJobSpec) -> Option<String> {
+    let settings: Vec<_> = warnings(spec).iter().map(ToString::to_string).collect();
+    (!settings.is_empty()).then(|| clip(&settings.join("; ")))
 }

@@ -1,7 +1,7 @@
 //! Scheduler: advances the state machine with time and runs the work that it asks for.
 //!
 //! ```text
-//!  tick   every 250 ms: verified checkpoints ─▶ run.tick(now)
+//!  tick   every 250 ms, less often after failures: verified checkpoints ─▶ run.tick(now)
 //!  work   input ─▶ on every change of the run: blocking work (evaluation, supervised batch)
 //!                                              sampling (rollouts), beside it
 //! ```
@@ -43,29 +43,42 @@ pub const REWARD_REASON: &str = "RewardUnavailable";
 pub async fn tick(coordinator: Arc<Coordinator>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut verifier = Verifier::default();
+    let (mut verifier, mut failures) = (Verifier::default(), 0_u32);
     loop {
+        let next = async {
+            if let Some(earlier) = failures.checked_sub(1) {
+                tokio::time::sleep(retry_delay(earlier)).await;
+            }
+            ticks.tick().await
+        };
         tokio::select! {
             () = coordinator.stop.cancelled() => return,
-            _ = ticks.tick() => {}
+            _ = next => {}
         }
-        let forming = coordinator.run.read(Run::awaits_verification).await;
-        // A group restores from checkpoints found in the run store, not from reported ones.
-        let complete =
-            if forming { usable_checkpoints(&coordinator, &mut verifier).await } else { None };
-        let changed = coordinator.run.change(|run, now| {
-            if let Some(complete) = complete {
-                run.checkpoints_verified(complete);
-            }
-            run.tick(now);
-        });
-        if let Err(error) = changed.await {
-            tracing::error!(
-                error = %crate::error_line(&error),
-                "failed to record the run's state; retrying"
-            );
-        }
+        let succeeded = tick_once(&coordinator, &mut verifier).await;
+        failures = if succeeded { 0 } else { failures.saturating_add(1) };
     }
+}
+
+/// Advances the run once. Returns false after a failure, which is logged.
+async fn tick_once(coordinator: &Coordinator, verifier: &mut Verifier) -> bool {
+    let forming = coordinator.run.read(Run::awaits_verification).await;
+    // A group restores from checkpoints found in the run store, not from reported ones.
+    let complete = if forming { usable_checkpoints(coordinator, verifier).await } else { None };
+    let verified = complete.is_some() || !forming;
+    let changed = coordinator.run.change(|run, now| {
+        if let Some(complete) = complete {
+            run.checkpoints_verified(complete);
+        }
+        run.tick(now);
+    });
+    let recorded = changed.await.inspect_err(|error| {
+        tracing::error!(
+            error = %crate::error_line(error),
+            "failed to record the run's state; retrying"
+        );
+    });
+    verified && recorded.is_ok()
 }
 
 /// Checkpoints that a group may restore. Rejected ones are logged and journaled.

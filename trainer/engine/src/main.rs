@@ -2,24 +2,18 @@
 //! loaded or served.
 
 use std::future::Future;
-use std::io::IsTerminal as _;
 
 use anyhow::Context as _;
 use clap::Parser as _;
 use rljob_engine::arguments::Arguments;
 use rljob_engine::server::Server;
+use rljob_logging::Format;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    rljob_logging::init(Format::Text);
     if let Some(parent) = arguments.exit_with_parent {
         exit_with_parent(parent).context("failed to request a signal for the parent's exit")?;
     }

@@ -32,14 +32,3 @@ pub mod step;
 pub mod trainer;
 
 use rljob_protocol::error_line;
-
-/// Logs to standard error at the level of `RUST_LOG`, by default `info`.
-pub fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
-}

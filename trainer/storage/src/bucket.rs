@@ -101,10 +101,13 @@ impl Bucket {
         format!("s3://{}/{}", self.name, self.key(name))
     }
 
-    /// Reads an object; `None` if it does not exist.
-    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
+    /// Reads an object of at most `limit` bytes; `None` if it does not exist.
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StorageError> {
         let key = self.key(name);
         let Some(size) = self.size(name)? else { return Ok(None) };
+        if size > limit {
+            return Err(StorageError::TooLarge { place: self.place(name), limit });
+        }
         let mut bytes = Vec::with_capacity(size as usize);
         self.each_range(&key, size, |range| bytes.extend_from_slice(range))
             .map_err(self.failed("read", name))?;
@@ -184,7 +187,10 @@ impl Bucket {
         };
         match self.block_on(create)? {
             Ok(_) => Ok(true),
-            Err(Error::AlreadyExists { .. }) => Ok(self.read(name)?.as_deref() == Some(bytes)),
+            Err(Error::AlreadyExists { .. }) => match self.read(name, bytes.len() as u64) {
+                Err(StorageError::TooLarge { .. }) => Ok(false),
+                found => Ok(found?.as_deref() == Some(bytes)),
+            },
             Err(source) => Err(self.failed("write", name)(source)),
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use crate::{RunStore, StorageError};
+use crate::{MAX_MANIFEST, RunStore, StorageError};
 
 const FILE: &str = "coordinator-address";
 /// Time limit for the run store; then the name is resolved.
@@ -40,7 +40,7 @@ impl CoordinatorResolver {
     fn address(&self) -> Option<IpAddr> {
         let bytes = self
             .0
-            .read(FILE)
+            .read(FILE, MAX_MANIFEST)
             .inspect_err(
                 |error| tracing::debug!(%error, "resolving the coordinator by its DNS name"),
             )

@@ -9,6 +9,8 @@ pub enum StorageError {
     Bucket { action: &'static str, place: String, source: object_store::Error },
     #[error("`{place}` has {found} bytes after its upload, expected {expected}")]
     Size { place: String, found: u64, expected: u64 },
+    #[error("`{place}` is larger than {limit} bytes")]
+    TooLarge { place: String, limit: u64 },
     #[error("`{path}` is not in `{run_store}`")]
     Outside { path: String, run_store: String },
     #[error("failed to start the threads of the S3 client")]

@@ -21,4 +21,4 @@ mod upload;
 
 pub use bucket::Bucket;
 pub use error::StorageError;
-pub use run_store::{Folder, RunStore};
+pub use run_store::{Folder, MAX_MANIFEST, RunStore};

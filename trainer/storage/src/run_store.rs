@@ -9,6 +9,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{Bucket, StorageError, durable};
 
+/// Longest manifest, receipt or identity that is read, in bytes.
+pub const MAX_MANIFEST: u64 = 64 << 20;
+
 /// Storage of a run.
 #[derive(Clone, Debug)]
 pub enum RunStore {
@@ -82,12 +85,26 @@ impl RunStore {
         }
     }
 
-    /// Reads a file; `None` if it does not exist.
-    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
-        match self {
-            Self::Folder(root) => optional(fs::read(root.join(name)), "read", || self.place(name)),
-            Self::Bucket(bucket) => bucket.read(name),
+    /// Reads a file of at most `limit` bytes; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is larger.
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StorageError> {
+        let root = match self {
+            Self::Folder(root) => root,
+            Self::Bucket(bucket) => return bucket.read(name, limit),
+        };
+        let place = || self.place(name);
+        let Some(file) = optional(File::open(root.join(name)), "read", place)? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+        let found = read.map_err(StorageError::io("read", place()))? as u64;
+        if found > limit {
+            return Err(StorageError::TooLarge { place: place(), limit });
         }
+        Ok(Some(bytes))
     }
 
     /// Writes or replaces a small file, atomically and durably.

@@ -19,7 +19,7 @@ use object_store::path::Path as Key;
 use object_store::{Error, ObjectStoreExt, PutPayload};
 
 use crate::bucket::{CONCURRENCY, runtime};
-use crate::{Bucket, StorageError};
+use crate::{Bucket, MAX_MANIFEST, StorageError};
 
 /// Bytes per part. S3 requires at least 5 MiB except for the last part.
 const PART: u64 = 16 << 20;
@@ -54,7 +54,7 @@ impl Bucket {
         let inside: Vec<String> =
             self.list(folder)?.into_keys().map(|name| format!("{folder}/{name}")).collect();
         for name in inside.iter().filter(|name| name.ends_with(ID_SUFFIX)) {
-            if let Some(id) = self.read(name)? {
+            if let Some(id) = self.read(name, MAX_MANIFEST)? {
                 let (key, id) = (
                     self.key(name.trim_end_matches(ID_SUFFIX)),
                     String::from_utf8_lossy(&id).into_owned(),

@@ -21,6 +21,8 @@ mod html;
 mod samples;
 mod tiles;
 
+pub use samples::{PER_STEP as SAMPLES_PER_STEP, shown_steps};
+
 use axis::Scale;
 use chart::{Chart, Series};
 use html::escape;

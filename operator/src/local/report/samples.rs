@@ -1,16 +1,17 @@
 //! Section with rollouts of the first, middle and last step. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::html::escape;
 use crate::local::records::SampleLine;
 
 /// Rollouts per step.
-const PER_STEP: usize = 6;
+pub const PER_STEP: usize = 6;
 
 /// Renders the section; empty without samples.
 pub fn render(samples: &[SampleLine]) -> String {
-    let steps = chosen(samples);
+    let steps: BTreeSet<u32> = samples.iter().map(|sample| sample.step).collect();
     if steps.is_empty() {
         return String::new();
     }
@@ -27,16 +28,10 @@ pub fn render(samples: &[SampleLine]) -> String {
 }
 
 /// First, middle and last step, without duplicates.
-fn chosen(samples: &[SampleLine]) -> Vec<u32> {
-    let mut steps: Vec<u32> = samples.iter().map(|sample| sample.step).collect();
-    steps.sort_unstable();
-    steps.dedup();
-    let mut chosen: Vec<u32> = [0, steps.len() / 2, steps.len().saturating_sub(1)]
-        .into_iter()
-        .filter_map(|index| steps.get(index).copied())
-        .collect();
-    chosen.dedup();
-    chosen
+pub fn shown_steps(steps: &BTreeSet<u32>) -> impl Iterator<Item = u32> {
+    let last = steps.len().saturating_sub(1);
+    let shown = BTreeSet::from([0, steps.len() / 2, last]);
+    steps.iter().copied().enumerate().filter(move |(index, _)| shown.contains(index)).map(|it| it.1)
 }
 
 fn card(out: &mut String, sample: &SampleLine) {
@@ -68,14 +63,8 @@ mod tests {
 
     #[test]
     fn the_first_middle_and_last_steps_are_shown() {
-        let sample = |step| SampleLine {
-            step,
-            prompt: "1+1=".to_owned(),
-            completion: "2".to_owned(),
-            reward: 1.0,
-            answer: None,
-        };
-        let of = |steps: &[u32]| chosen(&steps.iter().copied().map(sample).collect::<Vec<_>>());
+        let of =
+            |steps: &[u32]| -> Vec<u32> { shown_steps(&steps.iter().copied().collect()).collect() };
         assert_eq!(of(&[]), Vec::<u32>::new());
         assert_eq!(of(&[4, 4]), [4]);
         assert_eq!(of(&[1, 2]), [1, 2]);

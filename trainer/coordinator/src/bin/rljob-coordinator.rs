@@ -1,6 +1,6 @@
 //! `rljob-coordinator`: arguments, logging and exit codes. The library has everything else.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,9 +10,9 @@ use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
 use rljob_crds::names::{EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_http::TlsError;
+use rljob_logging::Format;
 use rljob_protocol::run_config::RunConfigError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use tracing_subscriber::EnvFilter;
 
 /// Coordinator of an RLJob: data, rollouts, rewards, the journal, batches, weight-sync orders and
 /// evaluation.
@@ -46,12 +46,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    rljob_logging::init(Format::Text);
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -21,7 +21,7 @@ use rljob_hub::{
     SnapshotDownload, TokenSource, model_files,
 };
 use rljob_protocol::status::DownloadProgress;
-use rljob_storage::{RunStore, StorageError};
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -265,7 +265,9 @@ async fn pinned_commit(
     let folder = folder.strip_prefix(&config.run_directory).unwrap_or(folder);
     let name = format!("{}.json", folder.display());
     let (store, path) = (run_store.clone(), name.clone());
-    if let Some(json) = tokio::task::spawn_blocking(move || store.read(&path)).await?? {
+    if let Some(json) =
+        tokio::task::spawn_blocking(move || store.read(&path, MAX_MANIFEST)).await??
+    {
         let pinned: PinnedCommit = serde_json::from_slice(&json)
             .map_err(|error| DownloadError::Record { path: name.clone(), source: error })?;
         return Ok(pinned.commit);

@@ -10,7 +10,7 @@ use std::path::Path;
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::checkpoint::{FileEntry, Manifest};
 use rljob_protocol::version::Version;
-use rljob_storage::{RunStore, StorageError};
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 
 pub use rljob_protocol::checkpoint::MANIFEST_FILE as MANIFEST;
@@ -75,7 +75,7 @@ pub fn put_position(
 /// # Errors
 /// The file cannot be read.
 pub fn position(checkpoint: &RunStore) -> Result<Option<u64>, StorageError> {
-    let Some(bytes) = checkpoint.read(POSITION)? else { return Ok(None) };
+    let Some(bytes) = checkpoint.read(POSITION, MAX_MANIFEST)? else { return Ok(None) };
     let position = serde_json::from_slice::<Position>(&bytes).ok();
     Ok(position.map(|position| position.next_position).filter(|next| *next < MAX_POSITION))
 }
@@ -138,7 +138,7 @@ impl Verifier {
 
 /// `None` if it cannot be parsed.
 fn read_manifest(run_store: &RunStore, version: Version) -> Result<Option<Manifest>, StorageError> {
-    match run_store.read(&format!("{}/{MANIFEST}", folder(version))) {
+    match run_store.read(&format!("{}/{MANIFEST}", folder(version)), MAX_MANIFEST) {
         Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
         Err(StorageError::Io { .. }) => Ok(None),
         Err(error) => Err(error),

@@ -6,7 +6,7 @@
 //! fresh restart budget and fresh fencing numbers.
 
 use rljob_crds::RunConfig;
-use rljob_storage::{RunStore, StorageError};
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -104,7 +104,7 @@ impl Identity {
     }
 
     fn held(&self, run_store: &RunStore) -> Result<Option<Self>, IdentityError> {
-        let Some(bytes) = run_store.read(FILE)? else { return Ok(None) };
+        let Some(bytes) = run_store.read(FILE, MAX_MANIFEST)? else { return Ok(None) };
         let held: Self = serde_json::from_slice(&bytes)
             .map_err(|error| failed("read", run_store)(error.into()))?;
         let same_name = (&held.namespace, &held.name) == (&self.namespace, &self.name);

@@ -32,6 +32,8 @@ const PROBE: &str = "journal/condition";
 const WHOLE_EVERY: u64 = 64;
 /// Bytes at the end of an entry: the SHA-256 of those before.
 const SEAL: usize = 32;
+/// Largest entry of the log that is read: more than the samples of any batch.
+const MAX_ENTRY: u64 = 4 << 30;
 
 /// A journal that cannot be kept in the bucket.
 #[derive(Debug, thiserror::Error)]
@@ -236,7 +238,7 @@ impl Mirror {
             self.bucket.list(LOG)?.into_keys().filter_map(|name| name.parse().ok()).collect();
         let Some(last) = numbers.iter().max().copied() else { return Ok(0) };
         for number in last - last % WHOLE_EVERY..=last {
-            let bytes = self.bucket.read(&entry_name(number))?;
+            let bytes = self.bucket.read(&entry_name(number), MAX_ENTRY)?;
             let torn = |detail| MirrorError::Torn {
                 place: self.bucket.place(&entry_name(number)),
                 detail,
@@ -256,7 +258,8 @@ impl Mirror {
             })?;
             let torn =
                 |detail| MirrorError::Torn { place: self.bucket.place(&object.name), detail };
-            let bytes = self.bucket.read(&object.name)?.ok_or_else(|| torn("is missing"))?;
+            let bytes =
+                self.bucket.read(&object.name, MAX_ENTRY)?.ok_or_else(|| torn("is missing"))?;
             if format!("{:x}", Sha256::digest(&bytes)) != object.sha256 {
                 return Err(torn("was altered"));
             }

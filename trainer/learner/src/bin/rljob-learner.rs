@@ -14,6 +14,7 @@ use rljob_learner::heartbeat;
 use rljob_learner::learner::LearnerError;
 use rljob_learner::parent::die_with_supervisor;
 use rljob_learner::startup::{StartArguments, StartError, start};
+use rljob_logging::Format;
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_protocol::supervisor::Restore;
 use rljob_protocol::version::Version;
@@ -61,7 +62,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    rljob_learner::log_to_stderr();
+    rljob_logging::init(Format::Text);
     let Err(error) = run(Arguments::parse()) else { return ExitCode::SUCCESS };
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
     let fenced =

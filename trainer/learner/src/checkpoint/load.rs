@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use rljob_crds::algorithm::ModelRole;
 use rljob_protocol::version::Version;
-use rljob_storage::{RunStore, StorageError};
+use rljob_storage::{MAX_MANIFEST, RunStore, StorageError};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
@@ -188,7 +188,7 @@ fn read_manifest(folder: &RunStore) -> Result<Manifest, CheckpointError> {
         place: place.clone(),
         source: std::io::ErrorKind::NotFound.into(),
     };
-    let bytes = folder.read(MANIFEST_FILE)?.ok_or_else(missing)?;
+    let bytes = folder.read(MANIFEST_FILE, MAX_MANIFEST)?.ok_or_else(missing)?;
     serde_json::from_slice(&bytes)
         .map_err(|error| torn(&place, format!("is not a manifest: {error}")))
 }
@@ -220,7 +220,9 @@ fn check_files(folder: &RunStore, manifest: &Manifest) -> Result<(), CheckpointE
 
 fn read_checked(folder: &RunStore, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {
     let place = folder.place(&entry.name);
-    let bytes = folder.read(&entry.name)?.ok_or_else(|| torn(&place, "is missing".to_owned()))?;
+    let bytes = folder
+        .read(&entry.name, entry.size)?
+        .ok_or_else(|| torn(&place, "is missing".to_owned()))?;
     let sha256 = format!("{:x}", Sha256::digest(&bytes));
     if sha256 == entry.sha256 {
         Ok(bytes)

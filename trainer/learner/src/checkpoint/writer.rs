@@ -9,7 +9,7 @@ use rljob_crds::algorithm::ModelRole;
 use rljob_crds::names::CHECKPOINTS_DIR;
 use rljob_protocol::learner::CheckpointReport;
 use rljob_protocol::version::Version;
-use rljob_storage::Bucket;
+use rljob_storage::{Bucket, MAX_MANIFEST};
 
 use super::manifest::{
     FORMAT, FORMAT_WITH_ROLES, FileEntry, MANIFEST_FILE, Manifest, ModelPart, ModelShape,
@@ -235,7 +235,7 @@ fn uploaded(destination: &Destination, bucket: &Bucket) -> Result<Vec<FileEntry>
     let entry = |rank| {
         let name = format!("{folder}/{}", receipt_file(rank, destination.world_size));
         let torn = |detail: String| CheckpointError::Torn { place: bucket.place(&name), detail };
-        let receipt = bucket.read(&name)?.unwrap_or_default();
+        let receipt = bucket.read(&name, MAX_MANIFEST)?.unwrap_or_default();
         let entry: FileEntry = serde_json::from_slice(&receipt)
             .map_err(|error| torn(format!("is not a receipt: {error}")))?;
         match there.get(&entry.name) {

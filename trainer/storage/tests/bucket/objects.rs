@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rljob_crds::BucketConfig;
-use rljob_storage::{Bucket, Folder, RunStore};
+use rljob_storage::{Bucket, Folder, MAX_MANIFEST, RunStore};
 use rljob_tests::S3;
 use rljob_tests::link::{Fault, Link};
 use rljob_tests::s3::{ACCESS_KEY, BUCKET, SECRET_KEY};
@@ -65,7 +65,7 @@ fn objects_are_written_found_measured_and_removed_with_their_folder() {
     let run_store = RunStore::Bucket(bucket.clone());
     assert_eq!(
         (
-            run_store.read("a/x").unwrap(),
+            run_store.read("a/x", 1000).unwrap(),
             run_store.size("a/x").unwrap(),
             run_store.folders("a", "marker").unwrap()
         ),
@@ -74,7 +74,9 @@ fn objects_are_written_found_measured_and_removed_with_their_folder() {
     for name in ["c/one/x", "c/one/marker", "c/two/x", "c/twofold/marker", "other/marker"] {
         bucket.put(name, name.into()).unwrap();
     }
-    assert_eq!(run_store.read("c/one/x").unwrap().unwrap(), b"c/one/x");
+    assert_eq!(run_store.read("c/one/x", 7).unwrap().unwrap(), b"c/one/x");
+    let error = run_store.read("c/one/x", 6).unwrap_err().to_string();
+    assert!(error.ends_with("c/one/x` is larger than 6 bytes"), "{error}");
     assert_eq!(run_store.size("c/one/x").unwrap(), Some(7));
     let folders = || run_store.folders("c", "marker").unwrap();
     assert_eq!(
@@ -99,7 +101,7 @@ fn a_large_file_is_uploaded_in_parts_and_read_back_unchanged() {
     let (path, content) = large_file(scratch.path());
     bucket.upload(&path, "large").unwrap();
     let of_upload = ANSWERS.swap(0, Ordering::Relaxed);
-    assert!(bucket.read("large").unwrap().unwrap() == content);
+    assert!(bucket.read("large", MAX_MANIFEST).unwrap().unwrap() == content);
     let parts = content.len().div_ceil(16 << 20);
     assert!(
         of_upload > parts && ANSWERS.load(Ordering::Relaxed) > parts,
@@ -118,7 +120,7 @@ fn one_of_two_writers_creates_an_object_and_may_repeat_the_request() {
     let bucket = open(s3.endpoint(), scratch.path());
     let write = |bytes: &str| bucket.put_if_absent("log/1", bytes.as_bytes()).unwrap();
     assert_eq!(["mine", "other", "mine"].map(write), [true, false, true]);
-    assert_eq!(bucket.read("log/1").unwrap().unwrap(), b"mine");
+    assert_eq!(bucket.read("log/1", MAX_MANIFEST).unwrap().unwrap(), b"mine");
     assert_eq!([0, 1].map(|_| bucket.rejects_overwrites("probe").unwrap()), [true, true]);
 }
 
@@ -156,7 +158,7 @@ fn an_upload_over_a_faulty_connection_completes() {
         Fault::CutAnswer(3000),
         Fault::Dribble(1 << 18),
     ]);
-    assert!(bucket.read("large").unwrap().unwrap() == content);
+    assert!(bucket.read("large", MAX_MANIFEST).unwrap().unwrap() == content);
     link.fail([Fault::CutAnswer(0)]);
     assert!(bucket.put_if_absent("new", b"x").unwrap(), "an answer that was lost is found out");
     assert!(link.faults_injected() >= 13, "{}", link.faults_injected());
@@ -180,7 +182,7 @@ fn an_upload_completes_after_a_kill_and_restart_of_the_server() {
     );
     s3.restart().unwrap();
     upload.join().unwrap().unwrap();
-    assert!(bucket.read("large").unwrap().unwrap() == content);
+    assert!(bucket.read("large", MAX_MANIFEST).unwrap().unwrap() == content);
 }
 
 #[test]

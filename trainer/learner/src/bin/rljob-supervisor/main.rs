@@ -22,6 +22,7 @@ use rand::RngCore;
 use rljob_crds::RunConfig;
 use rljob_crds::names::EXIT_PROTOCOL_UNSUPPORTED;
 use rljob_http::{ClientTls, Role, TlsError};
+use rljob_logging::Format;
 use rljob_protocol::run_config::{self, RunConfigError};
 use rljob_storage::RunStore;
 use rljob_storage::coordinator_resolver::CoordinatorResolver;
@@ -72,7 +73,7 @@ struct Arguments {
 /// Single-threaded, because a learner is killed when the thread that started it exits.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    rljob_learner::log_to_stderr();
+    rljob_logging::init(Format::Text);
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
