@@ -21,7 +21,7 @@ CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 setup-network ## Install all requirements
+setup: setup-libtorch setup-kubernetes setup-sglang setup-s3 ## Install all requirements
 
 setup-libtorch:
 	trainer/collective/setup.sh
@@ -78,7 +78,7 @@ e2e: setup build ## Run jobs on a real two-node Kubernetes here, one under fault
 		--nocapture
 	CHAOS_MINUTES=0 CHAOS_SEED=1 $(CHAOS)
 
-e2e-network: setup build ## Run a job on a node that enforces NetworkPolicies
+e2e-network: setup setup-network build ## Run a job on a node that enforces NetworkPolicies
 	$(CARGO_TEST) --test integration e2e::network:: -- --nocapture
 
 chaos: setup build ## Inject faults into jobs: CHAOS_MINUTES (30), CHAOS_SEED, CHAOS_ENGINE, CHAOS_FAULTS
