@@ -1,7 +1,7 @@
 //! The math reward.
 
 use futures::executor::block_on;
-use rljob_coordinator::reward::{Question, Rewards};
+use rljob_coordinator::reward::{Question, Rewards, Runner};
 use rljob_crds::reward::RewardSpec;
 
 /// Two answers in two lines, or two rational numbers in the form `p/q`.
@@ -28,7 +28,8 @@ pub fn math_answer(data: &[u8]) {
 
 fn rewards() -> Option<Rewards> {
     let spec = serde_json::json!({ "name": "math", "math": { "extract": ["Boxed"] } });
-    Rewards::new(&[serde_json::from_value::<RewardSpec>(spec).ok()?]).ok()
+    let runner = Runner::Program(std::path::PathBuf::new());
+    Rewards::new(&[serde_json::from_value::<RewardSpec>(spec).ok()?], &runner).ok()
 }
 
 fn boxed(text: &str) -> String {

@@ -2,11 +2,13 @@
 //! that a run would drop. Reads the tokenizer and the data as a run does, and writes nothing.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use rljob_crds::RunConfig;
 
 use crate::data::Dataset;
 use crate::input::{Input, InputError};
+use crate::reward::Runner;
 
 /// Dropped rows that are shown of each dataset.
 const SHOWN: usize = 10;
@@ -16,7 +18,8 @@ const SHOWN: usize = 10;
 /// # Errors
 /// What would fail a run at its start.
 pub fn check(config: &RunConfig) -> Result<String, InputError> {
-    let input = Input::open(config)?;
+    // No command is run.
+    let input = Input::open(config, &Runner::Program(PathBuf::new()))?;
     let mut text = String::new();
     describe(&mut text, "training", &input.train);
     if let Some(evaluation) = &input.evaluation {

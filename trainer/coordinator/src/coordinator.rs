@@ -17,7 +17,7 @@ use crate::input::hub::Downloads;
 use crate::peers::RejectedPeers;
 use crate::persistence::journal::shared::SharedJournal;
 use crate::recorder::Recorder;
-use crate::reward::Rewards;
+use crate::reward::{Rewards, Runner};
 use crate::rollout::Rollouts;
 use crate::run_handle::RunHandle;
 use crate::sync::WeightSync;
@@ -38,6 +38,8 @@ pub struct Coordinator {
     pub batches: Batches,
     pub rejected_peers: RejectedPeers,
     pub downloads: Downloads,
+    /// Where commands of rewards run.
+    pub reward_runner: Runner,
     /// Stops every task of the process.
     pub stop: CancellationToken,
 }

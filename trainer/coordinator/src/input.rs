@@ -12,7 +12,7 @@ use rljob_storage::model_folder::{ModelFolderError, ModelFolderWait};
 use serde::Deserialize;
 
 use crate::data::{DataError, Dataset};
-use crate::reward::{RewardError, Rewards};
+use crate::reward::{RewardError, Rewards, Runner};
 use crate::text::{TextError, TextTokenizer};
 
 /// Input that cannot be used.
@@ -109,7 +109,7 @@ struct ModelConfig {
 
 impl Input {
     /// Reads and checks everything. Blocks.
-    pub fn open(config: &RunConfig) -> Result<Self, InputError> {
+    pub fn open(config: &RunConfig, runner: &Runner) -> Result<Self, InputError> {
         let spec = &config.spec;
         let tokenizer = TextTokenizer::open(&config.model_directory)?;
         let model = model_config(&config.model_directory)?;
@@ -125,7 +125,7 @@ impl Input {
         check_template(spec, &tokenizer)?;
         check_stop_tokens(spec, model.vocab_size)?;
         let rewards =
-            (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards)).transpose()?;
+            (!spec.rewards.is_empty()).then(|| Rewards::new(&spec.rewards, runner)).transpose()?;
         let mut train =
             Dataset::open_train(&config.train_dataset(), &tokenizer, spec.training.seed)?;
         let mut evaluation = config

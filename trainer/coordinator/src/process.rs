@@ -35,6 +35,7 @@ use crate::persistence::mirror::Mirror;
 use crate::persistence::restore::RestoreError;
 use crate::persistence::{checkpoints, copies, damage, exports, restore};
 use crate::recorder::Recorder;
+use crate::reward::Runner;
 use crate::run_handle::RunHandle;
 use crate::server::startup_gate::StartupGate;
 use crate::telemetry::Metrics;
@@ -58,6 +59,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where supervisors and learners reach it; where none is given, they go by its name.
     pub address: Option<IpAddr>,
+    /// Where commands of rewards run.
+    pub reward_runner: Runner,
     /// Random number of this process.
     pub incarnation: u64,
 }
@@ -94,7 +97,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    let coordinator = Arc::new(open(config, client, options.incarnation, epoch).await?);
+    let coordinator = Arc::new(open(config, client, options, epoch).await?);
     let files = coordinator.recorder.files.clone();
     coordinator.journal.call(move |journal| files.catch_up(journal)).await?;
     if let Some(address) = options.address {
@@ -212,9 +215,10 @@ fn read_config(options: &Options) -> anyhow::Result<RunConfig> {
 pub(crate) async fn open(
     config: RunConfig,
     client: EngineClient,
-    incarnation: u64,
+    options: &Options,
     epoch: u64,
 ) -> anyhow::Result<Coordinator> {
+    let incarnation = options.incarnation;
     let clock = Clock::start();
     let run_store = RunStore::of(&config)?;
     let journal = claim(&config, &run_store, incarnation, epoch).await?;
@@ -257,6 +261,7 @@ pub(crate) async fn open(
         batches: Batches::default(),
         rejected_peers: RejectedPeers::default(),
         downloads: Downloads::default(),
+        reward_runner: options.reward_runner.clone(),
         stop: CancellationToken::new(),
     })
 }

@@ -153,8 +153,8 @@ async fn open(coordinator: &Coordinator) -> Result<Input, WorkError> {
         .await
         .map_err(InputError::from)?;
     input::wait_for_model(config).await?;
-    let config = Arc::clone(&coordinator.config);
-    Ok(tokio::task::spawn_blocking(move || Input::open(&config)).await??)
+    let (config, runner) = (Arc::clone(&coordinator.config), coordinator.reward_runner.clone());
+    Ok(tokio::task::spawn_blocking(move || Input::open(&config, &runner)).await??)
 }
 
 /// Records the opened input and makes it available to the learners.

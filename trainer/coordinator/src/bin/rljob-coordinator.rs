@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use rljob_coordinator::persistence::identity::IdentityError;
 use rljob_coordinator::process::{Options, download_model, run};
+use rljob_coordinator::reward::Runner;
 use rljob_crds::names::{EXIT_PROTOCOL_UNSUPPORTED, EXIT_RUN_DIRECTORY_IN_USE};
 use rljob_http::TlsError;
 use rljob_logging::Format;
@@ -32,6 +33,10 @@ struct Arguments {
     /// name is used.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
+    /// Socket of the program that runs the commands of rewards. Default: it is the program
+    /// `rljob-reward-runner` in the folder of this one.
+    #[arg(long, value_name = "PATH")]
+    reward_runner: Option<PathBuf>,
     /// Download the Hugging Face model of the run into the run directory and exit.
     #[arg(long)]
     download_model: bool,
@@ -80,7 +85,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         let found = rljob_coordinator::check::check(&config)?;
         return Ok(std::io::stdout().lock().write_all(found.as_bytes())?);
     };
-    let options = Options { config, tokens, listen, address, incarnation: rand::random() };
+    let reward_runner = match arguments.reward_runner {
+        Some(socket) => Runner::Socket(socket),
+        None => Runner::Program(std::env::current_exe()?.with_file_name("rljob-reward-runner")),
+    };
+    let incarnation = rand::random();
+    let options = Options { config, tokens, listen, address, reward_runner, incarnation };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         if only_model { download_model(&options).await } else { run(&options).await }

@@ -6,11 +6,13 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
+use std::path::PathBuf;
+
 use rljob_crds::data::{EvaluationDataset, PromptFormat, TrainDataset};
 use rljob_crds::reward::{MathReward, RewardSpec};
 
 use crate::data::{DataError, Dataset, Prompt};
-use crate::reward::Rewards;
+use crate::reward::{Rewards, Runner};
 use crate::text::{PromptStyle, TextTokenizer};
 use folders::opened;
 
@@ -239,7 +241,7 @@ fn a_template_that_does_not_end_fails_within_its_instruction_limit() {
 
 fn math_rewards() -> Rewards {
     let spec = RewardSpec { math: Some(MathReward::default()), ..RewardSpec::default() };
-    Rewards::new(&[spec]).unwrap()
+    Rewards::new(&[spec], &Runner::Program(PathBuf::new())).unwrap()
 }
 
 #[test]

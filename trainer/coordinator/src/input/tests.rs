@@ -1,10 +1,12 @@
 //! Rejected input and its error messages.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rljob_crds::RunConfig;
 use serde_json::{Value, json};
+
+use crate::reward::Runner;
 
 use super::Input;
 
@@ -68,7 +70,7 @@ impl Run {
             },
         }))
         .unwrap();
-        match Input::open(&config) {
+        match Input::open(&config, &Runner::Program(PathBuf::new())) {
             Ok(_) => "accepted".to_owned(),
             Err(error) => {
                 crate::error_line(&error).replace(&folder.display().to_string(), "FOLDER")

@@ -1,50 +1,59 @@
 //! Command reward: long-lived processes that read one JSON line per completion and answer with one.
+//! The coordinator never runs them itself: the reward runner does, without access to its keys.
 //!
 //! ```text
-//!  score ─▶ idle or new process ─ request line ─▶ stdin
-//!                               ◀─ response line ─ stdout
-//!           log, last line ◀────────────────────── stderr
+//!  score ─▶ idle or new session ─ request line ─▶ rljob-reward-runner ─▶ stdin of the command
+//!                               ◀─ Answer ───────                     ◀─ stdout
 //! ```
 //!
-//! A process that times out or answers invalidly is killed, so that a late response is never read
-//! as the response to the next request.
+//! The session of a command that times out or answers invalidly is closed, which kills the command
+//! with its descendants, so that a late response is never read as the response to the next request.
 
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use rljob_crds::reward::CommandReward;
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
-use crate::reward::external::{MAX_RESPONSE, Request, excerpt, parse, too_long};
+use crate::reward::external::{Request, excerpt, parse, too_long};
+use crate::reward::session::{Answer, MAX_LINE, Start};
 use crate::reward::verifier::{Question, Score, Verifier, VerifierError};
 
-/// Maximum wait for the exit status and the standard error of a process that closed its output.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum length of a logged line of standard error in bytes.
-const MAX_LOG_LINE: u64 = 4096;
+/// Where commands run.
+#[derive(Clone, Debug)]
+pub enum Runner {
+    /// Socket of the runner in another container of the pod.
+    Socket(PathBuf),
+    /// Program of the runner on this machine.
+    Program(PathBuf),
+}
 
 #[derive(Debug)]
 pub struct CommandVerifier {
     command: Vec<String>,
+    runner: Runner,
     timeout: Duration,
     retries: u32,
     slots: Semaphore,
-    idle: Mutex<Vec<Process>>,
+    idle: Mutex<Vec<Session>>,
     next_id: AtomicU64,
 }
 
 impl CommandVerifier {
     /// Starts no process; `score` starts them on demand.
-    pub fn new(spec: &CommandReward) -> Self {
+    pub fn new(spec: &CommandReward, runner: &Runner) -> Self {
         Self {
             command: spec.command.clone(),
+            runner: runner.clone(),
             timeout: Duration::from_secs(u64::from(spec.timeout_seconds)),
             retries: spec.retries,
             slots: Semaphore::new(spec.processes as usize),
@@ -57,18 +66,22 @@ impl CommandVerifier {
         // The semaphore is never closed. The timeout starts after the wait for a slot.
         let _slot = self.slots.acquire().await.ok();
         let idle = self.idle().pop();
-        let mut process = match idle {
-            Some(process) => process,
-            None => Process::start(&self.command)?,
-        };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let response = tokio::time::timeout(self.timeout, process.request(id, question)).await;
-        let score = response.unwrap_or(Err(VerifierError::Timeout(self.timeout)))?;
-        self.idle().push(process);
+        let exchange = async {
+            let mut session = match idle {
+                Some(session) => session,
+                None => Session::open(&self.runner, &self.command).await?,
+            };
+            let score = session.request(id, question).await?;
+            Ok((session, score))
+        };
+        let exchanged = tokio::time::timeout(self.timeout, exchange).await;
+        let (session, score) = exchanged.unwrap_or(Err(VerifierError::Timeout(self.timeout)))?;
+        self.idle().push(session);
         Ok(score)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Process>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
         self.idle.lock()
     }
 }
@@ -87,83 +100,61 @@ impl Verifier for CommandVerifier {
     }
 }
 
-/// A running process of the command; killed on drop.
+/// A running process of the command. Dropping it closes the connection.
 #[derive(Debug)]
-struct Process {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    last_stderr_line: Arc<Mutex<String>>,
-    log: JoinHandle<()>,
+struct Session {
+    requests: OwnedWriteHalf,
+    answers: BufReader<OwnedReadHalf>,
 }
 
-impl Process {
-    fn start(command: &[String]) -> Result<Self, VerifierError> {
-        let missing =
-            || VerifierError::Start(std::io::Error::from(std::io::ErrorKind::InvalidInput));
-        let (program, arguments) = command.split_first().ok_or_else(missing)?;
-        let mut child = tokio::process::Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(VerifierError::Start)?;
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (stdin, stdout, stderr) =
-            (stdin.ok_or_else(missing)?, stdout.ok_or_else(missing)?, stderr.ok_or_else(missing)?);
-        let last_stderr_line = Arc::default();
-        let log = tokio::spawn(log(program.clone(), stderr, Arc::clone(&last_stderr_line)));
-        Ok(Self { child, stdin, stdout: BufReader::new(stdout), last_stderr_line, log })
+impl Session {
+    async fn open(runner: &Runner, command: &[String]) -> Result<Self, VerifierError> {
+        let stream = match runner {
+            Runner::Socket(path) => {
+                UnixStream::connect(path).await.map_err(VerifierError::Runner)?
+            }
+            Runner::Program(program) => start(program).map_err(VerifierError::Runner)?,
+        };
+        let (answers, requests) = stream.into_split();
+        let mut session = Self { requests, answers: BufReader::new(answers) };
+        session.send(&Start { command: command.to_vec() }).await?;
+        Ok(session)
     }
 
     async fn request(&mut self, id: u64, question: Question<'_>) -> Result<Score, VerifierError> {
-        let mut line = serde_json::to_vec(&Request::new(Some(id), question))
-            .map_err(|error| VerifierError::Pipe(error.into()))?;
-        line.push(b'\n');
-        let send = async {
-            self.stdin.write_all(&line).await?;
-            self.stdin.flush().await
-        };
-        // An exit status says more than the write error that it causes, so read before returning.
-        let sent = send.await;
-        let mut response = Vec::new();
-        let mut limited = (&mut self.stdout).take(MAX_RESPONSE as u64 + 1);
-        let read = limited.read_until(b'\n', &mut response).await.map_err(VerifierError::Pipe)?;
-        if read == 0 {
-            return Err(self.exit_error().await);
+        self.send(&Request::new(Some(id), question)).await?;
+        let mut line = Vec::new();
+        let mut limited = (&mut self.answers).take(MAX_LINE as u64);
+        limited.read_until(b'\n', &mut line).await.map_err(VerifierError::Pipe)?;
+        let answer = serde_json::from_slice(&line)
+            .map_err(|error| VerifierError::Runner(std::io::Error::other(error)))?;
+        match answer {
+            Answer::Response(line) => parse(line.as_bytes(), Some(id)),
+            Answer::TooLong(start) => Err(too_long(start.as_bytes())),
+            Answer::NotStarted(cause) => Err(VerifierError::Start(cause)),
+            Answer::Exited { status, stderr } => {
+                Err(VerifierError::Exited { status, stderr: excerpt(stderr.as_bytes()) })
+            }
         }
-        sent.map_err(VerifierError::Pipe)?;
-        if read > MAX_RESPONSE {
-            return Err(too_long(&response));
-        }
-        parse(&response, Some(id))
     }
 
-    async fn exit_error(&mut self) -> VerifierError {
-        let status = match tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await {
-            Ok(Ok(status)) => status.to_string(),
-            Ok(Err(error)) => return VerifierError::Pipe(error),
-            Err(_) => "closed standard output".to_owned(),
-        };
-        let _ = tokio::time::timeout(EXIT_TIMEOUT, &mut self.log).await;
-        let stderr = self.last_stderr_line.lock().clone();
-        VerifierError::Exited { status, stderr }
+    async fn send(&mut self, message: &impl Serialize) -> Result<(), VerifierError> {
+        let mut line =
+            serde_json::to_vec(message).map_err(|error| VerifierError::Pipe(error.into()))?;
+        line.push(b'\n');
+        self.requests.write_all(&line).await.map_err(VerifierError::Pipe)
     }
 }
 
-/// Logs standard error and keeps its last line.
-async fn log(program: String, stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
-    let mut stderr = BufReader::new(stderr);
-    let mut line = Vec::new();
-    while matches!((&mut stderr).take(MAX_LOG_LINE).read_until(b'\n', &mut line).await, Ok(1..)) {
-        let text = excerpt(&line);
-        if !text.is_empty() {
-            tracing::info!(program, "{text}");
-            *last_line.lock() = text;
-        }
-        line.clear();
-    }
+/// Starts a session on this machine. It ends, and kills its command, when the connection closes.
+fn start(program: &PathBuf) -> std::io::Result<UnixStream> {
+    let (own, other) = UnixStream::pair()?;
+    let other = OwnedFd::from(other.into_std()?);
+    // The runtime collects its exit status.
+    let _child = tokio::process::Command::new(program)
+        .arg("session")
+        .stdin(Stdio::from(other))
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok(own)
 }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::reward::verifier::{Question, Score, VerifierError};
 
-/// Maximum size of a response in bytes.
-pub const MAX_RESPONSE: usize = 1 << 20;
+pub use crate::reward::session::MAX_RESPONSE;
+
 /// Maximum length of an excerpt in characters.
 const MAX_EXCERPT: usize = 200;
 

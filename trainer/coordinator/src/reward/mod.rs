@@ -17,6 +17,7 @@ mod external;
 mod http;
 mod math;
 mod regex_match;
+pub mod session;
 mod verifier;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ use tokio::time::Instant;
 pub use verifier::{Question, VerifierError};
 
 use availability::{Availability, Next};
+pub use command::Runner;
+
 use command::CommandVerifier;
 use exact_match::ExactMatchVerifier;
 use http::HttpVerifier;
@@ -105,26 +108,29 @@ impl RewardError {
 /// Creates the verifier of a spec, which has exactly one kind set.
 fn verifier(
     spec: &RewardSpec,
+    runner: &Runner,
 ) -> Result<Box<dyn Verifier>, Box<dyn std::error::Error + Send + Sync>> {
     Ok(match spec {
         RewardSpec { math: Some(math), .. } => Box::new(MathVerifier::new(math)),
         RewardSpec { regex: Some(regex), .. } => Box::new(RegexVerifier::new(regex)?),
         RewardSpec { http: Some(http), .. } => Box::new(HttpVerifier::new(http)?),
-        RewardSpec { command: Some(command), .. } => Box::new(CommandVerifier::new(command)),
+        RewardSpec { command: Some(command), .. } => {
+            Box::new(CommandVerifier::new(command, runner))
+        }
         RewardSpec { exact_match: Some(_), .. } => Box::new(ExactMatchVerifier),
         _ => return Err("no kind is set".into()),
     })
 }
 
 impl Rewards {
-    /// Creates the verifiers of `spec.rewards`.
-    pub fn new(specs: &[RewardSpec]) -> Result<Self, RewardError> {
+    /// Creates the verifiers of `spec.rewards`. `runner` runs commands.
+    pub fn new(specs: &[RewardSpec], runner: &Runner) -> Result<Self, RewardError> {
         let create = |spec: &RewardSpec| {
             let create_error = |source| RewardError::Create { reward: spec.name.clone(), source };
             Ok(WeightedVerifier {
                 name: spec.name.clone(),
                 weight: spec.weight,
-                verifier: verifier(spec).map_err(create_error)?,
+                verifier: verifier(spec, runner).map_err(create_error)?,
                 availability: Availability::new(max_outage(spec)),
             })
         };

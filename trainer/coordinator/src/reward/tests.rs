@@ -1,5 +1,6 @@
 //! Tests of rewards with real HTTP servers and real processes.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,16 +11,21 @@ use axum::routing::post;
 use rljob_crds::reward::RewardSpec;
 use serde_json::{Value, json};
 
-use crate::reward::{Question, Reward, RewardError, Rewards, UnusableAnswer};
+use crate::reward::{Question, Reward, RewardError, Rewards, Runner, UnusableAnswer};
 
 const QUESTION: Question<'static> =
     Question { prompt: "1 + 1?", completion: "2", answer: Some("two") };
+
+/// No test of this file runs a command (trainer/coordinator/tests/command_rewards.rs).
+fn runner() -> Runner {
+    Runner::Program(PathBuf::new())
+}
 
 /// Rewards of (name, weight, kind with settings).
 fn rewards(specs: &[(&str, f64, Value)]) -> Rewards {
     let specs: Vec<RewardSpec> =
         specs.iter().map(|(name, weight, kind)| spec(name, *weight, kind)).collect();
-    Rewards::new(&specs).unwrap()
+    Rewards::new(&specs, &runner()).unwrap()
 }
 
 fn spec(name: &str, weight: f64, kind: &Value) -> RewardSpec {
@@ -46,14 +52,6 @@ fn http_spec(url: &str, timeout_seconds: u32, retries: u32) -> Value {
 
 fn http(url: &str, timeout_seconds: u32, retries: u32) -> Rewards {
     rewards(&[("judge", 1.0, http_spec(url, timeout_seconds, retries))])
-}
-
-fn command(command: &[&str], timeout_seconds: u32, retries: u32) -> Rewards {
-    let spec = json!({"command": {
-        "command": command, "timeoutSeconds": timeout_seconds, "retries": retries,
-        "maxOutageSeconds": 0,
-    }});
-    rewards(&[("check", 1.0, spec)])
 }
 
 fn reward(value: f64, components: &[(&str, f64)]) -> Reward {
@@ -108,7 +106,7 @@ async fn regex_scores_a_match_anywhere_in_the_completion() {
     }
     assert!(!spec("x").needs_answers());
     let invalid = super::tests::spec("format", 1.0, &json!({"regex": {"pattern": "("}}));
-    let error = Rewards::new(&[invalid]).unwrap_err();
+    let error = Rewards::new(&[invalid], &runner()).unwrap_err();
     let message = crate::error_line(&error);
     let expected = "failed to create the verifier of reward format: regex parse error";
     assert!(message.starts_with(expected), "{message}");
@@ -295,84 +293,4 @@ async fn completions_wait_for_a_server_that_is_down_and_the_run_fails_past_the_l
     assert_eq!(error(&impatient).await, expected);
     let outage = impatient.outage().unwrap();
     assert_eq!(outage.cause, "the server returned 502 Bad Gateway: ");
-}
-
-/// Answers each request with the number of preceding requests as reward.
-const COUNTING: &str = concat!(
-    r#"n=0; while read -r line; do id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/'); "#,
-    r#"echo "{\"id\": $id, \"reward\": $n}"; n=$((n+1)); done"#,
-);
-
-#[tokio::test]
-async fn one_process_serves_successive_requests() {
-    let rewards = command(&["sh", "-c", COUNTING], 10, 0);
-    for expected in [0.0, 1.0, 2.0] {
-        let question = Question { completion: "two\nlines", ..QUESTION };
-        assert_eq!(
-            rewards.score(question).await.unwrap(),
-            reward(expected, &[("check", expected)])
-        );
-    }
-}
-
-#[tokio::test]
-async fn concurrent_requests_wait_for_the_process() {
-    let rewards = command(&["sh", "-c", COUNTING], 10, 0);
-    let scored =
-        futures::future::try_join_all((0..8).map(|_| rewards.score(QUESTION))).await.unwrap();
-    let mut values: Vec<f64> = scored.into_iter().map(|reward| reward.value).collect();
-    values.sort_by(f64::total_cmp);
-    assert_eq!(values, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
-}
-
-#[tokio::test]
-async fn a_command_that_ends_is_restarted() {
-    let folder = tempfile::tempdir().unwrap();
-    let mark = folder.path().join("started-before");
-    let script = format!("[ -e {0} ] || {{ touch {0}; exit 3; }}; {COUNTING}", mark.display());
-    assert_eq!(
-        command(&["sh", "-c", &script], 10, 1).score(QUESTION).await.unwrap(),
-        reward(0.0, &[("check", 0.0)])
-    );
-}
-
-#[tokio::test]
-async fn errors_of_commands_name_the_command_and_the_cause() {
-    let failed = |script: &str| {
-        format!("reward check (command sh -c {script}) failed 1 times for a completion; last error")
-    };
-    for (script, why) in [
-        (
-            "echo no such model >&2; exit 3",
-            "the command ended with exit status: 3; last line of stderr: `no such model`",
-        ),
-        ("exit 0", "the command ended with exit status: 0"),
-        ("kill -9 $$", "the command ended with signal: 9 (SIGKILL)"),
-        (
-            "echo loading; cat",
-            "invalid response `loading`, expected {\"reward\": number}: \
-             expected value at line 1 column 1",
-        ),
-        (
-            r#"echo '{"reward": 1}'; cat"#,
-            "invalid response `{\"reward\": 1}`, expected {\"reward\": number}: \
-             expected id 0, found none",
-        ),
-        (
-            r#"echo '{"id": 7, "reward": 1}'; cat"#,
-            "invalid response `{\"id\": 7, \"reward\": 1}`, expected {\"reward\": number}: \
-             expected id 0, found 7",
-        ),
-        ("exec sleep 1000", "no response within 1 s"),
-    ] {
-        assert_eq!(
-            error(&command(&["sh", "-c", script], 1, 0)).await,
-            format!("{}: {why}", failed(script))
-        );
-    }
-    let missing = error(&command(&["/nowhere/verify", "--fast"], 1, 0)).await;
-    let expected = "reward check (command /nowhere/verify --fast) is unavailable (for 0 s): fix \
-                    the verifier and resume the job; last error: failed to start the command: \
-                    No such file or directory (os error 2)";
-    assert_eq!(missing, expected);
 }

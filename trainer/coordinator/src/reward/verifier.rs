@@ -74,8 +74,11 @@ pub enum VerifierError {
     Status { status: reqwest::StatusCode, excerpt: String },
     #[error("invalid response `{excerpt}`, expected {{\"reward\": number}}: {reason}")]
     InvalidResponse { excerpt: String, reason: String },
-    #[error("failed to start the command")]
-    Start(#[source] std::io::Error),
+    #[error("failed to start the command: {0}")]
+    Start(String),
+    /// The program that runs commands does not work.
+    #[error("failed to reach the reward runner")]
+    Runner(#[source] std::io::Error),
     #[error("the command ended with {status}{}", stderr_suffix(.stderr))]
     Exited {
         status: String,
@@ -90,7 +93,7 @@ impl VerifierError {
     /// Whether no completion can be scored now, whatever its content.
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::Runner(_) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502 | 503 | 504),
             _ => false,
         }
@@ -109,6 +112,7 @@ impl VerifierError {
             Self::Status { .. } => "status",
             Self::InvalidResponse { .. } => "invalid_response",
             Self::Start(_) => "start",
+            Self::Runner(_) => "runner",
             Self::Exited { .. } => "exited",
             Self::Pipe(_) => "pipe",
         }

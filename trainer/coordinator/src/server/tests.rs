@@ -1,6 +1,8 @@
 //! The interface over real HTTP on loopback: who may call what, and which answers fence.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use reqwest::{Client, Method, StatusCode};
@@ -18,6 +20,7 @@ use crate::coordinator::Coordinator;
 use crate::engines::EngineClient;
 use crate::persistence::journal::{FixedBatch, Sample, Segment, VersionRun};
 use crate::process;
+use crate::reward::Runner;
 use crate::tokens::Token;
 
 struct Server {
@@ -64,7 +67,15 @@ async fn server_of(protocol: u32, change: impl FnOnce(&mut Value)) -> Server {
     let token = |name| Token::open(directory.path(), name).unwrap();
     let client = EngineClient::new(token("engine-api"), token("engine-admin"), None);
     let config = RunConfig { protocol, ..config(directory.path(), change) };
-    let coordinator = Arc::new(process::open(config, client, 7, 1).await.unwrap());
+    let options = process::Options {
+        config: PathBuf::new(),
+        tokens: directory.path().to_owned(),
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        address: None,
+        reward_runner: Runner::Program(PathBuf::new()),
+        incarnation: 7,
+    };
+    let coordinator = Arc::new(process::open(config, client, &options, 1).await.unwrap());
     let routes = super::router(Arc::clone(&coordinator), token("operator"), token("learner"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,0 +1,79 @@
+//! Limits of a command: a session, resource limits, a filter of system calls and a clear
+//! environment. They hold for all of its descendants and cannot be lifted.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::Context;
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit, setsid,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+/// Exit code of a command that cannot be started.
+pub const NOT_STARTED: u8 = 125;
+/// Environment variables that commands keep.
+const KEPT: [&str; 5] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ"];
+/// Largest file in bytes.
+const FILE_SIZE: u64 = 1 << 30;
+const OPEN_FILES: u64 = 1024;
+/// Domain of the only sockets that commands can create. It has no network.
+const AF_UNIX: u64 = 1;
+/// "Operation not permitted".
+const EPERM: u32 = 1;
+
+/// Replaces this process by the command; returns only why it could not.
+pub fn exec(parent: i32, command: &[String]) -> String {
+    match prepare(parent) {
+        Err(error) => format!("{error:#}"),
+        Ok(()) => {
+            let Some((program, words)) = command.split_first() else {
+                return "no program is given".to_owned();
+            };
+            let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+            Command::new(program).args(words).env_clear().envs(kept).exec().to_string()
+        }
+    }
+}
+
+fn prepare(parent: i32) -> anyhow::Result<()> {
+    // Kept across execve.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .context("failed to set the parent death signal")?;
+    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the session ended during the start");
+    setsid().context("failed to start a session")?;
+    for (resource, limit) in
+        [(Resource::Core, 0), (Resource::Fsize, FILE_SIZE), (Resource::Nofile, OPEN_FILES)]
+    {
+        let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
+        setrlimit(resource, limit)
+            .with_context(|| format!("failed to limit the resource {resource:?}"))?;
+    }
+    // Also forbids new privileges.
+    let program: BpfProgram = filter()?.try_into()?;
+    seccompiler::apply_filter(&program).context("failed to filter system calls")
+}
+
+/// Rejects sockets except Unix sockets, and access to other processes and rings, which would
+/// circumvent it.
+fn filter() -> anyhow::Result<SeccompFilter> {
+    let other_domain =
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, AF_UNIX)?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = [
+        libc::SYS_io_uring_setup,
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_pidfd_getfd,
+    ]
+    .map(|call| (call, Vec::new()))
+    .into();
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![other_domain])?]);
+    let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
+    let (allowed, rejected) = (SeccompAction::Allow, SeccompAction::Errno(EPERM));
+    Ok(SeccompFilter::new(rules, allowed, rejected, architecture)?)
+}

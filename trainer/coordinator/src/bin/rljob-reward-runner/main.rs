@@ -1,0 +1,65 @@
+//! `rljob-reward-runner`: runs the commands of `command` rewards, without keys and network.
+//!
+//! ```text
+//!  coordinator ── Unix socket ──▶ serve ─(one process per connection)─▶ session ─▶ exec ─▶ command
+//!                                   │ PID 1 of its container               │        limits, execve
+//!                                   └ reaps orphans                        └ kills all descendants
+//! ```
+//!
+//! In a pod it is a container without tokens, bucket keys, service account and run volume. With
+//! `rljob run`, the coordinator starts a session itself.
+
+mod children;
+mod limits;
+mod serve;
+mod session;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs commands for the coordinator.
+#[derive(Debug, Parser)]
+#[command(version)]
+enum Arguments {
+    /// Accepts connections on a Unix socket and starts a session for each.
+    Serve {
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
+    },
+    /// Runs one command for the connection on standard input.
+    Session,
+    /// Limits this process and replaces it by the command.
+    Exec {
+        /// Process whose exit kills the command.
+        #[arg(long, value_name = "PID")]
+        parent: i32,
+        /// Program and arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse() {
+        Arguments::Serve { socket } => runtime(serve::serve(&socket)),
+        Arguments::Session => runtime(session::run()),
+        Arguments::Exec { parent, command } => {
+            eprintln!("{}", limits::exec(parent, &command));
+            return ExitCode::from(limits::NOT_STARTED);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// On this thread: a command is killed when the thread that started it exits.
+fn runtime(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

@@ -1,0 +1,192 @@
+//! One command for one connection. When the connection closes or the command ends, all descendants
+//! are killed, also those in other sessions and process groups.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use rljob_coordinator::reward::session::{Answer, MAX_LINE, MAX_RESPONSE, Start};
+use rustix::process::{Pid, WaitStatus, getpid, set_child_subreaper};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::mpsc;
+
+use crate::children::{kill_children, reaper};
+use crate::limits::NOT_STARTED;
+
+/// Maximum wait for the exit status and the standard error of a command that closed its output.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum length of a logged line of standard error in bytes.
+const MAX_LOG_LINE: u64 = 4096;
+/// Logged lines of a command per second; further ones are dropped.
+const LOG_RATE: u32 = 100;
+/// Maximum length of the start of a long line, in bytes.
+const EXCERPT: usize = 1024;
+
+/// Runs the session of the connection on standard input.
+pub async fn run() -> anyhow::Result<()> {
+    let stream = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let stream = std::os::unix::net::UnixStream::from(stream);
+    stream.set_nonblocking(true)?;
+    let (requests, mut answers) = UnixStream::from_std(stream)?.into_split();
+    let mut requests = BufReader::new(requests);
+    let Some(line) = read_line(&mut requests, MAX_LINE).await? else { return Ok(()) };
+    let start: Start = serde_json::from_slice(&line).context("failed to parse the first line")?;
+    set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
+    let mut program = Program::start(&start.command)?;
+    let result = program.converse(&mut requests, &mut answers).await;
+    loop {
+        kill_children(&BTreeSet::new());
+        if program.ended.recv().await.is_none() {
+            return result;
+        }
+    }
+}
+
+/// A running command.
+struct Program {
+    pid: Pid,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    last_stderr_line: Arc<Mutex<String>>,
+    ended: mpsc::Receiver<(Pid, WaitStatus)>,
+}
+
+impl Program {
+    fn start(command: &[String]) -> anyhow::Result<Self> {
+        let own = std::env::current_exe().context("failed to find the path of this program")?;
+        let mut child = Command::new(own)
+            .args(["exec", "--parent", &getpid().as_raw_nonzero().to_string(), "--"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("failed to start a process for the command")?;
+        let (stdin, stdout, stderr) = pipes(&mut child).context("a pipe is missing")?;
+        let last_stderr_line = Arc::default();
+        tokio::spawn(log(ChildStderr::from_std(stderr)?, Arc::clone(&last_stderr_line)));
+        Ok(Self {
+            pid: Pid::from_child(&child),
+            stdin: ChildStdin::from_std(stdin)?,
+            stdout: BufReader::new(ChildStdout::from_std(stdout)?),
+            last_stderr_line,
+            ended: reaper(),
+        })
+    }
+
+    /// Answers requests until the connection closes or the command ends.
+    async fn converse(
+        &mut self,
+        requests: &mut BufReader<OwnedReadHalf>,
+        answers: &mut OwnedWriteHalf,
+    ) -> anyhow::Result<()> {
+        loop {
+            let Some(line) = read_line(requests, MAX_LINE).await? else { return Ok(()) };
+            let answered = tokio::select! {
+                answered = self.answer(&line) => answered?,
+                // The coordinator sends nothing while it waits: it gave up.
+                _ = requests.fill_buf() => return Ok(()),
+            };
+            let mut line = serde_json::to_vec(&answered)?;
+            line.push(b'\n');
+            answers.write_all(&line).await?;
+            if !matches!(answered, Answer::Response(_)) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&mut self, request: &[u8]) -> anyhow::Result<Answer> {
+        let exchange = async {
+            // An exit status says more than the write error that it causes.
+            let _ = self.stdin.write_all(request).await;
+            let _ = self.stdin.flush().await;
+            read_line(&mut self.stdout, MAX_RESPONSE).await
+        };
+        Ok(match exchange.await {
+            Ok(Some(line)) => Answer::Response(String::from_utf8_lossy(&line).into_owned()),
+            Ok(None) => self.exit().await,
+            Err(error) => match error.downcast::<TooLong>() {
+                Ok(TooLong(start)) => Answer::TooLong(start),
+                Err(error) => return Err(error),
+            },
+        })
+    }
+
+    async fn exit(&mut self) -> Answer {
+        let ended = async {
+            loop {
+                match self.ended.recv().await {
+                    Some((pid, status)) if pid == self.pid => return Some(status),
+                    Some(_) => {}
+                    None => return None,
+                }
+            }
+        };
+        let status = tokio::time::timeout(EXIT_TIMEOUT, ended).await.ok().flatten();
+        let status = status.map(|status| ExitStatus::from_raw(status.as_raw()));
+        // The reader of standard error may be behind.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let stderr = self.last_stderr_line.lock().clone();
+        match status {
+            Some(status) if status.code() == Some(i32::from(NOT_STARTED)) => {
+                Answer::NotStarted(stderr)
+            }
+            Some(status) => Answer::Exited { status: status.to_string(), stderr },
+            None => Answer::Exited { status: "closed standard output".to_owned(), stderr },
+        }
+    }
+}
+
+type Pipes = (std::process::ChildStdin, std::process::ChildStdout, std::process::ChildStderr);
+
+fn pipes(child: &mut Child) -> Option<Pipes> {
+    Some((child.stdin.take()?, child.stdout.take()?, child.stderr.take()?))
+}
+
+/// A line that exceeds the limit; its start.
+#[derive(Debug, thiserror::Error)]
+#[error("a line is too long: {0}")]
+struct TooLong(String);
+
+/// Reads a line with its end; `None` at the end of the input.
+async fn read_line(
+    input: &mut (impl AsyncBufRead + Unpin),
+    limit: usize,
+) -> anyhow::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    input.take(limit as u64 + 1).read_until(b'\n', &mut line).await?;
+    if line.len() > limit {
+        line.truncate(EXCERPT);
+        return Err(TooLong(String::from_utf8_lossy(&line).into_owned()).into());
+    }
+    Ok((!line.is_empty()).then_some(line))
+}
+
+/// Copies standard error to this process's own, and keeps its last line.
+async fn log(stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
+    let mut stderr = BufReader::new(stderr);
+    let (mut line, mut second, mut lines) = (Vec::new(), tokio::time::Instant::now(), 0);
+    while matches!((&mut stderr).take(MAX_LOG_LINE).read_until(b'\n', &mut line).await, Ok(1..)) {
+        if second.elapsed() >= Duration::from_secs(1) {
+            (second, lines) = (tokio::time::Instant::now(), 0);
+        }
+        lines += 1;
+        let text = String::from_utf8_lossy(&line).replace(char::is_control, " ");
+        if !text.trim().is_empty() {
+            if lines <= LOG_RATE {
+                eprintln!("{}", text.trim());
+            }
+            text.trim().clone_into(&mut last_line.lock());
+        }
+        line.clear();
+    }
+}

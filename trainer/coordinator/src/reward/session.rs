@@ -1,0 +1,40 @@
+//! Messages between the coordinator and the reward runner: one connection per process of a command.
+//!
+//! ```text
+//!  coordinator ── Start, then one request line at a time ──▶ session ── stdin ──▶ command
+//!              ◀── one Answer for each request ───────────           ◀── stdout ──
+//!  closing the connection kills the command with all of its descendants
+//! ```
+//!
+//! Every message is a line of at most [`MAX_LINE`] bytes.
+
+use serde::{Deserialize, Serialize};
+
+/// Longest line in bytes. A prompt and a completion of a million tokens each fit.
+pub const MAX_LINE: usize = 64 << 20;
+/// Longest line of a command's response in bytes.
+pub const MAX_RESPONSE: usize = 1 << 20;
+
+/// The first message of a connection.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// Program and arguments.
+    pub command: Vec<String>,
+}
+
+/// The answer to a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// A line of the command's standard output.
+    Response(String),
+    /// The command's line is longer than [`MAX_RESPONSE`]; its start.
+    TooLong(String),
+    /// The command cannot be started.
+    NotStarted(String),
+    /// The command ended or closed its standard output.
+    Exited {
+        status: String,
+        /// Last line of standard error, possibly empty.
+        stderr: String,
+    },
+}
