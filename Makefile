@@ -14,7 +14,8 @@ CARGO_TEST := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo test --workspace --locked
 
 # Packages and programs that the quick start runs.
 QUICKSTART := $(foreach package,operator coordinator learner engine,--package rljob-$(package)) \
-	--bin rljob $(foreach program,coordinator supervisor learner engine,--bin rljob-$(program))
+	--bin rljob \
+	$(foreach program,coordinator reward-runner supervisor learner engine,--bin rljob-$(program))
 
 CHAOS := OMP_NUM_THREADS=1 $(ROOT_RUNNER) cargo run --locked --bin rljob-chaos
 

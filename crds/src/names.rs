@@ -172,6 +172,12 @@ pub const HUB_EVALUATION_TOKEN: &str = "evaluation";
 pub const CONTAINER_ENGINE: &str = "engine";
 /// Name of the coordinator container.
 pub const CONTAINER_COORDINATOR: &str = "coordinator";
+/// Name of the container of the coordinator's pod that runs the commands of rewards.
+pub const CONTAINER_REWARDS: &str = "rewards";
+/// Mount path of the folder with the socket of the reward runner.
+pub const REWARDS_MOUNT: &str = "/rljob/rewards";
+/// Socket of the reward runner in its folder.
+pub const REWARDS_SOCKET: &str = "socket";
 /// Name of the trainer container.
 pub const CONTAINER_TRAINER: &str = "trainer";
 /// Mount path of the keys of the bucket, one file each.

@@ -152,12 +152,17 @@ pub struct HttpReward {
 /// "completion": text, "answer": reference answer or null}` on standard input. The response is a
 /// line `{"id": the same, "reward": number}` on standard output, optionally with `"components":
 /// {name: number}` and `"answer": text`, as for `http`. Standard output must contain nothing else.
-/// Standard error is copied to the log of the coordinator.
+/// Standard error is copied to the log of the container.
+///
+/// On a cluster, the program runs in the container `rewards` of the coordinator's pod, without
+/// network, tokens, keys and run directory. It sees `spec.volumes` read-only, except secrets, and
+/// can write to `/tmp`. The image is that of the coordinator; `coordinator.template` can set image,
+/// resources and mounts of the container. Environment variables are `PATH`, `HOME`, `LANG`,
+/// `LC_ALL` and `TZ`. All processes that the program started are killed with it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandReward {
-    /// Program and arguments. The program runs next to the coordinator, in its working directory,
-    /// until the run ends. It is restarted after a failure.
+    /// Program and arguments. The program runs until the run ends and is restarted after a failure.
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 4096)))]
     pub command: Vec<String>,
     /// Seconds per try, including the start of the program. Default 15.

@@ -181,7 +181,8 @@ pub struct CoordinatorSpec {
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Partial PodTemplateSpec, merged with the template of the operator. The main container is
-    /// named `coordinator`; containers with other names are sidecars. Default none.
+    /// named `coordinator`, and that of `command` rewards `rewards`; containers with other names
+    /// are sidecars. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 }

@@ -17,8 +17,14 @@ use crate::image::{self, Image};
 use crate::process::run;
 
 /// Binaries of the image; each pod names one in its command.
-pub const BINARIES: [&str; 5] =
-    ["rljob-operator", "rljob-coordinator", "rljob-supervisor", "rljob-learner", "rljob-engine"];
+pub const BINARIES: [&str; 6] = [
+    "rljob-operator",
+    "rljob-coordinator",
+    "rljob-reward-runner",
+    "rljob-supervisor",
+    "rljob-learner",
+    "rljob-engine",
+];
 
 /// Builds the project's image with the name `reference` in the folder `output`.
 pub fn image(reference: &str, output: &Path) -> Result<Image> {

@@ -28,6 +28,7 @@ pub mod meta;
 pub mod network_policy;
 pub mod pin;
 mod pod;
+mod rewards;
 mod secret;
 mod service;
 mod settings;

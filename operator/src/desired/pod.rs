@@ -37,7 +37,7 @@ const GRACE_SECONDS: i64 = 30;
 /// Part of the grace period in which a supervisor kills its learners.
 const KILL_SECONDS: i64 = 5;
 /// Folder of the programs in the image.
-const PROGRAMS: &str = "/usr/local/bin";
+pub(super) const PROGRAMS: &str = "/usr/local/bin";
 
 pub(super) fn build_template(
     job: &ValidatedJob,
@@ -269,7 +269,10 @@ fn environment(job: &ValidatedJob, role: Role) -> Vec<EnvVar> {
 }
 
 /// Adds default requests for resources without request and limit, so that no pod is BestEffort.
-fn with_default_requests(role: Role, resources: &ResourceRequirements) -> ResourceRequirements {
+pub(super) fn with_default_requests(
+    role: Role,
+    resources: &ResourceRequirements,
+) -> ResourceRequirements {
     let (cpu, memory) = match role {
         Role::Inference | Role::Trainer => ("250m", "1Gi"),
         Role::Coordinator => ("100m", "256Mi"),

@@ -22,7 +22,7 @@ use super::{Role, meta, secret};
 use crate::validate::ValidatedJob;
 
 /// Limit of `/tmp`. A template of the job may set another one, by the name of the volume.
-const SCRATCH_LIMIT: &str = "16Gi";
+pub(super) const SCRATCH_LIMIT: &str = "16Gi";
 /// Limit of `/dev/shm`; it also counts as memory of the container.
 const SHARED_MEMORY_LIMIT: &str = "16Gi";
 /// Limit of the copy of a run in a bucket: model, weights, and checkpoints that are uploaded.
@@ -155,7 +155,7 @@ fn tokens(job: &ValidatedJob, role: Role) -> Mounted {
     (Volume { secret: Some(secret), ..volume(name) }, mount(name, TOKENS_MOUNT, true))
 }
 
-fn scratch(name: &str, path: &str, medium: Option<&str>, limit: &str) -> Mounted {
+pub(super) fn scratch(name: &str, path: &str, medium: Option<&str>, limit: &str) -> Mounted {
     let size_limit = Some(Quantity(limit.to_owned()));
     let empty_dir = EmptyDirVolumeSource { medium: medium.map(ToOwned::to_owned), size_limit };
     (Volume { empty_dir: Some(empty_dir), ..volume(name) }, mount(name, path, false))
@@ -212,7 +212,7 @@ fn volume_of_job(spec: &VolumeSpec) -> Volume {
     serde_json::from_value(Value::Object(source)).unwrap_or_else(|_| volume(&spec.name))
 }
 
-fn mount_of_job(spec: &VolumeSpec) -> Option<VolumeMount> {
+pub(super) fn mount_of_job(spec: &VolumeSpec) -> Option<VolumeMount> {
     let mount = mount(&spec.name, spec.mount_path.as_ref()?, spec.read_only);
     Some(VolumeMount { sub_path: spec.sub_path.clone(), ..mount })
 }

@@ -333,8 +333,8 @@ spec:
                     persistentVolumeClaim, projected and secret, found none",
                 "line 9: spec.volumes[1].name: `data` is the name of an earlier volume",
                 "line 9: spec.volumes[1].mountPath: `/tmp/x` covers a folder that rljob uses: \
-                    /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, \
-                    /dev/shm",
+                    /rljob/runs, /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, \
+                    /rljob/rewards, /tmp, /dev/shm",
                 "line 10: spec.dataset: expected object, found 1",
                 "line 11: spec.algorithm: expected object, found \"grpo\"",
                 "line 13: spec.training.steps: expected integer, found \"many\"",

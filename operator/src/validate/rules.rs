@@ -51,6 +51,7 @@ pub(super) fn problems(job: &RLJob, policy: Policy) -> Vec<Problem> {
             template::check_template(role, template, &spec.volumes, policy, &mut problems);
         }
     }
+    template::check_isolation(spec, &mut problems);
     problems
 }
 

@@ -200,3 +200,44 @@ async fn commands_run_in_the_runner_behind_a_socket() {
     assert_eq!((value(&rewards).await, value(&rewards).await), (0.0, 1.0));
     server.kill().await.unwrap();
 }
+
+/// PIDs of the children of a process, with the letter of their state.
+fn children_of(parent: u32) -> Vec<(i32, String)> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let children = stats.filter_map(|stat| {
+        let pid = stat.split(' ').next()?.parse().ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?.to_owned();
+        (fields.next()? == parent.to_string()).then_some((pid, state))
+    });
+    children.collect()
+}
+
+#[tokio::test]
+async fn descendants_of_a_killed_session_are_killed_and_reaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let server = serve(&socket);
+    let start = Instant::now();
+    while !socket.exists() && start.elapsed() < Duration::from_secs(10) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let seconds = format!("98{}", std::process::id());
+    let script = format!("setsid sleep {seconds} & setsid sh -c 'sleep {seconds} & exit' & ");
+    let rewards =
+        command_at(&Runner::Socket(socket), &["sh", "-c", &format!("{script} {COUNTING}")], 10, 0);
+    assert_eq!(value(&rewards).await, 0.0);
+    wait_for_sleepers(&seconds, 2).await;
+    let server = server.id().unwrap();
+    for (session, _) in children_of(server) {
+        let pid = rustix::process::Pid::from_raw(session).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    wait_for_sleepers(&seconds, 0).await;
+    let start = Instant::now();
+    while !children_of(server).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", children_of(server));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,12 +1,15 @@
 //! Rules of pod templates: fields that the operator sets cannot be overridden.
 
 use k8s_openapi::api::core::v1::PodSpec;
-use rljob_crds::names::{GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY, LABEL_NAME};
+use rljob_crds::RLJobSpec;
+use rljob_crds::names::{
+    CONTAINER_REWARDS, GROUP, LABEL_COMPONENT, LABEL_INSTANCE, LABEL_MANAGED_BY, LABEL_NAME,
+};
 use rljob_crds::storage::VolumeSpec;
 use rljob_crds::template::PodTemplate;
 use serde_json::Value;
 
-use super::common::Role;
+use super::common::{COORDINATOR, Role};
 use super::sources::{HOST_PATH, RESERVED_FOLDERS, RESERVED_PREFIX, covers};
 use crate::validate::{Policy, Problem};
 
@@ -23,6 +26,9 @@ const CONTAINER_FIELDS: [(&str, Option<&str>); 8] = [
     ("resources", Some("resources")),
     ("image", Some("image")),
 ];
+/// Fields of the coordinator's pod that give the commands of rewards its tokens and keys.
+const EXPOSING_FIELDS: [&str; 3] =
+    ["shareProcessNamespace", "hostPID", "automountServiceAccountToken"];
 /// Environment variables that programs of the main container read.
 const VARIABLES: [&str; 2] = ["POD_NAME", "POD_IP"];
 
@@ -68,6 +74,21 @@ pub(super) fn check_template(
     }
 }
 
+/// Checks that commands of rewards stay in their container.
+pub(super) fn check_isolation(spec: &RLJobSpec, problems: &mut Vec<Problem>) {
+    let Some(template) = &spec.coordinator.template else { return };
+    if spec.rewards.iter().all(|reward| reward.command.is_none()) {
+        return;
+    }
+    let is_set = |field: &&str| template.spec.get(*field) == Some(&Value::Bool(true));
+    for field in EXPOSING_FIELDS.into_iter().filter(is_set) {
+        problems.push(Problem::new(
+            format!("spec.coordinator.template.spec.{field}"),
+            "must not be true: it gives the commands of rewards access to tokens",
+        ));
+    }
+}
+
 fn check_container(
     role: Role,
     list: &str,
@@ -87,6 +108,12 @@ fn check_container(
     if list == "initContainers" && name == role.container {
         let message = format!("`{name}` is the name of the main container");
         return problems.push(Problem::new(format!("{path}.name"), message));
+    }
+    if role == COORDINATOR && name == CONTAINER_REWARDS {
+        for field in ["command", "args"].into_iter().filter(|field| container.get(field).is_some())
+        {
+            problems.push(owned(&format!("{path}.{field}"), None));
+        }
     }
     if name != role.container {
         return;

@@ -256,6 +256,25 @@ fn a_template_cannot_override_fields_of_the_operator() {
 }
 
 #[test]
+fn commands_of_rewards_cannot_be_let_out_of_their_container() {
+    let template = json!({"spec": {
+        "shareProcessNamespace": true, "hostPID": false, "automountServiceAccountToken": true,
+        "containers": [{"name": "rewards", "args": ["x"], "image": "judge:1"}],
+    }});
+    let rewards = json!([{"name": "judge", "command": {"command": ["judge"]}}]);
+    let path = "spec.coordinator.template.spec";
+    let why = "must not be true: it gives the commands of rewards access to tokens";
+    assert_eq!(
+        problems_with(&json!({"rewards": rewards, "coordinator": {"template": template}})),
+        [
+            format!("{path}.containers[0].args: the operator sets this field; remove it"),
+            format!("{path}.shareProcessNamespace: {why}"),
+            format!("{path}.automountServiceAccountToken: {why}"),
+        ]
+    );
+}
+
+#[test]
 fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
     let s3 = json!({"persistentVolumeClaim": null, "s3": {"bucket": "runs"}});
     let in_bucket = |more: Value| {
@@ -275,7 +294,8 @@ fn engines_of_a_run_in_a_bucket_cannot_read_its_files() {
         ]})),
         [
             "spec.volumes[0].mountPath: `/rljob/s3` covers a folder that rljob uses: /rljob/runs, \
-                /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /tmp, /dev/shm",
+                /rljob/config, /rljob/tokens, /rljob/s3, /rljob/hub, /rljob/rewards, /tmp, \
+                /dev/shm",
             "spec.weightSync.method: must be Distributed: engines cannot read weights from \
                 storage.s3; or store the run on a volume",
             "spec.model.rljob: needs a volume: engines cannot read a model from storage.s3; copy \

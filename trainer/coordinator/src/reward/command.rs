@@ -109,12 +109,13 @@ struct Session {
 
 impl Session {
     async fn open(runner: &Runner, command: &[String]) -> Result<Self, VerifierError> {
-        let stream = match runner {
-            Runner::Socket(path) => {
-                UnixStream::connect(path).await.map_err(VerifierError::Runner)?
-            }
-            Runner::Program(program) => start(program).map_err(VerifierError::Runner)?,
+        let (stream, path) = match runner {
+            Runner::Socket(path) => (UnixStream::connect(path).await, path),
+            Runner::Program(program) => (start(program), program),
         };
+        let stream = stream.map_err(|error| {
+            VerifierError::Runner(std::io::Error::other(format!("{}: {error}", path.display())))
+        })?;
         let (answers, requests) = stream.into_split();
         let mut session = Self { requests, answers: BufReader::new(answers) };
         session.send(&Start { command: command.to_vec() }).await?;

@@ -1,5 +1,6 @@
 //! Limits of a command: a session, resource limits, a filter of system calls and a clear
-//! environment. They hold for all of its descendants and cannot be lifted.
+//! environment. They hold for all of its descendants and cannot be lifted. The filter holds for the
+//! runner too: no process of its container can be taken over to reach the network.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -23,6 +24,8 @@ const FILE_SIZE: u64 = 1 << 30;
 const OPEN_FILES: u64 = 1024;
 /// Domain of the only sockets that commands can create. It has no network.
 const AF_UNIX: u64 = 1;
+/// Bit of the system calls of the x32 interface.
+const X32: i64 = 1 << 30;
 /// "Operation not permitted".
 const EPERM: u32 = 1;
 
@@ -41,7 +44,7 @@ pub fn exec(parent: i32, command: &[String]) -> String {
 }
 
 fn prepare(parent: i32) -> anyhow::Result<()> {
-    // Kept across execve.
+    // It is kept across execve.
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("failed to set the parent death signal")?;
     anyhow::ensure!(getppid() == Pid::from_raw(parent), "the session ended during the start");
@@ -53,7 +56,12 @@ fn prepare(parent: i32) -> anyhow::Result<()> {
         setrlimit(resource, limit)
             .with_context(|| format!("failed to limit the resource {resource:?}"))?;
     }
-    // Also forbids new privileges.
+    Ok(())
+}
+
+/// Filters the system calls of this thread and of all later threads and processes. Also forbids new
+/// privileges.
+pub fn filter_calls() -> anyhow::Result<()> {
     let program: BpfProgram = filter()?.try_into()?;
     seccompiler::apply_filter(&program).context("failed to filter system calls")
 }
@@ -63,16 +71,22 @@ fn prepare(parent: i32) -> anyhow::Result<()> {
 fn filter() -> anyhow::Result<SeccompFilter> {
     let other_domain =
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, AF_UNIX)?;
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = [
-        libc::SYS_io_uring_setup,
-        libc::SYS_ptrace,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
-        libc::SYS_pidfd_getfd,
-    ]
-    .map(|call| (call, Vec::new()))
-    .into();
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![other_domain])?]);
+    let socket = vec![SeccompRule::new(vec![other_domain])?];
+    let calls = [
+        (libc::SYS_socket, socket),
+        (libc::SYS_io_uring_setup, Vec::new()),
+        (libc::SYS_ptrace, Vec::new()),
+        (libc::SYS_process_vm_readv, Vec::new()),
+        (libc::SYS_process_vm_writev, Vec::new()),
+        (libc::SYS_pidfd_getfd, Vec::new()),
+    ];
+    let mut rules = BTreeMap::new();
+    for (call, rule) in calls {
+        if cfg!(target_arch = "x86_64") {
+            rules.insert(call | X32, rule.clone());
+        }
+        rules.insert(call, rule);
+    }
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let (allowed, rejected) = (SeccompAction::Allow, SeccompAction::Errno(EPERM));
     Ok(SeccompFilter::new(rules, allowed, rejected, architecture)?)

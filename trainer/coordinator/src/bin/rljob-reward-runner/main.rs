@@ -42,14 +42,16 @@ enum Arguments {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse() {
+    let arguments = Arguments::parse();
+    // Before the start of other threads.
+    let result = limits::filter_calls().and_then(|()| match arguments {
         Arguments::Serve { socket } => runtime(serve::serve(&socket)),
         Arguments::Session => runtime(session::run()),
         Arguments::Exec { parent, command } => {
             eprintln!("{}", limits::exec(parent, &command));
-            return ExitCode::from(limits::NOT_STARTED);
+            std::process::exit(limits::NOT_STARTED.into())
         }
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{getpid, set_child_subreaper};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -20,6 +21,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Serves until SIGTERM.
 pub async fn serve(socket: &Path) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    // As PID 1 it is one already.
+    set_child_subreaper(Some(getpid())).context("failed to become a subreaper")?;
     // Of an earlier container of the pod.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket)

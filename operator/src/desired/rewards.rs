@@ -1,0 +1,138 @@
+//! Container of the coordinator's pod that runs the commands of rewards. It has none of the job's
+//! tokens, keys, environment variables and run directories.
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec, VolumeMount};
+use rljob_crds::names::{CONTAINER_REWARDS, REWARDS_MOUNT, REWARDS_SOCKET};
+use rljob_crds::storage::VolumeSpec;
+
+use super::Role;
+use super::pod::{PROGRAMS, container_security, with_default_requests};
+use super::volumes::{SCRATCH_LIMIT, mount_of_job, scratch};
+use crate::validate::ValidatedJob;
+
+/// Sources of volumes that contain secrets, which commands get only by a mount in the template.
+const SECRET_SOURCES: [&str; 2] = ["secret", "projected"];
+/// Limit of the folder of the socket. It is in memory, so that a command that fills it does not
+/// evict the pod.
+const SOCKET_LIMIT: &str = "1Mi";
+
+/// Adds the container, and its socket to the coordinator, if a reward of the job is a command.
+pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTemplateSpec) {
+    let is_needed =
+        role == Role::Coordinator && job.spec.rewards.iter().any(|reward| reward.command.is_some());
+    let Some(pod) = template.spec.as_mut().filter(|_| is_needed) else { return };
+    let Some(coordinator) = pod.containers.first_mut() else { return };
+    let (folder, mount) = scratch("rljob-rewards", REWARDS_MOUNT, Some("Memory"), SOCKET_LIMIT);
+    let (scratch, tmp) = scratch("rljob-rewards-tmp", "/tmp", None, SCRATCH_LIMIT);
+    let socket = format!("{REWARDS_MOUNT}/{REWARDS_SOCKET}");
+    coordinator.command.get_or_insert_default().push(format!("--reward-runner={socket}"));
+    let connecting = VolumeMount { read_only: Some(true), ..mount.clone() };
+    coordinator.volume_mounts.get_or_insert_default().push(connecting);
+    let data = job.spec.volumes.iter().filter_map(data_mount);
+    let runner = Container {
+        name: CONTAINER_REWARDS.to_owned(),
+        image: coordinator.image.clone(),
+        image_pull_policy: coordinator.image_pull_policy.clone(),
+        command: Some(vec![
+            format!("{PROGRAMS}/rljob-reward-runner"),
+            "serve".to_owned(),
+            format!("--socket={socket}"),
+        ]),
+        env: Some(vec![EnvVar {
+            name: "HOME".to_owned(),
+            value: Some("/tmp".to_owned()),
+            ..EnvVar::default()
+        }]),
+        resources: Some(with_default_requests(role, &Default::default())),
+        volume_mounts: Some([mount, tmp].into_iter().chain(data).collect()),
+        security_context: Some(container_security()),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..Container::default()
+    };
+    pod.containers.push(runner);
+    pod.volumes.get_or_insert_default().extend([folder, scratch]);
+}
+
+/// The mount of a volume of the job, read-only. Commands read programs and data, and write nothing
+/// that others read.
+fn data_mount(volume: &VolumeSpec) -> Option<VolumeMount> {
+    let is_secret = SECRET_SOURCES.iter().any(|source| volume.source.contains_key(*source));
+    let mount = mount_of_job(volume).filter(|_| !is_secret)?;
+    Some(VolumeMount { read_only: Some(true), ..mount })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::desired::{Settings, pod, template};
+    use crate::validate::test_support::with_spec;
+
+    fn pod_of(role: Role, patch: &Value) -> PodSpec {
+        let job = with_spec(patch);
+        let mut template = pod::build_template(&job, role, &Settings::new("rljob:7"));
+        add_runner(&job, role, &mut template);
+        let merged = template::merge(template, &job, role);
+        serde_json::from_value(merged["spec"].clone()).unwrap()
+    }
+
+    /// A job with a command, keys of a bucket, a secret among its volumes and an environment.
+    fn job() -> Value {
+        json!({
+            "rewards": [{"name": "judge", "command": {"command": ["judge"]}}],
+            "volumes": [
+                {"name": "models", "mountPath": "/models", "configMap": {"name": "models"}},
+                {"name": "keys", "mountPath": "/keys", "secret": {"secretName": "keys"}},
+                {"name": "unmounted", "configMap": {"name": "x"}},
+            ],
+            "storage": {
+                "persistentVolumeClaim": null,
+                "s3": {"bucket": "runs", "credentialsSecretRef": {"name": "bucket-keys"}},
+            },
+            "weightSync": {"method": "Distributed"},
+            "coordinator": {"image": "judge:1", "template": {"spec": {"containers": [
+                {"name": "coordinator", "env": [{"name": "SECRET", "value": "x"}]},
+                {"name": "rewards", "resources": {"limits": {"memory": "1Gi"}}},
+            ]}}},
+        })
+    }
+
+    #[test]
+    fn the_container_of_commands_has_no_tokens_keys_run_and_environment() {
+        let pod = pod_of(Role::Coordinator, &job());
+        let [coordinator, rewards] = &pod.containers[..] else { panic!("{:?}", pod.containers) };
+        let mounts = |container: &Container| -> Vec<(String, bool)> {
+            let mounts = container.volume_mounts.iter().flatten();
+            mounts
+                .map(|mount| (mount.mount_path.clone(), mount.read_only.unwrap_or_default()))
+                .collect()
+        };
+        let expected = [(REWARDS_MOUNT, false), ("/tmp", false), ("/models", true)]
+            .map(|(path, read_only)| (path.to_owned(), read_only));
+        assert_eq!(mounts(rewards), expected);
+        assert!(mounts(coordinator).contains(&(REWARDS_MOUNT.to_owned(), true)));
+        let variables: Vec<&str> =
+            rewards.env.iter().flatten().map(|variable| variable.name.as_str()).collect();
+        assert_eq!((variables, &rewards.env_from), (vec!["HOME"], &None));
+        assert_eq!(rewards.image, coordinator.image);
+        assert_eq!(rewards.security_context, coordinator.security_context);
+        assert!(rewards.resources.as_ref().unwrap().limits.is_some());
+        assert_eq!(pod.automount_service_account_token, Some(false));
+        assert_eq!(pod.share_process_namespace, None);
+        let scratch = pod.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some());
+        for volume in scratch {
+            assert!(volume.empty_dir.as_ref().unwrap().size_limit.is_some(), "{}", volume.name);
+        }
+        let flag = format!("--reward-runner={REWARDS_MOUNT}/{REWARDS_SOCKET}");
+        assert!(coordinator.command.iter().flatten().any(|argument| *argument == flag));
+    }
+
+    #[test]
+    fn other_pods_and_other_rewards_have_no_such_container() {
+        assert_eq!(pod_of(Role::Trainer, &job()).containers.len(), 1);
+        let math = json!({"rewards": [{"name": "correct", "math": {}}]});
+        assert_eq!(pod_of(Role::Coordinator, &math).containers.len(), 1);
+    }
+}
