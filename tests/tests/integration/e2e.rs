@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 mod bucket;
 mod network;
 mod pods;
+mod rewards;
 mod sglang;
 mod template;
 mod waiting;
