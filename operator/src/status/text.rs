@@ -109,7 +109,7 @@ pub(super) fn clip(message: &str) -> String {
     message.chars().skip(length.saturating_sub(MESSAGE_LIMIT)).collect()
 }
 
-/// Settings of the spec that have no effect; `None` if there are none.
+/// Settings of the spec that have no effect, if any.
 pub(super) fn without_effect(spec: &RLJobSpec) -> Option<String> {
     let settings: Vec<_> = warnings(spec).iter().map(ToString::to_string).collect();
     (!settings.is_empty()).then(|| clip(&settings.join("; ")))

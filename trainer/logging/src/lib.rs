@@ -1,8 +1,8 @@
 //! Logs of all processes, on standard error at the level of `RUST_LOG` (default `info`).
 //!
-//! Retries may repeat a warning for as long as their cause lasts. Warnings and errors from one place
-//! in the code are therefore limited ([`limit`]): 20 at once, then one every 3 s. Once a minute, a
-//! line says how many were left out.
+//! Retries may repeat a warning for as long as their cause lasts. Warnings and errors from one
+//! place in the code are therefore limited ([`limit`]): 20 at once, then one every 3 s. Once a
+//! minute, a line says how many were left out.
 
 use std::io::IsTerminal;
 use std::thread;
