@@ -1,7 +1,9 @@
 //! Container of the coordinator's pod that runs the commands of rewards. It has none of the job's
 //! tokens, keys, environment variables and run directories.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec, VolumeMount};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, PodTemplateSpec, ResourceRequirements, VolumeMount,
+};
 use rljob_crds::names::{CONTAINER_REWARDS, REWARDS_MOUNT, REWARDS_SOCKET};
 use rljob_crds::storage::VolumeSpec;
 
@@ -43,7 +45,7 @@ pub(super) fn add_runner(job: &ValidatedJob, role: Role, template: &mut PodTempl
             value: Some("/tmp".to_owned()),
             ..EnvVar::default()
         }]),
-        resources: Some(with_default_requests(role, &Default::default())),
+        resources: Some(with_default_requests(role, &ResourceRequirements::default())),
         volume_mounts: Some([mount, tmp].into_iter().chain(data).collect()),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),

@@ -1,6 +1,7 @@
 //! Command rewards with the real runner: results, failures, and what a command cannot do.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::float_cmp, reason = "rewards are exact")]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ async fn error(rewards: &Rewards) -> String {
     let error: RewardError = rewards.score(QUESTION).await.unwrap_err();
     let (mut text, mut cause) = (error.to_string(), std::error::Error::source(&error));
     while let Some(error) = cause {
-        text += &format!(": {error}");
+        text.push_str(": ");
+        text.push_str(&error.to_string());
         cause = error.source();
     }
     text

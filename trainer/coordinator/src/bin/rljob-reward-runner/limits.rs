@@ -31,16 +31,14 @@ const EPERM: u32 = 1;
 
 /// Replaces this process by the command; returns only why it could not.
 pub fn exec(parent: i32, command: &[String]) -> String {
-    match prepare(parent) {
-        Err(error) => format!("{error:#}"),
-        Ok(()) => {
-            let Some((program, words)) = command.split_first() else {
-                return "no program is given".to_owned();
-            };
-            let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-            Command::new(program).args(words).env_clear().envs(kept).exec().to_string()
-        }
+    if let Err(error) = prepare(parent) {
+        return format!("{error:#}");
     }
+    let Some((program, words)) = command.split_first() else {
+        return "no program is given".to_owned();
+    };
+    let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    Command::new(program).args(words).env_clear().envs(kept).exec().to_string()
 }
 
 fn prepare(parent: i32) -> anyhow::Result<()> {
