@@ -24,17 +24,19 @@ pub struct Memory {
     pub applied: Applied,
     /// Stable pods of the last pass ([`crate::pods::stable`]).
     pub seen_pods: SeenPods,
+    pub lacking_sets: LackingSets,
 }
 
 impl Memory {
     /// Forgets deleted jobs.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
-        let Self { status_writes, failures, rejections, applied, seen_pods } = self;
+        let Self { status_writes, failures, rejections, applied, seen_pods, lacking_sets } = self;
         status_writes.0.retain(&exists);
         failures.0.retain(&exists);
         rejections.0.retain(&exists);
         applied.0.retain(&exists);
         seen_pods.0.retain(&exists);
+        lacking_sets.0.retain(&exists);
     }
 }
 
@@ -167,9 +169,44 @@ impl SeenPods {
     }
 }
 
+/// The StatefulSet of each job that lacked pods in the last pass, by its UID, and since when.
+#[derive(Default)]
+pub struct LackingSets(ByJob<Option<(String, Option<Timestamp>)>>);
+
+impl LackingSets {
+    /// Records the set of this pass. Returns since when it lacks pods; unknown if it did in the
+    /// first pass of this operator.
+    pub fn replace(&self, uid: &str, set: Option<&str>, now: Timestamp) -> Option<Timestamp> {
+        let mut sets = self.0.lock();
+        let since = match sets.get(uid) {
+            Some(Some((known, since))) if Some(known.as_str()) == set => *since,
+            Some(_) => Some(now),
+            None => None,
+        };
+        sets.insert(uid.to_owned(), set.map(|set| (set.to_owned(), since)));
+        since.filter(|_| set.is_some())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_lacks_pods_since_the_first_pass_in_which_it_did() {
+        let sets = LackingSets::default();
+        let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        for (second, set, since) in [
+            (1, Some("trainer"), None),
+            (2, Some("trainer"), None),
+            (3, None, None),
+            (4, Some("trainer"), Some(4)),
+            (9, Some("trainer"), Some(4)),
+            (12, Some("inference"), Some(12)),
+        ] {
+            assert_eq!(sets.replace("a", set, at(second)), since.map(at), "{second}");
+        }
+    }
 
     #[test]
     fn objects_older_than_the_last_write_are_outdated() {

@@ -65,7 +65,9 @@ pub async fn observe(
             }
         }
     }
-    let objects = Objects::sort(job, found, context.cache.pods(&job.namespace, &job.name));
+    let mut objects = Objects::sort(job, found, context.cache.pods(&job.namespace, &job.name));
+    let lacking = objects.lacking_set().map(|(_, uid)| uid);
+    objects.lacking_since = context.memory.lacking_sets.replace(&job.uid, lacking.as_deref(), now);
     let coordinator = objects.coordinator();
     let (uid, identity) = (&job.uid, coordinator.as_ref().map(|pod| pod.uid.as_str()));
     let warning = match objects.unexplained() {

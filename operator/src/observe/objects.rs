@@ -30,6 +30,8 @@ pub(super) struct Objects {
     pub(super) pods: BTreeMap<Role, Vec<Arc<Pod>>>,
     /// `Kind name` of every object that has a child's name and another owner.
     pub(super) foreign: Vec<String>,
+    /// Time since which a StatefulSet lacks pods, if this operator saw the start.
+    pub(super) lacking_since: Option<Timestamp>,
 }
 
 /// The coordinator's pod.
@@ -157,19 +159,25 @@ impl Objects {
             Some(Unexplained { name: pod.name_any(), uid: pod.uid()?, since })
         });
         unmounted.or_else(|| {
-            let lacks_pods =
-                |set: &LiveSet, pods: usize| set.settled && i64::from(set.replicas) > pods as i64;
-            let lacking = self
-                .sets
-                .iter()
-                .find(|(role, set)| lacks_pods(set, self.pods.get(role).map_or(0, Vec::len)));
-            let role = lacking?.0;
-            let mut sets = self.children.iter();
-            let (name, child) = sets.find(|((kind, name), _)| {
-                *kind == Kind::StatefulSet && name.ends_with(role.as_str())
-            })?;
-            Some(Unexplained { name: name.1.clone(), uid: child.uid.to_string(), since: None })
+            let (name, uid) = self.lacking_set()?;
+            Some(Unexplained { name, uid, since: self.lacking_since })
         })
+    }
+
+    /// Name and UID of the first StatefulSet that lacks pods.
+    pub(super) fn lacking_set(&self) -> Option<(String, String)> {
+        let lacks_pods =
+            |set: &LiveSet, pods: usize| set.settled && i64::from(set.replicas) > pods as i64;
+        let lacking = self
+            .sets
+            .iter()
+            .find(|(role, set)| lacks_pods(set, self.pods.get(role).map_or(0, Vec::len)));
+        let role = lacking?.0;
+        let mut sets = self.children.iter();
+        let (name, child) = sets.find(|((kind, name), _)| {
+            *kind == Kind::StatefulSet && name.ends_with(role.as_str())
+        })?;
+        Some((name.1.clone(), child.uid.to_string()))
     }
 
     /// Start of the longest wait of a scheduled pod for its volumes: an object that it mounts is

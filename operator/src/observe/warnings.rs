@@ -15,6 +15,8 @@ use crate::pods::{self, Cause};
 const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 /// Time between two reads of an object's events.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+/// Time by which the event may precede the observation of its cause: events have seconds.
+const EARLIER: SignedDuration = SignedDuration::from_secs(2);
 /// Most events that are read of an object.
 const LIMIT: u32 = 50;
 /// Reasons that explain why a pod does not start.
@@ -35,6 +37,14 @@ fn due(object: &Unexplained, old: &RLJobStatus) -> Option<Timestamp> {
     since.saturating_add(PATIENCE).ok()
 }
 
+/// The time before which events are outdated: those about an earlier wait, or before the active
+/// period.
+fn first_relevant(object: &Unexplained, old: &RLJobStatus) -> Option<Timestamp> {
+    let active = old.active_since.as_ref()?.0;
+    let wait = object.since.and_then(|since| since.checked_sub(EARLIER).ok());
+    Some(wait.map_or(active, |wait| wait.max(active)))
+}
+
 /// The cause in the newest warning event about the object. A failed request is logged: the pass
 /// continues without the cause.
 pub(super) async fn warning(
@@ -44,7 +54,7 @@ pub(super) async fn warning(
     old: &RLJobStatus,
     now: Timestamp,
 ) -> Option<Waiting> {
-    let since = old.active_since.as_ref()?.0;
+    let since = first_relevant(object, old)?;
     due(object, old).filter(|due| *due <= now)?;
     match newest(client, namespace, &object.uid, since).await {
         Ok(cause) => cause.map(|cause| pods::warned(object.name.clone(), &cause)),
@@ -88,4 +98,27 @@ fn last_time(event: &Event) -> Option<Timestamp> {
     let last = event.deprecated_last_timestamp.as_ref().map(|time| time.0);
     let first = event.event_time.as_ref().map(|time| time.0);
     series.or(last).or(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::decide::test_support::at;
+
+    #[test]
+    fn events_about_an_earlier_wait_are_outdated() {
+        let old = RLJobStatus { active_since: Some(Time(at(100))), ..RLJobStatus::default() };
+        let object = |since: Option<i64>| Unexplained {
+            name: "sums-trainer".to_owned(),
+            uid: "set".to_owned(),
+            since: since.map(at),
+        };
+        for (since, expected) in [(None, 100), (Some(40), 100), (Some(500), 498)] {
+            assert_eq!(first_relevant(&object(since), &old), Some(at(expected)), "{since:?}");
+        }
+        let of_wait = |since| first_relevant(&object(since), &RLJobStatus::default());
+        assert_eq!(of_wait(Some(500)), None, "no active period");
+    }
 }

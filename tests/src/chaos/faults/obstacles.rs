@@ -24,6 +24,8 @@ pub(super) const FAULTS: &[Fault] = &[
 const SHOWN: Duration = Duration::from_secs(60);
 /// Time limit of an obstacle's effect, and of its removal.
 const EFFECT: Duration = Duration::from_secs(60);
+/// Time after the obstacle in which its last event counts as the cause of another missing pod.
+const LAST_EVENT: Duration = Duration::from_secs(3);
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 
 /// Objects that are deleted on drop.
@@ -159,6 +161,8 @@ fn recovers(testbed: &Testbed, causes: &[&str], result: Result<()>) -> Result<()
     let recovered = expect(testbed, &format!("the end of {causes:?}"), EFFECT, |job| {
         !is_stalled(job) && !names_one(job, causes)
     });
+    // The status may name the last event about a pod that is missing now.
+    std::thread::sleep(LAST_EVENT);
     result.and(recovered)
 }
 
