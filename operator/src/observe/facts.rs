@@ -81,7 +81,7 @@ impl Objects {
         let pod_plan = pods::plan(&pods, engines, &job.spec.failure_policy, now);
         let vanished =
             pods::vanished(&remembered.pods, &pods, |role, index| self.wants(role, index));
-        let waiting = self.waiting().or(warning);
+        let waiting = self.waiting(warning);
         let rejection = rejection.or_else(|| Some(unreadable.first()?.1.clone()));
         let obstacle = obstacle(invalid, &self.foreign, rejection, waiting.as_ref());
         let recheck = self.unexplained().map(|object| warnings::recheck(&object, old, now));

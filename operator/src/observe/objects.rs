@@ -146,9 +146,13 @@ impl Objects {
         Some(message.trim_start_matches("error: ").to_owned())
     }
 
-    /// The first cause in the pods' status that keeps them from running.
-    pub(super) fn waiting(&self) -> Option<Waiting> {
-        self.pods.values().flatten().find_map(|pod| pods::waiting(pod))
+    /// The cause that keeps pods from running, in their status or in a warning event: the first one
+    /// that needs the user, else the first one.
+    pub(super) fn waiting(&self, warning: Option<Waiting>) -> Option<Waiting> {
+        let of_pods = self.pods.values().flatten().filter_map(|pod| pods::waiting(pod));
+        let mut causes: Vec<_> = of_pods.chain(warning).collect();
+        let chosen = causes.iter().position(|cause| cause.needs_user).unwrap_or_default();
+        (chosen < causes.len()).then(|| causes.swap_remove(chosen))
     }
 
     /// The object whose warning events may explain why a pod does not start: a scheduled pod

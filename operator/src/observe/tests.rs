@@ -8,7 +8,7 @@ use super::*;
 use crate::cache::Pod;
 use crate::children::Kind;
 use crate::decide::test_support::{at, report};
-use crate::decide::{Epoch, Obstacle, RoleCounts, Roles};
+use crate::decide::{Epoch, Obstacle, RoleCounts, Roles, Waiting};
 use crate::desired::Role;
 use crate::pods::test_support;
 use crate::validate::test_support::validated;
@@ -131,7 +131,7 @@ fn pods_that_are_not_observed_yet_count_as_existing() {
 #[test]
 fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messages() {
     let mut objects = objects();
-    assert_eq!((objects.directory_in_use(), objects.waiting()), (None, None));
+    assert_eq!((objects.directory_in_use(), objects.waiting(None)), (None, None));
     let terminated =
         json!({ "exitCode": 78, "message": "a log line\nerror: it belongs to lab/other\n" });
     let status = json!({
@@ -150,9 +150,16 @@ fn a_run_directory_in_use_and_an_unschedulable_pod_are_reported_with_their_messa
     Arc::make_mut(pod).status = Some(serde_json::from_value(status).unwrap());
     assert_eq!(objects.directory_in_use().as_deref(), Some("it belongs to lab/other"));
     assert_eq!(
-        objects.waiting().map(|waiting| waiting.message).as_deref(),
+        objects.waiting(None).map(|waiting| waiting.message).as_deref(),
         Some("sums-coordinator-0 cannot be scheduled: 1 Insufficient nvidia.com/gpu")
     );
+    let quota = Waiting {
+        name: "sums-trainer".to_owned(),
+        reason: "FailedCreate".to_owned(),
+        message: "exceeded quota".to_owned(),
+        needs_user: true,
+    };
+    assert_eq!(objects.waiting(Some(quota.clone())), Some(quota), "only a person can help");
 }
 
 #[test]

@@ -124,10 +124,29 @@ fn lose_pod(namespace: &Namespace, pod: &str) {
     wait_until("the replacement of the lost pod", LIMIT, replaced).unwrap();
 }
 
+/// Denies the replacement of a pod by a quota; the operator reads the reason in the events.
+fn deny_pod(namespace: &Namespace) {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+        "spec": {"hard": {"pods": "0"}},
+    });
+    namespace.kubectl.apply(&quota.to_string()).unwrap();
+    let pod = "pod/sample-trainer-0";
+    namespace.kubectl.run(&["delete", pod, "--grace-period=0", "--force"]).unwrap();
+    let message = ".status.conditions[?(@.type=='Ready')].message";
+    wait_until("the quota to be in the status", LIMIT, || {
+        Ok(field(namespace, "rljob/sample", message).contains("exceeded quota: none"))
+    })
+    .unwrap();
+    namespace.kubectl.run(&["delete", "resourcequota/none"]).unwrap();
+    wait_for_pods(namespace, 3);
+}
+
 /// Runs the lifecycle from the start of a job to the deletion of its children.
 fn run_lifecycle(namespace: &Namespace) {
     wait_for_pods(namespace, 3);
     restart_engine(namespace);
+    deny_pod(namespace);
     lose_pod(namespace, "sample-trainer-0");
     // The second suspension creates a separate event.
     for _ in 0..2 {
