@@ -213,12 +213,12 @@ fn torn(folder: &Path) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::Monitor;
+    use super::{Monitor, STEPS};
 
     #[test]
     fn decreasing_status_fields_are_violations() {
         let mut monitor = Monitor::default();
-        let progress = json!({"step": 7, "totalSteps": 60});
+        let progress = json!({"step": 7, "totalSteps": STEPS});
         for attempt in [1, 2] {
             let status = json!({"attempt": attempt, "epoch": 2, "progress": progress});
             monitor.check_status(&status, false);
@@ -241,10 +241,12 @@ mod tests {
             monitor.check_status(&status, may_stall);
             monitor.violations().len()
         };
-        let progress = |step: u32, total: u32| {
+        let progress = |step: usize, total: usize| {
             violations(json!({"progress": {"step": step, "totalSteps": total}}), false)
         };
-        assert_eq!([progress(60, 60), progress(61, 60), progress(5, 61)], [0, 1, 1]);
+        let violations_of =
+            [progress(STEPS, STEPS), progress(STEPS + 1, STEPS), progress(5, STEPS + 1)];
+        assert_eq!(violations_of, [0, 1, 1]);
         let stalled = json!({"conditions": [{"type": "Stalled", "status": "True"}]});
         assert_eq!([violations(stalled.clone(), true), violations(stalled, false)], [0, 1]);
         let mut monitor = Monitor::default();

@@ -23,7 +23,7 @@ pub(super) const IMAGE: &str = "docker.io/library/rljob:latest";
 /// The operator's namespace.
 pub(super) const SYSTEM: &str = "rljob-system";
 /// Steps of every job (job.yaml).
-pub(super) const STEPS: usize = 60;
+pub(super) const STEPS: usize = 150;
 /// Name of every job.
 pub(super) const JOB: &str = "chaos";
 
