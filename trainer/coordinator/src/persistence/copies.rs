@@ -4,7 +4,7 @@
 //! The copies are informational. When a coordinator starts on another machine, it rewrites missing
 //! metrics and evaluations from the journal.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use rljob_crds::names::JSONL_FILES;
@@ -34,45 +34,38 @@ pub fn fetch(run_store: &RunStore, fence: &Fence) -> Result<(), StorageError> {
 /// Copies files that have grown until `stop`, then all files.
 pub async fn run(run_store: RunStore, fence: Fence, stop: CancellationToken) {
     let RunStore::Bucket(bucket) = run_store else { return };
-    let mut copied = BTreeMap::new();
     let mut last = false;
     while !last {
         tokio::select! {
             () = stop.cancelled() => last = true,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let (bucket, fence, before) = (bucket.clone(), fence.clone(), copied.clone());
-        if let Ok(now) =
-            tokio::task::spawn_blocking(move || copy(&bucket, &fence, before, last)).await
-        {
-            copied = now;
+        let (bucket, fence) = (bucket.clone(), fence.clone());
+        let copied = tokio::task::spawn_blocking(move || copy_all(&bucket, &fence, last)).await;
+        if let Err(error) = copied {
+            tracing::warn!(%error, "failed to copy files to the bucket");
         }
     }
 }
 
-/// Returns the number of bytes of each file in the bucket. A failed copy is retried at the next
-/// check. With `last`, a copy that a superseded coordinator has overwritten is replaced.
-fn copy(
-    bucket: &Bucket,
-    fence: &Fence,
-    mut copied: BTreeMap<&'static str, u64>,
-    last: bool,
-) -> BTreeMap<&'static str, u64> {
+/// A failed copy is retried at the next look.
+fn copy_all(bucket: &Bucket, fence: &Fence, last: bool) {
     for name in JSONL_FILES {
-        let path = fence.file(name);
-        let size = std::fs::metadata(&path).map_or(0, |file| file.len());
-        let found = if last { bucket.size(name).ok().flatten() } else { None };
-        let before = found.or_else(|| copied.get(name).copied()).unwrap_or_default();
-        if size == before || !last && size < before + before / GROWN {
-            continue;
-        }
-        match bucket.upload(&path, name) {
-            Ok(()) => _ = copied.insert(name, size),
-            Err(error) => {
-                tracing::warn!(error = %crate::error_line(&error), "failed to copy a file to \
-                    the bucket");
-            }
+        if let Err(error) = copy(bucket, name, &fence.file(name), last) {
+            tracing::warn!(error = %crate::error_line(&error), name, "failed to copy a file to \
+                the bucket");
         }
     }
-    copied
+}
+
+/// Copies a file that differs from its copy: it has grown, or a superseded coordinator has
+/// overwritten the copy.
+fn copy(bucket: &Bucket, name: &str, path: &Path, last: bool) -> Result<(), StorageError> {
+    let Ok(file) = std::fs::metadata(path) else { return Ok(()) };
+    let (size, copied) = (file.len(), bucket.size(name)?.unwrap_or_default());
+    let has_grown_little = size > copied && size < copied.saturating_add(copied / GROWN);
+    if size == copied || has_grown_little && !last {
+        return Ok(());
+    }
+    bucket.upload(path, name)
 }
