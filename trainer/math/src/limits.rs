@@ -16,7 +16,7 @@ pub const MAX_TERMS: usize = 256;
 pub const MAX_BITS: u64 = 8192;
 /// Maximum numerator and denominator of an exponent of a variable or root.
 pub const MAX_EXPONENT: i64 = 4096;
-/// Work of one parse or comparison, in products of two terms of at most 64 bits.
+/// Work of one parse or comparison, in products of two small integers, each about 0.2 µs.
 const FUEL: u64 = 100_000;
 
 /// A text that is not fully understood; such an answer equals nothing.
@@ -40,8 +40,11 @@ impl Default for Fuel {
 }
 
 impl Fuel {
+    /// # Errors
+    /// There is too little left; nothing can be spent afterwards.
     pub fn spend(&self, work: u64) -> Checked<()> {
-        self.0.set(self.0.get().checked_sub(work).ok_or(TOO_LARGE)?);
-        Ok(())
+        let rest = self.0.get().checked_sub(work);
+        self.0.set(rest.unwrap_or_default());
+        rest.map(drop).ok_or(TOO_LARGE)
     }
 }

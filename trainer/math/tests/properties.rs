@@ -207,6 +207,13 @@ fn expensive_texts_end_quickly() {
         vec!["1"; 65].join(", "),
         "500!".repeat(20),
         "\\binom{500}{250}".repeat(30),
+        "xx\n((x+\n35)^20\nx+\n32)^20\n".to_owned(),
+        "(\\sin((\\sin((x+y+z+1)^9)+y+z+1)^9)+y)^{9}".to_owned(),
+        format!("(x+\\frac{{{}}}{{{}}})^{{32}}", "1234567890".repeat(9), "9876543211".repeat(9)),
+        format!(
+            "\\{{{}\\}}",
+            (0..64).map(|n| format!("(x+y)^7+{n}")).collect::<Vec<_>>().join(",")
+        ),
         "|".repeat(500),
         "1".repeat(2000),
         "x_".repeat(900),

@@ -16,6 +16,17 @@ impl Generator {
             _ => false,
         }
     }
+
+    /// Work of a copy; see [`Poly::work`].
+    pub fn work(&self) -> u64 {
+        match self {
+            Self::Function(_, arguments) => 1 + arguments.iter().map(Value::work).sum::<u64>(),
+            Self::Power(base, exponent) => {
+                base.work() + exponent.keys().map(Self::work).sum::<u64>()
+            }
+            _ => 1,
+        }
+    }
 }
 
 /// `left × right` as a rational factor and a monomial.

@@ -8,6 +8,9 @@ use crate::algebra::generator::{monomial_power, product};
 use crate::algebra::{Generator, Monomial, Poly, Rational};
 use crate::limits::{Checked, Fuel, MAX_BITS, MAX_TERMS, TOO_LARGE, UNDEFINED};
 
+/// Work of a reduction of a fraction, in products of its words.
+const REDUCTION: u64 = 4;
+
 impl From<Rational> for Poly {
     fn from(value: Rational) -> Self {
         Self::term(value, Monomial::new())
@@ -54,7 +57,7 @@ impl Poly {
     }
 
     pub fn scaled(&self, factor: &Rational) -> Checked<Self> {
-        let terms = self.terms.iter().map(|(key, value)| (key.clone(), value * factor));
+        let terms = self.terms.iter().map(|(key, value)| (key.clone(), product_of(value, factor)));
         Self { terms: terms.filter(|(_, value)| !value.is_zero()).collect() }.checked()
     }
 
@@ -67,13 +70,12 @@ impl Poly {
     }
 
     pub fn times(&self, other: &Self, fuel: &Fuel) -> Checked<Self> {
-        let work = 1 + (self.bits() + other.bits()) / 64;
-        fuel.spend(work * self.terms.len() as u64 * other.terms.len() as u64)?;
+        fuel.spend(self.work().saturating_mul(other.work()))?;
         let mut result = Self::default();
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {
                 let (factor, monomial) = product(left, right)?;
-                result.add(monomial, a * b * factor);
+                result.add(monomial, product_of(&product_of(a, b), &factor));
             }
             if result.terms.len() > MAX_TERMS {
                 return Err(TOO_LARGE);
@@ -101,7 +103,10 @@ impl Poly {
     }
 
     fn add(&mut self, monomial: Monomial, coefficient: Rational) {
-        let sum = self.terms.remove(&monomial).unwrap_or_else(Rational::zero) + coefficient;
+        let sum = match self.terms.remove(&monomial) {
+            Some(present) => sum_of(&present, &coefficient),
+            None => coefficient,
+        };
         if !sum.is_zero() {
             self.terms.insert(monomial, sum);
         }
@@ -112,6 +117,18 @@ impl Poly {
         self.terms.values().map(bits).max().unwrap_or_default()
     }
 
+    /// Work of a copy: generators, with those in arguments of functions, and 64-bit words of
+    /// coefficients. Fractions are also reduced by their common divisor.
+    pub fn work(&self) -> u64 {
+        let term = |(monomial, value): (&Monomial, &Rational)| {
+            let generators: u64 = monomial.keys().map(Generator::work).sum();
+            let words = (value.numer().bits() + value.denom().bits()) / 64;
+            let reduction = if value.is_integer() { 1 } else { REDUCTION };
+            (1 + generators + words) * reduction
+        };
+        self.terms.iter().map(term).sum()
+    }
+
     fn checked(self) -> Checked<Self> {
         let fits = self.terms.len() <= MAX_TERMS && self.bits() <= MAX_BITS;
         if fits { Ok(self) } else { Err(TOO_LARGE) }
@@ -119,5 +136,23 @@ impl Poly {
 
     pub fn one() -> Self {
         Self::from(Rational::one())
+    }
+}
+
+/// `left × right`. Integers, which are most coefficients, need no common divisors.
+fn product_of(left: &Rational, right: &Rational) -> Rational {
+    if left.is_integer() && right.is_integer() {
+        Rational::from_integer(left.numer() * right.numer())
+    } else {
+        left * right
+    }
+}
+
+/// `left + right`.
+fn sum_of(left: &Rational, right: &Rational) -> Rational {
+    if left.is_integer() && right.is_integer() {
+        Rational::from_integer(left.numer() + right.numer())
+    } else {
+        left + right
     }
 }

@@ -80,7 +80,13 @@ impl Value {
         Self { numerator: self.numerator.negated(), denominator: self.denominator.clone() }
     }
 
+    /// Work of a copy; see [`Poly::work`].
+    pub fn work(&self) -> u64 {
+        self.numerator.work() + self.denominator.work()
+    }
+
     pub fn plus(&self, other: &Self, fuel: &Fuel) -> Checked<Self> {
+        fuel.spend(self.work() + other.work())?;
         if self.denominator == other.denominator {
             let numerator = self.numerator.plus(&other.numerator)?;
             return Self::quotient(numerator, &self.denominator, fuel);
@@ -119,6 +125,9 @@ impl Value {
         if numerator.is_zero() {
             return Ok(Self::from(numerator));
         }
+        if *denominator == Poly::one() {
+            return Ok(Self::from(numerator));
+        }
         if denominator.single_term().is_some() {
             return Ok(Self::from(numerator.times(&denominator.inverse()?, fuel)?));
         }
@@ -134,6 +143,9 @@ impl Value {
     /// Whether both have the same value: exactly, or numerically if both are irrational and
     /// contain functions without an exact form (see [`numeric::is_zero`]).
     pub fn equals(&self, other: &Self, fuel: &Fuel) -> bool {
+        if self == other {
+            return true;
+        }
         let Ok(difference) = self.minus(other, fuel) else { return false };
         let rational = |value: &Self| value.rational().is_some();
         difference.is_zero()

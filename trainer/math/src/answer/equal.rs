@@ -5,9 +5,10 @@ use crate::answer::Answer;
 use crate::limits::Fuel;
 
 impl Answer {
-    /// Whether both denote the same mathematical object.
+    /// Whether both denote the same mathematical object, as found in both directions: one may take
+    /// more work than the other.
     pub fn equals(&self, other: &Self) -> bool {
-        equal(self, other, &Fuel::default())
+        equal(self, other, &Fuel::default()) && equal(other, self, &Fuel::default())
     }
 
     /// The value of a number without unit or percent sign and without variables.
